@@ -1,0 +1,76 @@
+# holdfast: the commands of everyday work. `make help` lists them.
+# Needs GNU make and a python3 (3.10 or newer) with the venv module; everything else goes in .venv.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+JOBS   ?= 2
+ARGS   ?=
+
+# What is linted and formatted: the folders of ours that exist.
+CODE := $(wildcard src tests examples benchmarks corpus docs)
+
+# Each pytest worker gets one core; numerical threads on top of that only fight over it.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test test-slow test-gpu lint format bench news clean distclean
+
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+setup: $(STAMP) ## create .venv with holdfast and its tools
+
+# torch goes first and pinned, so that nothing else chooses a torch of its own.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("holdfast needs Python 3.10 or newer, and $(PYTHON) is " + sys.version.split()[0] + "; try make PYTHON=python3.11" if sys.version_info < (3, 10) else 0)'
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@# A pip older than 21.3 cannot install this project in editable form.
+	@$(BIN)/python -c 'import pip; assert tuple(map(int, pip.__version__.split(".")[:2])) >= (21, 3)' 2>/dev/null \
+		|| $(BIN)/python -m pip install --upgrade pip \
+		|| echo "pip could not be upgraded; going on with the one that is there"
+	$(BIN)/python -m pip install torch==2.13.0 -c constraints.txt
+	$(BIN)/python -m pip install -e '.[dev]' -c constraints.txt
+	@touch $@
+
+demo: $(STAMP) ## watch a run fail and be saved
+	$(BIN)/holdfast demo $(ARGS)
+
+test: lint ## lint, types, import contracts, then the quick tests
+	$(PYTEST) -m 'not slow and not gpu' $(ARGS)
+
+# pytest answers 5 when it has collected nothing: no slow tests is no failure.
+test-slow: $(STAMP) ## the tests that take their time
+	$(PYTEST) -m 'slow and not gpu' $(ARGS) || { code=$$?; [ $$code -eq 5 ] && echo 'no slow tests'; }
+
+test-gpu: $(STAMP) ## the tests that need a CUDA device
+	$(BIN)/python -m pytest -m gpu $(ARGS)
+
+lint: $(STAMP) ## ruff, mypy and import-linter; changes nothing
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: $(STAMP) ## repair what ruff can repair
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+bench: $(STAMP) ## run every benchmark; each prints its claim as a ratio
+	@set -e; for script in $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))); do \
+		echo "== $$script"; $(BIN)/python $$script $(ARGS); \
+	done
+
+news: $(STAMP) ## show the news of the next release as it would be printed
+	$(BIN)/towncrier build --draft
+
+clean: ## remove build results and caches
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis htmlcov .coverage
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## clean, and remove .venv too
+	rm -rf $(VENV)

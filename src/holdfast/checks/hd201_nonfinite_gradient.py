@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from holdfast.core.check import Check, Needs
+from holdfast.core.findings import Finding, Severity, Where
+from holdfast.core.numbers import say
+from holdfast.core.parameters import LISTED
+from holdfast.core.records import StepRecord
+
+
+class NonfiniteGradient(Check):
+    """A gradient holds NaN or Inf.
+
+    ## What it checks
+    The global gradient norm of every step: it is non-finite as soon as one element is.
+
+    ## Why it matters
+    One optimizer step with it destroys weights and moments for good. Clipping cannot help: a NaN
+    norm turns every gradient NaN, an infinite one turns the healthy gradients into 0.
+
+    ## How it is measured
+    `isfinite` on the norm. Where the norms of the single gradients are known the non-finite ones
+    are named. Backward runs from the output to the input, so the one nearest the output (the last
+    on the list of parameters) is where it entered. If every single norm is finite and only the
+    total is infinite, the sum overflowed and no element is non-finite.
+
+    ## False alarms
+    A step that a GradScaler skipped is its normal search for a scale and is not reported. It is
+    once the skips do not end (20 in a row) or go on at a scale below 1, where scaling can no longer
+    be what overflows.
+
+    ## What to do
+    If the loss is non-finite too, mend the loss. If it is finite, look for an op with an infinite
+    slope where its value is finite: `sqrt` or `norm` at 0, a `where` that hides a NaN branch (its
+    gradient is 0 · NaN), an overflow in float16. Protect the op's input, not its output.
+
+    ## References
+    pytorch/pytorch#68425 (`where` and NaN gradients); PyTorch, "Automatic Mixed Precision examples".
+    """
+
+    code = "HD201"
+    name = "nonfinite-gradient"
+    severity = Severity.ERROR
+    summary = "a gradient holds NaN or Inf"
+    needs = Needs(signals=("grad_norm",), span=1, nonfinite=True)
+
+    @dataclass(frozen=True)
+    class Limits:
+        scaler_skips: int = 20
+        """So many steps in a row may a GradScaler skip before it is no search for a scale."""
+
+    def start(self) -> None:
+        self.finite_before = 0
+        self.skips_in_a_row = 0
+
+    def observe(self, record: StepRecord) -> Iterable[Finding]:
+        for name, norm in record.family("grad_norm"):
+            if math.isfinite(norm):
+                self.finite_before += 1
+                self.skips_in_a_row = 0
+            elif not self._scaler_searches(record, name):
+                yield self._finding(record, name, norm)
+
+    def _scaler_searches(self, record: StepRecord, name: str) -> bool:
+        if not record.values.get(name.replace("grad_norm", "scaler_skipped")):
+            return False
+        self.skips_in_a_row += 1
+        scale = record.values.get(name.replace("grad_norm", "loss_scale"), math.inf)
+        return scale >= 1 and self.skips_in_a_row <= self.limits.scaler_skips
+
+    def _finding(self, record: StepRecord, name: str, norm: float) -> Finding:
+        column = record.columns.get("param/grad_norm")
+        guilty = [at for at, value in column.items() if not math.isfinite(value)] if column else []
+        overflow = self._overflowed(record, norm, known=column is not None, guilty=guilty)
+        nearest = self.context.name("param", guilty[-1]) if guilty else None
+        said = f"{name} is {say(norm)}{self._extent(record, guilty, nearest, overflow=overflow)}"
+        if record.held:
+            said += "; the update was held back, weights are untouched"
+        return self.find(
+            record,
+            said,
+            subject=name,
+            where=Where(module=nearest, rank=record.rank or None),
+            remedies=self._remedies(record, overflow=overflow),
+            norm=norm,
+            tensors=[self.context.name("param", at) for at in guilty[-1 : -LISTED - 1 : -1]],
+            tensor_count=len(guilty) or record.values.get("grad_nonfinite_tensors"),
+            element_count=record.values.get("grad_nonfinite"),
+            held=record.held,
+            finite_before=self.finite_before,
+        )
+
+    @staticmethod
+    def _overflowed(record: StepRecord, norm: float, *, known: bool, guilty: list[int]) -> bool:
+        if math.isnan(norm) or record.values.get("grad_nonfinite"):
+            return False
+        return (known and not guilty) or record.values.get("grad_nonfinite") == 0
+
+    def _extent(
+        self, record: StepRecord, guilty: list[int], nearest: str | None, *, overflow: bool
+    ) -> str:
+        if overflow:
+            return ": no element is non-finite, but the sum of their squares overflows"
+        column = record.columns.get("param/grad_norm")
+        if nearest is None or column is None:
+            count = record.values.get("grad_nonfinite_tensors")
+            return f": {count:.0f} gradients hold NaN or Inf" if count else ""
+        if len(guilty) == len(column.values):
+            return f": all {len(guilty)} gradients hold NaN or Inf, from the output ({nearest}) on"
+        return (
+            f": {len(guilty)} of {len(column.values)} gradients hold NaN or Inf; "
+            f"nearest the output, so first in backward: {nearest}"
+        )
+
+    def _remedies(self, record: StepRecord, *, overflow: bool) -> list[str]:
+        remedies = []
+        losses = [value for _, value in record.family("loss")]
+        if overflow:
+            remedies.append("The gradients are finite but huge: look for what made them grow.")
+        elif any(not math.isfinite(value) for value in losses):
+            remedies.append("The loss is non-finite too: mend it first, the gradient follows.")
+        elif losses:
+            remedies.append(
+                "The loss is finite, so an op has an infinite slope there: sqrt or norm at 0, a "
+                "`where` that hides a NaN branch, an overflow in float16. Protect the op's input."
+            )
+        if self.finite_before == 0:
+            remedies.append(
+                "It is so from the first gradient on, so the learning rate is innocent: look at the "
+                "input, the labels and the initial weights."
+            )
+        if not record.held and not record.values.get("scaler_skipped"):
+            remedies.append(
+                "Weights were updated with it, clipping or not: go on from the last checkpoint "
+                "before this step."
+            )
+        return remedies

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from holdfast.core.check import Check, Needs
+from holdfast.core.findings import Finding, Severity, Where
+from holdfast.core.parameters import LISTED, Parameters, some
+from holdfast.core.records import Column, SetupRecord, StepRecord
+from holdfast.core.trained import trained
+
+
+class MissingGradient(Check):
+    """Trainable parameters never get a gradient: the graph is cut before them.
+
+    ## What it checks
+    That every parameter which is trainable and held by an optimizer gets a gradient at some step.
+
+    ## Why it matters
+    A detour through numpy, a `no_grad` block, a `detach` or a branch whose result is not used leaves
+    part of the model at its random start. The rest trains around it and the loss still falls.
+
+    ## How it is measured
+    The parameters without any gradient (`.grad` is None, not 0) in all of the first 5 samples. If
+    the set of parameters with a gradient changes from sample to sample the graph is dynamic, and 50
+    samples are asked for. At the end of a run that was too short for that, 3 must do.
+
+    ## False alarms
+    LayerDrop, stochastic depth and multi-task batches give each parameter a gradient sometimes. With
+    several optimizers nothing is judged before each one's step was sampled. Parameters with "expert"
+    in their name may idle for long: that is information only. Frozen parameters are not looked at.
+
+    ## What to do
+    Follow the data from the first named parameter to the loss and look for `.numpy()`, `.item()`,
+    `.data`, `.detach()`, `torch.tensor(x)` or `no_grad` on the way. If the branch is not meant to
+    train, freeze it or take it out of the optimizer.
+
+    ## References
+    Humbatova et al., "Taxonomy of real faults in deep learning systems" (wrong backpropagation).
+    """
+
+    code = "HD204"
+    name = "missing-gradient"
+    severity = Severity.ERROR
+    summary = "trainable parameters get no gradient: the graph is cut"
+    needs = Needs(signals=("param/grad_norm",), kinds=(StepRecord, SetupRecord))
+
+    @dataclass(frozen=True)
+    class Limits:
+        samples: int = 5
+        """Samples without a gradient, where the same parameters have one each time."""
+        dynamic_samples: int = 50
+        """The same, where they change."""
+        short_samples: int = 3
+        """The same, at the end of a run too short for more."""
+
+    def start(self) -> None:
+        self.expected = 0
+        self.missing: set[int] = set()
+        self._restart()
+
+    def _restart(self) -> None:
+        self.samples = 0
+        self.first: list[int] = []
+        self.dynamic = False
+        self.optimizers: set[str] = set()
+        self.optimizer_count = 1
+        self.last = (0, 0, 0)
+
+    def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
+        if isinstance(record, SetupRecord):
+            parameters = Parameters.of(record)
+            if parameters is not None:
+                self._restart()
+                self.missing = set(trained(parameters))
+                self.expected = len(self.missing)
+            return
+        column = record.columns.get("param/grad_norm")
+        if column is None or not self.missing:
+            return
+        self._take(record, column)
+        enough = self.limits.dynamic_samples if self.dynamic else self.limits.samples
+        if self.samples >= enough and self._all_stepped():
+            yield from self._findings()
+
+    def finish(self) -> Iterable[Finding]:
+        short = self.limits.short_samples <= self.samples < self.limits.samples
+        if short and not self.dynamic and self._all_stepped():
+            yield from self._findings()
+
+    def _take(self, record: StepRecord, column: Column) -> None:
+        present = list(range(len(column.values)) if column.index is None else column.index)
+        self.missing.difference_update(present)
+        if self.samples == 0:
+            self.first = present
+        elif present != self.first:
+            self.dynamic = True
+        self.samples += 1
+        self.last = (record.segment, record.seq, record.step)
+        self.optimizer_count = int(record.values.get("optimizers", 1))
+        if self.optimizer_count > 1:
+            self.optimizers.update(name for name, _ in record.family("grad_norm"))
+
+    def _all_stepped(self) -> bool:
+        return self.optimizer_count == 1 or len(self.optimizers) >= self.optimizer_count
+
+    def _findings(self) -> Iterable[Finding]:
+        names = {at: self.context.name("param", at) for at in sorted(self.missing)}
+        idle = {at: name for at, name in names.items() if "expert" in name.lower()}
+        cut = {at: name for at, name in names.items() if at not in idle}
+        self.missing = set()  # said once; a new set-up record starts anew
+        if cut:
+            yield self._finding(cut, Severity.ERROR)
+        if idle:
+            yield self._finding(idle, Severity.INFO)
+
+    def _finding(self, missing: dict[int, str], severity: Severity) -> Finding:
+        names = list(missing.values())
+        # Where everything before some point has none, the cut lies behind the last of them.
+        upstream = bool(self.first) and max(missing) < min(self.first)
+        where = names[-1] if upstream else names[0]
+        cut = f"; the graph is cut behind {where}, before " if upstream else ""
+        if upstream:
+            cut += self.context.name("param", min(self.first))
+        return self.find(
+            StepRecord(*self.last),
+            f"{len(names)} of {self.expected} trained parameters got no gradient in any of "
+            f"{self.samples} samples: {some(names)}{cut}",
+            severity=severity,
+            subject=str(severity),
+            where=Where(module=where),
+            remedies=[
+                f"Follow the data from {where} to the loss and look for .numpy(), .item(), .data, "
+                ".detach(), torch.tensor(x) or a no_grad block on the way.",
+                "If it is not meant to train: freeze it, or take it out of the optimizer.",
+            ],
+            tensors=names[:LISTED],
+            tensor_count=len(names),
+            trained_count=self.expected,
+            samples=self.samples,
+        )

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median_low
+
+from holdfast.core.check import Check, Needs
+from holdfast.core.findings import Finding, Severity, Where
+from holdfast.core.numbers import say
+from holdfast.core.parameters import LISTED, Parameters, some
+from holdfast.core.records import SetupRecord, StepRecord
+from holdfast.core.trained import trained
+
+
+class WeightUnchanged(Check):
+    """A trained weight does not move although the optimizer steps and its gradient is not zero.
+
+    ## What it checks
+    That an optimizer's step changes every parameter which has a gradient.
+
+    ## Why it matters
+    The optimizer may hold another tensor than the model's, write its result to a copy, or make steps
+    that rounding swallows. The loss still falls, carried by the other layers, and nobody notices.
+
+    ## How it is measured
+    The update of a weight was exactly 0 in 5 samples in a row and its norm did not change between
+    them, while its gradient was not 0. At the end of a run of 3 or 4 samples, all of them must do.
+
+    ## False alarms
+    Not counted: steps held back or skipped by a GradScaler; a learning rate that is rising, 0, or
+    below a hundredth of its peak; all weights while some group's rate is 0 (it may be theirs);
+    parameters that are frozen or in no optimizer; gradients of pure rounding noise (below a
+    ten-thousandth of the median one), such as a bias in front of BatchNorm. With several optimizers
+    it is information only: one of them may be waiting on purpose.
+
+    ## What to do
+    Compare `id(parameter)` in the model and in the optimizer's groups: build the optimizer after the
+    model was moved, wrapped or changed. With 16-bit weights keep fp32 master weights.
+
+    ## References
+    pytorch/pytorch#118115 (updates lost on non-contiguous tensors); huggingface/accelerate#3256.
+    """
+
+    code = "HD306"
+    name = "weight-unchanged"
+    severity = Severity.ERROR
+    summary = "a trainable weight does not move although the optimizer steps"
+    needs = Needs(
+        signals=("param/update_ratio", "param/grad_norm", "lr"), kinds=(StepRecord, SetupRecord)
+    )
+
+    @dataclass(frozen=True)
+    class Limits:
+        samples: int = 5
+        """Samples in a row without any change."""
+        short_samples: int = 3
+        """The same, at the end of a run too short for more."""
+        noise: float = 1e-4
+        """A gradient below this share of the median gradient is rounding noise."""
+
+    def start(self) -> None:
+        self.trained: list[int] = []
+        self.still: dict[int, tuple[int, float | None]] = {}
+        """Position → samples in a row without change, and the weight's norm meanwhile."""
+        self.samples = 0
+        self.rate = 0.0
+        self.peak = 0.0
+        self.group_at_rest = False
+        self.last: tuple[int, int, int] = (0, 0, 0)
+        self.several = False
+
+    def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
+        if isinstance(record, SetupRecord):
+            parameters = Parameters.of(record)
+            if parameters is not None:
+                self.trained = trained(parameters)
+                self.still.clear()
+            return
+        rates = record.columns.get("group/lr")
+        if rates is not None:
+            self.group_at_rest = any(rate == 0 for rate in rates.values)
+        if "param/update_ratio" not in record.columns or record.held:
+            return
+        if not self._rate_holds(record) or record.values.get("scaler_skipped"):
+            return
+        self.samples += 1
+        self.several = "optimizers" in record.values
+        self.last = (record.segment, record.seq, record.step)
+        self._follow(record)
+        reached = [at for at, (count, _) in self.still.items() if count == self.limits.samples]
+        if reached:
+            yield self._finding(reached, self.limits.samples)
+
+    def finish(self) -> Iterable[Finding]:
+        if self.limits.short_samples <= self.samples < self.limits.samples:
+            never = [at for at, (count, _) in self.still.items() if count == self.samples]
+            if never:
+                yield self._finding(never, self.samples)
+
+    def _rate_holds(self, record: StepRecord) -> bool:
+        before, rate = self.rate, record.values.get("lr", self.rate)
+        self.rate, self.peak = rate, max(self.peak, rate)
+        if before and rate > before * 1.001:
+            self.still.clear()  # a warm-up may begin with steps too small to change anything
+            return False
+        return rate > 0 and rate >= self.peak / 100 and not self.group_at_rest
+
+    def _follow(self, record: StepRecord) -> None:
+        stopped = []
+        for position, ratio in record.columns["param/update_ratio"].items():
+            if ratio == 0.0:
+                stopped.append(position)
+            elif self.still:
+                self.still.pop(position, None)
+        gradients = record.columns.get("param/grad_norm")
+        if not stopped or gradients is None:
+            return
+        norms = {at: norm for at, norm in gradients.items() if 0.0 < norm < math.inf}
+        least = self.limits.noise * median_low(norms.values()) if norms else 0.0
+        weights = record.columns.get("param/weight_norm")
+        weight = dict(weights.items()) if weights is not None else {}
+        chosen = set(self.trained)
+        for position in stopped:
+            if norms.get(position, 0.0) <= least or (chosen and position not in chosen):
+                self.still.pop(position, None)
+                continue
+            count, norm = self.still.get(position, (0, None))
+            if count and norm != weight.get(position):
+                count = 0  # it moved between the samples, in a step of another optimizer
+            self.still[position] = (count + 1, weight.get(position))
+
+    def _finding(self, positions: list[int], samples: int) -> Finding:
+        names = [self.context.name("param", position) for position in sorted(positions)]
+        among = f" of {len(self.trained)} trained weights" if self.trained else " weights"
+        return self.find(
+            StepRecord(*self.last),
+            f"{len(names)}{among} did not change at all in {samples} samples although they have a "
+            f"gradient and the learning rate is {say(self.rate)}: {some(names)}",
+            severity=Severity.INFO if self.several else Severity.ERROR,
+            where=Where(module=names[0]),
+            remedies=[
+                "Compare id(parameter) in the model and in optimizer.param_groups; build the "
+                "optimizer after the model was moved, wrapped, cast or given new layers.",
+                "If these weights are 16-bit, the update may be lost to rounding: keep fp32 master "
+                "weights, or train in fp32 under autocast.",
+            ],
+            tensors=names[:LISTED],
+            tensor_count=len(names),
+            samples=samples,
+            lr=self.rate,
+        )

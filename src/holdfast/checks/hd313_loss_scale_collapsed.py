@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from holdfast.core.check import Check, Needs
+from holdfast.core.findings import Finding, Severity
+from holdfast.core.numbers import say
+from holdfast.core.records import Header, StepRecord
+
+
+class LossScaleCollapsed(Check):
+    """The loss scale keeps being halved: nearly every step overflows and is skipped.
+
+    ## What it checks
+    The scale of a GradScaler, or of the scaler of DeepSpeed, Megatron, Apex or fairseq.
+
+    ## Why it matters
+    A scaler halves its scale when a gradient overflowed, and skips that step. A scale that falls on
+    and on means that nothing is learned any more: the overflow does not come from the scale, but
+    from the numbers themselves. The skipped steps raise no error.
+
+    ## How it is measured
+    Collapsed is a scale that has fallen to 1 or below, at least 16 times under its highest; or 8
+    halvings without a rise between them within 100 steps, which are counted after the first 50 steps
+    of a segment. A scale that is 1 all the time (bf16, or a scaler switched off) has not fallen.
+
+    ## False alarms
+    A scaler starts too high on purpose (65536; Megatron at 2^32) and halves its way down in the first
+    steps: that is calibration. So is a single halving every some hundred steps later on.
+
+    ## What to do
+    A falling scale means overflow, not underflow: a larger or a new scale does not help, and a new
+    `GradScaler` throws away what this one has learned. If the loss is NaN, weights may be bad
+    already: go back to a checkpoint before the fall. Otherwise find the module that passes 65504 and
+    run it in fp32, or use bf16, which has the range of fp32 and needs no scaler.
+
+    ## References
+    PyTorch, "Automatic Mixed Precision", `GradScaler`; the OPT-175B logbook; pytorch/pytorch#55585.
+    """
+
+    code = "HD313"
+    name = "loss-scale-collapsed"
+    severity = Severity.ERROR
+    summary = "the scaler keeps halving; steps are skipped"
+    needs = Needs(signals=("loss_scale",))
+
+    @dataclass(frozen=True)
+    class Limits:
+        floor: float = 1.0
+        """A scale that fell to this or below has collapsed."""
+        halvings: int = 8
+        """So many without a rise …"""
+        within: int = 100
+        """… in so many steps are a collapse."""
+        grace: int = 50
+        """Steps of a segment in which the scaler may still look for its scale."""
+
+    def start(self) -> None:
+        self.highest: dict[str, float] = {}
+        self.told: dict[str, bool] = {}
+        self._forget_segment()
+
+    def begin(self, header: Header) -> None:
+        self._forget_segment()  # the resumed run may have a new scaler, which looks for its scale
+
+    def _forget_segment(self) -> None:
+        self.first_step: int | None = None
+        self.last: dict[str, tuple[int, float]] = {}
+        self.falls: dict[str, list[tuple[int, float]]] = {}
+
+    def observe(self, record: StepRecord) -> Iterable[Finding]:
+        if self.first_step is None:
+            self.first_step = record.step
+        for name, scale in record.family("loss_scale"):
+            if not 0 <= scale < math.inf:
+                continue
+            step, last = self.last.get(name, (record.step, scale))
+            self.last[name] = (record.step, scale)
+            if scale < last:
+                finding = self._fell(record, name, last, step)
+                if finding is not None:
+                    yield finding
+            elif scale > last:
+                self.falls.pop(name, None)
+                self.told[name] = False
+            self.highest[name] = max(self.highest.get(name, scale), scale)
+
+    def _fell(self, record: StepRecord, name: str, last: float, since: int) -> Finding | None:
+        limits, scale = self.limits, self.last[name][1]
+        halved = math.log2(last / scale) if scale > 0 else math.inf
+        # A scaler halves once a step. A larger drop was made by hand, and is no overflow.
+        falls = [*self.falls.get(name, ()), (record.step, min(halved, max(record.step - since, 1)))]
+        falls = [fall for fall in falls if record.step - fall[0] < limits.within]
+        if record.step - (self.first_step or 0) >= limits.grace:
+            self.falls[name] = falls
+        else:
+            falls = []
+        count = sum(halvings for _, halvings in falls)
+        down = scale <= limits.floor and scale <= self.highest[name] / 16
+        if self.told.get(name) or not (down or count >= limits.halvings):
+            return None
+        self.told[name] = True
+        return self._finding(record, name, scale, count)
+
+    def _finding(self, record: StepRecord, name: str, scale: float, count: float) -> Finding:
+        highest = self.highest[name]
+        how = (
+            f"{count:.0f} halvings in the last {self.limits.within} steps"
+            if count >= self.limits.halvings
+            else f"limit {say(self.limits.floor)}"
+        )
+        return self.find(
+            record,
+            f"{name} fell from {say(highest, 6)} to {say(scale, 6)} ({how}): gradients overflow at "
+            "step after step, every such step is skipped, and nothing is learned in it",
+            subject=name,
+            remedies=[
+                "Look at the loss: if it is NaN, the weights may be bad already; go back to a "
+                "checkpoint before the scale began to fall.",
+                "Find the module whose values pass 65504 and run it in fp32, or use bf16, which has "
+                "the range of fp32 and needs no scaler.",
+                "Do not raise the scale or make a new GradScaler: the overflow is not its fault.",
+            ],
+            scale=scale,
+            highest=highest,
+            halvings=count,
+        )

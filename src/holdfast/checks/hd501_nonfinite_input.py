@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from holdfast.core.check import Check, Needs
+from holdfast.core.findings import Finding, Severity, Where
+from holdfast.core.parameters import LISTED, some
+from holdfast.core.records import TensorRecord
+
+
+class NonfiniteInput(Check):
+    """The batch holds NaN or Inf.
+
+    ## What it checks
+    Every floating-point tensor of the batch: inputs and targets.
+
+    ## Why it matters
+    One bad value in one sample makes the loss of the whole batch non-finite, and through it every
+    gradient. It comes back each time that sample is drawn, so skipping steps only hides it.
+
+    ## How it is measured
+    Elements that are NaN or infinite are counted; where the source can tell, the samples and the
+    features they are in are named.
+
+    ## False alarms
+    A tensor of zeros and infinities only is an additive attention mask, and passes. Targets with NaN
+    for "unknown" are fine if the loss leaves them out before it computes anything; a NaN multiplied
+    by a zero weight is still NaN.
+
+    ## What to do
+    Look at the named samples in the data set: empty files, missing table cells, a division by a zero
+    standard deviation in the normalisation, a logarithm of 0. Mend or drop them there. Replacing NaN
+    by 0 in the training loop hides a fault of the data.
+
+    ## References
+    Stack Overflow 53640858; `torch.nan_to_num` (what it replaces, and by what).
+    """
+
+    code = "HD501"
+    name = "nonfinite-input"
+    severity = Severity.ERROR
+    summary = "the batch holds NaN or Inf"
+    needs = Needs(kinds=(TensorRecord,))
+
+    def observe(self, record: TensorRecord) -> Iterable[Finding]:
+        if record.role != "input" or not record.nonfinite or _is_additive_mask(record):
+            return
+        nan, inf = (int(record.stats.get(kind, 0)) for kind in ("nan", "inf"))
+        rows, features = (list(record.facts.get(kind) or ()) for kind in ("rows", "features"))
+        sample = rows[0] if rows and isinstance(rows[0], int) else None
+        yield self.find(
+            record,
+            f"input {record.name} holds {nan} NaN and {inf} Inf"
+            f"{_said('in sample', rows)}{_said('at feature', features)}",
+            subject=record.name,
+            where=Where(module=record.name, sample=sample, rank=record.rank or None),
+            remedies=[
+                "Look at these samples in the data set and mend or drop them: a missing value, a "
+                "division by a zero standard deviation, a logarithm of 0.",
+            ],
+            tensor=record.name,
+            nan=nan,
+            inf=inf,
+            rows=rows[:LISTED],
+            features=features[:LISTED],
+        )
+
+
+def _is_additive_mask(record: TensorRecord) -> bool:
+    """Zeros and infinities alone: what is added to attention scores to hide a position."""
+    stats = record.stats
+    return not stats.get("nan") and stats.get("min") == 0 and stats.get("max") == 0
+
+
+def _said(place: str, items: list[Any]) -> str:
+    plural = "s" if len(items) > 1 else ""
+    return f", {place}{plural} {some(items, 5)}" if items else ""

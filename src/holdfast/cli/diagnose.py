@@ -1,0 +1,121 @@
+"""`holdfast diagnose PATH…`"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli import options
+from holdfast.config import Settings
+from holdfast.errors import UnreadableInput
+from holdfast.sinks.plain import clean
+
+if TYPE_CHECKING:
+    from holdfast.report import Report
+
+Read = list[tuple[Path, "Report"]]
+
+
+@click.command()
+@click.argument(
+    "paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
+@options.output_format("text", "json", "github", "sarif")
+@options.which_checks
+@options.fail_on
+@options.config_file
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Show all of it: every remedy, every check not run."
+)
+def command(
+    paths: tuple[Path, ...],
+    form: str,
+    select: Sequence[str],
+    ignore: Sequence[str],
+    fail_on: str | None,
+    config: Path | None,
+    verbose: bool,
+) -> int:
+    """Say what went wrong in a run, when and why.
+
+    PATH is a run directory. Several may be given: each is judged for itself.
+
+    \b
+    --format json writes one object for one PATH, and for several a list of
+    such objects, each with its "path".
+    """
+    settings = options.settings_from(config, select=select, ignore=ignore, fail_on=fail_on)
+    read, unread = _read(paths, settings)
+    for error in unread:
+        click.echo(f"holdfast: {clean(error)}", err=True)
+    if read:
+        _write(read, form, alone=len(paths) == 1, verbose=verbose)
+    if unread:
+        return UnreadableInput.exit_code
+    return int(any(report.fails(settings.fail_on) for _, report in read))
+
+
+def _read(paths: Sequence[Path], settings: Settings) -> tuple[Read, list[UnreadableInput]]:
+    """What could be read, and why the rest could not: one bad path must not hide the others."""
+    from holdfast.report import diagnose
+
+    read: Read = []
+    unread: list[UnreadableInput] = []
+    for path in paths:
+        try:
+            read.append((path, diagnose(path, settings=settings)))
+        except UnreadableInput as error:
+            unread.append(error)
+    return read, unread
+
+
+def _write(read: Read, form: str, *, alone: bool, verbose: bool) -> None:
+    if form == "json":
+        click.echo(read[0][1].dumps() if alone else _json_list(read))
+    elif form == "github":
+        from holdfast.sinks.github import commands
+
+        for _, report in read:
+            for line in commands(report):
+                click.echo(line)
+    elif form == "sarif":
+        from holdfast.sinks.sarif import document
+
+        click.echo(json.dumps(document(read), indent=2))
+    else:
+        _write_text(read, alone=alone, verbose=verbose)
+
+
+def _json_list(read: Read) -> str:
+    items = [{"path": str(path), **report.to_json()} for path, report in read]
+    return json.dumps(items, indent=2, allow_nan=False, default=str)
+
+
+def _write_text(read: Read, *, alone: bool, verbose: bool) -> None:
+    from holdfast.sinks.console import ReportPage
+    from holdfast.sinks.page import Page
+
+    page = Page(sys.stdout)
+    if not alone:
+        sick = sum(report.verdict != "healthy" for _, report in read)
+        page.line(f"holdfast: findings in {sick} of {len(read)} runs")
+    for path, report in read:
+        if not alone:
+            page.gap()
+        ReportPage(page, verbose=verbose).write(report, "holdfast" if alone else str(path))
+    page.next(_next(read, verbose=verbose))
+
+
+def _next(read: Read, *, verbose: bool) -> str:
+    for _, report in read:
+        if report.causes:
+            return f"holdfast explain {report.causes[0].code}"
+    if any(report.not_run for _, report in read) and not verbose:
+        return f"holdfast diagnose --verbose {' '.join(shlex.quote(str(path)) for path, _ in read)}"
+    return "holdfast checks"

@@ -1,0 +1,78 @@
+"""Numbers in JSON and in sentences.
+
+JSON has no NaN. Writing `NaN` bare breaks strict readers and `null` loses which of the three it
+was, so non-finite numbers are the strings "NaN", "Infinity" and "-Infinity", everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+_BY_NAME = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def encode_number(value: float) -> float | str:
+    """A finite number as itself, another as its name."""
+    if math.isfinite(value):
+        return value
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
+def decode_number(value: object) -> float:
+    """The number behind what `encode_number` wrote. Raises ValueError for anything else."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:  # an integer of more than 308 digits
+            raise ValueError("not a number: an integer too large for any measurement") from None
+    if isinstance(value, str) and value in _BY_NAME:
+        return _BY_NAME[value]
+    raise ValueError(f"not a number: {value!r}")
+
+
+def encode_numbers(value: Any) -> Any:
+    """The same structure with every non-finite float named."""
+    if isinstance(value, float):
+        return encode_number(value)
+    if isinstance(value, dict):
+        return {str(key): encode_numbers(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [encode_numbers(item) for item in value]
+    return value
+
+
+def decode_numbers(value: Any) -> Any:
+    """The same structure with every name of a non-finite float turned back into it."""
+    if isinstance(value, str):
+        return _BY_NAME.get(value, value)
+    if isinstance(value, dict):
+        return {key: decode_numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [decode_numbers(item) for item in value]
+    return value
+
+
+def round_digits(value: float, digits: int = 6) -> float:
+    """The value to so many significant digits; non-finite values unchanged."""
+    return float(f"{value:.{digits}g}")
+
+
+def say(value: float, digits: int = 3) -> str:
+    """A number for a sentence: 0.00012 → 0.00012, 4970000 → 4.97e+06, NaN → NaN."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Inf" if value > 0 else "-Inf"
+    return f"{value:.{digits}g}"
+
+
+def say_bytes(count: float) -> str:
+    """A byte count people can read."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

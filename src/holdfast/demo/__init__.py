@@ -1,0 +1,5 @@
+"""The demo: a small model learns to spell, a fault is planted, the guard holds, and all of it is measured.
+
+`story.py` runs it and proves each claim; `teller.py` tells it on the terminal; the rest is a
+training such as anybody might write.
+"""

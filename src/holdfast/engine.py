@@ -1,0 +1,199 @@
+"""Records in; findings, coverage and quarantine out.
+
+The engine hands each record to the checks that can use it. It never judges: a check that cannot run
+on this source is listed with its reason, and a check that raises is taken out of the run and
+reported (HD001), because a sick check must not kill a healthy training.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast import registry
+from holdfast.config import Settings
+from holdfast.core.check import Check, Context, Observed
+from holdfast.core.findings import Finding, NotRun
+from holdfast.core.fold import Fold
+from holdfast.core.records import (
+    EventRecord,
+    Header,
+    Record,
+    SetupRecord,
+    StepRecord,
+    TensorRecord,
+)
+from holdfast.core.signals import axis_of
+
+CRASHED = "check-crashed"
+"""The kind of event the engine emits about a check that raised."""
+
+_SAID = {
+    StepRecord: "steps",
+    SetupRecord: "set-up facts",
+    TensorRecord: "tensors",
+    EventRecord: "events",
+}
+
+
+@dataclass(slots=True)
+class _Seat:
+    """A check and where it stands in this run."""
+
+    check: Check
+    columns_only: bool
+    reason: str | None = None
+    """Why it is not handed steps; None when it is."""
+    seen: int = 0
+    crashed: bool = False
+
+
+class Engine:
+    """Runs a set of checks over one stream."""
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        checks: Iterable[Check] | None = None,
+        strict: bool = False,
+    ) -> None:
+        """`strict` lets a check's exception through: for tests of checks."""
+        found = registry.chosen(settings or Settings()) if checks is None else checks
+        self._seats = [_Seat(check, _columns_only(check)) for check in found]
+        self._strict = strict
+        self._header: Header | None = None
+        self._by_kind: dict[type, list[_Seat]] = {kind: [] for kind in _SAID}
+        self._fold = Fold()
+        self.opened: list[Finding] = []
+        """What the last record brought that is new, not one more of the same."""
+        self._seat_all()
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Everything found so far, repeats folded, in the order of the stream."""
+        return self._fold.findings
+
+    def feed(self, record: Record) -> list[Finding]:
+        """Hand one record to every check that can use it; what they found in it."""
+        if isinstance(record, Header):
+            return self._take_header(record)
+        found: list[Finding] = []
+        has_columns = not isinstance(record, StepRecord) or bool(record.columns)
+        for seat in self._by_kind[type(record)]:
+            if has_columns or not seat.columns_only:
+                seat.seen += 1
+                found += self._ask(seat, record)
+        self.opened = self._fold.add(found) if found else []
+        return found
+
+    def run(self, records: Iterable[Record]) -> list[Finding]:
+        """A whole stream, to its end."""
+        for record in records:
+            self.feed(record)
+        self.finish()
+        return self.findings
+
+    def finish(self) -> list[Finding]:
+        """The stream is over; what could only be said now."""
+        found: list[Finding] = []
+        for seat in self._active():
+            found += self._guarded(seat, seat.check.finish, at=None)
+        self._fold.add(found)
+        return found
+
+    def not_run(self) -> list[NotRun]:
+        """The checks that could not be run on this stream, each with its reason."""
+        return [
+            NotRun(seat.check.code, reason)
+            for seat in self._seats
+            if (reason := self._why_not(seat)) is not None
+        ]
+
+    def coverage(self) -> tuple[int, int]:
+        """(checks that ran, checks there are)."""
+        return len(self._seats) - len(self.not_run()), len(self._seats)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of every check, as JSON."""
+        return {seat.check.code: seat.check.state_dict() for seat in self._seats}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up where another engine left off."""
+        for seat in self._seats:
+            if seat.check.code in state:
+                seat.check.load_state_dict(state[seat.check.code])
+
+    def _take_header(self, header: Header) -> list[Finding]:
+        new_segment = self._header is None or header.segment != self._header.segment
+        self._header = header
+        context = Context(header)
+        found: list[Finding] = []
+        for seat in self._seats:
+            seat.check.context = context
+            seat.reason = seat.check.needs.unmet(header)
+            if new_segment and not seat.crashed:
+                check = seat.check
+                found += self._guarded(seat, lambda check=check: check.begin(header) or (), at=None)
+        self._seat_all()
+        self.opened = self._fold.add(found)
+        return found
+
+    def _seat_all(self) -> None:
+        for kind in self._by_kind:
+            self._by_kind[kind] = [
+                seat
+                for seat in self._active()
+                if kind in seat.check.needs.kinds and not (kind is StepRecord and seat.reason)
+            ]
+
+    def _active(self) -> list[_Seat]:
+        return [seat for seat in self._seats if not seat.crashed]
+
+    def _ask(self, seat: _Seat, record: Observed) -> list[Finding]:
+        return self._guarded(seat, lambda: seat.check.observe(record), at=record)
+
+    def _guarded(self, seat: _Seat, ask: Any, at: Observed | None) -> list[Finding]:
+        try:
+            return list(ask())
+        except Exception as error:  # whatever a check may raise, the run goes on without it
+            if self._strict:
+                raise
+            return self._quarantine(seat, error, at)
+
+    def _quarantine(self, seat: _Seat, error: Exception, at: Observed | None) -> list[Finding]:
+        seat.crashed = True
+        self._seat_all()
+        frames = traceback.extract_tb(error.__traceback__)
+        event = EventRecord(
+            segment=at.segment if at else 0,
+            seq=at.seq if at else 0,
+            step=at.step if at else 0,
+            kind=CRASHED,
+            data={
+                "check": seat.check.code,
+                "error": f"{type(error).__name__}: {error}",
+                "file": frames[-1].filename if frames else None,
+                "line": frames[-1].lineno if frames else None,
+            },
+        )
+        return [
+            finding for other in self._by_kind[EventRecord] for finding in self._ask(other, event)
+        ]
+
+    def _why_not(self, seat: _Seat) -> str | None:
+        if seat.crashed:
+            return "it crashed and was taken out (HD001)"
+        kinds = seat.check.needs.kinds
+        if seat.seen or kinds == (EventRecord,):
+            return None
+        if StepRecord in kinds and seat.reason:
+            return seat.reason
+        return f"no {' or '.join(_SAID[kind] for kind in kinds)} of the kind it needs were seen"
+
+
+def _columns_only(check: Check) -> bool:
+    wanted = (*check.needs.signals, *check.needs.any_of)
+    return bool(wanted) and all(axis_of(name) for name in wanted)

@@ -1,0 +1,50 @@
+"""The errors holdfast raises, all of them.
+
+    HoldfastError
+    ├── UsageError            the call or the command line is wrong            (exit code 2)
+    │   ├── UnreadableInput   the path cannot be read or is not recognised
+    │   ├── SettingsError     a settings file or option holds something unknown
+    │   └── LossNotScalar     guard.backward() was given more than one number
+    ├── TrainingHalted        the policy's last rung: the run cannot be saved
+    └── InternalError         a defect of holdfast itself                      (exit code 4)
+
+A message says what, where, the measured value against the limit, and the next action.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class HoldfastError(Exception):
+    """Base of everything holdfast raises on purpose."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class UsageError(HoldfastError):
+    """The call or the command line is wrong."""
+
+    exit_code = 2
+
+
+class UnreadableInput(UsageError):
+    """The path cannot be read or is not something holdfast recognises."""
+
+
+class SettingsError(UsageError):
+    """A settings file or an option holds something unknown."""
+
+
+class LossNotScalar(UsageError):
+    """`guard.backward()` was given more than one number."""
+
+
+class TrainingHalted(HoldfastError):
+    """The policy reached its last rung: going on would only burn time."""
+
+    exit_code = 1
+
+
+class InternalError(HoldfastError):
+    """A defect of holdfast itself."""

@@ -1,0 +1,131 @@
+"""Putting back what a bad forward did to the model's buffers.
+
+BatchNorm updates its running statistics in the forward pass, before anybody knows that the batch is bad.
+A copy of every buffer is kept and renewed only where torch's version counter says that it changed, so
+buffers that never change (masks, position tables) cost one copy in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+LARGEST_BYTES = 1 << 26
+"""A larger buffer is a table, not a statistic: no copy is kept of it."""
+
+
+class BufferShadow:
+    """The buffers as they were before this step's forward."""
+
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        self._homes: list[tuple[nn.Module, str, str]] = []
+        seen: set[int] = set()
+        for root in modules:
+            for path, module in root.named_modules():
+                for name, buffer in module._buffers.items():
+                    if buffer is None or id(buffer) in seen or buffer.nbytes > LARGEST_BYTES:
+                        continue
+                    seen.add(id(buffer))
+                    self._homes.append((module, name, f"{path}.{name}" if path else name))
+        self._copies: list[Tensor | None] = [None] * len(self._homes)
+        self._stamps: list[tuple[int, int] | None] = [None] * len(self._homes)
+        self.changing: list[int] = []
+        """Positions of the buffers that training changes."""
+        self.renew()
+        self.changing.clear()
+
+    def __len__(self) -> int:
+        return len(self._homes)
+
+    @property
+    def names(self) -> list[str]:
+        """Their paths in the model."""
+        return [path for _, _, path in self._homes]
+
+    def current(self, position: int) -> Tensor | None:
+        """The buffer itself, as it is now."""
+        module, name, _ = self._homes[position]
+        return module._buffers.get(name)
+
+    def touched(self) -> list[int]:
+        """Positions of the buffers that changed since they were last copied."""
+        found = []
+        for position, (module, name, _) in enumerate(self._homes):
+            buffer = module._buffers.get(name)
+            if buffer is not None and (id(buffer), buffer._version) != self._stamps[position]:
+                found.append(position)
+        return found
+
+    @torch.no_grad()
+    def renew(self) -> None:
+        """Take the present buffers for good."""
+        for position in self.touched():
+            buffer = self.current(position)
+            assert buffer is not None
+            copy = self._copies[position]
+            if copy is not None and _alike(copy, buffer):
+                copy.copy_(buffer)
+            else:
+                self._copies[position] = buffer.detach().clone()
+            self._stamp(position, buffer)
+            if position not in self.changing:
+                self.changing.append(position)
+
+    @torch.no_grad()
+    def restore(self) -> int:
+        """Put the copies back where something changed; how many that were."""
+        touched = self.touched()
+        for position in touched:
+            buffer, copy = self.current(position), self._copies[position]
+            if buffer is None or copy is None:
+                continue
+            if _alike(copy, buffer):
+                buffer.copy_(copy)
+            else:  # the forward put another tensor in its place
+                module, name, _ = self._homes[position]
+                buffer = module._buffers[name] = copy.clone()
+            self._stamp(position, buffer)
+        return len(touched)
+
+    @torch.no_grad()
+    def settle_on_device(self, bad: Tensor) -> None:
+        """Restore where `bad` is true and renew where it is not, without asking the host which."""
+        by_dtype: dict[torch.dtype, list[int]] = {}
+        for position in self.touched():
+            buffer, copy = self.current(position), self._copies[position]
+            assert buffer is not None
+            if copy is None or not _alike(copy, buffer) or buffer.device != bad.device:
+                self._copies[position] = buffer.detach().clone()
+                self._stamp(position, buffer)
+            else:
+                by_dtype.setdefault(buffer.dtype, []).append(position)
+        for positions in by_dtype.values():
+            self._settle(positions, bad)
+
+    def _settle(self, positions: Sequence[int], bad: Tensor) -> None:
+        present = [self.current(at) for at in positions]
+        live = [buffer for buffer in present if buffer is not None]
+        copies = [copy for at in positions if (copy := self._copies[at]) is not None]
+        # One flat select instead of one per buffer: a ResNet has hundreds of them.
+        flat = torch.where(
+            bad, torch.cat([t.reshape(-1) for t in copies]), torch.cat([t.reshape(-1) for t in live])
+        )
+        pieces = [
+            piece.view(buffer.shape)
+            for piece, buffer in zip(flat.split([b.numel() for b in live]), live, strict=True)
+        ]
+        torch._foreach_copy_(live, pieces)
+        torch._foreach_copy_(copies, pieces)
+        for position, buffer in zip(positions, live, strict=True):
+            self._stamp(position, buffer)
+            if position not in self.changing:
+                self.changing.append(position)
+
+    def _stamp(self, position: int, buffer: Tensor) -> None:
+        self._stamps[position] = (id(buffer), buffer._version)
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype and one.device == other.device

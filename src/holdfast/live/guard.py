@@ -1,0 +1,273 @@
+"""The guard: two lines around a training loop.
+
+    guard = holdfast.Guard(model, optimizer)
+    for batch in guard(loader):
+        loss = compute(model, batch)
+        guard.backward(loss)          # or loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+
+from holdfast._version import __version__
+from holdfast.config import Settings
+from holdfast.core.findings import Finding
+from holdfast.errors import LossNotScalar, UsageError
+from holdfast.live import brake, seams
+from holdfast.live.notices import Notices
+from holdfast.live.recorder import Recorder
+from holdfast.live.session import Session
+from holdfast.policy import Action, Policy, Rung
+
+Batch = TypeVar("Batch")
+
+RUNGS = frozenset({Rung.SKIP, Rung.HALT})
+"""What this guard can do about a bad step."""
+
+_guards: weakref.WeakKeyDictionary[Optimizer, weakref.ref[Guard]] = weakref.WeakKeyDictionary()
+
+
+class Guard:
+    """Measures every step, holds a bad update back in the same step, and writes everything down.
+
+    A healthy run is left bit for bit as it is. When the loss or a gradient is not finite, or the gradient
+    norm leaps far out of the run's own spread, weights, moments, step counters and buffers stay as they were.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Sequence[nn.Module],
+        optimizer: Optimizer | Sequence[Optimizer],
+        *,
+        scheduler: Any = None,
+        scaler: GradScaler | None = None,
+        run_dir: str | Path | None = None,
+        max_norm: float | None = None,
+        policy: Policy | None = None,
+        settings: Settings | None = None,
+        fuse: bool = False,
+    ) -> None:
+        """Start watching.
+
+        `max_norm` clips as `clip_grad_norm_` would, without its extra pass; unset, gradients are never
+        changed. `run_dir` is where the run is written down; unset, it is kept in memory only. `fuse`
+        switches Adam, AdamW, SGD and Adagrad on CUDA to their fused form, whose guard needs no host wait.
+        """
+        models = _listed(model, nn.Module, "model")
+        optimizers = _listed(optimizer, Optimizer, "optimizer")
+        if max_norm is not None and not max_norm > 0:
+            raise UsageError(f"max_norm is a positive number: got {max_norm}")
+        self._notices = Notices()
+        self._optimizers = optimizers
+        self._closed = False
+        self.scheduler = scheduler
+        for item in optimizers:
+            self._replace_other(item)
+            if fuse and not brake.fuse(item):
+                self._notices.once("fuse", f"{type(item).__name__} cannot be fused here; left as it is")
+        settings = settings or Settings.load()
+        recorder = Recorder(
+            settings=settings,
+            policy=policy or Policy.from_mapping(settings.policy),
+            run_dir=run_dir,
+            facts=_facts(models, optimizers, max_norm),
+            notices=self._notices,
+            rungs=RUNGS,
+        )
+        self._session = Session(
+            models,
+            optimizers,
+            scaler=scaler,
+            max_norm=max_norm,
+            policy=policy or Policy.from_mapping(settings.policy),
+            recorder=recorder,
+            notices=self._notices,
+        )
+        self._hooks = [
+            hook
+            for item in optimizers
+            for hook in (
+                item.register_step_pre_hook(self._before_step),
+                item.register_step_post_hook(self._after_step),
+            )
+        ]
+        seams.install(self._session)
+        self._at_exit = weakref.finalize(self, recorder.flush)
+
+    def __call__(self, loader: Iterable[Batch]) -> GuardedLoader[Batch]:
+        """The loader, watched: the guard knows each batch and how long it took to come."""
+        if self._closed:
+            self._say_closed("guard(loader)")
+        return GuardedLoader(self, loader)
+
+    def backward(self, loss: Tensor, *, retain_graph: bool | None = None, **components: Any) -> None:
+        """`loss.backward()`, with the loss's named components for the record.
+
+        With a GradScaler in use the loss is scaled first, unless you did so yourself.
+        """
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise LossNotScalar(
+                f"guard.backward() takes a loss of one number, got {shape}: "
+                "reduce it first, for example with loss.mean()"
+            )
+        if self._closed:
+            self._say_closed("guard.backward()")
+            loss.backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
+            return
+        self._session.components(self._scalars(components))
+        scaler = self._session.scaler_for(loss)
+        target = loss if scaler is None else scaler.scale(loss)
+        target.backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What was found so far, in order. Waits for steps still on the device."""
+        if not self._closed:
+            self._session.flush()
+        return self._session.recorder.engine.findings
+
+    @property
+    def actions(self) -> list[Action]:
+        """What the guard did about bad steps, in order."""
+        if not self._closed:
+            self._session.flush()
+        return list(self._session.recorder.actions)
+
+    @property
+    def run_dir(self) -> Path | None:
+        """Where the run is written down; None when it is not, or no longer can be."""
+        writer = self._session.recorder.writer
+        return None if writer is None or writer.broken else writer.path
+
+    def close(self) -> None:
+        """Stop watching: torch and the optimizers are as before. Closing twice does nothing."""
+        if self._closed:
+            return
+        self._session.flush()
+        self._closed = True
+        seams.uninstall(self._session)
+        for hook in self._hooks:
+            hook.remove()
+        for item in self._optimizers:
+            _guards.pop(item, None)
+        self._session.recorder.close(self._session.step + 1)
+
+    def __enter__(self) -> Guard:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None and not self._closed:
+            self._session.recorder.event(
+                self._session.step, "exception", {"error": f"{type(error).__name__}: {error}"}
+            )
+        self.close()
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        return self._session.watches[id(optimizer)].before(args, kwargs)
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._session.watches[id(optimizer)].after()
+        self._session.raise_if_halted()
+
+    def _scalars(self, components: dict[str, Any]) -> dict[str, Tensor]:
+        named = {}
+        for name, value in components.items():
+            tensor = value.detach() if isinstance(value, Tensor) else torch.as_tensor(value)
+            if tensor.numel() == 1:
+                named[name] = tensor.reshape(())
+            else:
+                self._notices.once(
+                    f"component-{name}",
+                    f"loss component {name!r} has shape {tuple(tensor.shape)}, not one number: "
+                    "it is not recorded; pass its mean or sum",
+                )
+        return named
+
+    def _replace_other(self, optimizer: Optimizer) -> None:
+        other = _guards.get(optimizer)
+        guard = other() if other else None
+        if guard is not None:
+            self._notices.once("replaced", "another guard watched this optimizer: it was closed")
+            guard.close()
+        _guards[optimizer] = weakref.ref(self)
+
+    def _say_closed(self, what: str) -> None:
+        self._notices.once("closed", f"{what} after guard.close(): training goes on unwatched")
+
+
+class GuardedLoader(Generic[Batch]):
+    """An iterable that tells the guard about every batch; its length is the loader's."""
+
+    def __init__(self, guard: Guard, loader: Iterable[Batch]) -> None:
+        self._guard = guard
+        self._loader = loader
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Batch]:
+        guard, session = self._guard, self._guard._session
+        source = iter(self._loader)
+        while True:
+            if not guard._closed:
+                session.batch_wanted()
+                session.raise_if_halted()
+            asked = time.perf_counter()
+            try:
+                batch = next(source)
+            except StopIteration:
+                return
+            if not guard._closed:
+                session.batch_came(batch, time.perf_counter() - asked)
+            yield batch
+
+
+def _listed(given: Any, kind: type, what: str) -> list[Any]:
+    items = [given] if isinstance(given, kind) else list(given) if _is_sequence(given) else [given]
+    for item in items:
+        if not isinstance(item, kind):
+            raise UsageError(
+                f"Guard takes a {what} or a list of them: got {type(item).__name__}, "
+                f"which is no torch {kind.__name__}"
+            )
+    if not items:
+        raise UsageError(f"Guard needs at least one {what}")
+    return items
+
+
+def _is_sequence(given: Any) -> bool:
+    return isinstance(given, (list, tuple))
+
+
+def _facts(
+    models: Sequence[nn.Module], optimizers: Sequence[Optimizer], max_norm: float | None
+) -> dict[str, Any]:
+    return {
+        "holdfast": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "models": [type(model).__name__ for model in models],
+        "optimizers": [type(optimizer).__name__ for optimizer in optimizers],
+        "max_norm": max_norm,
+    }

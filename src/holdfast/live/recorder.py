@@ -1,0 +1,174 @@
+"""From numbers to records, findings, actions and the run directory.
+
+Torch-free bookkeeping: gives every record its place in the stream, writes it down, lets the checks look at
+it, asks the policy what to do, and tells the user what is new. What a post-mortem reads from the run
+directory is, record by record, what the live engine was fed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.config import Settings
+from holdfast.core.findings import Finding, Severity
+from holdfast.core.records import (
+    Column,
+    EventRecord,
+    Header,
+    Record,
+    SetupRecord,
+    StepRecord,
+    TensorRecord,
+)
+from holdfast.core.signals import Signal, axis_of
+from holdfast.engine import Engine
+from holdfast.live.notices import Notices, logger
+from holdfast.live.samples import EVERY, ZEROS_EVERY
+from holdfast.policy import Action, Ladder, Policy, Rung, Verdict
+from holdfast.sinks.run_dir import RunDirWriter
+
+_SPARSE_SIGNALS = {
+    "host_rss_bytes": Signal(every=EVERY),
+    "device_allocated_bytes": Signal(every=EVERY),
+    "param/grad_norm": Signal(every=EVERY),
+    "param/weight_norm": Signal(every=EVERY),
+    "param/update_ratio": Signal(every=EVERY),
+    "buffer/norm": Signal(every=EVERY),
+    "param/grad_zero_share": Signal(every=ZEROS_EVERY),
+}
+ALWAYS = ("grad_norm", "lr", "grads_carried", "grad_nonfinite_tensors", "step_time_s")
+"""Measured at every step, whether or not a value shows up in it: absent then means zero."""
+WITH_SCALER = ("loss_scale", "scaler_skipped")
+
+
+class Recorder:
+    """The stream of one guard."""
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        policy: Policy,
+        run_dir: str | Path | None,
+        facts: Mapping[str, Any],
+        notices: Notices,
+        rungs: frozenset[Rung],
+    ) -> None:
+        self.engine = Engine(settings)
+        self.ladder = Ladder()
+        self.actions: deque[Action] = deque(maxlen=10_000)
+        self.axes: dict[str, Sequence[str]] = {}
+        self._policy = policy
+        self._rungs = rungs
+        self._facts = facts
+        self._signals = {name: Signal() for name in ALWAYS}
+        self._header_due = True
+        self._seq = 0
+        self.writer = (
+            RunDirWriter(run_dir, told=lambda text: notices.once("run-dir", text))
+            if run_dir is not None
+            else None
+        )
+        self._segment = self.writer.segment if self.writer else 0
+
+    def declare(self, names: Sequence[str]) -> None:
+        """Say that signals of these names may come, so that checks know they can run."""
+        for name in names:
+            if name not in self._signals:
+                self._signals[name] = _SPARSE_SIGNALS.get(name, Signal())
+                self._header_due = True
+
+    def extend_axis(self, axis: str, names: Sequence[str]) -> None:
+        """Give the names along an axis; a longer list later replaces a shorter one."""
+        if tuple(self.axes.get(axis, ())) != tuple(names):
+            self.axes[axis] = tuple(names)
+            self._header_due = True
+
+    def setup(self, step: int, topic: str, facts: Mapping[str, Any]) -> None:
+        """Record facts about the set-up."""
+        self._emit(SetupRecord(self._segment, self._next(), topic, facts, step=step))
+
+    def tensor(self, step: int, name: str, role: str, **about: Any) -> None:
+        """Record the state of a tensor."""
+        self._emit(TensorRecord(self._segment, self._next(), step, name, role, **about), now=True)
+
+    def event(self, step: int, kind: str, data: Mapping[str, Any]) -> None:
+        """Record that something happened."""
+        self._emit(EventRecord(self._segment, self._next(), step, kind, data), now=True)
+
+    def step(
+        self,
+        step: int,
+        values: Mapping[str, float],
+        columns: Mapping[str, Column],
+        *,
+        held: bool,
+    ) -> None:
+        """Record the numbers of a step."""
+        self.declare([name for name in (*values, *columns) if name not in self._signals])
+        record = StepRecord(self._segment, self._next(), step, values, columns, held=held)
+        self._emit(record, now=held)
+
+    def judge(self, verdict: Verdict) -> Action:
+        """Let the policy decide about a step and write the action down."""
+        action = self._policy.decide(self.ladder, verdict, self._rungs)
+        self.ladder.climb(action)
+        if action.rung is not Rung.PROCEED:
+            self.actions.append(action)
+            self.event(verdict.step, "action", action.to_json())
+        return action
+
+    def close(self, step: int) -> list[Finding]:
+        """The run is over: let the checks say their last word and put everything on disk."""
+        self.event(step, "end", {"steps": step})
+        late = self.engine.finish()
+        self._tell(late)
+        self.flush()
+        return late
+
+    def flush(self) -> None:
+        """Put everything on disk."""
+        if self.writer:
+            self.writer.flush()
+
+    def _next(self) -> int:
+        self._seq += 1
+        return self._seq
+
+    def _emit(self, record: Record, *, now: bool = False) -> None:
+        if self._header_due:
+            self._header_due = False
+            self._pass_on(self._header(), now=False)
+        self._pass_on(record, now=now)
+
+    def _pass_on(self, record: Record, *, now: bool) -> None:
+        if self.writer:
+            self.writer.write(record, now=now)
+        self.engine.feed(record)
+        if self.engine.opened:
+            self._tell(self.engine.opened)
+
+    def _header(self) -> Header:
+        known = {axis for axis in map(axis_of, self._signals) if axis}
+        return Header(
+            source="holdfast",
+            signals=dict(self._signals),
+            axes={axis: names for axis, names in self.axes.items() if axis in known},
+            facts=self._facts,
+            segment=self._segment,
+            seq=self._seq,
+        )
+
+    def _tell(self, findings: Sequence[Finding]) -> None:
+        for finding in findings:
+            if finding.severity >= Severity.WARNING:
+                logger.warning(
+                    "holdfast: step %s: %s %s: %s",
+                    finding.step,
+                    finding.code,
+                    finding.name,
+                    finding.message,
+                )

@@ -1,0 +1,103 @@
+"""What is measured now and then: how far an update moved the weights, and how much memory there is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+EVERY = 10
+"""Steps between two samples."""
+ZEROS_EVERY = 50
+"""Steps between two counts of zero gradients: they cost a pass of their own."""
+MOST_ELEMENTS = 1 << 20
+MOST_TENSORS = 64
+"""A sample copies at most this much; larger models are sampled in turns."""
+
+
+class UpdateSampler:
+    """Measures ‖update‖ / ‖weight‖ by looking at weights before and after a step."""
+
+    def __init__(self) -> None:
+        self._cursor = 0
+        self._chosen: list[Tensor] = []
+        self._before: list[Tensor] = []
+
+    @torch.no_grad()
+    def before(self, parameters: Sequence[Tensor]) -> None:
+        """Choose the next tensors in turn and copy them."""
+        self._chosen = self._choose(parameters)
+        self._before = [parameter.detach().clone() for parameter in self._chosen]
+
+    def cancel(self) -> None:
+        """The step was held back: nothing to measure."""
+        self._chosen, self._before = [], []
+
+    @torch.no_grad()
+    def after(self) -> tuple[list[Tensor], Tensor, Tensor] | None:
+        """(parameters, weight norms before the step, update norms); None without a sample."""
+        if not self._chosen:
+            return None
+        chosen, before = self._chosen, self._before
+        self.cancel()
+        now = [parameter.detach() for parameter in chosen]
+        weights = [norm.float() for norm in torch._foreach_norm(before, 2.0)]
+        moved = [norm.float() for norm in torch._foreach_norm(torch._foreach_sub(now, before), 2.0)]
+        device = weights[0].device
+        return (
+            chosen,
+            torch.stack([norm.to(device) for norm in weights]),
+            torch.stack([norm.to(device) for norm in moved]),
+        )
+
+    def _choose(self, parameters: Sequence[Tensor]) -> list[Tensor]:
+        chosen: list[Tensor] = []
+        elements = 0
+        for offset in range(min(len(parameters), MOST_TENSORS)):
+            parameter = parameters[(self._cursor + offset) % len(parameters)]
+            elements += parameter.numel()
+            if chosen and elements > MOST_ELEMENTS:
+                break
+            chosen.append(parameter)
+        self._cursor = (self._cursor + len(chosen)) % max(len(parameters), 1)
+        return chosen
+
+
+def host_rss_bytes() -> int | None:
+    """Resident memory of this process and its children (loader workers); None where unknown."""
+    own = _rss_of(os.getpid())
+    if own is None:
+        return None
+    return own + sum(_rss_of(child) or 0 for child in _children(os.getpid()))
+
+
+def device_allocated_bytes(device: torch.device) -> int | None:
+    """Memory that tensors hold on a CUDA device; None elsewhere."""
+    return int(torch.cuda.memory_allocated(device)) if device.type == "cuda" else None
+
+
+def _rss_of(pid: int) -> int | None:
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * _page_bytes()
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+@cache
+def _page_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE")
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += [int(child) for child in (task / "children").read_text().split()]
+    except (OSError, ValueError):
+        return found
+    return found

@@ -1,0 +1,196 @@
+"""Where torch itself is watched: backward, gradient clipping, GradScaler.
+
+The optimizer's hooks tell when a step comes, but not what the loss was, nor what the gradients were before
+the user clipped them (clipping spreads one NaN over all of them), nor that a GradScaler skipped the step.
+While at least one guard is open, four functions of torch call the observers; every call goes through
+unchanged, and the last guard to close puts the originals back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
+from torch.nn.utils import clip_grad
+
+
+class Observer(Protocol):
+    """What a guard hears."""
+
+    def backward_begins(self, roots: Sequence[Tensor]) -> None:
+        """A backward pass is about to run from these scalars."""
+
+    def backward_ended(self, roots: Sequence[Tensor]) -> None:
+        """It has filled the gradients."""
+
+    def clipping(
+        self, parameters: Sequence[Tensor], norms: Sequence[Tensor] | None, total: Tensor
+    ) -> None:
+        """The user is about to clip: the last look at these gradients as they were."""
+
+    def clipped(self, total: Tensor, max_norm: float) -> None:
+        """The user's clipping is done."""
+
+    def scaled(self, scaler: GradScaler, loss: Tensor, result: Tensor) -> None:
+        """A scaler multiplied a loss."""
+
+    def scaler_steps(self, scaler: GradScaler, optimizer: torch.optim.Optimizer) -> None:
+        """A scaler is about to step an optimizer, or to skip it."""
+
+    def scaler_stepped(self, scaler: GradScaler, optimizer: torch.optim.Optimizer) -> None:
+        """It did one of the two."""
+
+
+_observers: list[Observer] = []
+_originals: list[tuple[Any, str, Any, Any]] = []
+_lock = threading.Lock()
+_depth = 0
+"""Backward passes running now: re-entrant checkpointing starts one inside another."""
+
+
+def install(observer: Observer) -> None:
+    """Let an observer hear torch."""
+    with _lock:
+        if not _originals:
+            _patch(torch.autograd, "backward", _watch_backward)
+            _patch(clip_grad, "_get_total_norm", _watch_total_norm)
+            _patch(clip_grad, "_clip_grads_with_norm_", _watch_clipping)
+            _patch(GradScaler, "scale", _watch_scale)
+            _patch(GradScaler, "step", _watch_scaler_step)
+        _observers.append(observer)
+
+
+def uninstall(observer: Observer) -> None:
+    """Let it go; torch is as before when it was the last."""
+    with _lock:
+        if observer in _observers:
+            _observers.remove(observer)
+        if not _observers:
+            while _originals:
+                owner, name, original, ours = _originals.pop()
+                # Somebody patched over us: leave theirs, ours then merely passes calls on.
+                if getattr(owner, name) is ours:
+                    setattr(owner, name, original)
+
+
+def _patch(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+    original = getattr(owner, name, None)
+    if original is None:  # another torch: that seam is not there, its evidence will be missing
+        return
+    ours = wrap(original)
+    setattr(owner, name, ours)
+    _originals.append((owner, name, original, ours))
+
+
+def _watch_backward(original: Any) -> Any:
+    def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+        global _depth
+        roots = _scalars(tensors) if grad_tensors is None and _depth == 0 else ()
+        if _depth == 0:
+            for observer in _observers:
+                observer.backward_begins(roots)
+        _depth += 1
+        try:
+            result = original(tensors, grad_tensors, *args, **kwargs)
+        finally:
+            _depth -= 1
+        if _depth == 0:
+            for observer in _observers:
+                observer.backward_ended(roots)
+        return result
+
+    return backward
+
+
+def _scalars(tensors: Any) -> Sequence[Tensor]:
+    given = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
+    return tuple(item for item in given if isinstance(item, Tensor) and item.numel() == 1)
+
+
+_last_norms: tuple[Sequence[Tensor], Tensor] | None = None
+"""The per-tensor norms behind the total that torch computed last, so that nobody computes them twice."""
+
+
+def _watch_total_norm(original: Any) -> Any:
+    def get_total_norm(
+        tensors: Any,
+        norm_type: float = 2.0,
+        error_if_nonfinite: bool = False,
+        foreach: bool | None = None,
+    ) -> Any:
+        global _last_norms
+        given = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+        if not _observers or error_if_nonfinite or foreach is not None or not _plain(given, norm_type):
+            return original(given, norm_type, error_if_nonfinite, foreach)
+        with torch.no_grad():
+            # The very operations of the original for tensors of one device and dtype.
+            norms = torch._foreach_norm(given, float(norm_type))
+            total = torch.linalg.vector_norm(torch.stack(norms), float(norm_type))
+        _last_norms = (norms, total)
+        return total
+
+    return get_total_norm
+
+
+def _plain(tensors: list[Any], norm_type: float) -> bool:
+    """Whether the norms can be shared: L2, ordinary tensors, one device, one full-precision dtype."""
+    if not tensors or float(norm_type) != 2.0:
+        return False
+    first = tensors[0]
+    device, dtype = first.device, first.dtype
+    if device.type not in ("cpu", "cuda") or dtype not in (torch.float32, torch.float64):
+        return False
+    return all(
+        type(item) is Tensor
+        and item.device == device
+        and item.dtype == dtype
+        and item.layout is torch.strided
+        for item in tensors
+    )
+
+
+def _watch_clipping(original: Any) -> Any:
+    def clip_grads_with_norm(
+        parameters: Any, max_norm: float, total_norm: Tensor, foreach: bool | None = None
+    ) -> Any:
+        global _last_norms
+        given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+        shared = _last_norms[0] if _last_norms and _last_norms[1] is total_norm else None
+        _last_norms = None
+        for observer in _observers:
+            observer.clipping(given, shared, total_norm)
+        result = original(given, max_norm, total_norm, foreach)
+        for observer in _observers:
+            observer.clipped(total_norm, float(max_norm))
+        return result
+
+    return clip_grads_with_norm
+
+
+def _watch_scale(original: Any) -> Any:
+    def scale(self: GradScaler, outputs: Any) -> Any:
+        result = original(self, outputs)
+        if isinstance(outputs, Tensor) and result is not outputs:
+            for observer in _observers:
+                observer.scaled(self, outputs, result)
+        return result
+
+    return scale
+
+
+def _watch_scaler_step(original: Any) -> Any:
+    def step(
+        self: GradScaler, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any
+    ) -> Any:
+        for observer in _observers:
+            observer.scaler_steps(self, optimizer)
+        result = original(self, optimizer, *args, **kwargs)
+        for observer in _observers:
+            observer.scaler_stepped(self, optimizer)
+        return result
+
+    return step

@@ -1,0 +1,456 @@
+"""Everything behind a guard: what it watches, what it knows of the step, where the numbers go.
+
+The guard is what the user holds; the session is what the hooks, the seams and the loader talk to.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import weakref
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler, OptState
+from torch.optim import Optimizer
+
+from holdfast import registry
+from holdfast.core.bound import LARGEST, Bound
+from holdfast.core.numbers import round_digits
+from holdfast.core.records import Column
+from holdfast.errors import TrainingHalted
+from holdfast.live import samples, scan
+from holdfast.live.buffers import BufferShadow
+from holdfast.live.graph import dtypes_in_graph
+from holdfast.live.notices import Notices
+from holdfast.live.recorder import WITH_SCALER, Recorder
+from holdfast.live.roster import Roster
+from holdfast.live.transfer import Readings
+from holdfast.live.watch import Note, OptimizerWatch
+from holdfast.policy import Policy, Rung, Verdict
+
+BATCHES_KEPT = 16
+"""Batches of the current step that are remembered, for naming the bad one under accumulation."""
+SCAN_AGAIN = 10
+"""Under a streak of bad steps the state is scanned at the first and then every so many."""
+
+
+@dataclass(slots=True)
+class _Assembly:
+    """The record of a step that several optimizers share."""
+
+    step: int
+    values: dict[str, float] = field(default_factory=dict)
+    columns: dict[str, Column] = field(default_factory=dict)
+    held: bool = False
+    verdicts: list[tuple[Verdict, Note]] = field(default_factory=list)
+
+
+class Session:
+    """One guarded training."""
+
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        optimizers: Sequence[Optimizer],
+        *,
+        scaler: GradScaler | None,
+        max_norm: float | None,
+        policy: Policy,
+        recorder: Recorder,
+        notices: Notices,
+    ) -> None:
+        self.max_norm = max_norm
+        self.policy = policy
+        self.recorder = recorder
+        self.buffers = BufferShadow(models)
+        self.halted: TrainingHalted | None = None
+        self._models = models
+        self._optimizers = optimizers
+        self._scaler = scaler
+        self._notices = notices
+        self._roster = Roster(models, optimizers)
+        self._parameters_seen: dict[str, Any] = {}
+        bound = registry.get("HD207").bound or Bound("grad_norm")
+        self.watches = {
+            id(optimizer): OptimizerWatch(self, optimizer, number, bound)
+            for number, optimizer in enumerate(optimizers)
+        }
+        self._step = -1
+        self._stepped: set[int] = set()
+        self._batch_turned = True
+        self._began = 0.0
+        self._waited = 0.0
+        self._samples = 0
+        self._batches: deque[Any] = deque(maxlen=BATCHES_KEPT)
+        self._assembly: _Assembly | None = None
+        self._scaled: list[tuple[weakref.ref[Tensor], Tensor]] = []
+        self._passed: dict[str, Tensor] = {}
+        self._rates: list[float] = []
+        self._bad_in_a_row = 0
+        self._precision_known = False
+        self._record_setup()
+        self._scan_start()
+
+    @property
+    def step(self) -> int:
+        """The step being made, counted from 0."""
+        return max(self._step, 0)
+
+    # What the loader tells.
+
+    def batch_wanted(self) -> None:
+        """The loop asks for the next batch: the previous step, if any was made, is over."""
+        if self._stepped:
+            self._batch_turned = True
+
+    def batch_came(self, batch: Any, waited: float) -> None:
+        """A batch is handed to the loop."""
+        if not any(watch.tokens.filled for watch in self.watches.values()):
+            # Between steps: what the user did to the buffers meanwhile is meant.
+            self.buffers.renew()
+            self._batches.clear()
+        self._batches.append(batch)
+        self._waited += waited
+        self._samples += scan.batch_size(batch) or 0
+
+    # What the seams tell.
+
+    def backward_begins(self, roots: Sequence[Tensor]) -> None:
+        for watch in self.watches.values():
+            watch.backward_begins()
+        if not self._precision_known and roots:
+            self._record_precision(roots)
+
+    def backward_ended(self, roots: Sequence[Tensor]) -> None:
+        losses = [self._unscaled(root) for root in roots]
+        passed, self._passed = self._passed, {}
+        for watch in self.watches.values():
+            watch.backward_ended(losses, passed)
+
+    def clipping(
+        self, parameters: Sequence[Tensor], norms: Sequence[Tensor] | None, total: Tensor
+    ) -> None:
+        for watch in self.watches.values():
+            mine = {id(p) for group in watch.optimizer.param_groups for p in group["params"]}
+            if all(id(p) in mine for p in parameters):
+                watch.clipping(parameters, norms, self._scale_of(watch.optimizer))
+
+    def clipped(self, total: Tensor, max_norm: float) -> None:
+        for watch in self.watches.values():
+            watch.clipped(total, max_norm)
+
+    def scaled(self, scaler: GradScaler, loss: Tensor, result: Tensor) -> None:
+        if self._scaler is not scaler:
+            self._scaler = scaler
+        self.recorder.declare(WITH_SCALER)
+        self._scaled = [item for item in self._scaled if item[0]() is not None][-BATCHES_KEPT:]
+        self._scaled.append((weakref.ref(result), loss.detach()))
+
+    def scaler_steps(self, scaler: GradScaler, optimizer: Optimizer) -> None:
+        watch = self.watches.get(id(optimizer))
+        if watch is not None:
+            watch.fired = False
+
+    def scaler_stepped(self, scaler: GradScaler, optimizer: Optimizer) -> None:
+        watch = self.watches.get(id(optimizer))
+        if watch is not None and not watch.fired and scaler.is_enabled():
+            watch.skipped_by_scaler()
+
+    # What the guard tells.
+
+    def components(self, named: Mapping[str, Tensor]) -> None:
+        """The named parts of the loss whose backward comes next."""
+        self._passed = dict(named)
+
+    def scaler_for(self, loss: Tensor) -> GradScaler | None:
+        """The scaler that a loss still needs: known, enabled, and not applied yet."""
+        if self._scaler is None or not self._scaler.is_enabled():
+            return None
+        return None if any(item() is loss for item, _ in self._scaled) else self._scaler
+
+    # What the watches ask.
+
+    def begin_step(self, watch: OptimizerWatch) -> tuple[int, float]:
+        """(number of the step this optimizer step belongs to, time it began)."""
+        if id(watch) in self._stepped or self._batch_turned or self._step < 0:
+            self._step += 1
+            self._stepped.clear()
+            self._batch_turned = False
+        self._stepped.add(id(watch))
+        return self._step, time.perf_counter()
+
+    def first_of_step(self, watch: OptimizerWatch) -> bool:
+        """Whether this optimizer opened the present step."""
+        return self._stepped == {id(watch)}
+
+    def host_values(self, note: Note) -> dict[str, float]:
+        """What the host can say about the step by itself."""
+        values: dict[str, float] = {}
+        if self._began:
+            elapsed = note.started - self._began
+            values["step_time_s"] = round_digits(elapsed)
+            if self._samples:
+                values["samples_per_s"] = round_digits(self._samples / max(elapsed, 1e-9))
+        if self._waited or self._samples:
+            values["loader_wait_s"] = round_digits(self._waited)
+        self._began, self._waited, self._samples = note.started, 0.0, 0
+        if note.sampled:
+            resident = samples.host_rss_bytes()
+            if resident is not None:
+                values["host_rss_bytes"] = resident
+            allocated = samples.device_allocated_bytes(note.parameters[0].device)
+            if allocated is not None:
+                values["device_allocated_bytes"] = allocated
+            self._look_at_parameters()
+        return values
+
+    def batches_of_step(self) -> Sequence[Any]:
+        return tuple(self._batches)
+
+    def scale_tensor(self) -> Tensor | None:
+        """The loss scale, on its device."""
+        scaler = self._scaler
+        if scaler is None or not scaler.is_enabled():
+            return None
+        return scaler._scale
+
+    def buffer_norms(self) -> tuple[list[int], Tensor] | None:
+        """Norms of the floating-point buffers that training changes."""
+        found = [
+            (at, buffer.detach())
+            for at in sorted(self.buffers.changing)
+            if (buffer := self.buffers.current(at)) is not None and buffer.is_floating_point()
+        ]
+        if not found:
+            return None
+        norms = torch._foreach_norm([buffer for _, buffer in found], 2.0)
+        return [at for at, _ in found], torch.stack([norm.float() for norm in norms])
+
+    def stepped_without_gradients(self) -> None:
+        """`optimizer.step()` was called and no parameter had a gradient."""
+        self._notices.once(
+            "no-gradients",
+            "optimizer.step() was called, but no parameter has a gradient: was backward() called, "
+            "and on a loss that depends on the model? Nothing was updated",
+        )
+
+    # When the numbers of a step have arrived.
+
+    def deliver(
+        self, watch: OptimizerWatch, note: Note, readings: Readings, *, nonfinite: bool, spike: bool
+    ) -> None:
+        """One optimizer's part of a step is complete."""
+        if self._assembly is not None and self._assembly.step != note.step:
+            self._emit()
+        if self._assembly is None:
+            self._assembly = _Assembly(note.step)
+        assembly = self._assembly
+        assembly.held = assembly.held or note.held
+        self._add_values(assembly.values, watch.suffix, note, readings)
+        self._add_columns(assembly.columns, watch, note, readings)
+        if "scaler_skipped" not in note.values:
+            bad = nonfinite or (spike and self.policy.hold_spikes)
+            verdict = Verdict(note.step, nonfinite=bad and nonfinite, spike=bad and not nonfinite)
+            assembly.verdicts.append((verdict, note))
+        if len(self.watches) == 1:
+            self._emit()
+
+    def flush(self) -> None:
+        """Bring everything that is on its way home."""
+        for watch in self.watches.values():
+            watch.transfer.flush()
+        self._emit()
+
+    def raise_if_halted(self) -> None:
+        """Stop the run if the policy said so."""
+        if self.halted is not None:
+            halted, self.halted = self.halted, None
+            raise halted
+
+    def _add_values(
+        self, values: dict[str, float], suffix: str, note: Note, readings: Readings
+    ) -> None:
+        for source, name in (
+            ("loss", "loss"),
+            ("total", "grad_norm"),
+            ("coef", "clip_coef"),
+            ("scale", "loss_scale"),
+        ):
+            if source in readings:
+                values[name + suffix] = readings[source][0]
+        for name, value in zip(note.components, readings.get("components", ()), strict=True):
+            values[f"loss/{name}"] = value
+        if not math.isnan(note.lr):
+            values["lr" + suffix] = note.lr
+        if note.limit < LARGEST:
+            values["grad_norm_limit" + suffix] = note.limit
+        if note.nonfinite_counts is not None:
+            values["grad_nonfinite_tensors" + suffix] = note.nonfinite_counts[0]
+            values["grad_nonfinite" + suffix] = note.nonfinite_counts[1]
+        elif note.held and "each" in readings:
+            bad = sum(1 for norm in readings["each"] if not math.isfinite(norm))
+            if bad:
+                values["grad_nonfinite_tensors" + suffix] = bad
+        if len(self.watches) > 1:
+            values["optimizers"] = len(self.watches)
+        for name, value in note.values.items():
+            shared = name in ("step_time_s", "loader_wait_s", "samples_per_s") or name.endswith(
+                "_bytes"
+            )
+            values[name if shared else name + suffix] = value
+
+    def _add_columns(
+        self, columns: dict[str, Column], watch: OptimizerWatch, note: Note, readings: Readings
+    ) -> None:
+        if (note.sampled or note.held) and "each" in readings:
+            self._join(columns, "param/grad_norm", self._positions(note), readings["each"])
+        if "zeros" in readings:
+            self._join(columns, "param/grad_zero_share", self._positions(note), readings["zeros"])
+        if note.updated and not note.held:
+            positions = self._roster.positions(note.updated)
+            weights, moved = readings["weight_norms"], readings["update_norms"]
+            self._join(columns, "param/weight_norm", positions, weights)
+            ratios = [
+                update / weight if weight > 0 else math.inf if update > 0 else 0.0
+                for update, weight in zip(moved, weights, strict=True)
+            ]
+            finite = [(at, r) for at, r in zip(positions, ratios, strict=True) if math.isfinite(r)]
+            self._join(
+                columns, "param/update_ratio", [at for at, _ in finite], [r for _, r in finite]
+            )
+        if note.buffers:
+            columns["buffer/norm"] = Column(
+                [round_digits(norm) for norm in readings["buffer_norms"]], list(note.buffers)
+            )
+            self.recorder.extend_axis("buffer", self.buffers.names)
+        if len(note.rates) > 1 and list(note.rates) != self._rates and not watch.suffix:
+            self._rates = list(note.rates)
+            columns["group/lr"] = Column(self._rates)
+            self.recorder.extend_axis("group", [f"group{at}" for at in range(len(self._rates))])
+
+    def _positions(self, note: Note) -> list[int]:
+        positions = self._roster.positions(note.parameters)
+        self.recorder.extend_axis("param", self._roster.names)
+        return positions
+
+    def _join(
+        self, columns: dict[str, Column], name: str, positions: Sequence[int], values: Sequence[float]
+    ) -> None:
+        known = columns.get(name)
+        index = [*(known.index or ()), *positions] if known else list(positions)
+        rounded = [round_digits(value) for value in values]
+        columns[name] = Column([*known.values, *rounded] if known else rounded, index)
+
+    def _emit(self) -> None:
+        assembly, self._assembly = self._assembly, None
+        if assembly is None:
+            return
+        self.recorder.step(assembly.step, assembly.values, assembly.columns, held=assembly.held)
+        for verdict, note in assembly.verdicts:
+            self._act(verdict, note)
+
+    def _act(self, verdict: Verdict, note: Note) -> None:
+        if not verdict.bad:
+            self._bad_in_a_row = 0
+            if self.recorder.ladder.in_a_row:
+                self.recorder.judge(verdict)
+            return
+        poisoned: tuple[str, ...] = ()
+        if verdict.nonfinite and self._bad_in_a_row % SCAN_AGAIN == 0:
+            poisoned = self._scan(note)
+        self._bad_in_a_row += 1
+        action = self.recorder.judge(
+            Verdict(verdict.step, verdict.nonfinite, verdict.spike, poisoned)
+        )
+        if action.rung is Rung.HALT:
+            self.halted = TrainingHalted(
+                f"training halted at step {action.step}: {action.reason}. "
+                "The weights are those of the last good step"
+                + (" that were already bad" if poisoned else "")
+            )
+
+    # Looking at the state.
+
+    def _scan(self, note: Note) -> tuple[str, ...]:
+        """Record every non-finite tensor of the state and of the step's batches."""
+        poisoned = []
+        for bad in scan.scan_state(self._models, self._optimizers, self._names()):
+            self._record_tensor(note.step, bad)
+            if bad.role in ("weight", "moment"):
+                poisoned.append(bad.name)
+        for batch in note.batches:
+            for bad in scan.scan_batch(batch):
+                self._record_tensor(note.step, bad)
+        return tuple(poisoned)
+
+    def _scan_start(self) -> None:
+        """State that came from a checkpoint may be bad before the first step."""
+        for bad in scan.scan_state(self._models, self._optimizers, self._names()):
+            self._record_tensor(0, bad)
+
+    def _record_tensor(self, step: int, bad: scan.BadTensor) -> None:
+        self.recorder.tensor(
+            step,
+            bad.name,
+            bad.role,
+            dtype=str(bad.tensor.dtype).removeprefix("torch."),
+            shape=tuple(bad.tensor.shape),
+            stats=bad.stats,
+            facts=bad.facts,
+        )
+
+    def _names(self) -> dict[int, str]:
+        return self._roster.by_identity()
+
+    def _look_at_parameters(self) -> None:
+        facts = self._roster.refresh()
+        if facts != self._parameters_seen:
+            self._record_setup(facts)
+        gone = self._roster.vanished()
+        if gone:
+            self._notices.once(
+                "vanished",
+                f"the optimizer holds {gone[0]}"
+                + (f" and {len(gone) - 1} more" if len(gone) > 1 else "")
+                + ", which the model no longer has: it is watched on, but trains nothing. "
+                "Build the optimizer after the model is final",
+            )
+
+    def _record_setup(self, facts: dict[str, Any] | None = None) -> None:
+        self._parameters_seen = facts or self._roster.refresh()
+        self.recorder.extend_axis("param", self._roster.names)
+        self.recorder.setup(self.step, "parameters", self._parameters_seen)
+
+    def _record_precision(self, roots: Sequence[Tensor]) -> None:
+        self._precision_known = True
+        trainable = self._parameters_seen["trainable"]
+        dtypes = {self._parameters_seen["dtypes"][at] for at in trainable}
+        self.recorder.setup(
+            self.step,
+            "precision",
+            {
+                "weights": sorted(dtypes),
+                "compute": sorted(dtypes_in_graph(roots)),
+                "scaler": self._scaler is not None and self._scaler.is_enabled(),
+            },
+        )
+
+    def _unscaled(self, root: Tensor) -> Tensor:
+        for item, loss in self._scaled:
+            if item() is root:
+                return loss
+        return root.detach()
+
+    def _scale_of(self, optimizer: Optimizer) -> Tensor | None:
+        """The scale that the gradients of this optimizer still carry."""
+        scaler = self._scaler
+        if scaler is None or not scaler.is_enabled() or scaler._scale is None:
+            return None
+        state = scaler._per_optimizer_states.get(id(optimizer))
+        unscaled = state is not None and state["stage"] is not OptState.READY
+        return None if unscaled else scaler._scale

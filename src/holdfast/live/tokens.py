@@ -1,0 +1,57 @@
+"""Noticing, without reading a single number, whether gradients were cleared and whether a backward reached them.
+
+A few parameters of an optimizer serve as tokens. The identity and the version counter of a token's gradient
+change when a backward adds to it, when `zero_grad` zeroes it and when it is set to None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+Stamp = tuple[tuple[int, int] | None, ...]
+
+
+class GradientTokens:
+    """Watches the gradients of the first, the middle and the last parameter of an optimizer."""
+
+    def __init__(self) -> None:
+        self._tokens: list[Tensor] = []
+        self._last: Stamp = ()
+        self._before: Stamp = ()
+        self.cleared = True
+        """Whether the gradients were cleared since the last step."""
+        self.filled = False
+        """Whether a backward has added to them since the last step."""
+
+    def choose(self, parameters: Sequence[Tensor]) -> None:
+        """Take tokens from the parameters that had a gradient."""
+        count = len(parameters)
+        self._tokens = [parameters[at] for at in sorted({0, count // 2, count - 1})]
+
+    def backward_begins(self) -> bool:
+        """True when the gradients were cleared since we last looked: what was added before is gone."""
+        self._before = self._stamp()
+        fresh = self._before != self._last or all(stamp is None for stamp in self._before)
+        self.cleared = self.cleared or fresh
+        return fresh
+
+    def backward_ended(self) -> bool:
+        """True when the backward added to these gradients."""
+        self._last = self._stamp()
+        reached = not self._tokens or self._last != self._before
+        self.filled = self.filled or reached
+        return reached
+
+    def stepped(self) -> None:
+        """A step was taken; from here on the gradients are old."""
+        self._last = self._stamp()
+        self.cleared = self.filled = False
+
+    def _stamp(self) -> Stamp:
+        stamps = []
+        for token in self._tokens:
+            gradient = token.grad
+            stamps.append(None if gradient is None else (id(gradient), gradient._version))
+        return tuple(stamps)

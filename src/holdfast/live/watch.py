@@ -1,0 +1,421 @@
+"""One optimizer's steps: measure the gradients, judge them, hold back or clip, and note the numbers.
+
+Everything between the two hooks of `optimizer.step`. On the CPU, and on CUDA for optimizers that are not
+fused, the verdict is read on the host; for fused optimizers on CUDA it never leaves the device before the step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from holdfast.core.bound import LARGEST, Bound, History
+from holdfast.live import samples
+from holdfast.live.brake import HostBrake, KernelBrake, is_fused_on_cuda
+from holdfast.live.closures import FirstAnswer, SearchState, find_closure, with_closure
+from holdfast.live.probes import Norms, count_nonfinite, measure, zero_shares
+from holdfast.live.tokens import GradientTokens
+from holdfast.live.transfer import DeviceTransfer, HostTransfer, Readings
+
+if TYPE_CHECKING:
+    from holdfast.live.session import Session
+
+
+@dataclass(slots=True)
+class Note:
+    """What the host knows of a step when it launches it."""
+
+    step: int
+    parameters: Sequence[Tensor]
+    """Those that had a gradient, in the optimizer's order."""
+    lr: float
+    limit: float
+    started: float
+    sampled: bool
+    values: dict[str, float] = field(default_factory=dict)
+    components: tuple[str, ...] = ()
+    updated: Sequence[Tensor] = ()
+    buffers: Sequence[int] = ()
+    batches: Sequence[Any] = ()
+    rates: Sequence[float] = ()
+    nonfinite_counts: tuple[int, int] | None = None
+    held: bool = False
+    """The host held the update back; a fused kernel's own verdict comes with the readings."""
+
+
+@dataclass(slots=True)
+class ClipNote:
+    """What was seen when the user clipped: the norms before, and what the gradients were after."""
+
+    norms: Norms
+    parameters: Sequence[Tensor]
+    scale: Tensor | None
+    """The loss scale the gradients still carried."""
+    coefficient: Tensor | None = None
+    versions: tuple[int, ...] = ()
+
+
+class OptimizerWatch:
+    """Guards the steps of one optimizer."""
+
+    def __init__(self, session: Session, optimizer: Optimizer, number: int, bound: Bound) -> None:
+        self.optimizer = optimizer
+        self.suffix = f"#{number}" if number else ""
+        self.history = History(bound)
+        self.tokens = GradientTokens()
+        self.fired = False
+        """Whether the pre-hook ran since a GradScaler set out to step."""
+        self.inside = False
+        """Between the two hooks: backward passes now belong to a line search."""
+        self._session = session
+        self._losses: list[Tensor] = []
+        self._components: dict[str, Tensor] = {}
+        self._micro_batches = 0
+        self._clip: ClipNote | None = None
+        self._brake = HostBrake()
+        self._kernel = KernelBrake(optimizer)
+        self._sampler = samples.UpdateSampler()
+        self._search: SearchState | None = None
+        self._note: Note | None = None
+        self._tensors: dict[str, Tensor] = {}
+        self._bad_on_device: Tensor | None = None
+        self._steps = 0
+        self._fused = is_fused_on_cuda(optimizer)
+        device = self._device()
+        self.transfer: HostTransfer | DeviceTransfer = (
+            DeviceTransfer(self._deliver, device)
+            if device.type == "cuda"
+            else HostTransfer(self._deliver)
+        )
+
+    # What the seams tell.
+
+    def backward_begins(self) -> None:
+        """A backward pass is about to run somewhere."""
+        if not self.inside and self.tokens.backward_begins():
+            self._forget_losses()
+
+    def backward_ended(self, losses: Sequence[Tensor], components: dict[str, Tensor]) -> None:
+        """A backward pass ran; its losses are ours if it reached our gradients."""
+        if not self.inside and self.tokens.backward_ended():
+            self._losses += losses
+            for name, value in components.items():
+                known = self._components.get(name)
+                self._components[name] = value if known is None else known + value
+            self._micro_batches += 1
+
+    def clipping(
+        self, parameters: Sequence[Tensor], norms: Sequence[Tensor] | None, scale: Tensor | None
+    ) -> None:
+        """The user is about to clip these parameters' gradients."""
+        owned = [p for p in parameters if p.grad is not None]
+        if owned and not self.inside:
+            gradients = [p.grad for p in owned if p.grad is not None]
+            each = norms if norms is not None and len(norms) == len(owned) else None
+            self._clip = ClipNote(measure(gradients, each=each), owned, scale)
+
+    def clipped(self, total: Tensor, max_norm: float) -> None:
+        """The clipping is done; remember how the gradients were left."""
+        if self._clip is not None:
+            self._clip.coefficient = torch.clamp(max_norm / (total.detach() + 1e-6), max=1.0)
+            self._clip.versions = _versions(self._clip.parameters)
+
+    # The two hooks.
+
+    @torch.no_grad()
+    def before(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Pre-hook of `optimizer.step`."""
+        self.fired = True
+        closure = find_closure(args, kwargs)
+        if closure is None:
+            self._prepare()
+            return None
+        self._search = SearchState.keep(self.optimizer)
+        with torch.enable_grad():
+            loss = closure()
+        self._prepare()
+        held = self._note is not None and self._note.held
+        return with_closure(args, kwargs, FirstAnswer(closure, loss, held=held))
+
+    @torch.no_grad()
+    def after(self) -> None:
+        """Post-hook of `optimizer.step`."""
+        self._brake.release()
+        self._kernel.release()
+        self.inside = False
+        self.tokens.stepped()
+        note, tensors = self._note, self._tensors
+        self._note, self._tensors = None, {}
+        if note is None:
+            return
+        self._end_search(note)
+        self._settle_buffers(note, tensors)
+        self._sample_update(note, tensors)
+        self._forget_losses()
+        self.transfer.send(note, tensors)
+
+    def skipped_by_scaler(self) -> None:
+        """A GradScaler found an overflow and never called `optimizer.step`."""
+        parameters = [p for p, _ in _with_gradients(self.optimizer)]
+        note = self._new_note(parameters, limit=LARGEST)
+        note.sampled = False
+        note.values["scaler_skipped"] = 1.0
+        tensors = self._loss_tensors(self._device())
+        tensors["total"] = torch.full((), math.inf, device=self._device())
+        self._bad_on_device = None
+        self._settle_buffers(note, tensors)
+        self._clip = None
+        self.tokens.stepped()
+        self._forget_losses()
+        self.transfer.send(note, tensors)
+
+    # Before the step.
+
+    def _prepare(self) -> None:
+        self._bad_on_device = None
+        self.transfer.collect()
+        owned = _with_gradients(self.optimizer)
+        if not owned:
+            self._clip = None
+            self._session.stepped_without_gradients()
+            return
+        parameters = [p for p, _ in owned]
+        carried = self._steps > 0 and self._micro_batches > 0 and not self.tokens.cleared
+        self.tokens.choose(parameters)
+        note = self._new_note(parameters, limit=self.history.limit())
+        if carried:
+            note.values["grads_carried"] = 1.0
+        norms, scale = self._norms(owned)
+        tensors = self._loss_tensors(norms.total.device)
+        tensors["total"] = norms.total if scale is None else norms.total / scale
+        tensors["each"] = norms.each if scale is None else norms.each / scale
+        if note.step % samples.ZEROS_EVERY == 0:
+            tensors["zeros"] = zero_shares([gradient for _, gradient in owned])
+        self._note, self._tensors = note, tensors
+        if self._fused:
+            self._judge_on_device(tensors, scale, note)
+        else:
+            self._judge_on_host(owned, tensors, note)
+        self._clip = None
+        if note.sampled and not note.held:
+            self._sampler.before(parameters)
+        self.inside = True
+        self._steps += 1
+
+    def _new_note(self, parameters: Sequence[Tensor], limit: float) -> Note:
+        step, started = self._session.begin_step(self)
+        groups = self.optimizer.param_groups
+        note = Note(
+            step=step,
+            parameters=parameters,
+            lr=float(groups[0]["lr"]) if groups and "lr" in groups[0] else math.nan,
+            limit=limit,
+            started=started,
+            sampled=step % samples.EVERY == 0,
+            components=tuple(self._components),
+            batches=self._session.batches_of_step(),
+            rates=[float(group["lr"]) for group in groups if "lr" in group],
+        )
+        if self._session.first_of_step(self):
+            note.values.update(self._session.host_values(note))
+        if self._micro_batches > 1:
+            note.values["micro_batches"] = float(self._micro_batches)
+        return note
+
+    def _norms(self, owned: Sequence[tuple[Tensor, Tensor]]) -> tuple[Norms, Tensor | None]:
+        """Norms before any clipping, and the loss scale they still carry."""
+        scale = getattr(self.optimizer, "grad_scale", None)
+        clip = self._clip
+        if (
+            clip is not None
+            and len(clip.parameters) == len(owned)
+            and all(p is q for p, (q, _) in zip(clip.parameters, owned, strict=True))
+            and clip.versions == _versions(clip.parameters)
+        ):
+            return clip.norms, clip.scale if clip.scale is not None else scale
+        return measure([gradient for _, gradient in owned]), scale
+
+    def _loss_tensors(self, device: torch.device) -> dict[str, Tensor]:
+        tensors: dict[str, Tensor] = {}
+        if self._losses:
+            loss = self._losses[0]
+            for more in self._losses[1:]:
+                loss = loss + more
+            tensors["loss"] = loss.reshape(()).to(device, non_blocking=True)
+        if self._components:
+            tensors["components"] = torch.stack(
+                [value.reshape(()).to(device, torch.float32) for value in self._components.values()]
+            )
+        scale = self._session.scale_tensor()
+        if scale is not None:
+            # A copy: `scaler.update()` changes the scale in place right after the step.
+            tensors["scale"] = scale.detach().to(device, torch.float32, copy=True)
+        return tensors
+
+    def _judge_on_host(
+        self, owned: Sequence[tuple[Tensor, Tensor]], tensors: dict[str, Tensor], note: Note
+    ) -> None:
+        total, loss, theirs = self._read(tensors)
+        if theirs:
+            note.values["scaler_skipped"] = 1.0  # the kernel skips by itself
+            return
+        nonfinite = not (math.isfinite(total) and math.isfinite(loss))
+        if nonfinite or (total > note.limit and self._session.policy.hold_spikes):
+            note.held = True
+            note.nonfinite_counts = _count_nonfinite(owned) if nonfinite else None
+            self._brake.hold([p for p, _ in owned])
+            return
+        if not note.sampled:
+            del tensors["each"]  # nobody will look
+        coefficient = self._coefficient(tensors["total"])
+        if coefficient is not None:
+            tensors["coef"] = coefficient
+            if self._session.max_norm is not None:
+                _multiply([gradient for _, gradient in owned], coefficient)
+
+    def _read(self, tensors: dict[str, Tensor]) -> tuple[float, float, float]:
+        """Total norm, loss and a GradScaler's verdict, with one wait for the device at most."""
+        total, loss = tensors["total"], tensors.get("loss")
+        theirs = getattr(self.optimizer, "found_inf", None)
+        if total.device.type == "cpu":
+            return (
+                float(total),
+                0.0 if loss is None else float(loss),
+                0.0 if theirs is None else float(theirs),
+            )
+        zero = torch.zeros_like(total)
+        parts = [zero if part is None else part.reshape(()).to(zero) for part in (loss, theirs)]
+        read: tuple[float, float, float] = tuple(torch.stack([total, *parts]).tolist())
+        return read
+
+    def _judge_on_device(
+        self, tensors: dict[str, Tensor], scale: Tensor | None, note: Note
+    ) -> None:
+        total = tensors["total"]
+        hold_above = note.limit if self._session.policy.hold_spikes else LARGEST
+        good = total <= hold_above  # false for NaN, and for Inf
+        if "loss" in tensors:
+            loss_is_finite = torch.isfinite(tensors["loss"])
+            good = good & loss_is_finite
+        bad = ~good
+        theirs = getattr(self.optimizer, "found_inf", None)
+        tensors["bad"] = bad
+        self._bad_on_device = bad
+        if theirs is not None:
+            skipped = theirs.to(total.device).reshape(()) > 0
+            tensors["scaler_skipped"] = skipped
+            # An overflow the scaler deals with says nothing against the forward pass.
+            forward_was_bad = ~loss_is_finite if "loss" in tensors else torch.zeros_like(bad)
+            self._bad_on_device = (bad & ~skipped) | forward_was_bad
+        coefficient = self._coefficient(total)
+        factor = scale
+        if coefficient is not None:
+            tensors["coef"] = coefficient
+            if self._session.max_norm is not None:
+                factor = 1.0 / coefficient if scale is None else scale / coefficient
+        self._kernel.apply(bad, factor)
+
+    def _coefficient(self, total: Tensor) -> Tensor | None:
+        """The factor of clipping by `max_norm=`, or else of the user's own clipping."""
+        if self._session.max_norm is not None:
+            return torch.clamp(self._session.max_norm / (total + 1e-6), max=1.0)
+        return self._clip.coefficient if self._clip is not None else None
+
+    # After the step.
+
+    def _end_search(self, note: Note) -> None:
+        search, self._search = self._search, None
+        if search is not None and (note.held or search.went_bad()):
+            search.put_back()
+            note.held = True
+
+    def _settle_buffers(self, note: Note, tensors: dict[str, Tensor]) -> None:
+        buffers = self._session.buffers
+        if self._bad_on_device is not None:
+            buffers.settle_on_device(self._bad_on_device)
+        elif note.held or ("scaler_skipped" in note.values and not _finite(tensors.get("loss"))):
+            buffers.restore()
+        else:
+            buffers.renew()
+        if note.sampled:
+            norms = self._session.buffer_norms()
+            if norms is not None:
+                note.buffers, tensors["buffer_norms"] = norms
+
+    def _sample_update(self, note: Note, tensors: dict[str, Tensor]) -> None:
+        if note.held or "scaler_skipped" in note.values:
+            self._sampler.cancel()
+            return
+        sample = self._sampler.after()
+        if sample is not None:
+            note.updated, tensors["weight_norms"], tensors["update_norms"] = sample
+
+    # When the numbers have arrived.
+
+    def _deliver(self, note: Note, readings: Readings) -> None:
+        total = readings["total"][0]
+        loss = readings["loss"][0] if "loss" in readings else 0.0
+        if readings.get("scaler_skipped", (0.0,))[0]:
+            note.values["scaler_skipped"] = 1.0
+        skipped = "scaler_skipped" in note.values
+        note.held = note.held or skipped or bool(readings.get("bad", (0.0,))[0])
+        outside = not total <= note.limit
+        if not skipped:
+            self.history.admit(total, outside=outside)
+        self._session.deliver(
+            self,
+            note,
+            readings,
+            nonfinite=not (math.isfinite(total) and math.isfinite(loss)),
+            spike=outside and math.isfinite(total),
+        )
+
+    def _forget_losses(self) -> None:
+        self._losses, self._components, self._micro_batches = [], {}, 0
+
+    def _device(self) -> torch.device:
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                return parameter.device
+        return torch.device("cpu")
+
+
+def _with_gradients(optimizer: Optimizer) -> list[tuple[Tensor, Tensor]]:
+    found = []
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            gradient = parameter.grad
+            if gradient is not None:
+                found.append((parameter, gradient))
+    return found
+
+
+def _versions(parameters: Sequence[Tensor]) -> tuple[int, ...]:
+    return tuple(-1 if p.grad is None else p.grad._version for p in parameters)
+
+
+def _count_nonfinite(owned: Sequence[tuple[Tensor, Tensor]]) -> tuple[int, int]:
+    """(tensors, elements) that are not finite."""
+    counts = [sum(count_nonfinite(gradient)) for _, gradient in owned]
+    return sum(1 for count in counts if count), sum(counts)
+
+
+def _multiply(gradients: list[Tensor], coefficient: Tensor) -> None:
+    if all(g.layout is torch.strided and g.device == coefficient.device for g in gradients):
+        torch._foreach_mul_(gradients, coefficient)
+    else:
+        for gradient in gradients:
+            gradient.mul_(coefficient.to(gradient.device))
+
+
+def _finite(value: Tensor | None) -> bool:
+    return value is None or math.isfinite(float(value))
+

@@ -1,0 +1,97 @@
+"""Finding the checks: ours by file name, other people's by entry point.
+
+A check is registered by existing. Ours are the modules `holdfast.checks.hdNNN_name`; a package of
+yours adds its own with an entry point in the group `holdfast.checks` that names a `Check` class.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import pkgutil
+from functools import cache
+from importlib.metadata import entry_points
+
+import holdfast.checks
+from holdfast.config import Settings, refuse_unknown
+from holdfast.core.check import Check
+from holdfast.errors import InternalError, UsageError
+
+ENTRY_POINTS = "holdfast.checks"
+
+
+@cache
+def modules() -> dict[str, str]:
+    """Code → module name of every check we ship, without importing any of them."""
+    found = {}
+    for module in pkgutil.iter_modules(holdfast.checks.__path__):
+        prefix, _, rest = module.name.partition("_")
+        if prefix.startswith("hd") and prefix[2:].isdigit() and rest:
+            found[prefix.upper()] = f"{holdfast.checks.__name__}.{module.name}"
+    return dict(sorted(found.items()))
+
+
+@cache
+def get(code: str) -> type[Check]:
+    """The check of a code (or of a name such as `loss-spike`). Imports that one file only."""
+    wanted = code.upper()
+    ours = modules()
+    if wanted in ours:
+        return _class_in(ours[wanted])
+    for known, module in ours.items():
+        if module.partition("_")[2].replace("_", "-") == code.lower():
+            return get(known)
+    for check in _foreign():
+        if wanted == check.code or code == check.name:
+            return check
+    names = [*ours, *(module.partition("_")[2].replace("_", "-") for module in ours.values())]
+    near = difflib.get_close_matches(wanted, names, n=1) or difflib.get_close_matches(
+        code.lower(), names, n=1
+    )
+    hint = f"did you mean {near[0]}?" if near else "`holdfast checks` lists them all"
+    raise UsageError(f"there is no check {code!r}; {hint}")
+
+
+@cache
+def all_checks() -> tuple[type[Check], ...]:
+    """Every check, ours and installed ones, by code."""
+    checks = [get(code) for code in modules()] + list(_foreign())
+    return tuple(sorted(checks, key=lambda check: check.code))
+
+
+def chosen(settings: Settings) -> list[Check]:
+    """The checks the settings ask for, ready to run with the settings' limits."""
+    refuse_unknown(
+        settings.limits, (check.code for check in all_checks()), origin="limits in the settings"
+    )
+    return [
+        _build(check, settings)
+        for check in all_checks()
+        if settings.wants(check.code)
+        and check.status != "removed"
+        and (check.status != "preview" or settings.named(check.code))
+    ]
+
+
+def _build(check: type[Check], settings: Settings) -> Check:
+    limits = settings.limits.get(check.code, {})
+    refuse_unknown(limits, check.limit_names(), origin=f"limits of {check.code} in the settings")
+    return check(limits)
+
+
+def _class_in(module_name: str) -> type[Check]:
+    module = importlib.import_module(module_name)
+    classes = [
+        item
+        for _, item in inspect.getmembers(module, inspect.isclass)
+        if issubclass(item, Check) and item.__module__ == module_name
+    ]
+    if len(classes) != 1:
+        raise InternalError(f"{module_name} must hold exactly one check, found {len(classes)}")
+    return classes[0]
+
+
+@cache
+def _foreign() -> tuple[type[Check], ...]:
+    return tuple(entry.load() for entry in entry_points(group=ENTRY_POINTS))

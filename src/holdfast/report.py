@@ -1,0 +1,114 @@
+"""A report: what was found, what caused it, what could not be looked at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast._version import __version__
+from holdfast.config import Settings
+from holdfast.core.findings import Finding, NotRun, Severity
+from holdfast.diagnosis import Cause
+from holdfast.diagnosis import diagnose as find_causes
+from holdfast.engine import Engine
+from holdfast.errors import UnreadableInput
+from holdfast.sources import run_dir
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much could be looked at."""
+
+    ran: int
+    of: int
+
+    def to_json(self) -> dict[str, int]:
+        return {"ran": self.ran, "of": self.of}
+
+    def __str__(self) -> str:
+        return f"{self.ran} of {self.of} checks could run"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The outcome of a diagnosis, a scan or a preflight."""
+
+    command: str
+    findings: Sequence[Finding]
+    causes: Sequence[Cause]
+    not_run: Sequence[NotRun]
+    coverage: Coverage
+    notes: Sequence[str] = field(default=())
+    """What a reader should know about the source: torn lines, the parser used."""
+
+    @classmethod
+    def from_engine(cls, engine: Engine, *, command: str, notes: Sequence[str] = ()) -> Report:
+        """What an engine found in the stream it was fed."""
+        found = engine.findings
+        return cls(
+            command=command,
+            findings=found,
+            causes=find_causes(found),
+            not_run=engine.not_run(),
+            coverage=Coverage(*engine.coverage()),
+            notes=notes,
+        )
+
+    @property
+    def verdict(self) -> str:
+        """`findings` when anything is at warning or above, else `healthy`."""
+        return "findings" if self.worst >= Severity.WARNING else "healthy"
+
+    @property
+    def worst(self) -> Severity:
+        """The highest severity found; info when nothing was."""
+        return max((item.severity for item in self.findings), default=Severity.INFO)
+
+    def fails(self, fail_on: str) -> bool:
+        """Whether a command that fails on this severity shall exit with 1."""
+        if fail_on == "never":
+            return False
+        limit = Severity.parse(fail_on)
+        return any(item.severity >= limit for item in self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as schema 1 has it."""
+        return {
+            "schema": SCHEMA,
+            "tool": "holdfast",
+            "version": __version__,
+            "command": self.command,
+            "verdict": self.verdict,
+            "coverage": self.coverage.to_json(),
+            "causes": [cause.to_json() for cause in self.causes],
+            "findings": [finding.to_json() for finding in self.findings],
+            "not_run": [item.to_json() for item in self.not_run],
+        }
+
+    def dumps(self) -> str:
+        """The JSON text."""
+        return json.dumps(self.to_json(), indent=2, allow_nan=False, default=str)
+
+
+def diagnose(path: str | Path, *, settings: Settings | None = None) -> Report:
+    """Read a run and say what went wrong, when and why. Does not import torch.
+
+    Raises `UnreadableInput` when there is nothing at `path` that can be read.
+    """
+    place = Path(path)
+    if not place.exists():
+        raise UnreadableInput(f"there is nothing at {place}")
+    if not run_dir.recognise(place):
+        raise UnreadableInput(
+            f"{place} is not a run holdfast can read: expected a run directory (with run.json)"
+        )
+    source = run_dir.RunDir(place)
+    engine = Engine(settings)
+    engine.run(source.records())
+    notes = [f"{source.torn} of {source.lines} lines were torn and skipped"] if source.torn else []
+    return Report.from_engine(engine, command="diagnose", notes=notes)

@@ -1,0 +1,1 @@
+"""Where records and findings go: one file per kind of place."""

@@ -1,0 +1,140 @@
+"""Writing a run directory.
+
+    run.json               the header of the first segment
+    steps.rank<R>.jsonl    one line per optimizer step
+    events.jsonl           everything else, later headers included (rank R > 0: events.rank<R>.jsonl)
+
+Append-only lines survive kill -9 and network file systems. Lines are gathered and written at most
+once a second, at once when something is wrong. If the disk fails, the run goes on without the
+directory and is told so, once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.core.codec import to_json
+from holdfast.core.records import Header, Record, StepRecord
+
+FLUSH_SECONDS = 1.0
+FLUSH_BYTES = 1 << 16
+
+
+class RunDirWriter:
+    """Writes the records of one rank into a run directory. Never raises."""
+
+    def __init__(self, path: str | Path, *, rank: int = 0, told: Callable[[str], None]) -> None:
+        """`told` is called with one sentence if the directory cannot be written."""
+        self.path = Path(path)
+        self.rank = rank
+        self.broken = False
+        self._told = told
+        self._steps: list[str] = []
+        self._events: list[str] = []
+        self._bytes = 0
+        self._flushed_at = time.monotonic()
+        self._segment = 0
+        self._attempt(self._open)
+
+    @property
+    def segment(self) -> int:
+        """The segment this writer writes: one more than the directory held before."""
+        return self._segment
+
+    def write(self, record: Record, *, now: bool = False) -> None:
+        """Take a record; `now` when it must be on disk before anything else happens."""
+        if self.broken:
+            return
+        line = json.dumps(to_json(record), separators=(",", ":"), allow_nan=False, default=str)
+        (self._steps if isinstance(record, StepRecord) else self._events).append(line)
+        self._bytes += len(line)
+        if isinstance(record, Header) and record.segment == 0 and self.rank == 0:
+            self._attempt(lambda: self._write_header(line))
+        due = time.monotonic() - self._flushed_at > FLUSH_SECONDS
+        if now or due or self._bytes > FLUSH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Everything taken so far onto the disk."""
+        if not self.broken:
+            self._attempt(self._write_lines)
+
+    def _attempt(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except OSError as error:
+            self.broken = True
+            self._steps, self._events = [], []
+            self._told(
+                f"cannot write the run directory {self.path}: {error.strerror or error}; "
+                "training goes on, nothing more is recorded there"
+            )
+
+    def _open(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        probe = self.path / f".write-test.rank{self.rank}"
+        probe.write_bytes(b"")
+        probe.unlink()
+        if (self.path / "run.json").exists():
+            self._segment = 1 + max(
+                _last_segment(self._steps_file), _last_segment(self._events_file)
+            )
+
+    @property
+    def _steps_file(self) -> Path:
+        return self.path / f"steps.rank{self.rank}.jsonl"
+
+    @property
+    def _events_file(self) -> Path:
+        return self.path / (f"events.rank{self.rank}.jsonl" if self.rank else "events.jsonl")
+
+    def _write_header(self, line: str) -> None:
+        target = self.path / "run.json"
+        if not target.exists():
+            temporary = self.path / ".run.json.new"
+            temporary.write_text(line + "\n", encoding="utf-8")
+            os.replace(temporary, target)
+
+    def _write_lines(self) -> None:
+        _append(self._steps_file, self._steps)
+        _append(self._events_file, self._events)
+        self._steps, self._events = [], []
+        self._bytes = 0
+        self._flushed_at = time.monotonic()
+
+
+def _append(path: Path, lines: list[str]) -> None:
+    if not lines:
+        return
+    with open(path, "ab") as file:
+        # A torn last line of a killed run must not swallow the first line of this one.
+        torn = file.tell() > 0 and not _ends_with_newline(path)
+        text = "\n" * torn + "\n".join(lines) + "\n"
+        file.write(text.encode("utf-8"))
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with open(path, "rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
+
+
+def _last_segment(path: Path) -> int:
+    """The segment of the last whole line; 0 when there is none. Reads the file's tail only."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - (1 << 20)))
+            tail = file.read().splitlines()
+    except OSError:
+        return 0
+    for line in reversed(tail):
+        try:
+            return int(json.loads(line)["seg"])
+        except (ValueError, KeyError, TypeError):
+            continue
+    return 0

@@ -1,0 +1,86 @@
+"""Reading a run directory, ours or one that was cut off in the middle of a line.
+
+Lazy: one line per file is held at a time, so a run of any length passes in bounded memory.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.core.codec import from_json
+from holdfast.core.records import Header, Record
+from holdfast.core.stream import merge
+from holdfast.errors import UnreadableInput
+
+_RANK = re.compile(r"\.rank(\d+)\.jsonl$")
+LONGEST_LINE = 1 << 26
+"""A longer line is no record of ours: skipped, not read into memory."""
+
+
+@dataclass
+class RunDir:
+    """A run directory opened for reading."""
+
+    path: Path
+    torn: int = field(default=0, init=False)
+    """Lines that could not be read so far: a killed run leaves one."""
+    lines: int = field(default=0, init=False)
+    """Lines read so far."""
+
+    def records(self) -> Iterator[Record]:
+        """The stream, in order, the header first."""
+        header = self._header()
+        yield header
+        for record in merge(self._file(path) for path in self._files()):
+            if not (isinstance(record, Header) and record == header):
+                yield record
+
+    def _files(self) -> list[Path]:
+        found = [*self.path.glob("steps.rank*.jsonl"), *self.path.glob("events*.jsonl")]
+        return sorted(path for path in found if path.is_file())
+
+    def _header(self) -> Header:
+        path = self.path / "run.json"
+        try:
+            record = from_json(json.loads(path.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise UnreadableInput(f"cannot read {path}: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise UnreadableInput(f"{path} is not a run header: {error}") from error
+        if not isinstance(record, Header):
+            raise UnreadableInput(f"{path} is not a run header")
+        return record
+
+    def _file(self, path: Path) -> Iterator[Record]:
+        match = _RANK.search(path.name)
+        rank = int(match.group(1)) if match else 0
+        before = (0, 0)
+        try:
+            file = open(path, "rb")
+        except OSError as error:
+            raise UnreadableInput(f"cannot read {path}: {error.strerror}") from error
+        with file:
+            while line := file.readline(LONGEST_LINE):
+                if not line.strip():
+                    continue
+                self.lines += 1
+                try:
+                    record = from_json(json.loads(line), rank=rank)
+                except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                    self.torn += 1
+                    continue
+                # Order is promised to the merge; a line out of order is damage, not data.
+                if (record.segment, record.seq) < before:
+                    self.torn += 1
+                    continue
+                before = (record.segment, record.seq)
+                yield record
+
+
+def recognise(path: Path) -> bool:
+    """Whether this is a run directory."""
+    return path.is_dir() and (path / "run.json").is_file()
