@@ -1,1 +1,7 @@
-"""Shared by all tests: this folder is on the path, so `literate` and friends import plainly."""
+"""Shared by all tests. A defect of the guard must be seen here, not shielded away."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("HOLDFAST_STRICT", "1")

@@ -18,7 +18,7 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ else:
 
 _KEYS = ("select", "ignore", "fail-on", "limits", "policy")
 _FAIL_ON = ("error", "warning", "never")
+_FITS = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
+_SAID = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +62,18 @@ class Settings:
     def from_mapping(cls, data: Mapping[str, Any], *, origin: str) -> Settings:
         """Settings from parsed TOML. Raises SettingsError naming `origin` and the key."""
         refuse_unknown(data, _KEYS, origin=origin)
-        return cls(
-            select=_codes(data, "select", origin),
-            ignore=_codes(data, "ignore", origin),
-            fail_on=data.get("fail-on", "error"),
-            limits=_table(data, "limits", origin),
-            policy={
-                key.replace("-", "_"): value for key, value in _table(data, "policy", origin).items()
-            },
-        )
+        limits = _table(data, "limits", origin)
+        policy = _table(data, "policy", origin)
+        chosen: dict[str, Any] = {
+            "select": _codes(data, "select", origin),
+            "ignore": _codes(data, "ignore", origin),
+            "limits": {code: _table(limits, code, f"{origin}: limits") for code in limits},
+            "policy": {key.replace("-", "_"): value for key, value in policy.items()},
+        }
+        try:
+            return cls(fail_on=data.get("fail-on", "error"), **chosen)
+        except SettingsError as error:
+            raise SettingsError(f"{origin}: {error}") from None
 
     @classmethod
     def load(cls, path: Path | None = None, *, start: Path | None = None) -> Settings:
@@ -90,8 +95,12 @@ class Settings:
             if not required:  # somebody else's broken pyproject.toml is not ours to judge
                 return cls()
             raise SettingsError(f"cannot read settings from {path}: {error}") from error
-        table = data.get("tool", {}).get("holdfast") if path.name == "pyproject.toml" else data
-        return cls() if table is None else cls.from_mapping(table, origin=str(path))
+        if path.name == "pyproject.toml":
+            tool = data.get("tool")
+            if not isinstance(tool, dict) or "holdfast" not in tool:
+                return cls()
+            data = _table(tool, "holdfast", f"{path}: tool")
+        return cls.from_mapping(data, origin=str(path))
 
 
 def refuse_unknown(data: Mapping[str, Any], known: Iterable[str], *, origin: str) -> None:
@@ -102,6 +111,17 @@ def refuse_unknown(data: Mapping[str, Any], known: Iterable[str], *, origin: str
             near = difflib.get_close_matches(key, names, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
             raise SettingsError(f"{origin}: unknown setting {key!r}; {hint}")
+
+
+def refuse_misfits(data: Mapping[str, Any], shape: Any, *, origin: str) -> None:
+    """Raise SettingsError for a key that is no field of the dataclass, or a value not of its type."""
+    refuse_unknown(data, [item.name for item in fields(shape)], origin=origin)
+    for item in fields(shape):
+        wanted = item.type if isinstance(item.type, str) else item.type.__name__
+        if item.name in data and wanted in _FITS and type(data[item.name]) not in _FITS[wanted]:
+            raise SettingsError(
+                f"{origin}: {item.name} is {_SAID[wanted]}: got {data[item.name]!r}"
+            )
 
 
 def _codes(data: Mapping[str, Any], key: str, origin: str) -> tuple[str, ...]:

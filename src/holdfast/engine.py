@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,14 +118,19 @@ class Engine:
         return len(self._seats) - len(self.not_run()), len(self._seats)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of every check, as JSON."""
-        return {seat.check.code: seat.check.state_dict() for seat in self._seats}
+        """The state of every check, as JSON. One that cannot write its own begins anew later."""
+        state = {}
+        for seat in self._seats:
+            with self._tolerance():
+                state[seat.check.code] = seat.check.state_dict()
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up where another engine left off."""
+        """Take up where another engine left off. A state no check can read changes nothing."""
         for seat in self._seats:
             if seat.check.code in state:
-                seat.check.load_state_dict(state[seat.check.code])
+                with self._tolerance():
+                    seat.check.load_state_dict(state[seat.check.code])
 
     def _take_header(self, header: Header) -> list[Finding]:
         new_segment = self._header is None or header.segment != self._header.segment
@@ -156,12 +162,20 @@ class Engine:
         return self._guarded(seat, lambda: seat.check.observe(record), at=record)
 
     def _guarded(self, seat: _Seat, ask: Any, at: Observed | None) -> list[Finding]:
+        if seat.crashed:  # while the others were being told of another crash
+            return []
         try:
-            return list(ask())
+            found = list(ask())
+            if strange := [item for item in found if not isinstance(item, Finding)]:
+                raise TypeError(f"a check yields findings, not {strange[0]!r}")
+            return found
         except Exception as error:  # whatever a check may raise, the run goes on without it
             if self._strict:
                 raise
             return self._quarantine(seat, error, at)
+
+    def _tolerance(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self._strict else suppress(Exception)
 
     def _quarantine(self, seat: _Seat, error: Exception, at: Observed | None) -> list[Finding]:
         seat.crashed = True

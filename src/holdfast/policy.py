@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from holdfast.config import refuse_unknown
+from holdfast.config import refuse_misfits
 from holdfast.errors import SettingsError
 
 
@@ -78,7 +78,7 @@ class Policy:
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any]) -> Policy:
         """A policy from the settings' `[policy]` table."""
-        refuse_unknown(data, [item.name for item in fields(cls)], origin="policy in the settings")
+        refuse_misfits(data, cls, origin="policy in the settings")
         return cls(**data)
 
     def decide(

@@ -9,16 +9,19 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import logging
 import pkgutil
 from functools import cache
 from importlib.metadata import entry_points
+from typing import Any
 
 import holdfast.checks
-from holdfast.config import Settings, refuse_unknown
+from holdfast.config import Settings, refuse_misfits, refuse_unknown
 from holdfast.core.check import Check
 from holdfast.errors import InternalError, UsageError
 
 ENTRY_POINTS = "holdfast.checks"
+logger = logging.getLogger(__name__)
 
 
 @cache
@@ -76,7 +79,7 @@ def chosen(settings: Settings) -> list[Check]:
 
 def _build(check: type[Check], settings: Settings) -> Check:
     limits = settings.limits.get(check.code, {})
-    refuse_unknown(limits, check.limit_names(), origin=f"limits of {check.code} in the settings")
+    refuse_misfits(limits, check.Limits, origin=f"limits of {check.code} in the settings")
     return check(limits)
 
 
@@ -94,4 +97,24 @@ def _class_in(module_name: str) -> type[Check]:
 
 @cache
 def _foreign() -> tuple[type[Check], ...]:
-    return tuple(entry.load() for entry in entry_points(group=ENTRY_POINTS))
+    found = []
+    for entry in entry_points(group=ENTRY_POINTS):
+        try:
+            check = entry.load()
+            problem = _unfit(check)
+        except Exception as error:  # somebody else's broken package must not end a training
+            problem = f"{type(error).__name__}: {error}"
+        if problem is None:
+            found.append(check)
+        else:
+            logger.warning("holdfast: the check %s (%s) is left out: %s", entry.name, entry.value, problem)
+    return tuple(found)
+
+
+def _unfit(check: Any) -> str | None:
+    """Why an entry point's object cannot be used as a check; None when it can."""
+    if not (inspect.isclass(check) and issubclass(check, Check)):
+        return "it is not a subclass of holdfast.core.check.Check"
+    if check.code.upper().startswith("HD"):
+        return f"codes that begin with HD are holdfast's own, and it calls itself {check.code}"
+    return None

@@ -9,34 +9,36 @@ from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding, Severity, Where
 from holdfast.core.numbers import say
 from holdfast.core.parameters import LISTED, Parameters, some
-from holdfast.core.records import SetupRecord, StepRecord
+from holdfast.core.records import Column, Header, SetupRecord, StepRecord
 from holdfast.core.trained import trained
 
 
 class WeightUnchanged(Check):
-    """A trained weight does not move although the optimizer steps and its gradient is not zero.
+    """A trained weight never moves although the optimizer steps and its gradient is not zero.
 
     ## What it checks
-    That an optimizer's step changes every parameter which has a gradient.
+    That an optimizer's steps change every parameter which has a gradient.
 
     ## Why it matters
-    The optimizer may hold another tensor than the model's, write its result to a copy, or make steps
-    that rounding swallows. The loss still falls, carried by the other layers, and nobody notices.
+    The optimizer may hold another tensor than the model's, write its result to a copy, or make
+    steps that rounding swallows. The loss still falls, carried by the other layers.
 
     ## How it is measured
-    The update of a weight was exactly 0 in 5 samples in a row and its norm did not change between
-    them, while its gradient was not 0. At the end of a run of 3 or 4 samples, all of them must do.
+    The update of a weight was exactly 0 in 5 samples, it never moved before in this run or since
+    its resume, its norm did not change between the samples, and its gradient was not 0. At the end
+    of a run of 3 or 4 samples, these must do. That a weight stops later is another matter.
 
     ## False alarms
     Not counted: steps held back or skipped by a GradScaler; a learning rate that is rising, 0, or
     below a hundredth of its peak; all weights while some group's rate is 0 (it may be theirs);
-    parameters that are frozen or in no optimizer; gradients of pure rounding noise (below a
-    ten-thousandth of the median one), such as a bias in front of BatchNorm. With several optimizers
-    it is information only: one of them may be waiting on purpose.
+    samples in which the others move by less than a millionth, where rounding swallows steps;
+    parameters that are frozen or in no optimizer; gradients of mere rounding noise (below a
+    ten-thousandth of the median one), such as a bias in front of BatchNorm. With several
+    optimizers it is information only: one of them may be waiting on purpose.
 
     ## What to do
-    Compare `id(parameter)` in the model and in the optimizer's groups: build the optimizer after the
-    model was moved, wrapped or changed. With 16-bit weights keep fp32 master weights.
+    Compare `id(parameter)` in the model and in the optimizer's groups: build the optimizer after
+    the model was moved, wrapped or changed. With 16-bit weights keep fp32 master weights.
 
     ## References
     pytorch/pytorch#118115 (updates lost on non-contiguous tensors); huggingface/accelerate#3256.
@@ -53,43 +55,56 @@ class WeightUnchanged(Check):
     @dataclass(frozen=True)
     class Limits:
         samples: int = 5
-        """Samples in a row without any change."""
+        """Samples without any change."""
         short_samples: int = 3
         """The same, at the end of a run too short for more."""
+        least_ratio: float = 1e-6
+        """Where the others' median ratio is below this, rounding may swallow a step."""
         noise: float = 1e-4
         """A gradient below this share of the median gradient is rounding noise."""
 
     def start(self) -> None:
         self.trained: list[int] = []
-        self.still: dict[int, tuple[int, float | None]] = {}
-        """Position → samples in a row without change, and the weight's norm meanwhile."""
-        self.samples = 0
-        self.rate = 0.0
-        self.peak = 0.0
         self.group_at_rest = False
-        self.last: tuple[int, int, int] = (0, 0, 0)
+        self.rate, self.peak = 0.0, 0.0
+        self._restart()
+
+    def _restart(self) -> None:
+        self.samples = 0
+        self.last = (0, 0, 0)
         self.several = False
+        self.cleared: set[int] = set()
+        """Positions that moved once, or were told."""
+        self.still: dict[int, tuple[int, float | None]] = {}
+        """Position → samples without change, and the weight's norm meanwhile."""
+
+    def begin(self, header: Header) -> None:
+        self._restart()
 
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
         if isinstance(record, SetupRecord):
             parameters = Parameters.of(record)
             if parameters is not None:
                 self.trained = trained(parameters)
-                self.still.clear()
+                self._restart()
             return
         rates = record.columns.get("group/lr")
         if rates is not None:
             self.group_at_rest = any(rate == 0 for rate in rates.values)
-        if "param/update_ratio" not in record.columns or record.held:
+        ratios = record.columns.get("param/update_ratio")
+        if ratios is None or record.held or record.values.get("scaler_skipped"):
             return
-        if not self._rate_holds(record) or record.values.get("scaler_skipped"):
+        stopped = self._stopped(ratios)
+        if not self._rate_holds(record):
             return
         self.samples += 1
         self.several = "optimizers" in record.values
         self.last = (record.segment, record.seq, record.step)
-        self._follow(record)
-        reached = [at for at, (count, _) in self.still.items() if count == self.limits.samples]
+        if stopped:
+            self._count(record, stopped)
+        reached = [at for at, (count, _) in self.still.items() if count >= self.limits.samples]
         if reached:
+            self._clear(reached)
             yield self._finding(reached, self.limits.samples)
 
     def finish(self) -> Iterable[Finding]:
@@ -97,6 +112,19 @@ class WeightUnchanged(Check):
             never = [at for at, (count, _) in self.still.items() if count == self.samples]
             if never:
                 yield self._finding(never, self.samples)
+
+    def _stopped(self, ratios: Column) -> list[int]:
+        """The weights that did not move now or ever; none when all moves are near rounding."""
+        moving = {at: ratio for at, ratio in ratios.items() if ratio > 0.0}
+        self._clear(moving)
+        if moving and median_low(moving.values()) < self.limits.least_ratio:
+            return []
+        return [at for at, ratio in ratios.items() if ratio == 0.0 and at not in self.cleared]
+
+    def _clear(self, positions: Iterable[int]) -> None:
+        self.cleared.update(positions)
+        for position in self.cleared & self.still.keys():
+            del self.still[position]
 
     def _rate_holds(self, record: StepRecord) -> bool:
         before, rate = self.rate, record.values.get("lr", self.rate)
@@ -106,29 +134,19 @@ class WeightUnchanged(Check):
             return False
         return rate > 0 and rate >= self.peak / 100 and not self.group_at_rest
 
-    def _follow(self, record: StepRecord) -> None:
-        stopped = []
-        for position, ratio in record.columns["param/update_ratio"].items():
-            if ratio == 0.0:
-                stopped.append(position)
-            elif self.still:
-                self.still.pop(position, None)
-        gradients = record.columns.get("param/grad_norm")
-        if not stopped or gradients is None:
-            return
-        norms = {at: norm for at, norm in gradients.items() if 0.0 < norm < math.inf}
-        least = self.limits.noise * median_low(norms.values()) if norms else 0.0
-        weights = record.columns.get("param/weight_norm")
-        weight = dict(weights.items()) if weights is not None else {}
-        chosen = set(self.trained)
+    def _count(self, record: StepRecord, stopped: list[int]) -> None:
+        norms = _finite(record.columns.get("param/grad_norm"))
+        noise = self.limits.noise * median_low(norms.values()) if norms else 0.0
+        weights = _finite(record.columns.get("param/weight_norm"))
+        chosen = set(self.trained or stopped)
         for position in stopped:
-            if norms.get(position, 0.0) <= least or (chosen and position not in chosen):
-                self.still.pop(position, None)
+            if position not in chosen or norms.get(position, 0.0) <= noise:
                 continue
             count, norm = self.still.get(position, (0, None))
-            if count and norm != weight.get(position):
-                count = 0  # it moved between the samples, in a step of another optimizer
-            self.still[position] = (count + 1, weight.get(position))
+            if count and norm != weights.get(position):
+                self._clear([position])  # it moved between the samples
+            else:
+                self.still[position] = (count + 1, weights.get(position))
 
     def _finding(self, positions: list[int], samples: int) -> Finding:
         names = [self.context.name("param", position) for position in sorted(positions)]
@@ -150,3 +168,7 @@ class WeightUnchanged(Check):
             samples=samples,
             lr=self.rate,
         )
+
+
+def _finite(column: Column | None) -> dict[int, float]:
+    return {at: norm for at, norm in column.items() if math.isfinite(norm)} if column else {}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median_low
 
 from holdfast.core.check import Check, Needs
-from holdfast.core.findings import Finding
+from holdfast.core.findings import Finding, Severity
 from holdfast.core.numbers import say
 from holdfast.core.parameters import Parameters
 from holdfast.core.records import Column, SetupRecord, StepRecord
@@ -30,9 +30,10 @@ class UpdateTooSmall(Check):
     learning rate was neither rising (warm-up) nor below a tenth of its own peak (decay).
 
     ## False alarms
-    A run that has converged makes small updates too, but it moved before. Warm-up, the end of a decay,
-    steps held back and steps a GradScaler skipped are not counted. A ratio of exactly 0 is another
-    matter (a weight that does not move at all) and is left out.
+    A run that has converged makes small updates too, but it moved before; started anew from there,
+    its gradients are below a thousandth of the weights, and that is information only. Warm-up, the
+    end of a decay, steps held back and steps a GradScaler skipped are not counted. A ratio of
+    exactly 0 is another matter (a weight that does not move at all) and is left out.
 
     ## What to do
     Look for what divides the step: a learning rate with too many zeros, clipping before
@@ -98,25 +99,32 @@ class UpdateTooSmall(Check):
     def _finding(self, record: StepRecord, ratio: float) -> Finding:
         clip = record.values.get("clip_coef", 1.0)
         clipped = f", gradients are clipped by a factor of {say(clip)}" if clip < 0.1 else ""
-        remedies = [
-            "Raise the learning rate by factors of 10 until the ratio is near 1e-3, or look for what "
-            "divides the step: a loss scaled down twice, a rate in the wrong unit."
-        ]
-        if clip < 0.1:
-            remedies.insert(
-                0,
-                "With a GradScaler call scaler.unscale_(optimizer) before clipping: without it the "
-                "limit is divided by the scale.",
-            )
+        # Without the rate and the clipping, the ratio is gradient ÷ weight: small once converged.
+        rate_is_small = ratio >= 1e-3 * self.peak * min(clip, 1.0)
         return self.find(
             record,
-            f"the median update is {say(ratio)} of its weight (limit {say(self.limits.ratio)}) at a "
-            f"learning rate of {say(self.peak)}, in {self.in_a_row} samples and never more"
+            f"the median update is {say(ratio)} of its weight (limit {say(self.limits.ratio)}) at "
+            f"a learning rate of {say(self.peak)}, in {self.in_a_row} samples and never more"
             f"{clipped}: the weights stay where they started",
-            remedies=remedies,
+            severity=Severity.WARNING if rate_is_small else Severity.INFO,
+            remedies=self._remedies(clipped=clip < 0.1, rate_is_small=rate_is_small),
             ratio=ratio,
             limit=self.limits.ratio,
             lr=self.peak,
             clip_coef=record.values.get("clip_coef"),
             samples=self.in_a_row,
         )
+
+    @staticmethod
+    def _remedies(*, clipped: bool, rate_is_small: bool) -> list[str]:
+        if clipped:
+            return [
+                "With a GradScaler call scaler.unscale_(optimizer) before clipping: without it the "
+                "limit is divided by the scale. Otherwise raise the limit."
+            ]
+        if rate_is_small:
+            return ["Raise the learning rate by factors of 10 until the ratio is near 1e-3."]
+        return [
+            "The gradients are small, not the rate: the run has converged already, the signal "
+            "vanishes on its way, or the loss was scaled down."
+        ]

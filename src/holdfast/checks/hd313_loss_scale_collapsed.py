@@ -17,27 +17,29 @@ class LossScaleCollapsed(Check):
     The scale of a GradScaler, or of the scaler of DeepSpeed, Megatron, Apex or fairseq.
 
     ## Why it matters
-    A scaler halves its scale when a gradient overflowed, and skips that step. A scale that falls on
-    and on means that nothing is learned any more: the overflow does not come from the scale, but
-    from the numbers themselves. The skipped steps raise no error.
+    A scaler halves its scale when a gradient overflowed, and skips that step. A scale that falls
+    on and on means that nothing is learned any more: the overflow does not come from the scale,
+    but from the numbers themselves. The skipped steps raise no error.
 
     ## How it is measured
     Collapsed is a scale that has fallen to 1 or below, at least 16 times under its highest; or 8
-    halvings without a rise between them within 100 steps, which are counted after the first 50 steps
-    of a segment. A scale that is 1 all the time (bf16, or a scaler switched off) has not fallen.
+    halvings without a rise between them within 100 steps, which are counted after the first 50
+    steps of a segment. A scale that is 1 all the time (bf16, or a scaler switched off) has not
+    fallen.
 
     ## False alarms
-    A scaler starts too high on purpose (65536; Megatron at 2^32) and halves its way down in the first
-    steps: that is calibration. So is a single halving every some hundred steps later on.
+    A scaler starts too high on purpose (65536; Megatron at 2^32) and halves its way down in the
+    first steps: that is calibration. So is a single halving every some hundred steps later on.
 
     ## What to do
     A falling scale means overflow, not underflow: a larger or a new scale does not help, and a new
     `GradScaler` throws away what this one has learned. If the loss is NaN, weights may be bad
-    already: go back to a checkpoint before the fall. Otherwise find the module that passes 65504 and
-    run it in fp32, or use bf16, which has the range of fp32 and needs no scaler.
+    already: go back to a checkpoint before the fall. Otherwise find the module that passes 65504
+    and run it in fp32, or use bf16, which has the range of fp32 and needs no scaler.
 
     ## References
-    PyTorch, "Automatic Mixed Precision", `GradScaler`; the OPT-175B logbook; pytorch/pytorch#55585.
+    PyTorch, "Automatic Mixed Precision", `GradScaler`; the OPT-175B logbook;
+    pytorch/pytorch#55585.
     """
 
     code = "HD313"
@@ -89,17 +91,20 @@ class LossScaleCollapsed(Check):
 
     def _fell(self, record: StepRecord, name: str, last: float, since: int) -> Finding | None:
         limits, scale = self.limits, self.last[name][1]
-        halved = math.log2(last / scale) if scale > 0 else math.inf
-        # A scaler halves once a step. A larger drop was made by hand, and is no overflow.
-        falls = [*self.falls.get(name, ()), (record.step, min(halved, max(record.step - since, 1)))]
-        falls = [fall for fall in falls if record.step - fall[0] < limits.within]
-        if record.step - (self.first_step or 0) >= limits.grace:
-            self.falls[name] = falls
-        else:
-            falls = []
+        falls = [
+            (step, halvings)
+            for step, halvings in self.falls.get(name, ())
+            if record.step - step < limits.within
+        ]
+        elapsed = max(record.step - since, 1)
+        if record.step - (self.first_step or 0) >= limits.grace and elapsed <= limits.within:
+            halvings = math.log2(last / scale) if scale > 0 else math.inf
+            # A scaler halves once a step. A larger drop was made by hand, and is no overflow.
+            falls.append((record.step, min(halvings, elapsed)))
+        self.falls[name] = falls
         count = sum(halvings for _, halvings in falls)
-        down = scale <= limits.floor and scale <= self.highest[name] / 16
-        if self.told.get(name) or not (down or count >= limits.halvings):
+        sunk = scale <= limits.floor and scale <= self.highest[name] / 16
+        if self.told.get(name) or not (sunk or count >= limits.halvings):
             return None
         self.told[name] = True
         return self._finding(record, name, scale, count)
@@ -119,8 +124,8 @@ class LossScaleCollapsed(Check):
             remedies=[
                 "Look at the loss: if it is NaN, the weights may be bad already; go back to a "
                 "checkpoint before the scale began to fall.",
-                "Find the module whose values pass 65504 and run it in fp32, or use bf16, which has "
-                "the range of fp32 and needs no scaler.",
+                "Find the module whose values pass 65504 and run it in fp32, or use bf16, which "
+                "has the range of fp32 and needs no scaler.",
                 "Do not raise the scale or make a new GradScaler: the overflow is not its fault.",
             ],
             scale=scale,

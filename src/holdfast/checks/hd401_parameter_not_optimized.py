@@ -24,12 +24,12 @@ class ParameterNotOptimized(Check):
     parameter that is unfrozen later must be added to the optimizer, too.
 
     ## False alarms
-    Frozen parameters (a teacher, a frozen backbone) do not count. One that is meant to stay as it is
-    but requires a gradient costs time and memory for nothing: set `requires_grad_(False)`.
+    Frozen parameters (a teacher, a frozen backbone) do not count. One that is meant to stay as it
+    is but requires a gradient costs time and memory for nothing: set `requires_grad_(False)`.
 
     ## What to do
-    Build the optimizer after the model is complete and every head or adapter is attached, from all of
-    its parameters; or add those made later with `optimizer.add_param_group`.
+    Build the optimizer after the model is complete and every head or adapter is attached, from all
+    of its parameters; or add those made later with `optimizer.add_param_group`.
 
     ## References
     huggingface/accelerate#3209 (a head attached after the optimizer was built).
@@ -57,20 +57,18 @@ class ParameterNotOptimized(Check):
         if news:
             yield self._finding(record, parameters, missing)
 
-    def _finding(
-        self, record: SetupRecord, parameters: Parameters, missing: list[int]
-    ) -> Finding:
+    def _finding(self, record: SetupRecord, parameters: Parameters, missing: list[int]) -> Finding:
         names = [parameters.name(position) for position in missing]
         total, elements = len(parameters.trainable or ()), parameters.elements(missing)
         size = f" ({elements:,} elements)" if elements else ""
         return self.find(
             record,
-            f"{len(names)} of {total} trainable parameters{size} are in no optimizer and will never "
-            f"change: {some(names)}",
+            f"{len(names)} of {total} trainable parameters{size} belong to no optimizer and will "
+            f"never change: {some(names)}",
             where=Where(module=names[0], rank=record.rank or None),
             remedies=[
-                "Build the optimizer after the model is complete, from `model.parameters()`, or add "
-                f"{some(names, 1)} with `optimizer.add_param_group`.",
+                "Build the optimizer after the model is complete, from `model.parameters()`, or "
+                f"add {some(names, 1)} with `optimizer.add_param_group`.",
                 "If they are meant to stay as they are: `requires_grad_(False)`.",
             ],
             parameters=parameters.listed(missing),

@@ -19,8 +19,8 @@ class NonfiniteOptimizerState(Check):
     writes it into the weight, so clean weights with a bad moment are lost at the next step.
 
     ## How it is measured
-    Elements that are NaN or infinite are counted; one is enough. Further tensors of the same scan are
-    counted into the same finding.
+    Elements that are NaN or infinite are counted; one is enough. Further tensors of the same scan
+    are counted into the same finding.
 
     ## False alarms
     None: no optimizer means to keep such a value.

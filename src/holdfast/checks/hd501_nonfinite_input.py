@@ -5,6 +5,7 @@ from typing import Any
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding, Severity, Where
+from holdfast.core.masks import looks_like_mask
 from holdfast.core.parameters import LISTED, some
 from holdfast.core.records import TensorRecord
 
@@ -24,14 +25,14 @@ class NonfiniteInput(Check):
     features they are in are named.
 
     ## False alarms
-    A tensor of zeros and infinities only is an additive attention mask, and passes. Targets with NaN
-    for "unknown" are fine if the loss leaves them out before it computes anything; a NaN multiplied
-    by a zero weight is still NaN.
+    An additive attention mask, of zeros and infinities alone, passes. Targets with NaN for
+    "unknown" are fine if the loss leaves them out before it computes anything; a NaN multiplied by
+    a zero weight is still NaN.
 
     ## What to do
-    Look at the named samples in the data set: empty files, missing table cells, a division by a zero
-    standard deviation in the normalisation, a logarithm of 0. Mend or drop them there. Replacing NaN
-    by 0 in the training loop hides a fault of the data.
+    Look at the named samples in the data set: empty files, missing table cells, a division by a
+    zero standard deviation in the normalisation, a logarithm of 0. Mend or drop them there.
+    Replacing NaN by 0 in the training loop hides a fault of the data.
 
     ## References
     Stack Overflow 53640858; `torch.nan_to_num` (what it replaces, and by what).
@@ -44,7 +45,7 @@ class NonfiniteInput(Check):
     needs = Needs(kinds=(TensorRecord,))
 
     def observe(self, record: TensorRecord) -> Iterable[Finding]:
-        if record.role != "input" or not record.nonfinite or _is_additive_mask(record):
+        if record.role != "input" or not record.nonfinite or looks_like_mask(record):
             return
         nan, inf = (int(record.stats.get(kind, 0)) for kind in ("nan", "inf"))
         rows, features = (list(record.facts.get(kind) or ()) for kind in ("rows", "features"))
@@ -54,7 +55,7 @@ class NonfiniteInput(Check):
             f"input {record.name} holds {nan} NaN and {inf} Inf"
             f"{_said('in sample', rows)}{_said('at feature', features)}",
             subject=record.name,
-            where=Where(module=record.name, sample=sample, rank=record.rank or None),
+            where=Where(sample=sample, rank=record.rank or None),
             remedies=[
                 "Look at these samples in the data set and mend or drop them: a missing value, a "
                 "division by a zero standard deviation, a logarithm of 0.",
@@ -65,12 +66,6 @@ class NonfiniteInput(Check):
             rows=rows[:LISTED],
             features=features[:LISTED],
         )
-
-
-def _is_additive_mask(record: TensorRecord) -> bool:
-    """Zeros and infinities alone: what is added to attention scores to hide a position."""
-    stats = record.stats
-    return not stats.get("nan") and stats.get("min") == 0 and stats.get("max") == 0
 
 
 def _said(place: str, items: list[Any]) -> str:

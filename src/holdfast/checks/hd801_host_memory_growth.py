@@ -20,27 +20,27 @@ class HostMemoryGrowth(Check):
     segment of the run.
 
     ## Why it matters
-    The kernel ends the process when memory is out, without a traceback and often many hours in. With
-    workers it may be only a worker that dies, and the run hangs or fails far from the cause.
+    The kernel ends the process when memory is out, without a traceback and often many hours in.
+    With workers it may be only a worker that dies, and the run hangs or fails far from the cause.
 
     ## How it is measured
-    After a grace period the whole series (thinned, at most 256 points) is cut into eight blocks. It
-    is growth when the median rises from every block to the next, no block adds less than 30 % of
-    the mean rise, the later blocks add at least 75 % of what the earlier ones did, and the sum is
-    more than 10 % and 64 MiB, over at least 200 steps. The recent half and quarter are judged too, for a
-    leak that began late, but only by what exceeds every level seen before. Told once, until half of
-    it has been given back.
+    After a grace period the whole series (thinned, at most 256 points) is cut into eight blocks.
+    It is growth when the median rises from every block to the next, no block adds less than 40 %
+    of the mean rise, the later blocks add at least 85 % of what the earlier ones did, and the sum
+    is more than 10 % and 64 MiB, over at least 300 steps. The recent half and quarter are judged
+    too, for a leak that began late, but only by what exceeds every level seen before. Told once,
+    until half of it has been given back.
 
     ## False alarms
-    Filling caches and allocators slow down, a jump at the first validation stays, garbage collection
-    saws: none of them passes. What cannot be told from a leak until it ends: a replay buffer being
-    filled, predictions gathered over a very long first epoch, and pages of a memory-mapped dataset
-    being touched for the first time.
+    Filling caches and allocators slow down, a jump at the first validation stays, garbage
+    collection saws: none of them passes. What cannot be told from a leak until it ends: a replay
+    buffer being filled, predictions gathered over a very long first epoch, and pages of a
+    memory-mapped dataset being touched for the first time.
 
     ## What to do
     Look for what is kept from step to step. In the main process: losses or outputs appended to a
-    list without `.item()` or `.detach()`, metrics never reset, a logger that buffers. In workers: a
-    dataset that holds many Python objects, which forked workers copy page by page as they touch
+    list without `.item()` or `.detach()`, metrics never reset, a logger that buffers. In workers:
+    a dataset that holds many Python objects, which forked workers copy page by page as they touch
     them. `torch.cuda.empty_cache()` has no effect on host memory.
 
     ## References
@@ -76,13 +76,13 @@ class HostMemoryGrowth(Check):
         return self.find(
             record,
             f"host memory rose from {say_bytes(growth.before)} to {say_bytes(growth.after)} over "
-            f"{growth.steps} steps, {say_bytes(growth.per_step)} a step, and is still rising at the "
-            "same pace: something is kept at every step",
+            f"{growth.steps} steps, {say_bytes(growth.per_step)} a step, and is still rising at "
+            "the same pace: something is kept at every step",
             remedies=[
-                "Look for what outlives a step: a loss or output put in a list without `.item()` or "
-                "`.detach()`, a metric never reset; compare two `tracemalloc` snapshots.",
-                "If the workers are what grows (num_workers=0 stops it): keep the dataset's index in "
-                "one numpy array or tensor instead of many Python objects.",
+                "Look for what outlives a step: a loss or output put in a list without `.item()` "
+                "or `.detach()`, a metric never reset; compare two `tracemalloc` snapshots.",
+                "If the workers are what grows (num_workers=0 stops it): keep the dataset's index "
+                "in one numpy array or tensor instead of many Python objects.",
             ],
             before=growth.before,
             after=growth.after,

@@ -16,29 +16,31 @@ class DeviceMemoryGrowth(Check):
     """The memory allocated on the device rises without a plateau.
 
     ## What it checks
-    The bytes that live tensors occupy on the device between steps, over the whole segment of the run.
+    The bytes that live tensors occupy on the device between steps, over the whole segment of the
+    run.
 
     ## Why it matters
-    Between two steps only weights, gradients, optimizer state and buffers need to be there, and they
-    do not grow. What does grow ends in an out-of-memory error, on whichever step happens to be last.
+    Between two steps only weights, gradients, optimizer state and buffers need to be there, and
+    they do not grow. What does grow ends in an out-of-memory error, on whichever step happens to
+    be last.
 
     ## How it is measured
-    After a grace period the whole series (thinned, at most 256 points) is cut into eight blocks. It
-    is growth when the median rises from every block to the next, no block adds less than 30 % of
-    the mean rise, the later blocks add at least 75 % of what the earlier ones did, and the sum is
-    more than 10 % and 64 MiB, over at least 200 steps. The recent half and quarter are judged too, for a
-    leak that began late, but only by what exceeds every level seen before. Told once, until half of
-    it has been given back.
+    After a grace period the whole series (thinned, at most 256 points) is cut into eight blocks.
+    It is growth when the median rises from every block to the next, no block adds less than 40 %
+    of the mean rise, the later blocks add at least 85 % of what the earlier ones did, and the sum
+    is more than 10 % and 64 MiB, over at least 300 steps. The recent half and quarter are judged
+    too, for a leak that began late, but only by what exceeds every level seen before. Told once,
+    until half of it has been given back.
 
     ## False alarms
     Optimizer state made at the first step, an allocator that warms up, unfreezing layers one after
-    another and a jump at the first validation all end in a plateau and pass. A replay buffer that is
-    filled on the device looks like a leak until it is full.
+    another and a jump at the first validation all end in a plateau and pass. A replay buffer that
+    is filled on the device looks like a leak until it is full.
 
     ## What to do
     Look for tensors that outlive their step: losses summed or listed without `.item()` or
-    `.detach()`, a recurrent state carried on with its graph, `retain_graph=True`, outputs kept for a
-    metric. `torch.cuda.empty_cache()` gives back only blocks nobody uses; it cannot cure this.
+    `.detach()`, a recurrent state carried on with its graph, `retain_graph=True`, outputs kept for
+    a metric. `torch.cuda.empty_cache()` gives back only blocks nobody uses; it cannot cure this.
 
     ## References
     PyTorch, "Understanding CUDA Memory Usage"; PyTorch FAQ, "My model reports out of memory".
@@ -76,8 +78,9 @@ class DeviceMemoryGrowth(Check):
             f"{say_bytes(growth.after)} over {growth.steps} steps, {say_bytes(growth.per_step)} a "
             "step, and is still rising at the same pace: tensors outlive their step",
             remedies=[
-                "Look for tensors kept from step to step: a loss summed or listed without `.item()` "
-                "or `.detach()`, a recurrent state carried on with its graph, `retain_graph=True`.",
+                "Look for tensors kept from step to step: a loss summed or listed without "
+                "`.item()` or `.detach()`, a recurrent state carried on with its graph, "
+                "`retain_graph=True`.",
                 "`torch.cuda.memory._record_memory_history()` and `_dump_snapshot()` show the line "
                 "that allocated each of them.",
             ],

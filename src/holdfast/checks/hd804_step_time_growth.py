@@ -23,20 +23,20 @@ class StepTimeGrowth(Check):
 
     ## Why it matters
     A step does the same work every time. If it takes longer and longer, the work itself grows: a
-    graph that reaches back over all earlier steps, a list walked at every step. The run never ends,
-    and memory usually grows along.
+    graph that reaches back over all earlier steps, a list walked at every step. The run never
+    ends, and memory usually grows along.
 
     ## How it is measured
     Medians of 8 steps, thinned to at most 256 points and cut into eight blocks. It is growth when
-    the median rises from every block to the next, no block adds less than 30 % of the mean rise, the
-    later blocks add at least 75 % of what the earlier ones did, and the steps have become at least
-    1.5 times as long and 2 ms longer. Eights whose own steps differ much are left out: there the work
-    varies from step to step.
+    the median rises from every block to the next, no block adds less than 40 % of the mean rise,
+    the later blocks add at least 85 % of what the earlier ones did, and the steps have become at
+    least 1.5 times as long and 2 ms longer. Nothing is said while the steps of one such eight
+    usually differ much among themselves: there the work varies from step to step.
 
     ## False alarms
     Noise, single slow steps, a slower machine from some step on, and a longer sequence length from
-    some step on are no steady growth. A sequence length or image size raised a little at every step
-    for hundreds of steps looks the same; then ignore this finding.
+    some step on are no steady growth. A sequence length or image size raised a little at every
+    step for hundreds of steps looks the same; then ignore this finding.
 
     ## What to do
     Look for a recurrent state or a loss carried over without `.detach()`, for `retain_graph=True`,
@@ -97,8 +97,8 @@ class StepTimeGrowth(Check):
             f"{say(growth.after)} s now, {say(times)} times as long (limit {self.limits.ratio:g}), "
             "and every further step takes longer still: its work grows",
             remedies=[
-                "Look for a graph that reaches back over earlier steps: a recurrent state or a loss "
-                "carried over without `.detach()`, `retain_graph=True`.",
+                "Look for a graph that reaches back over earlier steps: a recurrent state or a "
+                "loss carried over without `.detach()`, `retain_graph=True`.",
                 "Otherwise profile a late step: a list that is appended to and walked, hooks "
                 "registered anew at each step, or, if `loader_wait_s` grows, the dataset.",
             ],

@@ -177,9 +177,10 @@ class Check:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up where `state_dict` left off; attributes of another version are ignored."""
         known = {name for name, _ in self._kept()}
-        for name, value in state.items():
-            if name in known:
-                setattr(self, name, decode(value))
+        # Decoded before anything is set: a state that cannot be read leaves the check as it was.
+        read = {name: decode(value) for name, value in state.items() if name in known}
+        for name, value in read.items():
+            setattr(self, name, value)
 
     def _kept(self) -> Iterator[tuple[str, Any]]:
         for name, value in vars(self).items():

@@ -17,13 +17,13 @@ from holdfast.core.state import remember
 from holdfast.core.window import MAD_TO_SIGMA, Thinned
 
 BLOCKS = 8
-"""The record is judged by the medians of so many blocks: one odd value cannot make or hide a trend."""
+"""The record is judged by the medians of so many blocks: one odd value makes no trend."""
 LEAST = 3 * BLOCKS
 """Fewer points than this say nothing."""
 SLACK = 0.4
 """Every block must add at least this share of the mean rise: a rise in one jump is no trend."""
 UNDIMINISHED = 0.85
-"""The later blocks must add at least this share of what the earlier ones did: else it is levelling."""
+"""The later blocks must add this share of what the earlier ones did; else it levels off."""
 
 BLUR = 0.2
 """The medians must be known to this share of the mean rise; else noise decides, so wait."""

@@ -69,7 +69,7 @@ class KernelBrake:
 
 def is_fused_on_cuda(optimizer: Optimizer) -> bool:
     """Whether every group of the optimizer runs in a fused kernel on one CUDA device."""
-    devices = set()
+    devices: set[torch.device] = set()
     for group in optimizer.param_groups:
         if not group.get("fused"):
             return False
@@ -91,7 +91,7 @@ def fuse(optimizer: Optimizer) -> bool:
     for group in optimizer.param_groups:
         group["fused"], group["foreach"] = True, False
     optimizer.defaults["fused"], optimizer.defaults["foreach"] = True, False
-    optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
+    optimizer._step_supports_amp_scaling = True
     for parameter, state in optimizer.state.items():
         step = state.get("step")
         if isinstance(step, Tensor):  # the fused kernel counts steps on the device

@@ -1,8 +1,9 @@
 """Putting back what a bad forward did to the model's buffers.
 
 BatchNorm updates its running statistics in the forward pass, before anybody knows that the batch is bad.
-A copy of every buffer is kept and renewed only where torch's version counter says that it changed, so
-buffers that never change (masks, position tables) cost one copy in all.
+A copy of every buffer is kept. Large ones are copied again only where torch's version counter says that they
+changed, so masks and position tables cost one copy in all. Small floating-point buffers of modules in
+training mode are always copied: BatchNorm's kernel changes its statistics behind the version counter's back.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
+STATISTIC_BYTES = 1 << 16
+"""Up to this size a buffer may be a running statistic."""
 LARGEST_BYTES = 1 << 26
 """A larger buffer is a table, not a statistic: no copy is kept of it."""
 
@@ -31,8 +34,8 @@ class BufferShadow:
                     self._homes.append((module, name, f"{path}.{name}" if path else name))
         self._copies: list[Tensor | None] = [None] * len(self._homes)
         self._stamps: list[tuple[int, int] | None] = [None] * len(self._homes)
-        self.changing: list[int] = []
-        """Positions of the buffers that training changes."""
+        self.changing: set[int] = set()
+        """Positions of the buffers that training changes, or may."""
         self.renew()
         self.changing.clear()
 
@@ -50,28 +53,32 @@ class BufferShadow:
         return module._buffers.get(name)
 
     def touched(self) -> list[int]:
-        """Positions of the buffers that changed since they were last copied."""
+        """Positions of the buffers that changed, or may have, since they were last copied."""
         found = []
         for position, (module, name, _) in enumerate(self._homes):
             buffer = module._buffers.get(name)
-            if buffer is not None and (id(buffer), buffer._version) != self._stamps[position]:
+            if buffer is not None and (
+                (id(buffer), buffer._version) != self._stamps[position]
+                or (module.training and _may_be_statistic(buffer))
+            ):
                 found.append(position)
         return found
 
     @torch.no_grad()
     def renew(self) -> None:
         """Take the present buffers for good."""
+        pairs: list[tuple[Tensor, Tensor]] = []
         for position in self.touched():
-            buffer = self.current(position)
+            buffer, copy = self.current(position), self._copies[position]
             assert buffer is not None
-            copy = self._copies[position]
             if copy is not None and _alike(copy, buffer):
-                copy.copy_(buffer)
+                pairs.append((copy, buffer))
             else:
                 self._copies[position] = buffer.detach().clone()
             self._stamp(position, buffer)
-            if position not in self.changing:
-                self.changing.append(position)
+            self.changing.add(position)
+        if pairs:
+            torch._foreach_copy_([copy for copy, _ in pairs], [buffer for _, buffer in pairs])
 
     @torch.no_grad()
     def restore(self) -> int:
@@ -120,11 +127,14 @@ class BufferShadow:
         torch._foreach_copy_(copies, pieces)
         for position, buffer in zip(positions, live, strict=True):
             self._stamp(position, buffer)
-            if position not in self.changing:
-                self.changing.append(position)
+            self.changing.add(position)
 
     def _stamp(self, position: int, buffer: Tensor) -> None:
         self._stamps[position] = (id(buffer), buffer._version)
+
+
+def _may_be_statistic(buffer: Tensor) -> bool:
+    return buffer.nbytes <= STATISTIC_BYTES and buffer.is_floating_point()
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:

@@ -27,10 +27,11 @@ from holdfast._version import __version__
 from holdfast.config import Settings
 from holdfast.core.findings import Finding
 from holdfast.errors import LossNotScalar, UsageError
-from holdfast.live import brake, seams
+from holdfast.live import brake, closures, seams
 from holdfast.live.notices import Notices
 from holdfast.live.recorder import Recorder
 from holdfast.live.session import Session
+from holdfast.live.shield import Shield
 from holdfast.policy import Action, Policy, Rung
 
 Batch = TypeVar("Batch")
@@ -105,7 +106,10 @@ class Guard:
                 item.register_step_post_hook(self._after_step),
             )
         ]
-        seams.install(self._session)
+        self._search: closures.SearchState | None = None
+        self._shield = Shield(self._notices, self._let_go)
+        self._observer = self._shield.around(self._session)
+        seams.install(self._observer)
         self._at_exit = weakref.finalize(self, recorder.flush)
 
     def __call__(self, loader: Iterable[Batch]) -> GuardedLoader[Batch]:
@@ -119,33 +123,26 @@ class Guard:
 
         With a GradScaler in use the loss is scaled first, unless you did so yourself.
         """
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-            raise LossNotScalar(
-                f"guard.backward() takes a loss of one number, got {shape}: "
-                "reduce it first, for example with loss.mean()"
-            )
+        _demand_scalar(loss)
         if self._closed:
             self._say_closed("guard.backward()")
-            loss.backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
+            loss.backward(retain_graph=retain_graph)
             return
         self._session.components(self._scalars(components))
         scaler = self._session.scaler_for(loss)
         target = loss if scaler is None else scaler.scale(loss)
-        target.backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
+        target.backward(retain_graph=retain_graph)
 
     @property
     def findings(self) -> list[Finding]:
         """What was found so far, in order. Waits for steps still on the device."""
-        if not self._closed:
-            self._session.flush()
+        self._bring_home()
         return self._session.recorder.engine.findings
 
     @property
     def actions(self) -> list[Action]:
         """What the guard did about bad steps, in order."""
-        if not self._closed:
-            self._session.flush()
+        self._bring_home()
         return list(self._session.recorder.actions)
 
     @property
@@ -158,14 +155,14 @@ class Guard:
         """Stop watching: torch and the optimizers are as before. Closing twice does nothing."""
         if self._closed:
             return
-        self._session.flush()
+        self._shield(self._session.flush)
         self._closed = True
-        seams.uninstall(self._session)
+        seams.uninstall(self._observer)
         for hook in self._hooks:
             hook.remove()
         for item in self._optimizers:
             _guards.pop(item, None)
-        self._session.recorder.close(self._session.step + 1)
+        self._shield(self._session.recorder.close, self._session.step + 1)
 
     def __enter__(self) -> Guard:
         return self
@@ -183,11 +180,39 @@ class Guard:
         self.close()
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        return self._session.watches[id(optimizer)].before(args, kwargs)
+        watch = self._session.watches[id(optimizer)]
+        closure = closures.find_closure(args, kwargs)
+        if closure is None or self._shield.tripped:
+            self._shield(watch.before)
+            return None
+        self._search = self._shield(closures.SearchState.keep, optimizer)
+        with torch.enable_grad():
+            loss = closure()
+        held = self._shield(watch.before)
+        answer = closures.FirstAnswer(closure, loss, held=bool(held))
+        return closures.with_closure(args, kwargs, answer)
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self._session.watches[id(optimizer)].after()
+        search, self._search = self._search, None
+        self._shield(self._session.watches[id(optimizer)].after, search)
         self._session.raise_if_halted()
+
+    def _bring_home(self) -> None:
+        if not self._closed:
+            self._shield(self._session.flush)
+
+    def _let_go(self) -> None:
+        for watch in self._session.watches.values():
+            watch.let_go()
+
+    def _batch_wanted(self) -> None:
+        if not self._closed:
+            self._shield(self._session.batch_wanted)
+            self._session.raise_if_halted()
+
+    def _batch_came(self, batch: Any, waited: float) -> None:
+        if not self._closed:
+            self._shield(self._session.batch_came, batch, waited)
 
     def _scalars(self, components: dict[str, Any]) -> dict[str, Tensor]:
         named = {}
@@ -226,19 +251,15 @@ class GuardedLoader(Generic[Batch]):
         return len(self._loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Batch]:
-        guard, session = self._guard, self._guard._session
         source = iter(self._loader)
         while True:
-            if not guard._closed:
-                session.batch_wanted()
-                session.raise_if_halted()
+            self._guard._batch_wanted()
             asked = time.perf_counter()
             try:
                 batch = next(source)
             except StopIteration:
                 return
-            if not guard._closed:
-                session.batch_came(batch, time.perf_counter() - asked)
+            self._guard._batch_came(batch, time.perf_counter() - asked)
             yield batch
 
 
@@ -253,6 +274,16 @@ def _listed(given: Any, kind: type, what: str) -> list[Any]:
     if not items:
         raise UsageError(f"Guard needs at least one {what}")
     return items
+
+
+def _demand_scalar(loss: Any) -> None:
+    if isinstance(loss, Tensor) and loss.numel() == 1:
+        return
+    what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
+    raise LossNotScalar(
+        f"guard.backward() takes a loss of one number, got {what}: "
+        "reduce it first, for example with loss.mean()"
+    )
 
 
 def _is_sequence(given: Any) -> bool:

@@ -39,10 +39,7 @@ def measure(gradients: Sequence[Tensor], *, each: Sequence[Tensor] | None = None
 def _single_norms(gradients: Sequence[Tensor]) -> list[Tensor]:
     if all(gradient.layout is torch.strided for gradient in gradients):
         return _dense_norms(gradients)
-    return [
-        _dense_norms([gradient.coalesce().values() if gradient.is_sparse else gradient])[0]
-        for gradient in gradients
-    ]
+    return [_dense_norms([_values(gradient)])[0] for gradient in gradients]
 
 
 def _dense_norms(gradients: Sequence[Tensor]) -> list[Tensor]:
@@ -68,16 +65,18 @@ def _foreach_norm(gradients: Sequence[Tensor]) -> list[Tensor]:
 
 
 def zero_shares(gradients: Sequence[Tensor]) -> Tensor:
-    """The share of elements that are exactly zero, per gradient."""
-    shares = [
-        1.0 - torch.count_nonzero(gradient) / max(gradient.numel(), 1) for gradient in gradients
-    ]
-    return torch.stack(shares)
+    """The share of elements that are exactly zero, per gradient (of the rows a sparse one has)."""
+    stored = [_values(gradient) for gradient in gradients]
+    return torch.stack([1.0 - torch.count_nonzero(v) / max(v.numel(), 1) for v in stored])
 
 
 def count_nonfinite(tensor: Tensor) -> tuple[int, int]:
     """(NaN elements, infinite elements). Waits for the device: only for steps known to be bad."""
-    values = tensor.coalesce().values() if tensor.is_sparse else tensor
+    values = _values(tensor)
     if not (values.is_floating_point() or values.is_complex()):
         return 0, 0
     return int(torch.isnan(values).sum()), int(torch.isinf(values).sum())
+
+
+def _values(tensor: Tensor) -> Tensor:
+    return tensor.coalesce().values() if tensor.is_sparse else tensor

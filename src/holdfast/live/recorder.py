@@ -23,7 +23,7 @@ from holdfast.core.records import (
     StepRecord,
     TensorRecord,
 )
-from holdfast.core.signals import Signal, axis_of
+from holdfast.core.signals import Signal
 from holdfast.engine import Engine
 from holdfast.live.notices import Notices, logger
 from holdfast.live.samples import EVERY, ZEROS_EVERY
@@ -152,11 +152,10 @@ class Recorder:
             self._tell(self.engine.opened)
 
     def _header(self) -> Header:
-        known = {axis for axis in map(axis_of, self._signals) if axis}
         return Header(
             source="holdfast",
             signals=dict(self._signals),
-            axes={axis: names for axis, names in self.axes.items() if axis in known},
+            axes=dict(self.axes),
             facts=self._facts,
             segment=self._segment,
             seq=self._seq,

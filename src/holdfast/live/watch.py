@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from holdfast.core.bound import LARGEST, Bound, History
 from holdfast.live import samples
 from holdfast.live.brake import HostBrake, KernelBrake, is_fused_on_cuda
-from holdfast.live.closures import FirstAnswer, SearchState, find_closure, with_closure
+from holdfast.live.closures import SearchState
 from holdfast.live.probes import Norms, count_nonfinite, measure, zero_shares
 from holdfast.live.tokens import GradientTokens
 from holdfast.live.transfer import DeviceTransfer, HostTransfer, Readings
@@ -81,7 +81,6 @@ class OptimizerWatch:
         self._brake = HostBrake()
         self._kernel = KernelBrake(optimizer)
         self._sampler = samples.UpdateSampler()
-        self._search: SearchState | None = None
         self._note: Note | None = None
         self._tensors: dict[str, Tensor] = {}
         self._bad_on_device: Tensor | None = None
@@ -126,42 +125,62 @@ class OptimizerWatch:
             self._clip.coefficient = torch.clamp(max_norm / (total.detach() + 1e-6), max=1.0)
             self._clip.versions = _versions(self._clip.parameters)
 
-    # The two hooks.
+    # Around the step.
 
     @torch.no_grad()
-    def before(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Pre-hook of `optimizer.step`."""
+    def before(self) -> bool:
+        """The gradients are there and the step is next. True when it is held back."""
         self.fired = True
-        closure = find_closure(args, kwargs)
-        if closure is None:
-            self._prepare()
-            return None
-        self._search = SearchState.keep(self.optimizer)
-        with torch.enable_grad():
-            loss = closure()
-        self._prepare()
-        held = self._note is not None and self._note.held
-        return with_closure(args, kwargs, FirstAnswer(closure, loss, held=held))
+        self._bad_on_device = None
+        self.transfer.collect()
+        owned = _with_gradients(self.optimizer)
+        if not owned:
+            self._clip = None
+            self._session.stepped_without_gradients()
+            return False
+        note = self._open_note(owned)
+        norms, scale = self._norms(owned)
+        tensors = self._loss_tensors(norms.total.device)
+        tensors["total"] = norms.total if scale is None else norms.total / scale
+        tensors["each"] = norms.each if scale is None else norms.each / scale
+        if note.step % samples.ZEROS_EVERY == 0:
+            tensors["zeros"] = zero_shares([gradient for _, gradient in owned])
+        self._note, self._tensors = note, tensors
+        if self._fused:
+            self._judge_on_device(tensors, scale, note)
+        else:
+            self._judge_on_host(owned, tensors, note)
+        self._clip = None
+        if note.sampled and not note.held:
+            self._sampler.before(note.parameters)
+        self.inside = True
+        self._steps += 1
+        return note.held
 
     @torch.no_grad()
-    def after(self) -> None:
-        """Post-hook of `optimizer.step`."""
-        self._brake.release()
-        self._kernel.release()
-        self.inside = False
+    def after(self, search: SearchState | None = None) -> None:
+        """The step was taken, or held back."""
+        self.let_go()
         self.tokens.stepped()
         note, tensors = self._note, self._tensors
         self._note, self._tensors = None, {}
         if note is None:
             return
-        self._end_search(note)
+        if search is not None and (note.held or search.went_bad()):
+            search.put_back()
+            note.held = True
         self._settle_buffers(note, tensors)
         self._sample_update(note, tensors)
         self._forget_losses()
         self.transfer.send(note, tensors)
 
+    def let_go(self) -> None:
+        """Give back gradients and whatever was set on the optimizer."""
+        self._brake.release()
+        self._kernel.release()
+        self.inside = False
+
+    @torch.no_grad()
     def skipped_by_scaler(self) -> None:
         """A GradScaler found an overflow and never called `optimizer.step`."""
         parameters = [p for p, _ in _with_gradients(self.optimizer)]
@@ -179,36 +198,14 @@ class OptimizerWatch:
 
     # Before the step.
 
-    def _prepare(self) -> None:
-        self._bad_on_device = None
-        self.transfer.collect()
-        owned = _with_gradients(self.optimizer)
-        if not owned:
-            self._clip = None
-            self._session.stepped_without_gradients()
-            return
+    def _open_note(self, owned: Sequence[tuple[Tensor, Tensor]]) -> Note:
         parameters = [p for p, _ in owned]
         carried = self._steps > 0 and self._micro_batches > 0 and not self.tokens.cleared
         self.tokens.choose(parameters)
         note = self._new_note(parameters, limit=self.history.limit())
         if carried:
             note.values["grads_carried"] = 1.0
-        norms, scale = self._norms(owned)
-        tensors = self._loss_tensors(norms.total.device)
-        tensors["total"] = norms.total if scale is None else norms.total / scale
-        tensors["each"] = norms.each if scale is None else norms.each / scale
-        if note.step % samples.ZEROS_EVERY == 0:
-            tensors["zeros"] = zero_shares([gradient for _, gradient in owned])
-        self._note, self._tensors = note, tensors
-        if self._fused:
-            self._judge_on_device(tensors, scale, note)
-        else:
-            self._judge_on_host(owned, tensors, note)
-        self._clip = None
-        if note.sampled and not note.held:
-            self._sampler.before(parameters)
-        self.inside = True
-        self._steps += 1
+        return note
 
     def _new_note(self, parameters: Sequence[Tensor], limit: float) -> Note:
         step, started = self._session.begin_step(self)
@@ -331,12 +328,6 @@ class OptimizerWatch:
 
     # After the step.
 
-    def _end_search(self, note: Note) -> None:
-        search, self._search = self._search, None
-        if search is not None and (note.held or search.went_bad()):
-            search.put_back()
-            note.held = True
-
     def _settle_buffers(self, note: Note, tensors: dict[str, Tensor]) -> None:
         buffers = self._session.buffers
         if self._bad_on_device is not None:
@@ -382,10 +373,8 @@ class OptimizerWatch:
         self._losses, self._components, self._micro_batches = [], {}, 0
 
     def _device(self) -> torch.device:
-        for group in self.optimizer.param_groups:
-            for parameter in group["params"]:
-                return parameter.device
-        return torch.device("cpu")
+        parameters: list[Tensor] = [p for g in self.optimizer.param_groups for p in g["params"]]
+        return parameters[0].device if parameters else torch.device("cpu")
 
 
 def _with_gradients(optimizer: Optimizer) -> list[tuple[Tensor, Tensor]]:

@@ -1,0 +1,72 @@
+"""Keeping a defect of ours from killing the user's training.
+
+Whatever fails inside the guard, the guard switches itself off, says so once, and the training goes on as
+if it had never been there. `HOLDFAST_STRICT=1` lets the exception through: for our own tests.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from holdfast.errors import TrainingHalted
+from holdfast.live.notices import Notices, logger
+
+T = TypeVar("T")
+
+
+class Shield:
+    """Runs our own code on behalf of the user's."""
+
+    def __init__(self, notices: Notices, give_up: Callable[[], None]) -> None:
+        """`give_up` puts back whatever a half-done piece of work may have changed."""
+        self.tripped = False
+        self._notices = notices
+        self._give_up = give_up
+        self._strict = os.environ.get("HOLDFAST_STRICT") == "1"
+
+    def __call__(self, work: Callable[..., T], *args: Any) -> T | None:
+        """The result of the work; None once anything has failed."""
+        if self.tripped:
+            return None
+        try:
+            return work(*args)
+        except TrainingHalted:
+            raise
+        except Exception as error:  # ours, whatever it is: the user's run must not pay for it
+            if self._strict:
+                raise
+            self.tripped = True
+            self._give_up()
+            logger.debug("%s", traceback.format_exc())
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            self._notices.once(
+                "shield",
+                f"holdfast itself failed ({type(error).__name__}: {_first_line(error)}, "
+                f"{where.name} line {where.lineno}) and switched itself off; "
+                "training goes on unwatched. Please report this as a defect",
+            )
+            return None
+
+    def around(self, observer: Any) -> Any:
+        """The observer with every method under the shield."""
+        return _Shielded(self, observer)
+
+
+class _Shielded:
+    def __init__(self, shield: Shield, observer: Any) -> None:
+        self._shield = shield
+        self._observer = observer
+
+    def __getattr__(self, name: str) -> Any:
+        method = partial(self._shield, getattr(self._observer, name))
+        setattr(self, name, method)
+        return method
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return lines[0] if lines else "no message"

@@ -1,0 +1,184 @@
+"""Settings: from TOML, or from the nearest pyproject.toml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.config import Settings
+from holdfast.errors import SettingsError
+from holdfast.policy import Policy
+
+FULL = """
+select = ["hd1", "HD201"]
+ignore = ["hd104"]
+fail-on = "warning"
+
+[limits.HD103]
+sigmas = 10
+
+[policy]
+skips-in-a-row = 50
+halt = false
+"""
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def under_tool(text: str) -> str:
+    """The same settings as they stand in a pyproject.toml."""
+    return "[tool.holdfast]\n" + text.replace("[limits", "[tool.holdfast.limits").replace(
+        "[policy]", "[tool.holdfast.policy]"
+    )
+
+
+def assert_full(settings: Settings) -> None:
+    assert settings.select == ("HD1", "HD201")
+    assert settings.ignore == ("HD104",)
+    assert settings.fail_on == "warning"
+    assert settings.limits == {"HD103": {"sigmas": 10}}
+    assert settings.policy == {"skips_in_a_row": 50, "halt": False}
+    assert Policy.from_mapping(settings.policy) == Policy(skips_in_a_row=50, halt=False)
+
+
+def test_a_file_of_ones_own_is_read(tmp_path: Path) -> None:
+    assert_full(Settings.load(write(tmp_path / "holdfast.toml", FULL)))
+
+
+def test_a_pyproject_is_read_from_its_tool_table(tmp_path: Path) -> None:
+    path = write(tmp_path / "pyproject.toml", under_tool(FULL))
+    assert_full(Settings.load(path))
+    assert_full(Settings.load(start=tmp_path))
+
+
+def test_the_nearest_pyproject_upward_counts(tmp_path: Path) -> None:
+    write(tmp_path / "pyproject.toml", under_tool('select = ["HD9"]'))
+    deep = tmp_path / "a" / "b" / "c"
+    deep.mkdir(parents=True)
+    assert Settings.load(start=deep).select == ("HD9",)
+    write(tmp_path / "a" / "pyproject.toml", under_tool('select = ["HD1"]'))
+    assert Settings.load(start=deep).select == ("HD1",)
+    write(tmp_path / "a" / "b" / "pyproject.toml", "[project]\nname = 'x'\n")
+    assert Settings.load(start=deep) == Settings(), "the nearest one, even if it does not name us"
+
+
+def test_the_search_begins_where_the_user_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "pyproject.toml", under_tool('fail-on = "never"'))
+    monkeypatch.chdir(tmp_path)
+    assert Settings.load().fail_on == "never"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[tool.holdfast\nselect = ",
+        "[project]\nname = 'other'\n",
+        "",
+        "tool = 5\n",
+        "[[tool]]\nholdfast = 1\n",
+    ],
+    ids=["not TOML", "not ours", "empty", "tool is a number", "tool is a list"],
+)
+def test_somebody_elses_pyproject_is_not_ours_to_judge(tmp_path: Path, text: str) -> None:
+    write(tmp_path / "pyproject.toml", text)
+    assert Settings.load(start=tmp_path) == Settings()
+
+
+def test_a_pyproject_that_is_no_text_is_not_ours_to_judge(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_bytes(b"\xff\xfe\x00junk")
+    assert Settings.load(start=tmp_path) == Settings()
+
+
+@pytest.mark.parametrize("what", ["missing", "folder", "binary", "not TOML"])
+def test_a_file_the_user_named_must_be_readable(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "holdfast.toml"
+    if what == "folder":
+        path.mkdir()
+    elif what == "binary":
+        path.write_bytes(b"\xff\xfe\x00")
+    elif what == "not TOML":
+        path.write_text("select = ")
+    with pytest.raises(SettingsError, match="cannot read settings from") as caught:
+        Settings.load(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("ignroe = []", "unknown setting 'ignroe'; did you mean 'ignore'?"),
+        ("fail_on = 'error'", "unknown setting 'fail_on'; did you mean 'fail-on'?"),
+        ("xyzzy = 1", "unknown setting 'xyzzy'; known: select, ignore, fail-on, limits, policy"),
+        ("select = 'HD1'", "select is a list of codes"),
+        ("ignore = [101]", "ignore is a list of codes"),
+        ("fail-on = 'sometimes'", "fail-on is one of error, warning, never: got 'sometimes'"),
+        ("fail-on = ['error']", "fail-on is one of error, warning, never: got ['error']"),
+        ("limits = 5", "limits is a table"),
+        ("[limits]\nHD103 = 5", "HD103 is a table"),
+        ("policy = ['halt']", "policy is a table"),
+    ],
+)
+def test_a_mistake_names_the_file_and_the_key(tmp_path: Path, text: str, words: str) -> None:
+    own = write(tmp_path / "holdfast.toml", text)
+    project = write(tmp_path / "pyproject.toml", under_tool(text))
+    for path in (own, project):
+        with pytest.raises(SettingsError) as caught:
+            Settings.load(path)
+        assert words in str(caught.value)
+        assert str(path) in str(caught.value)
+    with pytest.raises(SettingsError):
+        Settings.load(start=tmp_path)  # found, not named: a mistake in our own table still counts
+
+
+def test_a_tool_entry_that_is_no_table_is_a_mistake(tmp_path: Path) -> None:
+    path = write(tmp_path / "pyproject.toml", "[tool]\nholdfast = 5\n")
+    with pytest.raises(SettingsError, match="holdfast is a table"):
+        Settings.load(path)
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ({"skips_in_row": 5}, "unknown setting 'skips_in_row'; did you mean 'skips_in_a_row'?"),
+        ({"skips_in_a_row": "many"}, "skips_in_a_row is a whole number: got 'many'"),
+        ({"halt": "no"}, "halt is true or false: got 'no'"),
+        ({"window": 0}, "counts from 1: got 0"),
+        ({"skips_per_window": -3}, "counts from 1: got -3"),
+    ],
+)
+def test_a_policy_that_does_not_fit_is_a_users_mistake(policy: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        Policy.from_mapping(policy)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("select", "ignore", "wanted"),
+    [
+        ((), (), True),
+        (("HD101",), (), True),
+        (("HD1",), (), True),
+        (("HD2",), (), False),
+        ((), ("HD1",), False),
+        (("HD101",), ("HD1",), False),
+        (("HD2", "HD10"), (), True),
+    ],
+)
+def test_what_is_ignored_stays_out_whatever_is_selected(
+    select: tuple[str, ...], ignore: tuple[str, ...], wanted: bool
+) -> None:
+    assert Settings(select=select, ignore=ignore).wants("HD101") is wanted
+
+
+def test_only_a_code_in_full_names_a_check() -> None:
+    settings = Settings(select=("HD1", "HD207"))
+    assert settings.named("HD207")
+    assert not settings.named("HD101")

@@ -1,0 +1,484 @@
+"""The engine: records in; findings, coverage and quarantine out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from literate import read_records
+from strategies import lightly
+
+from holdfast import registry
+from holdfast.checks.hd001_check_crashed import CheckCrashed
+from holdfast.checks.hd101_nonfinite_loss import NonfiniteLoss
+from holdfast.checks.hd207_gradient_spike import GradientSpike
+from holdfast.config import Settings
+from holdfast.core.check import Check, Needs
+from holdfast.core.findings import Finding, Severity
+from holdfast.core.records import (
+    Column,
+    EventRecord,
+    Header,
+    Record,
+    SetupRecord,
+    StepRecord,
+    TensorRecord,
+)
+from holdfast.core.signals import Signal
+from holdfast.engine import Engine
+
+HEADER = Header("test", signals={"loss": Signal(), "param/grad_norm": Signal()})
+
+
+def step(number: int, *, segment: int = 0, **values: float) -> StepRecord:
+    return StepRecord(segment, number, number, values or {"loss": 1.0})
+
+
+class Counting(Check):
+    """Says something about every record it sees, and keeps count."""
+
+    code = "ACME1"
+    name = "counting"
+    summary = "counts"
+    needs = Needs(signals=("loss",))
+
+    def start(self) -> None:
+        self.seen = 0
+        self.segments: list[int] = []
+
+    def begin(self, header: Header) -> None:
+        self.segments.append(header.segment)
+
+    def observe(self, record: Any) -> Iterable[Finding]:
+        self.seen += 1
+        yield self.find(record, f"record {self.seen}")
+
+
+class Sick(Counting):
+    """Raises where it is told to, the first time it gets there."""
+
+    code = "ACME2"
+    name = "sick"
+
+    def __init__(self, at: str) -> None:
+        super().__init__()
+        self.at = at
+
+    def begin(self, header: Header) -> None:
+        super().begin(header)
+        self._raise_at("begin")
+
+    def observe(self, record: Any) -> Iterable[Finding]:
+        self.seen += 1
+        self._raise_at("observe")
+        return ()
+
+    def finish(self) -> Iterable[Finding]:
+        self._raise_at("finish")
+        return ()
+
+    def _raise_at(self, place: str) -> None:
+        if self.at == place:
+            raise ZeroDivisionError(f"sick in {place}")
+
+
+def engine(*checks: Check, strict: bool = False) -> Engine:
+    return Engine(checks=[CheckCrashed(), *checks], strict=strict)
+
+
+# Quarantine
+
+
+@pytest.mark.parametrize("place", ["begin", "observe", "finish"])
+def test_a_check_that_raises_is_taken_out_and_reported_and_the_others_go_on(place: str) -> None:
+    sick, well = Sick(place), Counting()
+    runner = engine(sick, well)
+    found = runner.run([HEADER, *(step(at) for at in range(1, 6))])
+    crashes = [item for item in found if item.code == "HD001"]
+    assert len(crashes) == 1
+    assert crashes[0].subject == "ACME2"
+    assert f"ZeroDivisionError: sick in {place}" in crashes[0].message
+    assert crashes[0].where.file == __file__
+    assert crashes[0].where.line
+    assert well.seen == 5
+    assert [item.reason for item in runner.not_run() if item.code == "ACME2"] == [
+        "it crashed and was taken out (HD001)"
+    ]
+
+
+def test_a_check_that_raised_is_not_asked_again() -> None:
+    sick = Sick("observe")
+    runner = engine(sick)
+    runner.run([HEADER, *(step(at) for at in range(1, 6)), Header("test", segment=1)])
+    assert sick.seen == 1
+    assert sick.segments == [0], "nor told of a new segment"
+
+
+def test_a_crash_is_told_by_the_feed_in_which_it_happened() -> None:
+    runner = engine(Sick("observe"))
+    assert runner.feed(HEADER) == []
+    [crash] = runner.feed(step(7))
+    assert (crash.code, crash.step, crash.order) == ("HD001", 7, (0, 7))
+    assert runner.opened == [crash]
+    assert runner.feed(step(8)) == []
+    assert runner.opened == []
+
+
+@pytest.mark.parametrize("place", ["begin", "observe", "finish"])
+def test_strict_lets_the_exception_through(place: str) -> None:
+    with pytest.raises(ZeroDivisionError, match=f"sick in {place}"):
+        engine(Sick(place), strict=True).run([HEADER, step(1)])
+
+
+def test_a_generator_that_raises_in_the_middle_is_quarantined_too() -> None:
+    class Halfway(Counting):
+        def observe(self, record: Any) -> Iterable[Finding]:
+            yield self.find(record, "so far")
+            raise KeyError("and no further")
+
+    found = engine(Halfway()).run([HEADER, step(1), step(2)])
+    assert [item.code for item in found] == ["HD001"]
+
+
+@pytest.mark.parametrize("answer", [None, 5, ["words"], [None]], ids=repr)
+def test_a_check_that_answers_nonsense_is_quarantined(answer: Any) -> None:
+    class Nonsense(Counting):
+        def observe(self, record: Any) -> Any:
+            return answer
+
+    well = Sick("nowhere")
+    found = engine(Nonsense(), well).run([HEADER, step(1), step(2)])
+    assert [(item.code, item.subject) for item in found] == [("HD001", "ACME1")]
+    assert well.seen == 2
+
+
+def test_one_that_fails_while_being_told_of_a_crash_is_quarantined_once() -> None:
+    class Nervous(Counting):
+        """Looks at steps and events, and raises at every event."""
+
+        code = "ACME3"
+        needs = Needs(signals=("loss",), kinds=(StepRecord, EventRecord))
+
+        def observe(self, record: Any) -> Iterable[Finding]:
+            self.seen += 1
+            raise ValueError("oh no")
+
+    nervous = Nervous()
+    found = engine(Sick("observe"), nervous).run([HEADER, step(1), step(2)])
+    assert sorted(item.subject for item in found) == ["ACME2", "ACME3"]
+    assert nervous.seen == 1
+
+
+def test_a_crash_of_the_crash_reporter_itself_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Check, record: Any) -> Any:
+        raise RuntimeError("the reporter is sick")
+
+    monkeypatch.setattr(CheckCrashed, "observe", broken)
+    well = Counting()
+    runner = engine(Sick("observe"), well)
+    runner.run([HEADER, step(1), step(2)])
+    assert well.seen == 2
+    assert {item.code for item in runner.not_run()} == {"HD001", "ACME2"}
+
+
+def test_leaving_the_program_is_not_caught() -> None:
+    class Interrupted(Counting):
+        def observe(self, record: Any) -> Any:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        engine(Interrupted()).run([HEADER, step(1)])
+
+
+# Coverage
+
+
+def test_coverage_counts_what_ran_and_gives_a_reason_for_the_rest() -> None:
+    class Hungry(Counting):
+        code = "ACME4"
+        needs = Needs(signals=("loss", "lr"))
+
+    class Scanning(Counting):
+        code = "ACME5"
+        needs = Needs(kinds=(TensorRecord, SetupRecord))
+
+    runner = engine(Counting(), Hungry(), Scanning())
+    runner.run([HEADER, step(1)])
+    assert runner.coverage() == (2, 4)
+    assert {item.code: item.reason for item in runner.not_run()} == {
+        "ACME4": "needs lr, which this source does not have",
+        "ACME5": "no tensors or set-up facts of the kind it needs were seen",
+    }
+
+
+def test_an_empty_stream_is_not_a_healthy_one() -> None:
+    runner = engine(Counting())
+    runner.run([])
+    assert [item.reason for item in runner.not_run() if item.code == "ACME1"] == [
+        "no steps of the kind it needs were seen"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("needs", "signals", "words"),
+    [
+        (Needs(signals=("loss",)), {}, "needs loss, which this source does not have"),
+        (Needs(any_of=("a", "b")), {"loss": Signal()}, "needs one of a, b"),
+        (Needs(any_of=("a", "b")), {"b": Signal()}, None),
+        (Needs(signals=("loss/*",)), {"loss": Signal()}, "needs loss/*"),
+        (Needs(signals=("loss/*",)), {"loss/box": Signal()}, None),
+        (Needs(signals=("loss",)), {"loss#1": Signal()}, None),
+        (
+            Needs(signals=("loss",), span=1),
+            {"loss": Signal(span=10, fold="mean")},
+            "loss is a mean over 10 steps; this rule is right for at most 1",
+        ),
+        (Needs(signals=("loss",), span=10), {"loss": Signal(span=10)}, None),
+        (
+            Needs(signals=("loss",), nonfinite=True),
+            {"loss": Signal(nonfinite="filtered")},
+            "test filters non-finite values out of loss",
+        ),
+        (Needs(signals=("loss",)), {"loss": Signal(nonfinite="filtered")}, None),
+    ],
+)
+def test_unmet_needs_say_what_is_missing(
+    needs: Needs, signals: dict[str, Signal], words: str | None
+) -> None:
+    reason = needs.unmet(Header("test", signals=signals))
+    assert (reason is None) if words is None else (words in (reason or "it could run"))
+
+
+def test_a_check_whose_signals_are_missing_is_not_handed_steps() -> None:
+    check = Counting()
+    engine(check).run([Header("test"), step(1)])
+    assert check.seen == 0
+
+
+# Dispatch
+
+
+def test_a_check_of_columns_is_spared_the_steps_without_any() -> None:
+    class OfColumns(Counting):
+        needs = Needs(signals=("param/grad_norm",), kinds=(StepRecord, EventRecord))
+
+    check, other = OfColumns(), Counting()
+    bare, full = step(1), StepRecord(0, 2, 2, {}, {"param/grad_norm": Column([1.0])})
+    engine(check, other).run([HEADER, bare, full, EventRecord(0, 3, 2, "note")])
+    assert check.seen == 2, "the step with a column, and the event"
+    assert other.seen == 2, "both steps"
+
+
+def test_a_check_of_columns_and_scalars_sees_every_step() -> None:
+    class OfBoth(Counting):
+        needs = Needs(signals=("param/grad_norm", "loss"))
+
+    check = OfBoth()
+    engine(check).run([HEADER, step(1), step(2)])
+    assert check.seen == 2
+
+
+def test_each_check_is_handed_the_kinds_it_asks_for_and_no_others() -> None:
+    kinds = (StepRecord, SetupRecord, TensorRecord, EventRecord)
+    checks = []
+    for number, kind in enumerate(kinds):
+
+        class OfOneKind(Counting):
+            code = f"ACME{number}"
+            needs = Needs(kinds=(kind,))
+            got: Any = ()
+
+            def observe(self, record: Any) -> Iterable[Finding]:
+                self.got = (*self.got, type(record))
+                return ()
+
+        checks.append(OfOneKind())
+    records = [
+        step(1),
+        SetupRecord(0, 2, "model", {}),
+        TensorRecord(0, 3, 1, "w", "weight"),
+        EventRecord(0, 4, 1, "note"),
+    ]
+    Engine(checks=checks).run([HEADER, *records])
+    assert [check.got for check in checks] == [(kind,) for kind in kinds]
+
+
+# Headers
+
+
+def test_a_header_in_the_middle_lets_checks_in_and_out() -> None:
+    without, with_it = Header("test"), Header("test", signals={"loss": Signal()})
+    check = Counting()
+    runner = engine(check)
+    for record in (without, step(1), with_it, step(2), step(3), without, step(4)):
+        runner.feed(record)
+    assert check.seen == 2
+    assert check.context.header is without
+    assert "ACME1" not in {item.code for item in runner.not_run()}, "it did run, for a while"
+
+
+def test_a_segment_begins_once_however_many_headers_it_has() -> None:
+    check = Counting()
+    runner = engine(check)
+    for segment in (0, 0, 1, 1, 2):
+        runner.feed(Header("test", segment=segment))
+    assert check.segments == [0, 1, 2]
+
+
+def test_begin_already_sees_the_new_header() -> None:
+    class Looking(Counting):
+        def begin(self, header: Header) -> None:
+            assert self.context.header is header
+            self.segments.append(header.segment)
+
+    check = Looking()
+    engine(check, strict=True).feed(Header("test", segment=3))
+    assert check.segments == [3]
+
+
+# Findings
+
+
+def test_repeats_are_folded_but_every_one_is_told_by_its_feed() -> None:
+    runner = engine(Counting())
+    told = [runner.feed(record) for record in (HEADER, step(1), step(2), step(3))]
+    assert [len(found) for found in told] == [0, 1, 1, 1]
+    [one] = runner.findings
+    assert one.step == 1
+    assert one.evidence == {"count": 3, "last_step": 3}
+
+
+def test_what_is_only_said_at_the_end_is_among_the_findings() -> None:
+    class Late(Counting):
+        def observe(self, record: Any) -> Iterable[Finding]:
+            self.last = record
+            return ()
+
+        def finish(self) -> Iterable[Finding]:
+            yield self.find(self.last, "now I know")
+
+    runner = engine(Late())
+    found = runner.run([HEADER, step(1)])
+    assert [item.message for item in found] == ["now I know"]
+
+
+def test_a_finding_says_who_found_it_where_and_how_bad_it_is() -> None:
+    check = Counting()
+    finding = check.find(
+        StepRecord(2, 3, 40, rank=5), "words", subject="s", remedies=["do this"], value=math.nan
+    )
+    assert (finding.code, finding.name, finding.severity) == ("ACME1", "counting", Severity.WARNING)
+    assert (finding.step, finding.order, finding.subject) == (40, (2, 3), "s")
+    assert finding.where.rank == 5
+    assert finding.to_json()["evidence"] == {"value": "NaN"}
+    assert finding.to_json()["remedies"] == [{"text": "do this", "tested": False, "cured": None}]
+
+
+# State
+
+
+def run_of(losses: list[float], norms: list[float]) -> list[Record]:
+    text = [f"loss: {', '.join(map(str, losses))}", f"grad_norm: {', '.join(map(str, norms))}"]
+    return read_records(text)
+
+
+values = st.sampled_from([1.0, 1.1, 0.9, 1.05, 300.0, math.nan])
+
+
+@lightly
+@given(st.lists(st.tuples(values, values), min_size=2, max_size=60), st.data())
+def test_an_engine_goes_on_from_its_state_as_if_never_interrupted(
+    pairs: list[tuple[float, float]], data: st.DataObject
+) -> None:
+    records = run_of([a for a, _ in pairs], [b for _, b in pairs])
+    cut = data.draw(st.integers(1, len(records)))
+
+    def checks() -> list[Check]:
+        return [CheckCrashed(), NonfiniteLoss(), GradientSpike(), Counting()]
+
+    first, whole = Engine(checks=checks(), strict=True), Engine(checks=checks(), strict=True)
+    for record in records[:cut]:
+        assert first.feed(record) == whole.feed(record)
+    resumed = Engine(checks=checks(), strict=True)
+    resumed.feed(records[0])
+    resumed.load_state_dict(json.loads(json.dumps(first.state_dict(), allow_nan=False)))
+    for record in records[cut:]:
+        # Compared as text: NaN in the evidence equals nothing.
+        assert repr(resumed.feed(record)) == repr(whole.feed(record))
+
+
+def test_state_of_unknown_checks_and_attributes_is_left_alone() -> None:
+    check = Counting()
+    runner = engine(check)
+    runner.load_state_dict({"ACME1": {"seen": 41, "of_another_version": 1}, "GONE1": {"x": 1}})
+    assert check.seen == 41
+    assert not hasattr(check, "of_another_version")
+
+
+def test_limits_and_context_are_no_part_of_the_state() -> None:
+    assert Counting().state_dict() == {"seen": 0, "segments": []}
+
+
+class Hoarding(Counting):
+    """Keeps what JSON cannot."""
+
+    code = "ACME6"
+
+    def start(self) -> None:
+        super().start()
+        self.hoard = object()
+
+
+def test_a_check_whose_state_cannot_be_written_does_not_lose_the_others_theirs() -> None:
+    counting = Counting()
+    runner = engine(counting, Hoarding())
+    runner.run([HEADER, step(1)])
+    state = runner.state_dict()
+    assert state["ACME1"]["seen"] == 1
+    assert "ACME6" not in state
+    with pytest.raises(TypeError, match="cannot keep a object"):
+        engine(Hoarding(), strict=True).state_dict()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"$Gone": 1}, {"a": 1, "b": 2}, {"$tuple": 5}, {}, {"$Window": [1]}, {"$dict": [[[], 1]]}],
+    ids=repr,
+)
+def test_a_state_that_cannot_be_read_leaves_that_check_fresh(damage: Any) -> None:
+    check, other = Counting(), Sick("nowhere")
+    runner = engine(check, other)
+    state = runner.state_dict()
+    state["ACME1"] |= {"seen": 5, "segments": damage}
+    state["ACME2"] |= {"seen": 7}
+    runner.load_state_dict(state)
+    assert (check.seen, check.segments) == (0, []), "all of its state or none"
+    assert other.seen == 7
+    with pytest.raises((KeyError, ValueError, TypeError, IndexError)):
+        engine(Counting(), strict=True).load_state_dict(state)
+
+
+@pytest.mark.parametrize("state", [{"ACME1": None}, {"ACME1": [1]}, {"ACME1": 5}], ids=repr)
+def test_a_state_of_another_shape_leaves_that_check_fresh(state: Any) -> None:
+    check = Counting()
+    engine(check).load_state_dict(state)
+    assert check.seen == 0
+
+
+# Choosing checks
+
+
+def test_the_engine_runs_the_checks_the_settings_choose() -> None:
+    runner = Engine(Settings(select=("HD101", "HD207")))
+    assert sorted(runner.state_dict()) == ["HD101", "HD207"]
+    assert runner.coverage() == (0, 2)
+
+
+def test_without_settings_every_stable_check_runs() -> None:
+    chosen = {check.code for check in registry.chosen(Settings())}
+    assert set(Engine().state_dict()) == chosen

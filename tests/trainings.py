@@ -1,0 +1,111 @@
+"""Small real trainings for the tests of the guard: seeded, a few milliseconds a step."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Batch = tuple[Tensor, Tensor]
+
+
+def batches(count: int, *, seed: int = 0, size: int = 8, features: int = 6) -> list[Batch]:
+    """Regression batches with a signal in them."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = torch.randn(features, 1, generator=generator)
+    found = []
+    for _ in range(count):
+        x = torch.randn(size, features, generator=generator)
+        found.append((x, x @ weights + 0.1 * torch.randn(size, 1, generator=generator)))
+    return found
+
+
+class Net(nn.Module):
+    """A net with BatchNorm, so that a bad forward leaves traces in buffers."""
+
+    def __init__(self, features: int = 6, width: int = 12) -> None:
+        super().__init__()
+        self.inner = nn.Linear(features, width)
+        self.norm = nn.BatchNorm1d(width)
+        self.head = nn.Linear(width, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu(self.norm(self.inner(x))))
+
+
+def make_net(seed: int = 0) -> Net:
+    """The same net for the same seed."""
+    torch.manual_seed(seed)
+    return Net()
+
+
+def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Weights, buffers, moments and step counters, copied."""
+    state: dict[str, Any] = {f"model.{k}": v.clone() for k, v in model.state_dict().items()}
+    for at, (_, entry) in enumerate(optimizer.state.items()):
+        for key, value in entry.items():
+            state[f"optimizer.{at}.{key}"] = _copied(value)
+    return state
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.clone()
+    return [_copied(item) for item in value] if isinstance(value, list) else value
+
+
+def assert_same(one: Any, other: Any, where: str = "state") -> None:
+    """Bit for bit, NaN equal to NaN."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys(), f"{where}: {one.keys() ^ other.keys()}"
+        for key in one:
+            assert_same(one[key], other[key], f"{where}.{key}")
+    elif isinstance(one, list):
+        assert len(one) == len(other), where
+        for at, (left, right) in enumerate(zip(one, other, strict=True)):
+            assert_same(left, right, f"{where}[{at}]")
+    elif isinstance(one, Tensor):
+        left = one.to_dense() if one.is_sparse else one
+        right = other.to_dense() if other.is_sparse else other
+        assert left.dtype == right.dtype, where
+        assert torch.equal(left.nan_to_num(12345.0), right.nan_to_num(12345.0)), where
+    else:
+        assert one == other or (one != one and other != other), where
+
+
+def train(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loader: Iterable[Any],
+    *,
+    loss_of: Callable[[nn.Module, Any], Tensor] | None = None,
+    spoil: Callable[[int, nn.Module], None] | None = None,
+) -> Iterator[Tensor]:
+    """A plain loop: yields the loss of each step after it was taken."""
+    measure = loss_of or squared_error
+    for number, batch in enumerate(loader):
+        loss = measure(model, batch)
+        loss.backward()
+        if spoil is not None:
+            spoil(number, model)
+        optimizer.step()
+        optimizer.zero_grad()
+        yield loss.detach()
+
+
+def squared_error(model: nn.Module, batch: Batch) -> Tensor:
+    x, y = batch
+    return ((model(x) - y) ** 2).mean()
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
