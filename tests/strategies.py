@@ -1,10 +1,13 @@
-"""Hypothesis strategies for records, and equality that knows NaN; shared by several tests."""
+"""Hypothesis strategies for records, equality that knows NaN, and a quick folder for many files."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -22,9 +25,9 @@ from holdfast.core.records import (
 from holdfast.core.signals import Signal
 
 HEALTH = [HealthCheck.too_slow, HealthCheck.data_too_large]
-lightly = settings(max_examples=50, deadline=None, suppress_health_check=HEALTH)
+lightly = settings(max_examples=40, deadline=None, suppress_health_check=HEALTH)
 """For tests that touch the disk or build whole streams."""
-thoroughly = settings(max_examples=200, deadline=None, suppress_health_check=HEALTH)
+thoroughly = settings(max_examples=120, deadline=None, suppress_health_check=HEALTH)
 """For tests of a single function."""
 
 counts = st.integers(min_value=0, max_value=10**9)
@@ -120,12 +123,21 @@ def streams(draw: st.DrawFn, *, rank: int = 0, max_size: int = 12) -> list[Recor
     segment, seq = 0, 0
     stream: list[Record] = [replace(draw(headers), segment=0, seq=0, rank=rank)]
     for record in draw(st.lists(observed | headers, max_size=max_size)):
-        if isinstance(record, Header):  # a header opens a segment
+        if isinstance(record, Header) and draw(st.booleans()):  # a resume
             segment, seq = segment + 1, 0
-        else:
-            seq += draw(st.integers(1, 3))
+        else:  # a header may bear the number of the record it precedes
+            after_header = isinstance(stream[-1], Header) and not isinstance(record, Header)
+            seq += draw(st.integers(0 if after_header else 1, 3))
         stream.append(replace(record, segment=segment, seq=seq, rank=rank))
     return stream
+
+
+@contextmanager
+def quick_folder() -> Iterator[Path]:
+    """An empty folder, in memory where the system offers that: for tests of thousands of writes."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder)
 
 
 def same(one: Any, other: Any) -> bool:

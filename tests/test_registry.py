@@ -64,7 +64,9 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         monkeypatch.setattr(
             registry,
             "entry_points",
-            lambda *, group: [EntryPoint(item) for item in what] if group == "holdfast.checks" else [],
+            lambda *, group: (
+                [EntryPoint(item) for item in what] if group == "holdfast.checks" else []
+            ),
         )
         for cached in caches:
             cached.cache_clear()

@@ -77,7 +77,7 @@ class Settings:
 
     @classmethod
     def load(cls, path: Path | None = None, *, start: Path | None = None) -> Settings:
-        """The settings of a file, or those found upward from `start`; defaults when there are none."""
+        """The settings of a file, or those found upward from `start`, or the defaults."""
         if path is not None:
             return cls._read(path, required=True)
         here = (start or Path.cwd()).resolve()
@@ -114,7 +114,7 @@ def refuse_unknown(data: Mapping[str, Any], known: Iterable[str], *, origin: str
 
 
 def refuse_misfits(data: Mapping[str, Any], shape: Any, *, origin: str) -> None:
-    """Raise SettingsError for a key that is no field of the dataclass, or a value not of its type."""
+    """Raise SettingsError for a key the dataclass does not have, or a value not of its type."""
     refuse_unknown(data, [item.name for item in fields(shape)], origin=origin)
     for item in fields(shape):
         wanted = item.type if isinstance(item.type, str) else item.type.__name__

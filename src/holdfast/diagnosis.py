@@ -1,7 +1,7 @@
 """From findings to causes: what is only a symptom of what.
 
-Checks know nothing of each other. Here, and only here, stands which fault explains which. A finding is
-a root cause if no other finding that could explain it began at the same time or earlier.
+Checks know nothing of each other. Here, and only here, stands which fault explains which. A finding
+is a root cause if no other finding that could explain it began at the same time or earlier.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "HD803": ("HD801", "HD802", "HD804"),
     "HD801": ("HD804",),
 }
-"""Cause → symptoms it can explain."""
+"""Cause → symptoms it can explain. State stands before its effects: see `_explains`."""
+_RANK = {code: rank for rank, code in enumerate(EXPLAINS)}
 
 SLACK = 3
 """A cause may be seen this many steps after its symptom: scans follow the first alarm."""
@@ -93,35 +94,86 @@ class Cause:
 
 
 def diagnose(findings: Sequence[Finding]) -> list[Cause]:
-    """The causes behind the findings, the most likely first."""
-    roots = [item for item in findings if not any(_explains(other, item) for other in findings)]
-    # Two findings may explain each other (a NaN loss and a NaN gradient): the first of them stands.
-    roots = roots or _break_circle(findings)
+    """The causes behind the findings, the most likely first. Each finding stands in one of them."""
+    told = sorted(findings, key=_place)
+    explains = _edges(told)
+    groups = {root: _reached(root, explains) for root in _roots(explains)}
+
+    def weight(root: int) -> tuple[int, int, int]:
+        return (-int(told[root].severity), -len(groups[root]), root)
+
     taken: set[int] = set()
     causes = []
-    for root in sorted(roots, key=_weight(findings)):
-        symptoms = [
-            item
-            for item in findings
-            if item is not root
-            and id(item) not in taken
-            and not any(item is other for other in roots)
-            and _reaches(root, item, findings)
-        ]
-        taken.update(id(item) for item in symptoms)
-        causes.append(Cause(root, tuple(symptoms)))
+    for root in sorted(groups, key=weight):
+        symptoms = sorted(groups[root] - taken - {root})
+        taken.update(symptoms)
+        causes.append(Cause(told[root], tuple(told[at] for at in symptoms)))
     return causes
 
 
+def _place(finding: Finding) -> tuple[tuple[int, int], str, str]:
+    return (finding.order, finding.code, finding.subject)
+
+
+def _edges(told: Sequence[Finding]) -> list[list[int]]:
+    """For each finding, the positions of those it explains."""
+    positions: dict[str, list[int]] = {}
+    for at, finding in enumerate(told):
+        positions.setdefault(finding.code, []).append(at)
+    return [
+        [
+            at
+            for code in EXPLAINS.get(finding.code, ())
+            for at in positions.get(code, ())
+            if _explains(finding, told[at])
+        ]
+        for finding in told
+    ]
+
+
+def _roots(explains: Sequence[Sequence[int]]) -> list[int]:
+    """The findings nothing explains; of a circle nothing else explains, the earliest."""
+    explained_by: list[list[int]] = [[] for _ in explains]
+    for cause, symptoms in enumerate(explains):
+        for symptom in symptoms:
+            explained_by[symptom].append(cause)
+    roots = []
+    rest = set(range(len(explains)))
+    while rest:
+        root = min(rest)
+        # Go up as long as something above is not below as well.
+        while above := _reached(root, explained_by) - _reached(root, explains):
+            root = min(above)
+        roots.append(root)
+        rest -= _reached(root, explains)
+    return roots
+
+
+def _reached(start: int, edges: Sequence[Sequence[int]]) -> set[int]:
+    """Where the edges lead from here, the start included."""
+    frontier, seen = [start], {start}
+    while frontier:
+        for at in edges[frontier.pop()]:
+            if at not in seen:
+                seen.add(at)
+                frontier.append(at)
+    return seen
+
+
 def _explains(cause: Finding, symptom: Finding) -> bool:
-    if cause is symptom or symptom.code not in EXPLAINS.get(cause.code, ()):
+    if not _could_explain(cause, symptom):
+        return False
+    # Two may explain each other (a NaN loss and a NaN gradient): the table says which stands first.
+    mutual = _could_explain(symptom, cause)
+    return not mutual or _RANK[cause.code] < _RANK[symptom.code]
+
+
+def _could_explain(cause: Finding, symptom: Finding) -> bool:
+    if symptom.code not in EXPLAINS.get(cause.code, ()):
         return False
     if cause.severity < Severity.WARNING <= symptom.severity:
         return False  # a mild remark does not explain a broken run
-    if not _in_time(cause, symptom):
-        return False
-    mutual = cause.code in EXPLAINS.get(symptom.code, ()) and _in_time(symptom, cause)
-    return not mutual or _stands_first(cause, symptom)
+    return _in_time(cause, symptom)
 
 
 def _in_time(cause: Finding, symptom: Finding) -> bool:
@@ -130,35 +182,3 @@ def _in_time(cause: Finding, symptom: Finding) -> bool:
     if cause.step is None or symptom.step is None:
         return True
     return cause.step <= symptom.step + SLACK
-
-
-def _stands_first(one: Finding, other: Finding) -> bool:
-    """Between two that could explain each other: state before its effects, else the table's order."""
-    order = list(EXPLAINS)
-    return order.index(one.code) < order.index(other.code)
-
-
-def _break_circle(findings: Sequence[Finding]) -> list[Finding]:
-    return [min(findings, key=lambda item: (item.order, item.code))] if findings else []
-
-
-def _reaches(root: Finding, symptom: Finding, findings: Sequence[Finding]) -> bool:
-    """Whether the root explains the symptom, directly or through findings in between."""
-    frontier, seen = [root], {id(root)}
-    while frontier:
-        current = frontier.pop()
-        for item in findings:
-            if id(item) not in seen and _explains(current, item):
-                if item is symptom:
-                    return True
-                seen.add(id(item))
-                frontier.append(item)
-    return False
-
-
-def _weight(findings: Sequence[Finding]) -> Any:
-    def key(root: Finding) -> tuple[int, int, tuple[int, int], str]:
-        explained = sum(_reaches(root, item, findings) for item in findings if item is not root)
-        return (-int(root.severity), -explained, root.order, root.code)
-
-    return key

@@ -8,7 +8,7 @@ reported (HD001), because a sick check must not kill a healthy training.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -101,7 +101,7 @@ class Engine:
         """The stream is over; what could only be said now."""
         found: list[Finding] = []
         for seat in self._active():
-            found += self._guarded(seat, seat.check.finish, at=None)
+            found += self._guarded(seat, seat.check.finish)
         self._fold.add(found)
         return found
 
@@ -141,8 +141,7 @@ class Engine:
             seat.check.context = context
             seat.reason = seat.check.needs.unmet(header)
             if new_segment and not seat.crashed:
-                check = seat.check
-                found += self._guarded(seat, lambda check=check: check.begin(header) or (), at=None)
+                found += self._guarded(seat, _begin, seat.check, header)
         self._seat_all()
         self.opened = self._fold.add(found)
         return found
@@ -159,19 +158,20 @@ class Engine:
         return [seat for seat in self._seats if not seat.crashed]
 
     def _ask(self, seat: _Seat, record: Observed) -> list[Finding]:
-        return self._guarded(seat, lambda: seat.check.observe(record), at=record)
+        return self._guarded(seat, seat.check.observe, record)
 
-    def _guarded(self, seat: _Seat, ask: Any, at: Observed | None) -> list[Finding]:
+    def _guarded(self, seat: _Seat, ask: Callable[..., Any], *records: Any) -> list[Finding]:
         if seat.crashed:  # while the others were being told of another crash
             return []
         try:
-            found = list(ask())
-            if strange := [item for item in found if not isinstance(item, Finding)]:
+            found = [*ask(*records)]
+            if found and (strange := [item for item in found if not isinstance(item, Finding)]):
                 raise TypeError(f"a check yields findings, not {strange[0]!r}")
             return found
         except Exception as error:  # whatever a check may raise, the run goes on without it
             if self._strict:
                 raise
+            at = records[0] if records and not isinstance(records[0], Check) else None
             return self._quarantine(seat, error, at)
 
     def _tolerance(self) -> AbstractContextManager[Any]:
@@ -206,6 +206,11 @@ class Engine:
         if StepRecord in kinds and seat.reason:
             return seat.reason
         return f"no {' or '.join(_SAID[kind] for kind in kinds)} of the kind it needs were seen"
+
+
+def _begin(check: Check, header: Header) -> tuple[Finding, ...]:
+    check.begin(header)
+    return ()
 
 
 def _columns_only(check: Check) -> bool:

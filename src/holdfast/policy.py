@@ -1,8 +1,9 @@
 """From a bad step to an action: pure decisions, executed elsewhere.
 
-The ladder: skip the update (bounded) → back off the learning rate → roll back to a verified state → halt.
-`Policy.decide` is a function of the ladder so far and the step just judged; it touches nothing. A guard
-that cannot take a rung (no snapshots, say) leaves it out of `rungs` and the ladder goes past it.
+The ladder: skip the update (bounded) → back off the learning rate → roll back to a verified state →
+halt. `Policy.decide` is a function of the ladder so far and the step just judged; it touches
+nothing. A guard that cannot take a rung (no snapshots, say) leaves it out of `rungs` and the ladder
+goes past it.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ class Policy:
         rungs: frozenset[Rung] = frozenset({Rung.SKIP, Rung.HALT}),
     ) -> Action:
         """The action for a step. Pure: the caller lets the ladder `climb` afterwards."""
-        if not verdict.bad:
+        only_spike = not (verdict.nonfinite or verdict.poisoned)
+        if not verdict.bad or (only_spike and not self.hold_spikes):
             return Action(Rung.PROCEED, verdict.step)
         if verdict.poisoned:
             reason = f"{_some(verdict.poisoned)} non-finite: skipping cannot mend it"
@@ -98,8 +100,7 @@ class Policy:
             reason = f"{what}, {ladder.in_a_row + 1} in a row (limit {self.skips_in_a_row})"
         elif ladder.within(verdict.step, self.window) + 1 > self.skips_per_window:
             reason = (
-                f"{what}, more than {self.skips_per_window} held updates "
-                f"within {self.window} steps"
+                f"{what}, more than {self.skips_per_window} held updates within {self.window} steps"
             )
         else:
             return Action(Rung.SKIP, verdict.step, what)

@@ -107,7 +107,9 @@ def _foreign() -> tuple[type[Check], ...]:
         if problem is None:
             found.append(check)
         else:
-            logger.warning("holdfast: the check %s (%s) is left out: %s", entry.name, entry.value, problem)
+            logger.warning(
+                "holdfast: the check %s (%s) is left out: %s", entry.name, entry.value, problem
+            )
     return tuple(found)
 
 

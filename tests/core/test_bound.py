@@ -23,6 +23,7 @@ bounds = st.builds(
     window=st.integers(1, 8),
     grace=st.integers(1, 4),
     patience=st.integers(1, 4),
+    recent=st.integers(1, 8),
 )
 near_each_other = st.floats(min_value=0.5, max_value=20.0)
 values = floats | near_each_other | st.sampled_from([0.0, -1.0, 1e-320, 1e-40, 3e38, 1e39, 1e308])
@@ -44,7 +45,9 @@ class Reference:
         middle = logs[(len(logs) - 1) // 2]
         distances = sorted(abs(value - middle) for value in logs)
         sigma = 1.4826 * distances[(len(distances) - 1) // 2]
-        exponent = middle + max(self.bound.sigmas * sigma, math.log(self.bound.min_ratio))
+        last = sorted(math.log(value) for value in self.learned[-self.bound.recent :])
+        level = max(middle, last[(len(last) - 1) // 2])
+        exponent = level + max(self.bound.sigmas * sigma, math.log(self.bound.min_ratio))
         return min(math.exp(min(exponent, 700.0)), LARGEST)
 
     def admit(self, value: float, *, outside: bool) -> None:
@@ -173,6 +176,15 @@ def test_a_rise_by_less_than_min_ratio_is_never_out_of_bounds() -> None:
     assert history.limit() == 10.0
     assert judge(history, 9.99) is False
     assert judge(history, 10.01) is True
+
+
+def test_a_climb_of_many_steps_is_no_spike_and_a_leap_out_of_it_is() -> None:
+    history = History(Bound("grad_norm"))
+    for _ in range(100):
+        judge(history, 1.0)
+    climb = [1.0 * 1.1**step for step in range(50)]
+    assert not any(judge(history, value) for value in climb)
+    assert judge(history, 30 * climb[-1]) is True
 
 
 def test_patience_takes_so_many_in_a_row_for_the_new_level() -> None:

@@ -38,7 +38,8 @@ def test_a_context_names_a_position_even_where_the_source_did_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("record", "name"), [(Header("x"), "source"), (StepRecord(0, 1, 1), "seq"), (Column([]), "index")]
+    ("record", "name"),
+    [(Header("x"), "source"), (StepRecord(0, 1, 1), "seq"), (Column([]), "index")],
 )
 def test_records_cannot_be_changed(record: Any, name: str) -> None:
     with pytest.raises(FrozenInstanceError):

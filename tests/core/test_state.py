@@ -86,7 +86,7 @@ def test_the_state_is_a_snapshot_that_later_values_do_not_change() -> None:
     assert back[1] == [1.0]
 
 
-Pair = namedtuple("Pair", "a b")  # noqa: PYI024 - the untyped kind is the one to refuse
+Pair = namedtuple("Pair", "a b")
 
 
 class Unknown:

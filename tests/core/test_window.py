@@ -52,6 +52,7 @@ def test_a_window_is_the_last_finite_values_and_their_lower_median_and_spread(
         assert same(window.low, min(kept, default=math.nan))
         assert same(window.high, max(kept, default=math.nan))
         assert same(window.sigma(log=False), spread)
+        assert same(window.median_of_last(3), lower_median(kept[-3:]))
 
 
 @thoroughly

@@ -13,7 +13,8 @@ class NonfiniteLoss(Check):
     """The loss, or one of its named components, is NaN or infinite.
 
     ## What it checks
-    Every loss value and every named component for NaN, +Inf and -Inf.
+    Every loss for NaN, +Inf and -Inf. A named component alone (the mean over an empty selection,
+    left out of the sum) is no fault.
 
     ## Why it matters
     The gradient of a non-finite loss is non-finite nearly everywhere. One optimizer step with it

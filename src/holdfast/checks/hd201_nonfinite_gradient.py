@@ -29,8 +29,8 @@ class NonfiniteGradient(Check):
 
     ## False alarms
     A step that a GradScaler skipped is its normal search for a scale and is not reported. It is
-    once the skips do not end (20 in a row) or go on at a scale below 1, where scaling can no longer
-    be what overflows.
+    once the skips do not end (20 in a row) or go on at a scale below 1, where scaling can no
+    longer be what overflows.
 
     ## What to do
     If the loss is non-finite too, mend the loss. If it is finite, look for an op with an infinite
@@ -38,7 +38,8 @@ class NonfiniteGradient(Check):
     gradient is 0 · NaN), an overflow in float16. Protect the op's input, not its output.
 
     ## References
-    pytorch/pytorch#68425 (`where` and NaN gradients); PyTorch, "Automatic Mixed Precision examples".
+    pytorch/pytorch#68425 (`where` and NaN gradients); PyTorch, "Automatic Mixed Precision
+    examples".
     """
 
     code = "HD201"
@@ -129,8 +130,8 @@ class NonfiniteGradient(Check):
             )
         if self.finite_before == 0:
             remedies.append(
-                "It is so from the first gradient on, so the learning rate is innocent: look at the "
-                "input, the labels and the initial weights."
+                "It is so from the first gradient on, so the learning rate is innocent: look at "
+                "the input, the labels and the initial weights."
             )
         if not record.held and not record.values.get("scaler_skipped"):
             remedies.append(

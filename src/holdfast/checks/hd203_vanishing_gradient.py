@@ -21,19 +21,23 @@ class VanishingGradient(Check):
     The size of the gradients of the first layers' weights against the last layers'.
 
     ## Why it matters
-    Early layers that get a ten-thousandth of the signal stay at their random start; the last layers
-    are trained on top of noise. With SGD nothing moves there; Adam turns rounding noise into steps.
+    Early layers that get a thousandth of the signal stay at their random start; the last layers
+    are trained on top of noise. With SGD nothing moves there; Adam turns rounding noise into
+    steps.
 
     ## How it is measured
-    Gradient norm per element (norm ÷ √elements) of every trained weight, biases and norm layers left
-    out, in the model's order, cut into four parts with their medians. It has vanished when the first
-    part lies below a ten-thousandth of the last and the loss of signal is gradual: every part lies at
-    least a factor of 3 below the next. Five samples in a row; once, until it recovers tenfold.
+    Gradient norm per element (norm ÷ √elements) of every trained weight, biases and norm layers
+    left out, in the model's order, cut into four parts with their medians. It has vanished when
+    the first part lies below 0.0003 of the last and the loss of signal is gradual: every part
+    lies at least a factor of 3 below the next. Five samples in a row; once, until it recovers
+    tenfold.
 
     ## False alarms
-    A zero-initialised head or residual branch, LoRA's A matrices, an idle expert or a frozen layer
-    drop the signal in one place or have none at all; only a decay from part to part counts.
-    Gradients that are exactly 0 are left out, and convergence shrinks all parts alike.
+    A zero-initialised head or residual branch, LoRA's A matrices, an idle expert or a frozen
+    layer drop the signal in one place or have none at all; only a decay from part to part counts.
+    Gradients that are exactly 0 are left out, and convergence shrinks all parts alike. With
+    several optimizers the order of the parameters is not the order of one network, so nothing is
+    judged.
 
     ## What to do
     Replace saturating activations (sigmoid, tanh) in deep stacks by ReLU or GELU, add residual
@@ -41,8 +45,8 @@ class VanishingGradient(Check):
     learning rate does not help: the last layers diverge before the first ones learn.
 
     ## References
-    Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks";
-    AutoTrainer compares the first layer with the last in the same way.
+    Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural
+    networks"; AutoTrainer compares the first layer with the last in the same way.
     """
 
     code = "HD203"
@@ -52,7 +56,7 @@ class VanishingGradient(Check):
 
     @dataclass(frozen=True)
     class Limits:
-        ratio: float = 1e-4
+        ratio: float = 3e-4
         """First part ÷ last part below this has vanished."""
         decay: float = 3.0
         """Each part must lie below the next by this factor."""
@@ -73,13 +77,13 @@ class VanishingGradient(Check):
                 self.elements, self.in_a_row = trained_weights(parameters), 0
             return
         column = record.columns.get("param/grad_norm")
-        if column is None or record.held or len(self.elements) < self.limits.layers:
+        if column is None or record.held or "optimizers" in record.values:
             return
         levels = self._levels(column)
         if len(levels) < self.limits.layers:
             return
         parts = self._parts(levels)
-        ratio = 10 ** (parts[0] - parts[-1])
+        ratio = 10 ** min(parts[0] - parts[-1], 0.0)
         gradual = all(b - a >= math.log10(self.limits.decay) for a, b in pairwise(parts))
         self.in_a_row = self.in_a_row + 1 if ratio < self.limits.ratio and gradual else 0
         if ratio > 10 * self.limits.ratio:
@@ -92,9 +96,9 @@ class VanishingGradient(Check):
         """Position → log10 of the gradient per element, where there is a gradient."""
         elements = self.elements
         return {
-            position: math.log10(norm / math.sqrt(elements[position]))
+            position: math.log10(norm) - math.log10(elements[position]) / 2
             for position, norm in column.items()
-            if position in elements and 0.0 < norm < math.inf
+            if elements.get(position) and 0.0 < norm < math.inf
         }
 
     @staticmethod
@@ -114,7 +118,7 @@ class VanishingGradient(Check):
             remedies=[
                 "Replace sigmoid or tanh in the deep stack by ReLU or GELU, or add residual "
                 "connections or normalisation.",
-                "Use the initialisation that fits the activation, so that the signal keeps its size.",
+                "Use the initialisation that fits the activation, so that the signal keeps up.",
             ],
             ratio=ratio,
             limit=self.limits.ratio,

@@ -17,18 +17,20 @@ class MissingGradient(Check):
     That every parameter which is trainable and held by an optimizer gets a gradient at some step.
 
     ## Why it matters
-    A detour through numpy, a `no_grad` block, a `detach` or a branch whose result is not used leaves
-    part of the model at its random start. The rest trains around it and the loss still falls.
+    A detour through numpy, a `no_grad` block, a `detach` or a branch whose result is not used
+    leaves part of the model at its random start. The rest trains around it and the loss still
+    falls.
 
     ## How it is measured
     The parameters without any gradient (`.grad` is None, not 0) in all of the first 5 samples. If
-    the set of parameters with a gradient changes from sample to sample the graph is dynamic, and 50
-    samples are asked for. At the end of a run that was too short for that, 3 must do.
+    the set of parameters with a gradient changes from sample to sample the graph is dynamic, and
+    50 samples are asked for. At the end of a run that was too short for that, 3 must do.
 
     ## False alarms
-    LayerDrop, stochastic depth and multi-task batches give each parameter a gradient sometimes. With
-    several optimizers nothing is judged before each one's step was sampled. Parameters with "expert"
-    in their name may idle for long: that is information only. Frozen parameters are not looked at.
+    LayerDrop, stochastic depth and multi-task batches give each parameter a gradient sometimes.
+    With several optimizers nothing is judged before each one's step was sampled. Parameters with
+    "expert" in their name may idle for long: that is information only. Frozen parameters are not
+    looked at.
 
     ## What to do
     Follow the data from the first named parameter to the loss and look for `.numpy()`, `.item()`,

@@ -17,20 +17,21 @@ class GradientsNotCleared(Check):
 
     ## Why it matters
     `backward` adds to `.grad`. Without clearing, each step moves along the sum of all batches so
-    far: the norm ramps up, old batches outvote the present one, and the run overshoots or diverges.
+    far: the norm ramps up, old batches outvote the present one, and the run overshoots or
+    diverges.
 
     ## How it is measured
-    The guard marks a step whose gradients still held those of the step before. Two such steps in a
-    row are reported, once, until a step with cleared gradients comes.
+    The guard marks a step whose gradients still held those of the step before. Two such steps in
+    a row are reported, once, until a step with cleared gradients comes.
 
     ## False alarms
-    Gradient accumulation is none: it adds up between two steps of the optimizer, not across one. A
-    single step may carry gradients over (after an exception that was caught, say); two in a row is
-    how the loop is written.
+    Gradient accumulation is none: it adds up between two steps of the optimizer, not across one.
+    A single step may carry gradients over (after an exception that was caught, say); two in a row
+    is how the loop is written.
 
     ## What to do
-    Call `optimizer.zero_grad()` once for each `optimizer.step()`, before the first backward pass or
-    after the step. With several optimizers each one clears its own.
+    Call `optimizer.zero_grad()` once for each `optimizer.step()`, before the first backward pass
+    or after the step. With several optimizers each one clears its own.
 
     ## References
     PyTorch, "What does zero_grad do" and `Optimizer.zero_grad`.

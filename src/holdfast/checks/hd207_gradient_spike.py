@@ -2,12 +2,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
 from holdfast.core.bound import Bound, History
 from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding, Severity
+from holdfast.core.moment import moment_of, record_at
 from holdfast.core.numbers import say
 from holdfast.core.records import StepRecord
+from holdfast.core.window import Window
+
+LOSSES = 10
+"""So many losses after the onset are compared with as many later ones."""
 
 
 class GradientSpike(Check):
@@ -21,14 +28,16 @@ class GradientSpike(Check):
     steps can mend, and fills the optimizer's second moment, which then shrinks updates for long.
 
     ## How it is measured
-    On logarithms: out of bounds is a norm above the median by more than 8 robust standard deviations
-    (median absolute deviation) and by more than a factor of 10. Nothing is judged in the first 20
-    steps. A value out of bounds is never learned, so spikes cannot hide later ones; eight in a row
-    are taken for the run's new level. The live brake enforces the same bound before the step.
+    On logarithms: out of bounds is a norm above the median (that of the last 16 where it is higher) by
+    more than 8 robust standard deviations (median absolute deviation) and by more than a factor of
+    10. Nothing is judged in the first 20 steps. A value out of bounds is never learned, so spikes
+    cannot hide later ones; eight in a row are taken for the run's new level. The live brake
+    enforces the same bound before the step.
 
     ## False alarms
-    A norm that grows steadily widens its own spread and stays in bounds. A spike that passed by
-    itself, with the next steps back at their level, is information only.
+    A norm that climbs over many steps, as a variance that is learned shrinks, takes the level of the
+    last 16 with it and stays in bounds. A spike that was not held back and passed by itself is
+    information only.
 
     ## What to do
     Look at that batch: a corrupt sample, an empty mask, a rare long sequence. If spikes cluster,
@@ -45,8 +54,15 @@ class GradientSpike(Check):
     needs = Needs(signals=("grad_norm",), span=1)
     bound = Bound("grad_norm")
 
+    @dataclass(frozen=True)
+    class Limits:
+        patience: int = 50
+        """A norm that is not back after so many steps has left its level for good."""
+
     def start(self) -> None:
         self.histories: dict[str, History] = {}
+        self.spikes: dict[str, dict[str, Any]] = {}
+        """The spike each norm is in now, where it was not held back."""
 
     def observe(self, record: StepRecord) -> Iterable[Finding]:
         for name, norm in record.family("grad_norm"):
@@ -54,25 +70,77 @@ class GradientSpike(Check):
             # The brake wrote down the limit it enforced: judge by that one, not by a later one.
             enforced = record.values.get(name.replace("grad_norm", "grad_norm_limit"))
             outside = not norm <= enforced if enforced is not None else history.out_of_bounds(norm)
-            limit = history.limit() if enforced is None else enforced
+            limit = history.limit() if outside and enforced is None else enforced
             usual = history.window.median
             history.admit(norm, outside=outside)
-            if outside and math.isfinite(norm):
-                yield self._finding(record, name, norm, usual, limit)
+            if not math.isfinite(norm):
+                continue
+            if outside and (record.held or name not in self.spikes):
+                spike = {
+                    "at": moment_of(record),
+                    "norm": norm,
+                    "usual": usual,
+                    "limit": limit,
+                    "steps": 0,
+                    "first_losses": Window(LOSSES),
+                    "losses": Window(LOSSES),
+                }
+                if record.held:
+                    yield self._finding(name, spike, "the update was held back", held=True)
+                    continue
+                self.spikes[name] = spike
+            if name in self.spikes and not record.held:
+                yield from self._follow(record, name, norm)
+
+    def finish(self) -> Iterable[Finding]:
+        for name, spike in self.spikes.items():
+            yield self._finding(name, spike, "the record ends before it came back", passed=True)
+
+    def _follow(self, record: StepRecord, name: str, norm: float) -> Iterable[Finding]:
+        """Wait for the norm to come back, and say how it ended."""
+        spike = self.spikes[name]
+        if norm <= spike["limit"]:
+            del self.spikes[name]
+            steps = spike["steps"]
+            yield self._finding(
+                name, spike, f"it came back after {steps} step{'s' * (steps > 1)}", passed=True
+            )
+            return
+        spike["steps"] += 1
+        spike["norm"] = max(spike["norm"], norm)
+        window = spike["first_losses"] if spike["steps"] <= LOSSES else spike["losses"]
+        window.push(record.values.get(name.replace("grad_norm", "loss"), math.nan))
+        if spike["steps"] >= self.limits.patience:
+            del self.spikes[name]
+            falls = spike["losses"].median < spike["first_losses"].quantile(0.1)
+            then = " while the loss falls" if falls else ""
+            ending = f"it has not come back in {spike['steps']} steps{then}"
+            yield self._finding(name, spike, ending, passed=falls)
 
     def _finding(
-        self, record: StepRecord, name: str, norm: float, usual: float, limit: float
+        self,
+        name: str,
+        spike: dict[str, Any],
+        ending: str,
+        *,
+        held: bool = False,
+        passed: bool = False,
     ) -> Finding:
-        what = f"{name} is {say(norm)}, {say(norm / usual)} times its usual {say(usual)}"
-        then = "; the update was held back" if record.held else "; the update was applied"
+        norm, usual, limit = spike["norm"], spike["usual"], spike["limit"]
+        applied = "" if held else "the update was applied; "
+        remedies = ["Look at this step's batch: a corrupt sample, an empty mask, a rare length."]
+        if not held and not passed:
+            remedies.append("Go on from a checkpoint before this step, past its batch.")
         return self.find(
-            record,
-            f"{what} (limit {say(limit)}){then}",
+            record_at(spike["at"]),
+            f"{name} is {say(norm)}, {say(norm / usual)} times its usual {say(usual)} "
+            f"(limit {say(limit)}); {applied}{ending}",
             subject=name,
-            severity=Severity.WARNING if record.held else Severity.INFO,
-            remedies=["Look at this step's batch: a corrupt sample, an empty mask, a rare length."],
+            severity=Severity.INFO if passed else Severity.WARNING,
+            remedies=remedies,
             norm=norm,
             median=usual,
             limit=limit,
-            held=record.held,
+            held=held,
+            steps=spike["steps"],
         )

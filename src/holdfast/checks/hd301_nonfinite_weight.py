@@ -17,21 +17,22 @@ class NonfiniteWeight(Check):
     The norm of every weight that was measured, and every weight of a scan or a checkpoint.
 
     ## Why it matters
-    A non-finite weight never becomes finite again by training: each output, loss and gradient that
-    it touches is non-finite from then on. Skipping bad steps then skips all of them, for ever.
+    A non-finite weight never becomes finite again by training: each output, loss and gradient
+    that it touches is non-finite from then on. Skipping bad steps then skips all of them, for
+    ever.
 
     ## How it is measured
-    `isfinite` on the weight's norm, or the count of NaN and Inf elements where the tensor itself was
-    looked at. All bad weights of a step are one finding; repeats are folded.
+    `isfinite` on the weight's norm, or the count of NaN and Inf elements where the tensor itself
+    was looked at. All bad weights of a step are one finding; repeats are folded.
 
     ## False alarms
-    An additive attention mask (0 and -Inf, no NaN) that a checkpoint lists among the weights is left
-    alone.
+    An additive attention mask (0 and -Inf, no NaN) that a checkpoint lists among the weights is
+    left alone.
 
     ## What to do
-    Go back to the last checkpoint whose tensors are all finite. Before going on, find the step that
-    wrote it: the first non-finite gradient or loss, an update far too large, or a bad value in the
-    file the weights were loaded from.
+    Go back to the last checkpoint whose tensors are all finite. Before going on, find the step
+    that wrote it: the first non-finite gradient or loss, an update far too large, or a bad value
+    in the file the weights were loaded from.
 
     ## References
     PyTorch, "Automatic Mixed Precision examples".

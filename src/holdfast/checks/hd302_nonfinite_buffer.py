@@ -20,21 +20,21 @@ class NonfiniteBuffer(Check):
     The norm of every buffer that changes, and every buffer of a scan or a checkpoint.
 
     ## Why it matters
-    Running statistics are written in the forward pass. One bad batch poisons them even if its update
-    is skipped: training looks well, and every evaluation from then on is NaN.
+    Running statistics are written in the forward pass. One bad batch poisons them even if its
+    update is skipped: training looks well, and every evaluation from then on is NaN.
 
     ## How it is measured
-    A NaN is always reported. An infinity is in a running mean or variance, and in a buffer that was
-    finite before in this run. All bad buffers of a step are one finding; repeats are folded.
+    A NaN is always reported. An infinity is in a running mean or variance, and in a buffer that
+    was finite before in this run. All bad buffers of a step are one finding; repeats are folded.
 
     ## False alarms
-    Buffers hold infinities on purpose: attention masks (-Inf), observers that start their minimum at
-    +Inf, a best score so far. Such a buffer is left alone as long as it holds no NaN.
+    Buffers hold infinities on purpose: attention masks (-Inf), observers that start their minimum
+    at +Inf, a best score so far. Such a buffer is left alone as long as it holds no NaN.
 
     ## What to do
-    Put the buffers back from the last good checkpoint, or reset them (`reset_running_stats()`) and let
-    them settle over some batches; then find the batch that wrote them. Guarding the optimizer step is
-    not enough: also keep the buffers of the step before.
+    Put the buffers back from the last good checkpoint, or reset them (`reset_running_stats()`)
+    and let them settle over some batches; then find the batch that wrote them. Guarding the
+    optimizer step is not enough: also keep the buffers of the step before.
 
     ## References
     PyTorch, `torch.nn.BatchNorm2d`, running statistics.
@@ -83,7 +83,7 @@ class NonfiniteBuffer(Check):
 
     def _in_tensor(self, record: TensorRecord) -> Finding:
         nan, inf = int(record.stats.get("nan", 0)), int(record.stats.get("inf", 0))
-        # Infinities alone, in a buffer nobody saw finite, may be meant: told, not counted as a fault.
+        # Infinities alone, in a buffer nobody saw finite, may be meant: told, but as no fault.
         sure = bool(nan) or record.name.endswith(STATISTICS)
         return self.find(
             record,

@@ -12,6 +12,9 @@ from holdfast.core.parameters import LISTED, Parameters, some
 from holdfast.core.records import Column, Header, SetupRecord, StepRecord
 from holdfast.core.trained import trained
 
+TINY = 1e-30
+"""Stands for the norm of a weight that is all 0: any move of it would be seen."""
+
 
 class WeightUnchanged(Check):
     """A trained weight never moves although the optimizer steps and its gradient is not zero.
@@ -25,16 +28,16 @@ class WeightUnchanged(Check):
 
     ## How it is measured
     The update of a weight was exactly 0 in 5 samples, it never moved before in this run or since
-    its resume, its norm did not change between the samples, and its gradient was not 0. At the end
-    of a run of 3 or 4 samples, these must do. That a weight stops later is another matter.
+    its resume, its norm did not change between the samples, and its gradient was not 0. At the
+    end of a run of 3 or 4 samples, these must do. That a weight stops later is another matter.
 
     ## False alarms
     Not counted: steps held back or skipped by a GradScaler; a learning rate that is rising, 0, or
     below a hundredth of its peak; all weights while some group's rate is 0 (it may be theirs);
-    samples in which the others move by less than a millionth, where rounding swallows steps;
-    parameters that are frozen or in no optimizer; gradients of mere rounding noise (below a
-    ten-thousandth of the median one), such as a bias in front of BatchNorm. With several
-    optimizers it is information only: one of them may be waiting on purpose.
+    parameters that are frozen or in no optimizer; weights for which a move as large, for their
+    gradient, as the others make would be less than a millionth of them, so that rounding may
+    swallow it (a bias in front of BatchNorm, SGD with a tiny rate). With several optimizers it is
+    information only: one of them may be waiting on purpose.
 
     ## What to do
     Compare `id(parameter)` in the model and in the optimizer's groups: build the optimizer after
@@ -59,9 +62,9 @@ class WeightUnchanged(Check):
         short_samples: int = 3
         """The same, at the end of a run too short for more."""
         least_ratio: float = 1e-6
-        """Where the others' median ratio is below this, rounding may swallow a step."""
-        noise: float = 1e-4
-        """A gradient below this share of the median gradient is rounding noise."""
+        """An expected update below this share of the weight may be lost to rounding."""
+        least_gradient: float = 1e-5
+        """Where nothing moves at all, a norm below this is taken for a minimum that was reached."""
 
     def start(self) -> None:
         self.trained: list[int] = []
@@ -94,12 +97,13 @@ class WeightUnchanged(Check):
         ratios = record.columns.get("param/update_ratio")
         if ratios is None or record.held or record.values.get("scaler_skipped"):
             return
-        stopped = self._stopped(ratios)
+        self._clear(at for at, ratio in ratios.items() if ratio > 0.0)
         if not self._rate_holds(record):
             return
         self.samples += 1
         self.several = "optimizers" in record.values
         self.last = (record.segment, record.seq, record.step)
+        stopped = [at for at, ratio in ratios.items() if ratio == 0.0 and at not in self.cleared]
         if stopped:
             self._count(record, stopped)
         reached = [at for at, (count, _) in self.still.items() if count >= self.limits.samples]
@@ -112,14 +116,6 @@ class WeightUnchanged(Check):
             never = [at for at, (count, _) in self.still.items() if count == self.samples]
             if never:
                 yield self._finding(never, self.samples)
-
-    def _stopped(self, ratios: Column) -> list[int]:
-        """The weights that did not move now or ever; none when all moves are near rounding."""
-        moving = {at: ratio for at, ratio in ratios.items() if ratio > 0.0}
-        self._clear(moving)
-        if moving and median_low(moving.values()) < self.limits.least_ratio:
-            return []
-        return [at for at, ratio in ratios.items() if ratio == 0.0 and at not in self.cleared]
 
     def _clear(self, positions: Iterable[int]) -> None:
         self.cleared.update(positions)
@@ -135,18 +131,32 @@ class WeightUnchanged(Check):
         return rate > 0 and rate >= self.peak / 100 and not self.group_at_rest
 
     def _count(self, record: StepRecord, stopped: list[int]) -> None:
-        norms = _finite(record.columns.get("param/grad_norm"))
-        noise = self.limits.noise * median_low(norms.values()) if norms else 0.0
         weights = _finite(record.columns.get("param/weight_norm"))
         chosen = set(self.trained or stopped)
+        expected = self._expected(record, weights)
         for position in stopped:
-            if position not in chosen or norms.get(position, 0.0) <= noise:
+            if position not in chosen or expected.get(position, 0.0) < self.limits.least_ratio:
                 continue
             count, norm = self.still.get(position, (0, None))
             if count and norm != weights.get(position):
                 self._clear([position])  # it moved between the samples
             else:
                 self.still[position] = (count + 1, weights.get(position))
+
+    def _expected(self, record: StepRecord, weights: dict[int, float]) -> dict[int, float]:
+        """Position → update ratio, if all moved as far for their gradient as the median one."""
+        norms = {
+            at: norm for at, norm in _finite(record.columns.get("param/grad_norm")).items() if norm
+        }
+        moves = [
+            ratio * weights.get(at, 1.0) / norms[at]
+            for at, ratio in _finite(record.columns["param/update_ratio"]).items()
+            if ratio and at in norms
+        ]
+        if not moves:
+            return {at: 1.0 for at, norm in norms.items() if norm > self.limits.least_gradient}
+        reach = median_low(moves)
+        return {at: reach * norm / (weights.get(at, 1.0) or TINY) for at, norm in norms.items()}
 
     def _finding(self, positions: list[int], samples: int) -> Finding:
         names = [self.context.name("param", position) for position in sorted(positions)]

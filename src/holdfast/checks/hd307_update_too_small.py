@@ -20,29 +20,30 @@ class UpdateTooSmall(Check):
     The norm of the update against the norm of the weight, over all trained weights.
 
     ## Why it matters
-    Healthy runs move a weight by about a thousandth of itself a step. At a ten-millionth, a hundred
-    thousand steps in the same direction change it by one per cent: the run costs its full price and
-    learns nothing.
+    Healthy runs move a weight by about a thousandth of itself a step. At a ten-millionth, a
+    hundred thousand steps in the same direction change it by one per cent: the run costs its full
+    price and learns nothing.
 
     ## How it is measured
-    The median ratio over the weights of a sample, biases and norm layers left out. It is reported when
-    it stayed below 1e-7 in 20 samples in a row and was never above it before in this run, while the
-    learning rate was neither rising (warm-up) nor below a tenth of its own peak (decay).
+    The median ratio over the weights of a sample, biases and norm layers left out. It is reported
+    when it stayed below 1e-7 in 20 samples in a row and was never above it before in this run,
+    while the learning rate was neither rising (warm-up) nor below a tenth of its own peak
+    (decay).
 
     ## False alarms
-    A run that has converged makes small updates too, but it moved before; started anew from there,
-    its gradients are below a thousandth of the weights, and that is information only. Warm-up, the
-    end of a decay, steps held back and steps a GradScaler skipped are not counted. A ratio of
-    exactly 0 is another matter (a weight that does not move at all) and is left out.
+    A run that has converged makes small updates too, but it moved before; started anew from
+    there, its gradients are below a thousandth of the weights, and that is information only.
+    Warm-up, the end of a decay, steps held back and steps a GradScaler skipped are not counted. A
+    ratio of exactly 0 is another matter (a weight that does not move at all) and is left out.
 
     ## What to do
     Look for what divides the step: a learning rate with too many zeros, clipping before
-    `scaler.unscale_` (the limit is then divided by the scale), a loss scaled down twice. Then raise
-    the rate.
+    `scaler.unscale_` (the limit is then divided by the scale), a loss scaled down twice. Then
+    raise the rate.
 
     ## References
-    Bottou's rule of thumb of a ratio near 1e-3; SageMaker Debugger warns below 1e-8, DeepDiagnosis below
-    1e-5.
+    Bottou's rule of thumb of a ratio near 1e-3; SageMaker Debugger warns below 1e-8,
+    DeepDiagnosis below 1e-5.
     """
 
     code = "HD307"

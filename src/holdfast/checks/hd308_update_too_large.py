@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import median_low
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding, Severity, Where
@@ -10,6 +11,9 @@ from holdfast.core.numbers import say
 from holdfast.core.parameters import LISTED, Parameters, some
 from holdfast.core.records import SetupRecord, StepRecord
 from holdfast.core.trained import trained_weights
+
+AFTERWARDS = 3
+"""So many losses after a large update tell whether it did harm."""
 
 
 class UpdateTooLarge(Check):
@@ -19,91 +23,135 @@ class UpdateTooLarge(Check):
     The norm of the update against the norm of the weight, for every trained weight.
 
     ## Why it matters
-    A step of a third of the weight or more overwrites what was learned. Step after step, the weight
-    is thrown about instead of trained; the loss jumps, stalls, or ends in NaN.
+    A step of a third of the weight or more overwrites what was learned. Step after step, the
+    weight is thrown about instead of trained; the loss jumps, stalls, or ends in NaN.
 
     ## How it is measured
-    A weight counts when its ratio was above 0.3 in 5 samples in a row; biases, norm layers and
-    scalars are left out. All such weights are one finding: an error when they are at least half of
-    the model's weights, a warning otherwise.
+    Biases, norm layers and scalars are left out. Either a weight's ratio was above 0.3 in 5
+    samples in a row: a warning, and an error when it is so for half of the weights and their
+    median ratio is above 1. Or one update was larger than the weight for half of the weights, and
+    the median of the three losses after it was more than 3 times the loss before: an error.
 
     ## False alarms
-    A weight that starts at 0 (LoRA's B, a zero-initialised head) or very small has a ratio of about
-    1/t at step t by itself, 3/t under a warm-up. So t steps into the run the limit is 10/t, until
-    that falls to 0.3. Steps held back and steps a GradScaler skipped are not counted.
+    A weight that starts at 0 (LoRA's B, a zero-initialised head) or very small has a ratio of
+    about 1/t at step t by itself, 3/t under a warm-up. So t steps into the run the first limit is
+    10/t, until that falls to 0.3, and a single large update without harm is not reported. Steps
+    held back and steps a GradScaler skipped are not counted.
 
     ## What to do
-    Lower the learning rate (of that parameter group) by factors of 3 to 10 until the ratio is near
-    1e-3 to 1e-2, and warm it up. Clipping the gradient changes nothing under Adam, which divides
-    the gradient's size out again.
+    Lower the learning rate (of that parameter group) by factors of 3 to 10 until the ratio is
+    near 1e-3 to 1e-2, and warm it up. Clipping the gradient changes nothing under Adam, which
+    divides the gradient's size out again.
 
     ## References
-    Bottou's rule of thumb of a ratio near 1e-3; TheDeepChecker warns above 0.1, SageMaker Debugger
-    above 10.
+    Bottou's rule of thumb of a ratio near 1e-3; TheDeepChecker warns above 0.1, SageMaker
+    Debugger above 10.
     """
 
     code = "HD308"
     name = "update-too-large"
     severity = Severity.ERROR
     summary = "update/weight ratio destroys the weight"
-    needs = Needs(signals=("param/update_ratio",), kinds=(StepRecord, SetupRecord))
+    needs = Needs(signals=("param/update_ratio", "loss"), kinds=(StepRecord, SetupRecord), span=1)
 
     @dataclass(frozen=True)
     class Limits:
         ratio: float = 0.3
-        """Update ÷ weight above this destroys the weight."""
+        """Update ÷ weight above this, sample after sample, throws the weight about."""
         samples: int = 5
         """So many samples of the weight in a row."""
         fresh: float = 10.0
         """t steps into the run the limit is this ÷ t, where that is more."""
+        loss_rise: float = 3.0
+        """The loss must rise by this factor after one update larger than the weights."""
 
     def start(self) -> None:
         self.weights: dict[int, int] = {}
         self.origin: int | None = None
         self.in_a_row: dict[int, int] = {}
+        self.jump: dict[int, float] = {}
+        """Position → ratio of one update larger than the weights, until its harm is known."""
+        self.loss_before = 0.0
+        self.losses_after: list[float] = []
 
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
         if isinstance(record, SetupRecord):
             parameters = Parameters.of(record)
             if parameters is not None:
-                self.weights = trained_weights(parameters)
-                self.origin = None
-                self.in_a_row.clear()
+                self.start()
+                self.weights = {at: n for at, n in trained_weights(parameters).items() if n > 1}
             return
+        if self.jump and not record.held and "loss" in record.values:
+            yield from self._look_after(record)
         column = record.columns.get("param/update_ratio")
         if column is None or record.held or record.values.get("scaler_skipped"):
             return
         if self.origin is None:
             self.origin = record.step
-        limit = max(self.limits.ratio, self.limits.fresh / max(record.step - self.origin, 1))
-        ratios = {}
-        newly = False
-        for position, ratio in column.items():
-            if ratio <= limit:
-                self.in_a_row.pop(position, None)
-            elif math.isfinite(ratio) and self.weights.get(position, 1) > 1:
-                self.in_a_row[position] = count = self.in_a_row.get(position, 0) + 1
-                if count >= self.limits.samples:
-                    ratios[position] = ratio
-                    newly = newly or count == self.limits.samples
-        if newly:
-            yield self._finding(record, ratios)
+        least = max(self.limits.ratio, self.limits.fresh / max(record.step - self.origin, 1))
+        large = {
+            at: ratio
+            for at, ratio in column.items()
+            if ratio > self.limits.ratio and at in self.weights and math.isfinite(ratio)
+        }
+        if self.in_a_row or large:
+            sample = {at for at, ratio in column.items() if ratio <= least}
+            self.in_a_row = {at: n for at, n in self.in_a_row.items() if at not in sample}
+            self._remember_jump(record, large)
+            yield from self._count(record, {at: r for at, r in large.items() if r > least})
 
-    def _finding(self, record: StepRecord, ratios: dict[int, float]) -> Finding:
+    def _count(self, record: StepRecord, large: dict[int, float]) -> Iterable[Finding]:
+        for position in large:
+            self.in_a_row[position] = self.in_a_row.get(position, 0) + 1
+        reached = [self.in_a_row[position] for position in large]
+        if self.limits.samples not in reached:
+            return
+        ratios = {at: r for at, r in large.items() if self.in_a_row[at] >= self.limits.samples}
+        most = 2 * len(ratios) >= len(self.weights) and median_low(ratios.values()) > 1
+        yield self._finding(
+            record,
+            ratios,
+            f"are moved by more than {say(self.limits.ratio)} of themselves in each of "
+            f"{self.limits.samples} samples",
+            Severity.ERROR if most else Severity.WARNING,
+        )
+
+    def _remember_jump(self, record: StepRecord, large: dict[int, float]) -> None:
+        jump = {at: ratio for at, ratio in large.items() if ratio > 1}
+        loss = record.values.get("loss", math.nan)
+        if not self.jump and jump and 2 * len(jump) >= len(self.weights) and 0 < loss < math.inf:
+            self.jump, self.loss_before, self.losses_after = jump, loss, []
+
+    def _look_after(self, record: StepRecord) -> Iterable[Finding]:
+        loss = record.values["loss"]
+        self.losses_after.append(math.inf if math.isnan(loss) else loss)
+        if len(self.losses_after) < AFTERWARDS:
+            return
+        after, jump = median_low(self.losses_after), self.jump
+        self.jump = {}
+        if after > self.limits.loss_rise * self.loss_before:
+            yield self._finding(
+                record,
+                jump,
+                f"were moved by more than themselves in one update, and the loss went from "
+                f"{say(self.loss_before)} to {say(after)}",
+                Severity.ERROR,
+            )
+
+    def _finding(
+        self, record: StepRecord, ratios: dict[int, float], what: str, severity: Severity
+    ) -> Finding:
         names = [self.context.name("param", position) for position in ratios]
         worst = max(ratios, key=lambda position: ratios[position])
-        most = 2 * len(ratios) >= len(self.weights)
         return self.find(
             record,
-            f"{len(ratios)} of {len(self.weights)} weights are moved by more than "
-            f"{say(self.limits.ratio)} of themselves in each of {self.limits.samples} samples, "
-            f"{self.context.name('param', worst)} by {say(ratios[worst])}: {some(names)}",
-            severity=Severity.ERROR if most else Severity.WARNING,
-            where=Where(module=names[0], rank=record.rank or None),
+            f"{len(names)} of {len(self.weights)} weights {what}; {some(names)}, "
+            f"{self.context.name('param', worst)} by {say(ratios[worst])} of itself",
+            severity=severity,
+            where=Where(module=self.context.name("param", worst), rank=record.rank or None),
             remedies=[
-                "Lower the learning rate"
-                + ("" if most else " of their parameter group")
-                + " by factors of 3 to 10 until the ratio is near 1e-2 or below, and warm it up.",
+                "Lower the learning rate (of their parameter group) by factors of 3 to 10 until "
+                "the ratio is near 1e-2 or below, and warm it up.",
             ],
             tensors=names[:LISTED],
             tensor_count=len(names),

@@ -13,8 +13,8 @@ from holdfast.core.parameters import LISTED, Parameters
 from holdfast.core.records import SetupRecord, StepRecord
 from holdfast.core.trained import trained_weights
 
-SMALLEST_NORMAL = 2.0**-14
-"""Below this float16 loses digits; below 2**-25 it rounds to 0."""
+NEAR_THE_END = 2.0**-18
+"""64 times the smallest float16; a gradient half of which is lost leaves elements below this."""
 HALF = frozenset({"float16", "half", "fp16"})
 
 
@@ -26,22 +26,23 @@ class Fp16Underflow(Check):
     GradScaler.
 
     ## Why it matters
-    float16 ends at 6e-8. Gradients of deep layers are often smaller; they become 0, so the weights
-    behind them stop learning while the loss looks ordinary.
+    float16 ends at 6e-8. Gradients of deep layers are often smaller; they become 0, so the
+    weights behind them stop learning while the loss looks ordinary.
 
     ## How it is measured
     A weight's gradient has underflowed when more than half of its elements are exactly 0 and the
-    others are, root mean square, below 6e-5, where float16 begins to lose digits. More than half
-    of the trained weights, in 3 samples in a row; biases and norm layers are left out.
+    others are, root mean square, below 4e-6, a few dozen times the smallest float16. More than
+    half of the trained weights, in 3 samples in a row; biases and norm layers are left out.
 
     ## False alarms
     Embeddings, dead ReLU rows, LoRA's A and batches of one sample have many zeros too, but their
-    other elements keep an ordinary size. Without the facts about precision, in bfloat16, in float32
-    and with a GradScaler nothing is judged. Gradients that are all exactly 0 are no sign by themselves.
+    other elements keep an ordinary size. Without the facts about precision, in bfloat16, in
+    float32 and with a GradScaler nothing is judged. Gradients that are all exactly 0 count only
+    beside some on their way to it, or if all are 0 although the loss is not.
 
     ## What to do
-    Use `torch.amp.GradScaler` with float16, or autocast to bfloat16, which has float32's range and
-    needs no scaler. Keep the weights in float32 either way.
+    Use `torch.amp.GradScaler` with float16, or autocast to bfloat16, which has float32's range
+    and needs no scaler. Keep the weights in float32 either way.
 
     ## References
     Micikevicius et al., "Mixed Precision Training", section 3.2.
@@ -75,12 +76,15 @@ class Fp16Underflow(Check):
         if not self.unscaled_half or shares is None or norms is None or record.held:
             return
         share_of = {at: share for at, share in shares.items() if at in self.elements}
-        sizes = self._underflowed(share_of, dict(norms.items()))
-        # All-zero gradients count only beside some that are caught on their way to 0.
-        fading = any(share_of[at] < 1.0 for at in sizes)
-        self.in_a_row = self.in_a_row + 1 if fading and 2 * len(sizes) > len(share_of) else 0
+        sizes = self._sizes(share_of, dict(norms.items()))
+        lost = [at for at in sizes if share_of[at] > self.limits.zero_share]
+        # A gradient that is all 0 may have many causes: beside it some must be on their way to 0,
+        # or all must be 0 although there is a loss.
+        nothing_left = len(lost) == len(share_of) and bool(record.values.get("loss"))
+        fading = nothing_left or any(sizes.values())
+        self.in_a_row = self.in_a_row + 1 if fading and 2 * len(lost) > len(share_of) else 0
         if self.in_a_row == self.limits.samples:
-            yield self._finding(record, share_of, sizes)
+            yield self._finding(record, share_of, {at: sizes[at] for at in lost})
 
     def _learn(self, record: SetupRecord) -> None:
         parameters = Parameters.of(record)
@@ -91,18 +95,14 @@ class Fp16Underflow(Check):
                 "scaler", True
             )
 
-    def _underflowed(
-        self, shares: Mapping[int, float], norms: Mapping[int, float]
-    ) -> dict[int, float]:
-        """Position → size of the elements that are not 0, where most of them are."""
+    def _sizes(self, shares: Mapping[int, float], norms: Mapping[int, float]) -> dict[int, float]:
+        """Position → size of the elements that are not 0, where float16 hardly holds it."""
         found = {}
         for position, share in shares.items():
-            norm = norms.get(position, math.nan)
-            if share > self.limits.zero_share and math.isfinite(norm):
-                left = self.elements[position] * (1.0 - share)
-                size = norm / math.sqrt(left) if left > 0 else 0.0
-                if size < SMALLEST_NORMAL:
-                    found[position] = size
+            left = self.elements[position] * (1.0 - share)
+            size = norms.get(position, math.nan) / math.sqrt(left) if left > 0 else 0.0
+            if size < NEAR_THE_END:
+                found[position] = size
         return found
 
     def _finding(
@@ -113,9 +113,9 @@ class Fp16Underflow(Check):
         size = max(sizes.values())
         return self.find(
             record,
-            f"{len(sizes)} of {len(shares)} weights' gradients underflow in float16: {share:.0%} of "
-            f"their elements are exactly 0 and the others are {say(size)} at most in size; no "
-            "GradScaler is in use",
+            f"the gradients of {len(sizes)} of {len(shares)} weights underflow in float16: "
+            f"{share:.0%} of their elements are exactly 0, the others are {say(size)} in size at "
+            "most, and no GradScaler is in use",
             where=Where(module=names[0], rank=record.rank or None),
             remedies=[
                 "Scale the loss: torch.amp.GradScaler around backward, step and clipping.",

@@ -10,7 +10,8 @@ from holdfast.core.numbers import say
 from holdfast.core.records import Header, StepRecord
 from holdfast.core.signals import Signal
 
-SIGNALS = ("scaler_skipped", "skipped")
+SIGNAL = "scaler_skipped"
+ONE_STEP = Signal()
 
 
 class SilentSkips(Check):
@@ -46,7 +47,7 @@ class SilentSkips(Check):
     code = "HD414"
     name = "silent-skips"
     summary = "optimizer steps are being skipped and nobody is told"
-    needs = Needs(any_of=SIGNALS)
+    needs = Needs(signals=(SIGNAL,))
 
     @dataclass(frozen=True)
     class Limits:
@@ -84,19 +85,15 @@ class SilentSkips(Check):
 
     def _count(self, record: StepRecord) -> tuple[int, float]:
         """(steps this record speaks of, how many of them were skipped)."""
-        if record.held:
+        signal = self.context.header.signals.get(SIGNAL, ONE_STEP)
+        values = [value for _, value in record.family(SIGNAL)]
+        if not values:  # a scaler that did not skip writes nothing; nor does the guard's own hold
+            return (0 if record.held or signal.span * signal.every > 1 else 1), 0
+        value = max(values)  # of several optimizers, the one that was skipped most
+        if not math.isfinite(value):
             return 0, 0
-        described = self.context.header.signals
-        for name in SIGNALS:
-            signal = described.get(name)
-            value = record.values.get(name)
-            if value is not None and math.isfinite(value):
-                signal = signal or Signal()
-                skipped = value * signal.span if signal.fold == "mean" else value
-                return signal.span, min(max(skipped, 0), signal.span)
-            if signal is not None and signal.span == signal.every == 1:
-                return 1, 0  # written only at the steps that were skipped
-        return 0, 0
+        skipped = value * signal.span if signal.fold == "mean" else value
+        return signal.span, min(max(skipped, 0), signal.span)
 
     def _judge(self, record: StepRecord, recent: int) -> Iterable[Finding]:
         limits = self.limits

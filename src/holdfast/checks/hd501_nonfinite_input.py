@@ -1,13 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding, Severity, Where
 from holdfast.core.masks import looks_like_mask
 from holdfast.core.parameters import LISTED, some
 from holdfast.core.records import TensorRecord
+
+MENTIONED = 5
+"""Samples or features in the sentence; the evidence lists more."""
 
 
 class NonfiniteInput(Check):
@@ -48,14 +50,15 @@ class NonfiniteInput(Check):
         if record.role != "input" or not record.nonfinite or looks_like_mask(record):
             return
         nan, inf = (int(record.stats.get(kind, 0)) for kind in ("nan", "inf"))
-        rows, features = (list(record.facts.get(kind) or ()) for kind in ("rows", "features"))
-        sample = rows[0] if rows and isinstance(rows[0], int) else None
+        facts = record.facts
+        rows, features = (list(facts.get(kind) or ()) for kind in ("rows", "features"))
         yield self.find(
             record,
             f"input {record.name} holds {nan} NaN and {inf} Inf"
-            f"{_said('in sample', rows)}{_said('at feature', features)}",
+            + _said("in sample", rows, facts.get("bad_rows"))
+            + _said("at feature", features, facts.get("bad_features")),
             subject=record.name,
-            where=Where(sample=sample, rank=record.rank or None),
+            where=Where(sample=rows[0] if rows else None, rank=record.rank or None),
             remedies=[
                 "Look at these samples in the data set and mend or drop them: a missing value, a "
                 "division by a zero standard deviation, a logarithm of 0.",
@@ -64,10 +67,15 @@ class NonfiniteInput(Check):
             nan=nan,
             inf=inf,
             rows=rows[:LISTED],
+            bad_rows=facts.get("bad_rows", len(rows)),
             features=features[:LISTED],
         )
 
 
-def _said(place: str, items: list[Any]) -> str:
-    plural = "s" if len(items) > 1 else ""
-    return f", {place}{plural} {some(items, 5)}" if items else ""
+def _said(place: str, items: Sequence[int], count: int | None) -> str:
+    """`, in samples 3, 17 and 5 more`: the source may have listed only the first of them."""
+    if not items:
+        return ""
+    more = max((count or 0) - len(items), 0)
+    plural = "s" if len(items) + more > 1 else ""
+    return f", {place}{plural} {some([*items, *[None] * more], MENTIONED)}"

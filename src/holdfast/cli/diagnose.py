@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli import options
+from holdfast.cli.exits import tell
+from holdfast.cli.waiting import waiting
 from holdfast.config import Settings
 from holdfast.errors import UnreadableInput
-from holdfast.sinks.plain import clean
 
 if TYPE_CHECKING:
     from holdfast.report import Report
@@ -53,7 +54,7 @@ def command(
     settings = options.settings_from(config, select=select, ignore=ignore, fail_on=fail_on)
     read, unread = _read(paths, settings)
     for error in unread:
-        click.echo(f"holdfast: {clean(error)}", err=True)
+        tell(str(error))
     if read:
         _write(read, form, alone=len(paths) == 1, verbose=verbose)
     if unread:
@@ -69,7 +70,8 @@ def _read(paths: Sequence[Path], settings: Settings) -> tuple[Read, list[Unreada
     unread: list[UnreadableInput] = []
     for path in paths:
         try:
-            read.append((path, diagnose(path, settings=settings)))
+            with waiting(f"reading {path}"):
+                read.append((path, diagnose(path, settings=settings)))
         except UnreadableInput as error:
             unread.append(error)
     return read, unread

@@ -41,23 +41,23 @@ def ending(work: Callable[[], Any]) -> int:
         _mute()
         return READER_GONE
     except (click.Abort, KeyboardInterrupt):
-        _tell("interrupted")
+        tell("interrupted")
         return INTERRUPTED
     except click.ClickException as error:
-        _tell(_usage(error))
+        tell(_usage(error))
         return USAGE
     except InternalError as error:
         return _internal(error, str(error))
     except HoldfastError as error:
         _trace()
-        _tell(str(error))
+        tell(str(error))
         return error.exit_code
     except Exception as error:
         return _internal(error, f"{type(error).__name__}: {error}")
 
 
 def _internal(error: Exception, said: str) -> int:
-    _tell(
+    tell(
         f"internal error: {said or type(error).__name__}. Please report it with the output of "
         "`holdfast env`; HOLDFAST_DEBUG=1 shows the traceback"
     )
@@ -73,7 +73,8 @@ def _usage(error: click.ClickException) -> str:
     return f"{message[:1].lower()}{message[1:]}; see `{context.command_path} --help`"
 
 
-def _tell(message: str) -> None:
+def tell(message: str) -> None:
+    """One line to the person, beside the output."""
     with contextlib.suppress(OSError):  # nobody may be listening; the exit code still says it
         print(f"holdfast: {' '.join(clean(message).split())}", file=sys.stderr, flush=True)
 

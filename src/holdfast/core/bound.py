@@ -37,6 +37,8 @@ class Bound:
     """So many values must have been seen before anything but non-finite is out of bounds."""
     patience: int = 8
     """So many values out of bounds in a row are no spike but the new level: learn it."""
+    recent: int = 16
+    """Where the median of the last so many is above the window's it is the level: a climb is no spike."""
 
 
 def as_float32(value: float) -> float:
@@ -60,7 +62,7 @@ class History:
         self._limit: float | None = LARGEST
 
     def limit(self) -> float:
-        """The largest value that is in bounds now (a float32; `LARGEST` during the grace period)."""
+        """The largest value in bounds now (a float32; `LARGEST` during the grace period)."""
         if self._limit is None:
             self._limit = self._compute_limit()
         return self._limit
@@ -94,8 +96,9 @@ class History:
 
     def _compute_limit(self) -> float:
         reach = max(self.bound.sigmas * self.window.sigma(log=True), math.log(self.bound.min_ratio))
+        level = max(self.window.median, self.window.median_of_last(self.bound.recent))
         # exp of a very wide spread overflows; then nothing finite is out of bounds.
-        exponent = math.log(self.window.median) + reach
+        exponent = math.log(level) + reach
         return max(as_float32(math.exp(exponent)), SMALLEST) if exponent < 88.7 else LARGEST
 
     def to_state(self) -> Any:

@@ -1,7 +1,8 @@
 """Records as JSON and back: the one place that knows the shape of a run directory's lines.
 
-A step is `{"seg", "seq", "step", "v": {…}, "c": {…}}`; a column is a list, or `{"i": […], "v": […]}` when
-it covers some positions only. Everything else says its `kind`. Keys at their default are left out.
+A step is `{"seg", "seq", "step", "v": {…}, "c": {…}}`; a column is a list, or
+`{"i": […], "v": […]}` if it covers some positions only. Everything else says its `kind`.
+Keys at their default are left out.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from holdfast.core.records import (
 from holdfast.core.signals import Signal
 
 SCHEMA = 1
+NO_RECORD = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What reading a line raises (`json.loads`, then `from_json`) when it holds no record."""
 
 
 def to_json(record: Record) -> dict[str, Any]:
@@ -48,7 +51,7 @@ def to_json(record: Record) -> dict[str, Any]:
 
 
 def from_json(line: Mapping[str, Any], *, rank: int = 0) -> Record:
-    """The record of a line. Raises ValueError, KeyError or TypeError when it is not one."""
+    """The record of a line. Raises one of `NO_RECORD` when it is not one."""
     kind = line.get("kind", "step")
     try:
         read = _READERS[kind]

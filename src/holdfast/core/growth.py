@@ -20,11 +20,12 @@ BLOCKS = 8
 """The record is judged by the medians of so many blocks: one odd value makes no trend."""
 LEAST = 3 * BLOCKS
 """Fewer points than this say nothing."""
+EVERY = 4
+"""A look at the whole series costs some 100 µs, so it is taken at every fourth point."""
 SLACK = 0.4
 """Every block must add at least this share of the mean rise: a rise in one jump is no trend."""
 UNDIMINISHED = 0.85
 """The later blocks must add this share of what the earlier ones did; else it levels off."""
-
 BLUR = 0.2
 """The medians must be known to this share of the mean rise; else noise decides, so wait."""
 
@@ -131,8 +132,10 @@ class GrowthWatch:
         if step - self.first < rule.grace or not self.series.push(step, value):
             return None
         points = self.series.points
+        if self.told is not None or len(points) % EVERY:
+            return None
         # Most runs are flat: they are told from growth without looking at the whole series.
-        if self.told is not None or value < rule.ratio * min(level for _, level in points[:3]):
+        if value < rule.ratio * min(level for _, level in points[:3]):
             return None
         growth = steady_growth(points, rule)
         if growth is not None:

@@ -7,7 +7,8 @@
     EventRecord   something that happened (an action of the guard, a new segment, a note)
 
 Order is `(segment, seq)`: a run that is resumed or rolled back repeats its steps, so `step` is
-a label for people and never an order. `seq` counts every record of a rank, so two records never tie.
+a label for people and never an order. `seq` counts the records of a rank; only a header may bear
+the number of the record it precedes.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class TensorRecord:
     dtype: str = ""
     shape: tuple[int, ...] = ()
     stats: Mapping[str, float] = field(default_factory=dict)
-    """`nan`, `inf`, `zero` counts, `min`, `max`, `norm` of the finite part; absent: not measured."""
+    """Counts `nan`, `inf`, `zero`; of the finite part `min`, `max`, `norm`. Absent: not measured."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Anything else worth naming: bad rows, the file it came from."""
     rank: int = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import deque
+from itertools import islice
 from typing import Any
 
 from holdfast.core.state import remember
@@ -71,6 +72,11 @@ class Window:
     def median(self) -> float:
         """The lower median: always a value that really occurred. NaN when empty."""
         return self._sorted[(len(self._sorted) - 1) // 2] if self._sorted else math.nan
+
+    def median_of_last(self, count: int) -> float:
+        """The lower median of the last `count` values. NaN when empty."""
+        last = sorted(islice(reversed(self._recent), count))
+        return last[(len(last) - 1) // 2] if last else math.nan
 
     def quantile(self, share: float) -> float:
         """The value that `share` of the window lies at or below. NaN when empty."""

@@ -1,4 +1,4 @@
-"""The demo: a small model learns to spell, a fault is planted, the guard holds, and all of it is measured.
+"""The demo: a small model learns to spell, a batch goes bad, the guard holds, all is measured.
 
 `story.py` runs it and proves each claim; `teller.py` tells it on the terminal; the rest is a
 training such as anybody might write.

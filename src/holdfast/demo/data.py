@@ -27,7 +27,7 @@ class Batch:
 class Alice:
     """The text as a stream of batches: the same seed gives the same batches, every time."""
 
-    def __init__(self, batches: int, *, batch_size: int = 16, seed: int = 0) -> None:
+    def __init__(self, batches: int, *, batch_size: int = 12, seed: int = 0) -> None:
         text = files("holdfast.demo").joinpath("alice.txt").read_text(encoding="utf-8")
         self.alphabet = sorted(set(text))
         ids = {character: number for number, character in enumerate(self.alphabet, start=1)}
@@ -40,7 +40,7 @@ class Alice:
         return self._batches
 
     def __iter__(self) -> Iterator[Batch]:
-        return (self.batch(number) for number in range(1, self._batches + 1))
+        return (self.batch(number) for number in range(self._batches))
 
     def batch(self, number: int) -> Batch:
         """One batch: samples of different lengths, filled up with padding."""

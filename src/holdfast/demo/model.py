@@ -12,12 +12,17 @@ from holdfast.demo.data import LENGTH, PAD, Batch
 class Speller(nn.Module):
     """Guesses the next character from those before it."""
 
-    def __init__(self, characters: int, *, width: int = 64, layers: int = 4) -> None:
+    def __init__(self, characters: int, *, width: int = 80, layers: int = 2) -> None:
         super().__init__()
         self.characters = nn.Embedding(characters + 1, width)
         self.positions = nn.Embedding(LENGTH, width)
         layer = nn.TransformerEncoderLayer(
-            width, nhead=4, dim_feedforward=4 * width, dropout=0.0, batch_first=True, norm_first=True
+            width,
+            nhead=4,
+            dim_feedforward=4 * width,
+            dropout=0.0,
+            batch_first=True,
+            norm_first=True,
         )
         self.blocks = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.norm = nn.LayerNorm(width)
@@ -33,7 +38,7 @@ class Speller(nn.Module):
 
 
 def loss_of(model: nn.Module, batch: Batch) -> torch.Tensor:
-    """The mean over the characters of a sample, then over the samples, so that each counts alike."""
+    """The mean over a sample's characters, then over the samples, so that each counts alike."""
     logits = model(batch.text)
     per_character = F.cross_entropy(logits.transpose(1, 2), batch.target, reduction="none")
     real = (batch.target != PAD).float()

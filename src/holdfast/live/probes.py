@@ -21,53 +21,86 @@ class Norms:
     """The norm of all of them as one vector, 0-dimensional."""
 
 
-def measure(gradients: Sequence[Tensor], *, each: Sequence[Tensor] | None = None) -> Norms:
+class Plan:
+    """What is known of a list of gradients before looking at them: are they all of one kind?
+
+    Looking at layout, device and dtype of hundreds of tensors costs the host more than the norms
+    themselves, and the answer is the same at every step.
+    """
+
+    def __init__(self) -> None:
+        self._key: tuple[int, ...] = ()
+        self.uniform = False
+
+    def update(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+        """Look again if these are other parameters than last time."""
+        key = tuple(map(id, parameters))
+        if key != self._key:
+            self._key = key
+            self.uniform = all(
+                gradient.layout is torch.strided
+                and gradient.device == gradients[0].device
+                and gradient.dtype == gradients[0].dtype
+                for gradient in gradients
+            )
+
+    def surprise(self) -> None:
+        """They were not what they used to be."""
+        self._key, self.uniform = (), False
+
+
+def measure(
+    gradients: list[Tensor], *, uniform: bool = False, each: Sequence[Tensor] | None = None
+) -> Norms:
     """The norms of gradients; `each` when somebody has the single norms already.
 
     For ordinary float32 gradients these are the operations of `clip_grad_norm_`, so that clipping by
     `max_norm=` gives the same bits. Half-precision gradients are summed in float32: their own norm
     would overflow or round away.
     """
-    norms = list(each) if each is not None else _single_norms(gradients)
-    device = norms[0].device
-    if any(norm.device != device or norm.dtype != norms[0].dtype for norm in norms[1:]):
-        norms = [norm.to(device=device, dtype=torch.float32) for norm in norms]
+    if each is not None:
+        norms = list(each)
+    elif uniform:
+        norms = _foreach_norm(gradients)
+    else:
+        norms = by_one(_single_norms(gradients))
     stacked = torch.stack(norms)
     return Norms(stacked, torch.linalg.vector_norm(stacked, 2.0))
 
 
-def _single_norms(gradients: Sequence[Tensor]) -> list[Tensor]:
-    if all(gradient.layout is torch.strided for gradient in gradients):
-        return _dense_norms(gradients)
-    return [_dense_norms([_values(gradient)])[0] for gradient in gradients]
+def by_one(norms: list[Tensor]) -> list[Tensor]:
+    """All on one device and of one dtype."""
+    device, dtype = norms[0].device, norms[0].dtype
+    if all(norm.device == device and norm.dtype == dtype for norm in norms):
+        return norms
+    return [norm.to(device=device, dtype=torch.float32) for norm in norms]
 
 
-def _dense_norms(gradients: Sequence[Tensor]) -> list[Tensor]:
+def _single_norms(gradients: list[Tensor]) -> list[Tensor]:
+    values = [_values(gradient) for gradient in gradients]
     by_kind: dict[tuple[torch.device, torch.dtype], list[int]] = {}
-    for position, gradient in enumerate(gradients):
+    for position, gradient in enumerate(values):
         by_kind.setdefault((gradient.device, gradient.dtype), []).append(position)
-    if len(by_kind) == 1:
-        return _foreach_norm(gradients)
-    norms: list[Tensor] = [gradients[0]] * len(gradients)
+    norms: list[Tensor] = list(values)
     for positions in by_kind.values():
-        for position, norm in zip(
-            positions, _foreach_norm([gradients[at] for at in positions]), strict=True
-        ):
+        found = _foreach_norm([values[at] for at in positions])
+        for position, norm in zip(positions, found, strict=True):
             norms[position] = norm
     return norms
 
 
-def _foreach_norm(gradients: Sequence[Tensor]) -> list[Tensor]:
-    same_kind = list(gradients)
-    if same_kind[0].dtype in _HALF:
-        return list(torch._foreach_norm(same_kind, 2.0, dtype=torch.float32))
-    return list(torch._foreach_norm(same_kind, 2.0))
+def _foreach_norm(gradients: list[Tensor]) -> list[Tensor]:
+    if gradients[0].dtype in _HALF:
+        return list(torch._foreach_norm(gradients, 2.0, dtype=torch.float32))
+    return list(torch._foreach_norm(gradients, 2.0))
 
 
 def zero_shares(gradients: Sequence[Tensor]) -> Tensor:
     """The share of elements that are exactly zero, per gradient (of the rows a sparse one has)."""
-    stored = [_values(gradient) for gradient in gradients]
-    return torch.stack([1.0 - torch.count_nonzero(v) / max(v.numel(), 1) for v in stored])
+    stored = [_values(gradient).float() for gradient in gradients]
+    nonzero = torch.stack(by_one(list(torch._foreach_norm(stored, 0.0))))
+    counts = torch.tensor([max(values.numel(), 1) for values in stored], dtype=torch.float32)
+    return 1.0 - nonzero / counts.to(nonzero.device, non_blocking=True)
 
 
 def count_nonfinite(tensor: Tensor) -> tuple[int, int]:

@@ -7,7 +7,7 @@ directory is, record by record, what the live engine was fed.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ class Recorder:
         rungs: frozenset[Rung],
     ) -> None:
         self.engine = Engine(settings)
-        self.ladder = Ladder()
+        self._ladders: defaultdict[str, Ladder] = defaultdict(Ladder)
         self.actions: deque[Action] = deque(maxlen=10_000)
         self.axes: dict[str, Sequence[str]] = {}
         self._policy = policy
@@ -112,10 +112,15 @@ class Recorder:
         record = StepRecord(self._segment, self._next(), step, values, columns, held=held)
         self._emit(record, now=held)
 
-    def judge(self, verdict: Verdict) -> Action:
+    def ladder(self, optimizer: str = "") -> Ladder:
+        """How far an optimizer has climbed: each has its own, for one may be well and the other not."""
+        return self._ladders[optimizer]
+
+    def judge(self, verdict: Verdict, optimizer: str = "") -> Action:
         """Let the policy decide about a step and write the action down."""
-        action = self._policy.decide(self.ladder, verdict, self._rungs)
-        self.ladder.climb(action)
+        ladder = self.ladder(optimizer)
+        action = self._policy.decide(ladder, verdict, self._rungs)
+        ladder.climb(action)
         if action.rung is not Rung.PROCEED:
             self.actions.append(action)
             self.event(verdict.step, "action", action.to_json())

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils import clip_grad
+from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 
 
 class Observer(Protocol):
@@ -138,18 +139,15 @@ def _watch_total_norm(original: Any) -> Any:
 
 def _plain(tensors: list[Any], norm_type: float) -> bool:
     """Whether the norms can be shared: L2, ordinary tensors, one device, one full-precision dtype."""
-    if not tensors or float(norm_type) != 2.0:
+    if not tensors or norm_type != 2.0 or any(type(item) is not Tensor for item in tensors):
         return False
-    first = tensors[0]
-    device, dtype = first.device, first.dtype
-    if device.type not in ("cpu", "cuda") or dtype not in (torch.float32, torch.float64):
-        return False
-    return all(
-        type(item) is Tensor
-        and item.device == device
-        and item.dtype == dtype
-        and item.layout is torch.strided
-        for item in tensors
+    groups = _group_tensors_by_device_and_dtype([tensors])
+    return (
+        len(groups) == 1
+        and tensors[0].device.type in ("cpu", "cuda")
+        and tensors[0].dtype in (torch.float32, torch.float64)
+        and tensors[0].layout is torch.strided
+        and tensors[-1].layout is torch.strided
     )
 
 

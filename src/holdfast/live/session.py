@@ -27,6 +27,7 @@ from holdfast.live import samples, scan
 from holdfast.live.buffers import BufferShadow
 from holdfast.live.graph import dtypes_in_graph
 from holdfast.live.notices import Notices
+from holdfast.live.probes import by_one
 from holdfast.live.recorder import WITH_SCALER, Recorder
 from holdfast.live.roster import Roster
 from holdfast.live.transfer import Readings
@@ -35,6 +36,8 @@ from holdfast.policy import Policy, Rung, Verdict
 
 BATCHES_KEPT = 16
 """Batches of the current step that are remembered, for naming the bad one under accumulation."""
+LOOK_EVERY = 100
+"""Steps between two looks at which parameters there are and which of them train."""
 SCAN_AGAIN = 10
 """Under a streak of bad steps the state is scanned at the first and then every so many."""
 
@@ -47,7 +50,8 @@ class _Assembly:
     values: dict[str, float] = field(default_factory=dict)
     columns: dict[str, Column] = field(default_factory=dict)
     held: bool = False
-    verdicts: list[tuple[Verdict, Note]] = field(default_factory=list)
+    verdicts: list[tuple[Verdict, Note, str]] = field(default_factory=list)
+    """With the suffix of the optimizer they are about."""
 
 
 class Session:
@@ -91,7 +95,6 @@ class Session:
         self._scaled: list[tuple[weakref.ref[Tensor], Tensor]] = []
         self._passed: dict[str, Tensor] = {}
         self._rates: list[float] = []
-        self._bad_in_a_row = 0
         self._precision_known = False
         self._record_setup()
         self._scan_start()
@@ -136,8 +139,7 @@ class Session:
         self, parameters: Sequence[Tensor], norms: Sequence[Tensor] | None, total: Tensor
     ) -> None:
         for watch in self.watches.values():
-            mine = {id(p) for group in watch.optimizer.param_groups for p in group["params"]}
-            if all(id(p) in mine for p in parameters):
+            if watch.owns(parameters):
                 watch.clipping(parameters, norms, self._scale_of(watch.optimizer))
 
     def clipped(self, total: Tensor, max_norm: float) -> None:
@@ -206,6 +208,7 @@ class Session:
             allocated = samples.device_allocated_bytes(note.parameters[0].device)
             if allocated is not None:
                 values["device_allocated_bytes"] = allocated
+        if note.step % LOOK_EVERY == 0:
             self._look_at_parameters()
         return values
 
@@ -228,8 +231,8 @@ class Session:
         ]
         if not found:
             return None
-        norms = torch._foreach_norm([buffer for _, buffer in found], 2.0)
-        return [at for at, _ in found], torch.stack([norm.float() for norm in norms])
+        norms = list(torch._foreach_norm([buffer for _, buffer in found], 2.0))
+        return [at for at, _ in found], torch.stack(by_one(norms))
 
     def stepped_without_gradients(self) -> None:
         """`optimizer.step()` was called and no parameter had a gradient."""
@@ -256,7 +259,7 @@ class Session:
         if "scaler_skipped" not in note.values:
             bad = nonfinite or (spike and self.policy.hold_spikes)
             verdict = Verdict(note.step, nonfinite=bad and nonfinite, spike=bad and not nonfinite)
-            assembly.verdicts.append((verdict, note))
+            assembly.verdicts.append((verdict, note, watch.suffix))
         if len(self.watches) == 1:
             self._emit()
 
@@ -283,6 +286,8 @@ class Session:
         ):
             if source in readings:
                 values[name + suffix] = readings[source][0]
+        if "clip_divisor" in readings:
+            values["clip_coef" + suffix] = 1.0 / readings["clip_divisor"][0]
         for name, value in zip(note.components, readings.get("components", ()), strict=True):
             values[f"loss/{name}"] = value
         if not math.isnan(note.lr):
@@ -351,21 +356,20 @@ class Session:
         if assembly is None:
             return
         self.recorder.step(assembly.step, assembly.values, assembly.columns, held=assembly.held)
-        for verdict, note in assembly.verdicts:
-            self._act(verdict, note)
+        for verdict, note, optimizer in assembly.verdicts:
+            self._act(verdict, note, optimizer)
 
-    def _act(self, verdict: Verdict, note: Note) -> None:
+    def _act(self, verdict: Verdict, note: Note, optimizer: str) -> None:
+        in_a_row = self.recorder.ladder(optimizer).in_a_row
         if not verdict.bad:
-            self._bad_in_a_row = 0
-            if self.recorder.ladder.in_a_row:
-                self.recorder.judge(verdict)
+            if in_a_row:
+                self.recorder.judge(verdict, optimizer)
             return
         poisoned: tuple[str, ...] = ()
-        if verdict.nonfinite and self._bad_in_a_row % SCAN_AGAIN == 0:
+        if verdict.nonfinite and in_a_row % SCAN_AGAIN == 0:
             poisoned = self._scan(note)
-        self._bad_in_a_row += 1
         action = self.recorder.judge(
-            Verdict(verdict.step, verdict.nonfinite, verdict.spike, poisoned)
+            Verdict(verdict.step, verdict.nonfinite, verdict.spike, poisoned), optimizer
         )
         if action.rung is Rung.HALT:
             self.halted = TrainingHalted(

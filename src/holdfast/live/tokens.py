@@ -16,9 +16,10 @@ Stamp = tuple[tuple[int, int] | None, ...]
 class GradientTokens:
     """Watches the gradients of the first, the middle and the last parameter of an optimizer."""
 
-    def __init__(self) -> None:
-        self._tokens: list[Tensor] = []
-        self._last: Stamp = ()
+    def __init__(self, parameters: Sequence[Tensor] = ()) -> None:
+        # Which of them get gradients, the first step will tell; until then all are watched.
+        self._tokens = list(parameters)
+        self._last: Stamp = self._stamp()
         self._before: Stamp = ()
         self.cleared = True
         """Whether the gradients were cleared since the last step."""

@@ -19,7 +19,7 @@ from holdfast.core.bound import LARGEST, Bound, History
 from holdfast.live import samples
 from holdfast.live.brake import HostBrake, KernelBrake, is_fused_on_cuda
 from holdfast.live.closures import SearchState
-from holdfast.live.probes import Norms, count_nonfinite, measure, zero_shares
+from holdfast.live.probes import Norms, Plan, count_nonfinite, measure, zero_shares
 from holdfast.live.tokens import GradientTokens
 from holdfast.live.transfer import DeviceTransfer, HostTransfer, Readings
 
@@ -35,9 +35,10 @@ class Note:
     parameters: Sequence[Tensor]
     """Those that had a gradient, in the optimizer's order."""
     lr: float
-    limit: float
     started: float
     sampled: bool
+    limit: float = LARGEST
+    """The bound that was enforced on the norm; on the host known only where it was broken."""
     values: dict[str, float] = field(default_factory=dict)
     components: tuple[str, ...] = ()
     updated: Sequence[Tensor] = ()
@@ -45,6 +46,8 @@ class Note:
     batches: Sequence[Any] = ()
     rates: Sequence[float] = ()
     nonfinite_counts: tuple[int, int] | None = None
+    search_failed: bool = False
+    """A line search led to non-finite weights, and was undone."""
     held: bool = False
     """The host held the update back; a fused kernel's own verdict comes with the readings."""
 
@@ -68,7 +71,9 @@ class OptimizerWatch:
         self.optimizer = optimizer
         self.suffix = f"#{number}" if number else ""
         self.history = History(bound)
-        self.tokens = GradientTokens()
+        self.tokens = GradientTokens(
+            [p for group in optimizer.param_groups for p in group["params"]]
+        )
         self.fired = False
         """Whether the pre-hook ran since a GradScaler set out to step."""
         self.inside = False
@@ -80,7 +85,11 @@ class OptimizerWatch:
         self._clip: ClipNote | None = None
         self._brake = HostBrake()
         self._kernel = KernelBrake(optimizer)
+        self._plan = Plan()
         self._sampler = samples.UpdateSampler()
+        # By the watch's own steps: a generator that steps at odd batches only is sampled too.
+        self._sampled_at = -samples.EVERY
+        self._zeros_at = -samples.ZEROS_EVERY
         self._note: Note | None = None
         self._tensors: dict[str, Tensor] = {}
         self._bad_on_device: Tensor | None = None
@@ -109,6 +118,11 @@ class OptimizerWatch:
                 self._components[name] = value if known is None else known + value
             self._micro_batches += 1
 
+    def owns(self, parameters: Sequence[Tensor]) -> bool:
+        """Whether all of these are this optimizer's."""
+        mine = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+        return mine.issuperset(map(id, parameters))
+
     def clipping(
         self, parameters: Sequence[Tensor], norms: Sequence[Tensor] | None, scale: Tensor | None
     ) -> None:
@@ -133,23 +147,25 @@ class OptimizerWatch:
         self.fired = True
         self._bad_on_device = None
         self.transfer.collect()
-        owned = _with_gradients(self.optimizer)
-        if not owned:
+        parameters, gradients = _with_gradients(self.optimizer)
+        if not gradients:
             self._clip = None
             self._session.stepped_without_gradients()
             return False
-        note = self._open_note(owned)
-        norms, scale = self._norms(owned)
+        note = self._open_note(parameters)
+        self._plan.update(parameters, gradients)
+        norms, scale = self._norms(parameters, gradients)
         tensors = self._loss_tensors(norms.total.device)
         tensors["total"] = norms.total if scale is None else norms.total / scale
         tensors["each"] = norms.each if scale is None else norms.each / scale
-        if note.step % samples.ZEROS_EVERY == 0:
-            tensors["zeros"] = zero_shares([gradient for _, gradient in owned])
+        if note.step - self._zeros_at >= samples.ZEROS_EVERY:
+            self._zeros_at = note.step
+            tensors["zeros"] = zero_shares(gradients)
         self._note, self._tensors = note, tensors
         if self._fused:
             self._judge_on_device(tensors, scale, note)
         else:
-            self._judge_on_host(owned, tensors, note)
+            self._judge_on_host(gradients, tensors, note)
         self._clip = None
         if note.sampled and not note.held:
             self._sampler.before(note.parameters)
@@ -168,6 +184,7 @@ class OptimizerWatch:
             return
         if search is not None and (note.held or search.went_bad()):
             search.put_back()
+            note.search_failed = not note.held
             note.held = True
         self._settle_buffers(note, tensors)
         self._sample_update(note, tensors)
@@ -183,8 +200,8 @@ class OptimizerWatch:
     @torch.no_grad()
     def skipped_by_scaler(self) -> None:
         """A GradScaler found an overflow and never called `optimizer.step`."""
-        parameters = [p for p, _ in _with_gradients(self.optimizer)]
-        note = self._new_note(parameters, limit=LARGEST)
+        parameters, _ = _with_gradients(self.optimizer)
+        note = self._new_note(parameters)
         note.sampled = False
         note.values["scaler_skipped"] = 1.0
         tensors = self._loss_tensors(self._device())
@@ -198,47 +215,53 @@ class OptimizerWatch:
 
     # Before the step.
 
-    def _open_note(self, owned: Sequence[tuple[Tensor, Tensor]]) -> Note:
-        parameters = [p for p, _ in owned]
+    def _open_note(self, parameters: Sequence[Tensor]) -> Note:
         carried = self._steps > 0 and self._micro_batches > 0 and not self.tokens.cleared
         self.tokens.choose(parameters)
-        note = self._new_note(parameters, limit=self.history.limit())
+        note = self._new_note(parameters)
         if carried:
             note.values["grads_carried"] = 1.0
         return note
 
-    def _new_note(self, parameters: Sequence[Tensor], limit: float) -> Note:
+    def _new_note(self, parameters: Sequence[Tensor]) -> Note:
         step, started = self._session.begin_step(self)
         groups = self.optimizer.param_groups
         note = Note(
             step=step,
             parameters=parameters,
             lr=float(groups[0]["lr"]) if groups and "lr" in groups[0] else math.nan,
-            limit=limit,
             started=started,
-            sampled=step % samples.EVERY == 0,
+            sampled=step - self._sampled_at >= samples.EVERY,
             components=tuple(self._components),
             batches=self._session.batches_of_step(),
             rates=[float(group["lr"]) for group in groups if "lr" in group],
         )
+        if note.sampled:
+            self._sampled_at = step
         if self._session.first_of_step(self):
             note.values.update(self._session.host_values(note))
         if self._micro_batches > 1:
             note.values["micro_batches"] = float(self._micro_batches)
         return note
 
-    def _norms(self, owned: Sequence[tuple[Tensor, Tensor]]) -> tuple[Norms, Tensor | None]:
+    def _norms(
+        self, parameters: Sequence[Tensor], gradients: list[Tensor]
+    ) -> tuple[Norms, Tensor | None]:
         """Norms before any clipping, and the loss scale they still carry."""
         scale = getattr(self.optimizer, "grad_scale", None)
         clip = self._clip
         if (
             clip is not None
-            and len(clip.parameters) == len(owned)
-            and all(p is q for p, (q, _) in zip(clip.parameters, owned, strict=True))
+            and len(clip.parameters) == len(parameters)
+            and all(p is q for p, q in zip(clip.parameters, parameters, strict=True))
             and clip.versions == _versions(clip.parameters)
         ):
             return clip.norms, clip.scale if clip.scale is not None else scale
-        return measure([gradient for _, gradient in owned]), scale
+        try:
+            return measure(gradients, uniform=self._plan.uniform), scale
+        except (NotImplementedError, RuntimeError):
+            self._plan.surprise()
+            return measure(gradients), scale
 
     def _loss_tensors(self, device: torch.device) -> dict[str, Tensor]:
         tensors: dict[str, Tensor] = {}
@@ -258,17 +281,20 @@ class OptimizerWatch:
         return tensors
 
     def _judge_on_host(
-        self, owned: Sequence[tuple[Tensor, Tensor]], tensors: dict[str, Tensor], note: Note
+        self, gradients: list[Tensor], tensors: dict[str, Tensor], note: Note
     ) -> None:
         total, loss, theirs = self._read(tensors)
         if theirs:
             note.values["scaler_skipped"] = 1.0  # the kernel skips by itself
             return
         nonfinite = not (math.isfinite(total) and math.isfinite(loss))
-        if nonfinite or (total > note.limit and self._session.policy.hold_spikes):
+        outside = self.history.out_of_bounds(total)
+        if outside:
+            note.limit = self.history.limit()
+        if nonfinite or (outside and self._session.policy.hold_spikes):
             note.held = True
-            note.nonfinite_counts = _count_nonfinite(owned) if nonfinite else None
-            self._brake.hold([p for p, _ in owned])
+            note.nonfinite_counts = _count_nonfinite(gradients) if nonfinite else None
+            self._brake.hold(note.parameters)
             return
         if not note.sampled:
             del tensors["each"]  # nobody will look
@@ -276,7 +302,7 @@ class OptimizerWatch:
         if coefficient is not None:
             tensors["coef"] = coefficient
             if self._session.max_norm is not None:
-                _multiply([gradient for _, gradient in owned], coefficient)
+                _multiply(gradients, coefficient, uniform=self._plan.uniform)
 
     def _read(self, tensors: dict[str, Tensor]) -> tuple[float, float, float]:
         """Total norm, loss and a GradScaler's verdict, with one wait for the device at most."""
@@ -296,29 +322,30 @@ class OptimizerWatch:
     def _judge_on_device(
         self, tensors: dict[str, Tensor], scale: Tensor | None, note: Note
     ) -> None:
-        total = tensors["total"]
+        total, loss = tensors["total"], tensors.get("loss")
+        note.limit = self.history.limit()
         hold_above = note.limit if self._session.policy.hold_spikes else LARGEST
-        good = total <= hold_above  # false for NaN, and for Inf
-        if "loss" in tensors:
-            loss_is_finite = torch.isfinite(tensors["loss"])
-            good = good & loss_is_finite
-        bad = ~good
+        # loss - loss is 0, or NaN if the loss is not finite; a comparison with NaN is false.
+        judged = total if loss is None else total + (loss - loss)
+        bad = ~(judged <= hold_above)
+        tensors["bad"] = self._bad_on_device = bad
         theirs = getattr(self.optimizer, "found_inf", None)
-        tensors["bad"] = bad
-        self._bad_on_device = bad
         if theirs is not None:
             skipped = theirs.to(total.device).reshape(()) > 0
             tensors["scaler_skipped"] = skipped
             # An overflow the scaler deals with says nothing against the forward pass.
-            forward_was_bad = ~loss_is_finite if "loss" in tensors else torch.zeros_like(bad)
-            self._bad_on_device = (bad & ~skipped) | forward_was_bad
-        coefficient = self._coefficient(total)
-        factor = scale
-        if coefficient is not None:
-            tensors["coef"] = coefficient
-            if self._session.max_norm is not None:
-                factor = 1.0 / coefficient if scale is None else scale / coefficient
-        self._kernel.apply(bad, factor)
+            self._bad_on_device = bad & ~skipped
+            if loss is not None:
+                self._bad_on_device = self._bad_on_device | ~torch.isfinite(loss)
+        divisor = scale
+        if self._session.max_norm is not None:
+            # 1 / the coefficient of clip_grad_norm_, in half the operations
+            clip = torch.clamp((total + 1e-6) / self._session.max_norm, min=1.0)
+            tensors["clip_divisor"] = clip
+            divisor = clip if scale is None else scale * clip
+        elif self._clip is not None and self._clip.coefficient is not None:
+            tensors["coef"] = self._clip.coefficient
+        self._kernel.apply(bad, divisor)
 
     def _coefficient(self, total: Tensor) -> Tensor | None:
         """The factor of clipping by `max_norm=`, or else of the user's own clipping."""
@@ -365,7 +392,7 @@ class OptimizerWatch:
             self,
             note,
             readings,
-            nonfinite=not (math.isfinite(total) and math.isfinite(loss)),
+            nonfinite=note.search_failed or not (math.isfinite(total) and math.isfinite(loss)),
             spike=outside and math.isfinite(total),
         )
 
@@ -377,28 +404,27 @@ class OptimizerWatch:
         return parameters[0].device if parameters else torch.device("cpu")
 
 
-def _with_gradients(optimizer: Optimizer) -> list[tuple[Tensor, Tensor]]:
-    found = []
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            gradient = parameter.grad
-            if gradient is not None:
-                found.append((parameter, gradient))
-    return found
+def _with_gradients(optimizer: Optimizer) -> tuple[list[Tensor], list[Tensor]]:
+    """The parameters that have a gradient, and the gradients."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    gradients = [p.grad for p in parameters]
+    if any(gradient is None for gradient in gradients):
+        parameters = [p for p, g in zip(parameters, gradients, strict=True) if g is not None]
+    return parameters, [gradient for gradient in gradients if gradient is not None]
 
 
 def _versions(parameters: Sequence[Tensor]) -> tuple[int, ...]:
     return tuple(-1 if p.grad is None else p.grad._version for p in parameters)
 
 
-def _count_nonfinite(owned: Sequence[tuple[Tensor, Tensor]]) -> tuple[int, int]:
+def _count_nonfinite(gradients: Sequence[Tensor]) -> tuple[int, int]:
     """(tensors, elements) that are not finite."""
-    counts = [sum(count_nonfinite(gradient)) for _, gradient in owned]
+    counts = [sum(count_nonfinite(gradient)) for gradient in gradients]
     return sum(1 for count in counts if count), sum(counts)
 
 
-def _multiply(gradients: list[Tensor], coefficient: Tensor) -> None:
-    if all(g.layout is torch.strided and g.device == coefficient.device for g in gradients):
+def _multiply(gradients: list[Tensor], coefficient: Tensor, *, uniform: bool) -> None:
+    if uniform:
         torch._foreach_mul_(gradients, coefficient)
     else:
         for gradient in gradients:

@@ -25,9 +25,10 @@ def verdict(report: ReadableReport, subject: str = "holdfast") -> list[Part]:
         told = ", ".join(
             _many(n, word) for n, word in ((errors, "error"), (warnings, "warning")) if n
         )
-        root = report.causes[0].root
-        style = STYLES["error" if errors else "warning"]
-        return [speaker, (told, style), "; most likely cause: ", (_title(root), "bold")]
+        said: list[Part] = [speaker, (told, STYLES["error" if errors else "warning"])]
+        if report.causes:
+            said += ["; most likely cause: ", (_title(report.causes[0].root), "bold")]
+        return said
     if report.coverage.ran * 4 <= report.coverage.of:
         # Silence must not read as health.
         return [

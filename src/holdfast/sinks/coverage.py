@@ -18,6 +18,7 @@ _SOME_RUNS = {
     "grad_nonfinite",
     "grad_nonfinite_tensors",
     "grads_carried",
+    "loss/*",
     "loss_scale",
     "micro_batches",
     "optimizers",

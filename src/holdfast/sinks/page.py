@@ -66,16 +66,24 @@ class Page:
         self.console.print()
 
     def next(self, command: str) -> None:
-        """The last line of a page: what to type next."""
+        """The last line of a page: what to type next, in one piece however long."""
+        from rich.text import Text
+
         self.gap()
-        self.line(("Next: ", "dim"), (command, "bold"), rest="")
+        told = Text.assemble(("Next: ", "dim"), (clean(command), "bold"))
+        self.console.print(told, soft_wrap=True)
 
 
 def _console(file: TextIO) -> Console:
     from rich.console import Console
 
+    class Terminal(Console):
+        def on_broken_pipe(self) -> None:
+            # rich would end the process here, with an exit code of its own.
+            raise BrokenPipeError
+
     plain = bool(os.environ.get("NO_COLOR")) or not file.isatty()
-    return Console(
+    return Terminal(
         file=file,
         # Without a colour system rich writes no escape at all, bold and dim included.
         color_system=None if plain else "auto",

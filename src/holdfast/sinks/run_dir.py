@@ -2,7 +2,8 @@
 
     run.json               the header of the first segment
     steps.rank<R>.jsonl    one line per optimizer step
-    events.jsonl           everything else, later headers included (rank R > 0: events.rank<R>.jsonl)
+    events.jsonl           everything else, later headers included; of the other ranks:
+                           events.rank<R>.jsonl
 
 Append-only lines survive kill -9 and network file systems. Lines are gathered and written at most
 once a second, at once when something is wrong. If the disk fails, the run goes on without the
@@ -17,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.core.codec import to_json
+from holdfast.core.codec import NO_RECORD, from_json, to_json
 from holdfast.core.records import Header, Record, StepRecord
 
 FLUSH_SECONDS = 1.0
@@ -47,30 +48,26 @@ class RunDirWriter:
 
     def write(self, record: Record, *, now: bool = False) -> None:
         """Take a record; `now` when it must be on disk before anything else happens."""
-        if self.broken:
-            return
-        line = json.dumps(to_json(record), separators=(",", ":"), allow_nan=False, default=str)
-        (self._steps if isinstance(record, StepRecord) else self._events).append(line)
-        self._bytes += len(line)
-        if isinstance(record, Header) and record.segment == 0 and self.rank == 0:
-            self._attempt(lambda: self._write_header(line))
+        self._attempt(lambda: self._take(record))
         due = time.monotonic() - self._flushed_at > FLUSH_SECONDS
         if now or due or self._bytes > FLUSH_BYTES:
             self.flush()
 
     def flush(self) -> None:
         """Everything taken so far onto the disk."""
-        if not self.broken:
-            self._attempt(self._write_lines)
+        self._attempt(self._write_lines)
 
     def _attempt(self, work: Callable[[], None]) -> None:
+        if self.broken:
+            return
         try:
             work()
-        except OSError as error:
+        except Exception as error:  # a record is worth less than the run it is about
             self.broken = True
             self._steps, self._events = [], []
             self._told(
-                f"cannot write the run directory {self.path}: {error.strerror or error}; "
+                f"cannot write the run directory {self.path}: "
+                f"{getattr(error, 'strerror', None) or error}; "
                 "training goes on, nothing more is recorded there"
             )
 
@@ -79,10 +76,11 @@ class RunDirWriter:
         probe = self.path / f".write-test.rank{self.rank}"
         probe.write_bytes(b"")
         probe.unlink()
-        if (self.path / "run.json").exists():
-            self._segment = 1 + max(
-                _last_segment(self._steps_file), _last_segment(self._events_file)
-            )
+        held = max(_last_segment(self._steps_file), _last_segment(self._events_file))
+        # Ranks start together, so that a header may be there although this is the first segment.
+        if self.rank == 0 and (self.path / "run.json").exists():
+            held = max(held, 0)
+        self._segment = held + 1
 
     @property
     def _steps_file(self) -> Path:
@@ -91,6 +89,13 @@ class RunDirWriter:
     @property
     def _events_file(self) -> Path:
         return self.path / (f"events.rank{self.rank}.jsonl" if self.rank else "events.jsonl")
+
+    def _take(self, record: Record) -> None:
+        line = json.dumps(to_json(record), separators=(",", ":"), allow_nan=False, default=str)
+        (self._steps if isinstance(record, StepRecord) else self._events).append(line)
+        self._bytes += len(line)
+        if isinstance(record, Header) and self.rank == 0:
+            self._write_header(line)
 
     def _write_header(self, line: str) -> None:
         target = self.path / "run.json"
@@ -124,17 +129,20 @@ def _ends_with_newline(path: Path) -> bool:
 
 
 def _last_segment(path: Path) -> int:
-    """The segment of the last whole line; 0 when there is none. Reads the file's tail only."""
+    """The segment of the last whole record; -1 when there is none. Reads the file's tail only."""
+    tail = 1 << 20
     try:
         with open(path, "rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - (1 << 20)))
-            tail = file.read().splitlines()
+            size = file.seek(0, os.SEEK_END)
+            while True:
+                file.seek(max(0, size - tail))
+                for line in reversed(file.read(tail).splitlines()):
+                    try:
+                        return from_json(json.loads(line)).segment
+                    except NO_RECORD:
+                        continue
+                if tail >= size:
+                    return -1
+                tail *= 8
     except OSError:
-        return 0
-    for line in reversed(tail):
-        try:
-            return int(json.loads(line)["seg"])
-        except (ValueError, KeyError, TypeError):
-            continue
-    return 0
+        return -1

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.core.codec import from_json
+from holdfast.core.codec import NO_RECORD, from_json
 from holdfast.core.records import Header, Record
 from holdfast.core.stream import merge
 from holdfast.errors import UnreadableInput
@@ -49,7 +49,7 @@ class RunDir:
             record = from_json(json.loads(path.read_text(encoding="utf-8")))
         except OSError as error:
             raise UnreadableInput(f"cannot read {path}: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except NO_RECORD as error:
             raise UnreadableInput(f"{path} is not a run header: {error}") from error
         if not isinstance(record, Header):
             raise UnreadableInput(f"{path} is not a run header")
@@ -59,26 +59,33 @@ class RunDir:
         match = _RANK.search(path.name)
         rank = int(match.group(1)) if match else 0
         before = (0, 0)
+        for line in self._lines(path):
+            try:
+                record = from_json(json.loads(line), rank=rank)
+            except NO_RECORD:
+                self.torn += 1
+                continue
+            # Order is promised to the merge; a line out of order is damage, not data.
+            if (record.segment, record.seq) < before:
+                self.torn += 1
+                continue
+            before = (record.segment, record.seq)
+            yield record
+
+    def _lines(self, path: Path) -> Iterator[bytes]:
+        """The lines that are not empty; of one that is too long, nothing."""
         try:
-            file = open(path, "rb")
+            with open(path, "rb") as file:
+                while line := file.readline(LONGEST_LINE):
+                    too_long = len(line) >= LONGEST_LINE and not line.endswith(b"\n")
+                    if too_long:
+                        while line and not line.endswith(b"\n"):
+                            line = file.readline(LONGEST_LINE)
+                    if too_long or line.strip():
+                        self.lines += 1
+                        yield b"" if too_long else line
         except OSError as error:
             raise UnreadableInput(f"cannot read {path}: {error.strerror}") from error
-        with file:
-            while line := file.readline(LONGEST_LINE):
-                if not line.strip():
-                    continue
-                self.lines += 1
-                try:
-                    record = from_json(json.loads(line), rank=rank)
-                except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                    self.torn += 1
-                    continue
-                # Order is promised to the merge; a line out of order is damage, not data.
-                if (record.segment, record.seq) < before:
-                    self.torn += 1
-                    continue
-                before = (record.segment, record.seq)
-                yield record
 
 
 def recognise(path: Path) -> bool:

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from holdfast.core.check import Check, Needs
+from holdfast.core.findings import Finding, Severity
+from holdfast.core.moment import Moment, moment_of, record_at
+from holdfast.core.numbers import say
+from holdfast.core.records import StepRecord
+from holdfast.core.signals import Signal
+
+VALUE, GRADIENT = "loss/", "component_grad/"
+FEWEST = 5
+"""So many values there must be, however many steps each of them covers."""
+EXACT_DIGITS = 6
+"""With fewer digits a value that merely moves slowly looks constant."""
+
+
+class DeadLossComponent(Check):
+    """A named component of the loss does nothing: it is 0, it never changes, or it sends no gradient.
+
+    ## What it checks
+    Every named component (`loss/<name>`): whether it was ever anything but 0, whether it ever moved,
+    and, where the gradient of each component is known, whether any of it reaches the weights.
+
+    ## Why it matters
+    The run looks healthy, the total falls, and one of its goals is not being trained. It shows
+    only in the final model: the objective somebody wrote was never part of the training.
+
+    ## How it is measured
+    From the first value on, exactly: 0 for 50 steps, or one same other number for 200 steps, while
+    the total or another component moves. A gradient of exactly 0 counts where three steps, and
+    at the end of a preflight any one, show nothing else while another component sends one.
+
+    ## False alarms
+    A component that ever moved is alive: a hinge may end at 0, a triplet loss may have empty
+    batches. One that never moved from a number other than 0 may rest on a floor (free bits, a
+    margin), so that is a warning. A component meant to start later is reported; ignore it. Logs
+    with few digits say when a component was never anything but 0, and nothing about constants.
+
+    ## What to do
+    Follow the component back: an empty selection, a model output that is missing, a weight of 0,
+    a result that is thrown away; `detach()`, `.item()`, `no_grad` or `argmax` on the way to it.
+
+    ## References
+    The reports behind it: a CPE loss of 0.00 in every epoch of a detector; huggingface/trl#6085;
+    NVIDIA-NeMo/Automodel#1408.
+    """
+
+    code = "HD106"
+    name = "dead-loss-component"
+    severity = Severity.ERROR
+    summary = "a named component is identically 0 or constant, or sends no gradient"
+    needs = Needs(any_of=("loss/*", "component_grad/*"))
+
+    @dataclass(frozen=True)
+    class Limits:
+        zero_steps: int = 50
+        """Steps a component must have been exactly 0, from its first value on."""
+        constant_steps: int = 200
+        """Steps it must have been exactly one other number."""
+        gradients: int = 3
+        """Steps at which its gradient must have been exactly 0."""
+
+    def start(self) -> None:
+        self.first: dict[str, tuple[Moment, float]] = {}
+        """Where each value or gradient was first seen, and the number it has had ever since."""
+        self.counts: dict[str, int] = {}
+        self.alive: set[str] = set()
+        """What had a second number, and so is alive for good."""
+        self.total: float | None = None
+        self.total_moves = False
+        self.told: set[str] = set()
+
+    def observe(self, record: StepRecord) -> Iterable[Finding]:
+        if record.held:
+            return
+        values = record.values
+        if not self.total_moves and math.isfinite(values.get("loss", math.nan)):
+            self.total_moves = self.total not in (None, values["loss"])
+            self.total = values["loss"]
+        for key, value in values.items():
+            if not key.startswith((VALUE, GRADIENT)) or key in self.alive:
+                continue
+            if math.isfinite(value):
+                self._count(record, key, value)
+                if key not in self.told and key not in self.alive:
+                    yield from self._judge(key, self.limits.gradients)
+
+    def finish(self) -> Iterable[Finding]:
+        for key in self.first:
+            if key.startswith(GRADIENT) and key not in self.told | self.alive:
+                yield from self._judge(key, 1)
+
+    def _count(self, record: StepRecord, key: str, value: float) -> None:
+        _, before = self.first.setdefault(key, (moment_of(record), value))
+        self.counts[key] = self.counts.get(key, 0) + 1
+        # A gradient is alive by not being 0; a value is by moving.
+        if value != before or (key.startswith(GRADIENT) and value != 0):
+            self.alive.add(key)
+
+    def _judge(self, key: str, gradients: int) -> Iterable[Finding]:
+        count, constant = self.counts[key], self.first[key][1]
+        if key.startswith(GRADIENT):
+            dead = count >= gradients and any(other.startswith(GRADIENT) for other in self.alive)
+            # A component that is 0 itself (an empty batch) may send nothing in a step or two.
+            value = VALUE + key.removeprefix(GRADIENT)
+            idle = self.first.get(value, (None, 1.0))[1] == 0 and value not in self.alive
+            dead = dead and (count >= self.limits.gradients or not idle)
+        else:
+            signal = self.context.header.signals.get(key, Signal())
+            enough = self.limits.zero_steps if constant == 0 else self.limits.constant_steps
+            exact = constant == 0 or (signal.digits or EXACT_DIGITS) >= EXACT_DIGITS
+            others_move = self.total_moves or any(other.startswith(VALUE) for other in self.alive)
+            dead = exact and others_move and count >= FEWEST and count * signal.span >= enough
+        if dead:
+            self.told.add(key)
+            yield self._finding(key, constant, count)
+
+    def _finding(self, key: str, constant: float, count: int) -> Finding:
+        if key.startswith(GRADIENT):
+            what, cure = "sends no gradient: its norm is exactly 0", CUT
+        elif constant == 0:
+            digits = self.context.header.signals.get(key, Signal()).digits
+            what = "is exactly 0" if digits is None else f"is 0 to the {digits} digits logged"
+            cure = EMPTY
+        else:
+            what, cure = f"is exactly {say(constant, 6)} and never moves", PINNED
+        component = key.removeprefix(GRADIENT).removeprefix(VALUE)
+        pinned = cure is PINNED
+        return self.find(
+            record_at(self.first[key][0]),
+            f"component {component} {what}, in all {count} values since it began, while the rest of "
+            "the loss trains: it has no part in this training",
+            subject=component,
+            severity=Severity.WARNING if pinned else None,
+            remedies=[cure],
+            component=component,
+            signal=key,
+            value=constant,
+            count=count,
+        )
+
+
+EMPTY = (
+    "Follow it back: it is computed from an empty selection, from a model output that is missing, or "
+    "multiplied by a weight of 0."
+)
+PINNED = (
+    "Look whether it is computed from constants or frozen weights, or rests on a floor (a clamp, "
+    "free bits, a margin), where its gradient is 0."
+)
+CUT = (
+    "Look for detach(), .item(), .data, no_grad, numpy or argmax between the weights and this "
+    "component, and for a weight of 0."
+)

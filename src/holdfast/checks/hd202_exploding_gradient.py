@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from holdfast.core.check import Check, Needs
+from holdfast.core.findings import Finding, Severity
+from holdfast.core.moment import Moment, moment_of, record_at
+from holdfast.core.numbers import say
+from holdfast.core.records import StepRecord
+from holdfast.core.window import Window
+
+BLOCK = 16
+"""The run is looked at in medians of so many steps: one spike makes no growth."""
+POINTS = 64
+"""So many medians are kept; when full, every second one goes, so the far past gets sparser."""
+MEDIANS, NORMS = 4, 5
+"""So many medians, or so many single norms in a row, make a growth."""
+LEAP = 1.5
+"""Of single norms each must be so many times the one before: a bad batch or two make no growth."""
+WIGGLE = 2.0
+"""A median may be so many times a later one and the growth still count as unbroken."""
+
+Point = tuple[Moment, float, float]
+"""Where, the gradient norm, the loss (NaN where it is not known)."""
+
+
+class ExplodingGradient(Check):
+    """The gradient norm grows without bound.
+
+    ## What it checks
+    The global gradient norm before clipping, from step to step in the first steps and in medians of
+    16 steps over the whole run.
+
+    ## Why it matters
+    A norm that grows by orders of magnitude feeds itself: larger updates lead to places with larger
+    gradients. It ends in Inf, or in weights that are useless long before.
+
+    ## How it is measured
+    Going back from the latest median the growth lasts as long as the norm gets smaller. It is an
+    explosion when it spans a factor of 1000 over at least four medians, stands 100 times above
+    the run's first medians and above everything before, and the loss did not get better by a
+    tenth over it. Four single norms in a row that rise by a factor of 10000 are one as well.
+    Without a loss to ask, the factors are 1000 times larger.
+
+    ## False alarms
+    One spike changes no median. A norm that grows while the loss falls is a run that learns. Coming
+    back from a plateau to the level of the first steps is no explosion.
+
+    ## What to do
+    Lower the rate or lengthen the warm-up; clip the norm at what is usual early in the run. In
+    recurrent nets clip always. If the very first norms are huge, look at the initial weights, the
+    scale of inputs and targets, and a loss that is summed. Check that gradients are cleared.
+
+    ## References
+    Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks";
+    TheDeepChecker (above 1e6, or growing by 2 a check).
+    """
+
+    code = "HD202"
+    name = "exploding-gradient"
+    severity = Severity.ERROR
+    summary = "norm grows without bound (not one spike)"
+    needs = Needs(signals=("grad_norm",))
+
+    @dataclass(frozen=True)
+    class Limits:
+        ratio: float = 1e3
+        """Growth of the medians."""
+        ratio_at_once: float = 1e4
+        """Growth of single norms, each above the one before."""
+        above_start: float = 100.0
+        """Times the run's first medians, or the largest norm before."""
+        unseen_loss: float = 1e3
+        """Factor on the first two where no loss is logged."""
+
+    def start(self) -> None:
+        self.norms: dict[str, Window] = {}
+        self.losses: dict[str, Window] = {}
+        self.points: dict[str, list[Point]] = {}
+        self.streaks: dict[str, list[Point]] = {}
+        """The latest norms, each above the one before; of a long streak the first and the latest."""
+        self.largest: dict[str, float] = {}
+        """The largest norm before the streak."""
+        self.told: dict[str, float] = {}
+        """The level a growth that was told began at."""
+
+    def observe(self, record: StepRecord) -> Iterable[Finding]:
+        if record.held:
+            return
+        for name, norm in record.family("grad_norm"):
+            if not 0 < norm < math.inf:
+                continue
+            loss = record.values.get(name.replace("grad_norm", "loss"), math.nan)
+            at = moment_of(record)
+            growth = self._leap(name, (at, norm, loss)) or self._trend(name, (at, norm, loss))
+            if growth and name not in self.told:
+                self.told[name] = growth[0][1]
+                yield self._finding(name, growth)
+
+    def _leap(self, name: str, point: Point) -> list[Point]:
+        """The streak of ever larger norms this one ends, if that is an explosion."""
+        streak = self.streaks.setdefault(name, [])
+        if streak and point[1] < LEAP * streak[-1][1]:
+            self.largest[name] = max(self.largest.get(name, 0.0), streak[-1][1])
+            streak.clear()
+        streak.append(point)
+        if len(streak) > NORMS:
+            del streak[1]
+        unprecedented = point[1] > self.limits.above_start * self.largest.get(name, 0.0)
+        exploded = (
+            len(streak) == NORMS
+            and unprecedented
+            and self._without_progress(streak, self.limits.ratio_at_once)
+        )
+        return list(streak) if exploded else []
+
+    def _trend(self, name: str, point: Point) -> list[Point]:
+        """The growth of the medians up to now, if this norm completes one and it is an explosion."""
+        norms = self.norms.setdefault(name, Window(BLOCK))
+        losses = self.losses.setdefault(name, Window(BLOCK))
+        norms.push(point[1])
+        losses.push(point[2])
+        if not norms.full:
+            return []
+        points = self.points.setdefault(name, [])
+        points.append((point[0], norms.median, losses.median))
+        norms.clear()
+        losses.clear()
+        if points[-1][1] < WIGGLE * self.told.get(name, 0.0):
+            del self.told[name]
+        growth = self._unbroken(points)
+        if len(points) >= POINTS:
+            self.points[name] = points[::2]
+        return growth
+
+    def _unbroken(self, points: list[Point]) -> list[Point]:
+        """The growth that ends in the latest point, if it is an explosion."""
+        lowest = latest = points[-1][1]
+        begin = len(points) - 1
+        while begin and points[begin - 1][1] <= WIGGLE * lowest:
+            begin -= 1
+            lowest = min(lowest, points[begin][1])
+        # It begins where the norm was at that level for the last time.
+        last_low = max(at for at in range(begin, len(points)) if points[at][1] <= WIGGLE * lowest)
+        growth = points[last_low:]
+        unprecedented = latest > max([norm for _, norm, _ in points[:begin]], default=0.0)
+        exploded = (
+            len(growth) >= MEDIANS
+            and unprecedented
+            and latest > self.limits.above_start * points[0][1]
+            and self._without_progress(growth, self.limits.ratio)
+        )
+        return growth if exploded else []
+
+    def _without_progress(self, growth: list[Point], ratio: float) -> bool:
+        """Whether the norm grew that much and the loss is none the better for it."""
+        (_, norm, loss), (_, later_norm, later_loss) = growth[0], growth[-1]
+        if math.isnan(loss + later_loss):
+            ratio *= self.limits.unseen_loss
+        elif later_loss < loss - abs(loss) / 10:
+            return False
+        return later_norm > ratio * norm
+
+    def _finding(self, name: str, growth: list[Point]) -> Finding:
+        (onset, norm, loss), (end, later_norm, later_loss) = growth[0], growth[-1]
+        known = not math.isnan(loss + later_loss)
+        then = f", while the loss went from {say(loss)} to {say(later_loss)}" if known else ""
+        return self.find(
+            record_at(onset),
+            f"{name} has grown from {say(norm)} at this step to {say(later_norm)} at step {end[2]}, "
+            f"by a factor of {say(later_norm / norm)} without a break{then}",
+            subject=name,
+            remedies=[
+                "Lower the learning rate or lengthen the warm-up, and clip the norm at what is usual "
+                "early in the run.",
+                "If it grows from the first step on, look at the initial weights, at the scale of "
+                "inputs and targets, and whether gradients are cleared before each backward.",
+            ],
+            before=norm,
+            after=later_norm,
+            factor=later_norm / norm,
+            onset=onset[2],
+            seen_at=end[2],
+            loss_before=loss if known else None,
+            loss_after=later_loss if known else None,
+        )

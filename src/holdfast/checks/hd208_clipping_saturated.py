@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from holdfast.core.check import Check, Needs
+from holdfast.core.findings import Finding, Severity
+from holdfast.core.moment import Moment, moment_of, record_at
+from holdfast.core.numbers import say
+from holdfast.core.records import StepRecord
+from holdfast.core.window import Window
+
+EVERY = 25
+"""The window is judged at every so-many-th step."""
+LOSSES = 50
+"""So many first losses are compared with as many recent ones."""
+
+
+class ClippingSaturated(Check):
+    """Most steps are clipped by a large factor: the clip, not the schedule, sets the step size.
+
+    ## What it checks
+    The factor the gradients were multiplied by when they were clipped (`clip_coef`), over 200 steps.
+
+    ## Why it matters
+    Clipping is a seat belt for rare steps. When every step hangs in it, each update has the same
+    length whatever the gradient says: under SGD the learning rate is silently divided by the
+    factor, and the schedule is no longer the one that was written.
+
+    ## How it is measured
+    The median factor is below 0.05 and nine of ten steps are clipped to less than half, while the
+    learning rate is not rising. Where the loss is known it decides: below nine tenths of its
+    first 50 values, the run learns in spite of it, and the finding is information only.
+
+    ## False alarms
+    Being clipped at every step by a mild factor is common and harmless; so are hard clips during
+    warm-up. Under Adam a constant factor cancels out of the update: such a run learns, and is not
+    warned about.
+
+    ## What to do
+    Find out why the gradient is large: a loss that is summed instead of averaged, a component with a
+    huge weight, unscaled targets, gradients clipped before `scaler.unscale_`. Under SGD a limit near
+    the 90th percentile of the norm restores the schedule. Under Adam raising the limit changes
+    nothing as long as every step is clipped; the loss and the rate are the levers.
+
+    ## References
+    Google's "Deep Learning Tuning Playbook" (more than half of the steps clipped is too many);
+    Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks".
+    """
+
+    code = "HD208"
+    name = "clipping-saturated"
+    summary = "most steps are clipped by a large factor: the clip, not the schedule, sets the step size"
+    needs = Needs(signals=("clip_coef",))
+
+    @dataclass(frozen=True)
+    class Limits:
+        factor: float = 0.05
+        """The median factor below which clipping is saturated."""
+        mild: float = 0.5
+        """Nine of ten steps must be clipped to less than this."""
+        window: int = 200
+
+    def start(self) -> None:
+        self.windows: dict[str, Window] = {}
+        self.since: dict[str, Moment] = {}
+        """Where each optimizer's clipping began to be hard; absent while it is not."""
+        self.told: set[str] = set()
+        self.first_losses = Window(LOSSES)
+        self.losses = Window(LOSSES)
+        self.rate = math.nan
+        self.rate_rises = False
+        self.seen = 0
+
+    def observe(self, record: StepRecord) -> Iterable[Finding]:
+        if record.held:
+            return
+        self.seen += 1
+        self._learn(record)
+        for name, factor in record.family("clip_coef"):
+            window = self.windows.setdefault(name, Window(self.limits.window))
+            if not window.push(factor):
+                continue
+            if factor < self.limits.mild:
+                self.since.setdefault(name, moment_of(record))
+            elif window.median >= self.limits.factor:
+                self.since.pop(name, None)
+            if self.seen % EVERY == 0 and window.full and not self.rate_rises:
+                yield from self._judge(name, window)
+
+    def finish(self) -> Iterable[Finding]:
+        for name, window in self.windows.items():
+            if len(window) >= self.limits.window // 2:
+                yield from self._judge(name, window)
+
+    def _learn(self, record: StepRecord) -> None:
+        loss = record.values.get("loss", math.nan)
+        if not self.first_losses.full:
+            self.first_losses.push(loss)
+        else:
+            self.losses.push(loss)
+        if self.seen % EVERY == 0:
+            rate = record.values.get("lr", math.nan)
+            self.rate_rises = rate > self.rate * 1.01
+            self.rate = rate
+
+    def _judge(self, name: str, window: Window) -> Iterable[Finding]:
+        saturated = window.median < self.limits.factor and window.quantile(0.9) < self.limits.mild
+        if not saturated:
+            if window.median > 2 * self.limits.factor:
+                self.told.discard(name)
+        elif name not in self.told:
+            self.told.add(name)
+            yield self._finding(name, window)
+
+    def _finding(self, name: str, window: Window) -> Finding:
+        # NaN where no loss is known: then nothing speaks for the run.
+        learns = self.losses.median < self.first_losses.quantile(0.1)
+        then = ", and the loss falls all the same" if learns else ""
+        return self.find(
+            record_at(self.since[name]),
+            f"{name}: half of {len(window)} steps were clipped to {say(window.median)} of their "
+            f"gradient or less (limit {say(self.limits.factor)}), nine of ten to less than "
+            f"{say(window.quantile(0.9))}{then}: the clip sets the step size, not the schedule",
+            subject=name,
+            severity=Severity.INFO if learns else None,
+            remedies=[
+                "Find out why the gradient is large: a summed loss, a component with a huge weight, "
+                "unscaled targets, clipping before scaler.unscale_.",
+                "Under SGD set the limit near the 90th percentile of the gradient norm. Under Adam "
+                "the limit is the wrong lever: a constant factor cancels out of the update.",
+            ],
+            median=window.median,
+            nine_of_ten=window.quantile(0.9),
+            limit=self.limits.factor,
+            steps=len(window),
+            loss_falls=learns,
+        )

@@ -1,0 +1,191 @@
+"""The group itself: help, version, mistakes, accidents."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import pytest
+
+import holdfast
+from holdfast import registry
+from holdfast.cli.main import COMMANDS, cli
+from holdfast.errors import InternalError
+
+OPTIONS = {
+    "demo": ["--out", "--steps"],
+    "diagnose": [
+        "--config",
+        "--fail-on",
+        "--format",
+        "--ignore",
+        "--select",
+        "--verbose",
+        "-v",
+        "PATH...",
+    ],
+    "explain": ["--format", "CODE"],
+    "checks": ["--config", "--format", "--ignore", "--select"],
+    "env": ["--format"],
+}
+"""The whole command line. People have it in scripts: what stands here does not go away."""
+
+
+def command(name: str) -> click.Command:
+    found = cli.get_command(click.Context(cli), name)
+    assert found is not None
+    return found
+
+
+def test_the_options_are_what_they_were():
+    found = {
+        name: sorted(
+            word
+            for item in command(name).params
+            for word in (
+                item.opts
+                if isinstance(item, click.Option)
+                else [item.make_metavar(click.Context(cli))]
+            )
+        )
+        for name in COMMANDS
+    }
+    assert found == OPTIONS
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_says_what_the_command_says(name):
+    assert COMMANDS[name] == (command(name).help or "").splitlines()[0]
+
+
+def test_without_arguments_it_shows_its_help(invoke):
+    result = invoke()
+    assert result.exit_code == 0
+    assert result.stdout == invoke("--help").stdout
+    for name in COMMANDS:
+        assert name in result.stdout
+
+
+def test_version(invoke):
+    result = invoke("--version")
+    assert (result.exit_code, result.stdout) == (0, f"holdfast {holdfast.__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["diagnos", "x"], "did you mean 'diagnose'"),
+        (["zzz"], "there is no command 'zzz'"),
+        (["--nonsense"], "no such option"),
+        (["diagnose"], "missing argument"),
+        (["diagnose", "x", "--format", "yaml"], "--format"),
+        (["diagnose", "x", "--select", "HD101,,HD2"], "separated by commas"),
+        (["demo", "--steps", "1"], "--steps"),
+    ],
+)
+def test_a_mistake_gets_one_line_and_2(invoke, args, words):
+    result = invoke(*args)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith("holdfast: ")
+    assert words in result.stderr.lower()
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (KeyError("loss"), 4, "internal error: KeyError"),
+        (InternalError("the tower leans"), 4, "internal error: the tower leans"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (BrokenPipeError(), 141, ""),
+    ],
+)
+def test_an_accident_is_told_calmly(invoke, monkeypatch, error, code, words):
+    def raise_it(_code):
+        raise error
+
+    monkeypatch.setattr(registry, "get", raise_it)
+    result = invoke("explain", "HD101")
+    assert result.exit_code == code
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_the_traceback_is_there_for_the_asking(invoke, monkeypatch):
+    monkeypatch.setattr(registry, "get", lambda code: 1 / 0)
+    monkeypatch.setenv("HOLDFAST_DEBUG", "1")
+    result = invoke("explain", "HD101")
+    assert result.exit_code == 4
+    assert "ZeroDivisionError" in result.stderr
+    assert "Traceback" in result.stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes of another kind")
+def test_a_reader_who_leaves_is_no_error(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "checks"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    assert process.wait(60) == 141
+    process.stderr.close()
+
+
+def test_a_poor_terminal_still_gets_its_text(shell, sick):
+    result = shell("diagnose", sick, PYTHONIOENCODING="ascii")
+    assert result.returncode == 1, result.stderr
+    assert "x HD101 nonfinite-loss" in result.stdout
+    assert result.stdout.isascii()
+
+
+@pytest.mark.parametrize("args", [("explain", "HD101"), ("checks",), ("diagnose", "{sick}"), ()])
+def test_torch_stays_out_of_it(sick, tmp_path, args):
+    words = [arg.format(sick=sick) for arg in args]
+    code = (
+        "import sys\n"
+        "from holdfast.cli.main import cli\n"
+        f"try: cli.main({words!r}, prog_name='holdfast')\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'torch', 'numpy'} & set(sys.modules)), file=sys.stderr)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60
+    )
+    assert result.stderr.strip() == "[]"
+
+
+def test_how_long_it_takes_to_start(capsys, tmp_path):
+    """Printed, not judged: a busy machine is slow for reasons of its own."""
+    told = []
+    for code in (
+        "pass",
+        "import holdfast",
+        "from holdfast.cli.main import main; main()",
+    ):
+        took = [_seconds(code, tmp_path) for _ in range(3)]
+        told.append(f"{code!r}: {statistics.median(took) * 1000:.0f} ms")
+    with capsys.disabled():
+        print("\n" + "\n".join(told))
+
+
+def _seconds(code: str, folder: Path) -> float:
+    began = time.perf_counter()
+    subprocess.run(
+        [sys.executable, "-c", code, "explain", "HD101"],
+        check=True,
+        capture_output=True,
+        cwd=folder,
+        timeout=60,
+    )
+    return time.perf_counter() - began

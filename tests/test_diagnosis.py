@@ -1,0 +1,281 @@
+"""Diagnosis: which finding is only a symptom of which."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import thoroughly
+
+from holdfast.core.findings import Finding, Severity
+from holdfast.diagnosis import EXPLAINS, SLACK, Cause, diagnose
+
+ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
+
+
+def found(
+    code: str,
+    at: int | None = 0,
+    severity: Severity = ERROR,
+    *,
+    segment: int = 0,
+    subject: str = "",
+) -> Finding:
+    return Finding(
+        code,
+        f"name-{code}",
+        severity,
+        step=at,
+        message=f"{code} at {at}",
+        subject=subject,
+        segment=segment,
+        seq=at or 0,
+    )
+
+
+def outline(causes: list[Cause]) -> list[tuple[str, list[str]]]:
+    return [(cause.code, [item.code for item in cause.symptoms]) for cause in causes]
+
+
+# The table
+
+
+def test_the_table_speaks_of_codes_only_and_nothing_explains_itself() -> None:
+    for cause, symptoms in EXPLAINS.items():
+        for code in (cause, *symptoms):
+            assert re.fullmatch(r"HD[1-9]\d\d", code), code
+        assert cause not in symptoms, f"{cause} explains itself"
+        assert len(set(symptoms)) == len(symptoms), f"{cause} names a symptom twice"
+
+
+# What explains what
+
+
+def test_nothing_found_has_no_cause() -> None:
+    assert diagnose([]) == []
+
+
+def test_a_finding_nothing_explains_is_its_own_cause() -> None:
+    only = found("HD804", 7)
+    assert diagnose([only]) == [Cause(only, ())]
+
+
+def test_poisoned_input_explains_the_nan_loss_and_the_nan_gradient() -> None:
+    findings = [found("HD101", 12), found("HD201", 12), found("HD501", 12)]
+    for order in itertools.permutations(findings):
+        [(root, symptoms)] = outline(diagnose(order))
+        assert root == "HD501"
+        assert sorted(symptoms) == ["HD101", "HD201"]
+
+
+def test_a_cause_stands_before_its_symptom_not_after() -> None:
+    early, late = found("HD206", 5), found("HD207", 40)
+    assert outline(diagnose([early, late])) == [("HD206", ["HD207"])]
+    early, late = found("HD207", 5), found("HD206", 40)
+    assert sorted(outline(diagnose([early, late]))) == [("HD206", []), ("HD207", [])]
+
+
+def test_a_cause_may_be_seen_a_little_after_its_symptom_for_scans_follow_the_alarm() -> None:
+    loss = found("HD101", 10)
+    assert outline(diagnose([loss, found("HD501", 10 + SLACK)])) == [("HD501", ["HD101"])]
+    assert len(diagnose([loss, found("HD501", 11 + SLACK)])) == 2
+
+
+def test_an_earlier_segment_comes_before_whatever_its_steps_say() -> None:
+    before, after = found("HD501", 900, segment=0), found("HD101", 3, segment=1)
+    assert outline(diagnose([before, after])) == [("HD501", ["HD101"])]
+    before, after = found("HD101", 3, segment=0), found("HD501", 1, segment=1)
+    assert len(diagnose([before, after])) == 2
+
+
+def test_a_finding_without_a_step_holds_for_the_whole_run() -> None:
+    assert outline(diagnose([found("HD101", 3), found("HD501", None)])) == [("HD501", ["HD101"])]
+    assert outline(diagnose([found("HD101", None), found("HD501", 9)])) == [("HD501", ["HD101"])]
+
+
+def test_a_symptom_of_a_symptom_belongs_to_the_cause_of_both() -> None:
+    # HD206 explains HD209, HD209 explains HD308 as well: one cause, not two.
+    chain = [found("HD402", 0), found("HD401", 0), found("HD307", 30)]
+    assert "HD307" not in EXPLAINS["HD402"]
+    assert outline(diagnose(chain)) == [("HD402", ["HD401", "HD307"])]
+
+
+def test_unrelated_faults_are_two_causes() -> None:
+    causes = diagnose([found("HD801", 3), found("HD501", 5), found("HD101", 5)])
+    assert sorted(outline(causes)) == [("HD501", ["HD101"]), ("HD801", [])]
+
+
+def test_two_findings_of_one_check_do_not_explain_each_other() -> None:
+    assert len(diagnose([found("HD101", 1, subject="a"), found("HD101", 1, subject="b")])) == 2
+
+
+# Mild findings
+
+
+def test_a_mild_remark_explains_no_error() -> None:
+    causes = diagnose([found("HD501", 5, INFO), found("HD101", 5, ERROR)])
+    assert outline(causes) == [("HD101", []), ("HD501", [])]
+    assert outline(diagnose([found("HD501", 5, INFO), found("HD101", 5, INFO)])) == [
+        ("HD501", ["HD101"])
+    ]
+
+
+def test_an_error_explains_the_mild_remark_that_could_otherwise_explain_it() -> None:
+    weight, loss = found("HD301", 5, INFO), found("HD101", 5, ERROR)
+    assert "HD301" in EXPLAINS["HD101"]
+    assert "HD101" in EXPLAINS["HD301"]
+    assert outline(diagnose([weight, loss])) == [("HD101", ["HD301"])]
+
+
+# Circles
+
+MUTUAL = [
+    (one, other)
+    for one, other in itertools.combinations(EXPLAINS, 2)
+    if other in EXPLAINS[one] and one in EXPLAINS[other]
+]
+
+
+@pytest.mark.parametrize(("first", "second"), MUTUAL)
+def test_of_two_that_explain_each_other_the_first_in_the_table_stands(
+    first: str, second: str
+) -> None:
+    for order in ([found(first), found(second)], [found(second), found(first)]):
+        assert outline(diagnose(order)) == [(first, [second])]
+
+
+@pytest.mark.parametrize(("first", "second"), MUTUAL)
+def test_unless_the_other_was_there_clearly_before(first: str, second: str) -> None:
+    findings = [found(first, 50), found(second, 10)]
+    assert outline(diagnose(findings)) == [(second, [first])]
+
+
+CIRCLE = [found("HD101", 0), found("HD302", SLACK), found("HD301", 2 * SLACK)]
+"""Each explains the next, and the last the first: the slack makes a circle of them."""
+
+
+def test_a_circle_of_explanations_has_one_cause_its_earliest_finding() -> None:
+    for order in itertools.permutations(CIRCLE):
+        [cause] = diagnose(order)
+        assert cause.code == "HD101"
+        assert sorted(item.code for item in cause.symptoms) == ["HD301", "HD302"]
+
+
+def test_a_circle_beside_an_unrelated_fault_is_not_lost() -> None:
+    causes = diagnose([*CIRCLE, found("HD801", 1)])
+    assert outline(causes) == [("HD101", ["HD302", "HD301"]), ("HD801", [])]
+
+
+def test_a_symptom_seen_just_before_its_circle_is_not_its_cause() -> None:
+    # HD313 began first by the clock, but explains nothing of the circle that explains it.
+    circle = [found(item.code, (item.step or 0) + SLACK) for item in CIRCLE]
+    [cause] = diagnose([found("HD313", 1), *circle])
+    assert cause.code == "HD101"
+
+
+# Order, and the whole
+
+
+def test_worse_causes_come_first_then_those_that_explain_more_then_earlier_ones() -> None:
+    causes = diagnose(
+        [
+            found("HD805", 0, WARNING),
+            found("HD801", 9),
+            found("HD501", 20),
+            found("HD101", 20),
+            found("HD601", 3),
+            found("HD103", 1, INFO),
+        ]
+    )
+    assert [cause.code for cause in causes] == ["HD501", "HD601", "HD801", "HD805", "HD103"]
+
+
+def test_a_cause_in_json_names_its_symptoms_codes_once() -> None:
+    findings = [found("HD501"), found("HD101", subject="a"), found("HD101", subject="b")]
+    [cause] = diagnose(findings)
+    assert cause.to_json() == {
+        "code": "HD501",
+        "name": "name-HD501",
+        "message": "HD501 at 0",
+        "findings": ["HD501", "HD101"],
+    }
+
+
+codes = st.sampled_from(sorted({*EXPLAINS, *itertools.chain(*EXPLAINS.values()), "HD999", "ACME1"}))
+findings = st.lists(
+    st.builds(
+        found,
+        codes,
+        st.none() | st.integers(0, 12),
+        st.sampled_from(Severity),
+        segment=st.integers(0, 1),
+        subject=st.sampled_from(["", "a"]),
+    ),
+    max_size=14,
+)
+
+
+@thoroughly
+@given(findings)
+def test_every_finding_stands_in_exactly_one_cause(told: list[Finding]) -> None:
+    causes = diagnose(told)
+    shown = [item for cause in causes for item in (cause.root, *cause.symptoms)]
+    assert sorted(map(id, shown)) == sorted(map(id, told))
+
+
+@thoroughly
+@given(findings)
+def test_every_symptom_can_be_traced_to_its_cause_in_the_table(told: list[Finding]) -> None:
+    for cause in diagnose(told):
+        reached, frontier = {cause.code}, [cause.code]
+        present = {item.code for item in told}
+        while frontier:
+            for code in EXPLAINS.get(frontier.pop(), ()):
+                if code in present and code not in reached:
+                    reached.add(code)
+                    frontier.append(code)
+        assert {item.code for item in cause.symptoms} <= reached
+
+
+@thoroughly
+@given(findings)
+def test_a_mild_cause_has_only_mild_symptoms(told: list[Finding]) -> None:
+    for cause in diagnose(told):
+        if cause.root.severity is INFO:
+            assert all(item.severity is INFO for item in cause.symptoms)
+
+
+@thoroughly
+@given(findings, st.randoms(use_true_random=False))
+def test_the_order_of_the_findings_does_not_matter(told: list[Finding], random: object) -> None:
+    # Equal findings cannot be told apart, so each gets its own subject.
+    told = [
+        found(item.code, item.step, item.severity, segment=item.segment, subject=str(at))
+        for at, item in enumerate(told)
+    ]
+    shuffled = list(told)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+
+    def groups(causes: list[Cause]) -> list[object]:
+        return [
+            (cause.root.subject, sorted(item.subject for item in cause.symptoms))
+            for cause in causes
+        ]
+
+    assert groups(diagnose(told)) == groups(diagnose(shuffled))
+
+
+def test_a_very_sick_run_is_still_diagnosed_at_once() -> None:
+    told = [
+        found(code, at, subject=str(at))
+        for at in range(10)
+        for code in sorted({*EXPLAINS, *itertools.chain(*EXPLAINS.values())})
+    ]
+    begun = time.perf_counter()
+    causes = diagnose(told)
+    assert time.perf_counter() - begun < 5
+    assert sum(1 + len(cause.symptoms) for cause in causes) == len(told)

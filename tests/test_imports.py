@@ -1,0 +1,114 @@
+"""What importing costs: reading a log needs no torch and no numpy, and no time."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.core.records import Header, StepRecord
+from holdfast.core.signals import Signal
+from holdfast.sinks.run_dir import RunDirWriter
+
+HEAVY = ("torch", "numpy", "pandas", "lightning", "transformers", "matplotlib")
+WATCH = f"""
+import sys
+
+class Watch:
+    # Sees every import that is tried, also of a package that is not installed.
+    tried = []
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {HEAVY!r}:
+            self.tried.append(name)
+
+sys.meta_path.insert(0, Watch())
+"""
+TORCH_FREE = [
+    "holdfast",
+    "holdfast.config",
+    "holdfast.diagnosis",
+    "holdfast.engine",
+    "holdfast.errors",
+    "holdfast.policy",
+    "holdfast.registry",
+    "holdfast.report",
+    "holdfast.sinks.run_dir",
+    "holdfast.sources.run_dir",
+    *(
+        f"holdfast.core.{path.stem}"
+        for path in sorted((Path(holdfast.__file__).parent / "core").glob("[a-z]*.py"))
+    ),
+]
+
+
+def python(program: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def heavy_imports(program: str) -> str:
+    return python(f"{WATCH}\n{program}\nprint(sorted(set(Watch.tried)))")
+
+
+def test_the_watch_sees_an_import_even_of_what_is_not_installed() -> None:
+    assert heavy_imports("try: import pandas.core\nexcept ImportError: pass") != "[]"
+
+
+def test_importing_the_torch_free_half_tries_neither_torch_nor_numpy() -> None:
+    assert heavy_imports(f"import {', '.join(TORCH_FREE)}") == "[]"
+
+
+def test_using_the_public_names_tries_neither_torch_nor_numpy() -> None:
+    names = [name for name in holdfast.__all__ if name != "Guard"]
+    assert heavy_imports(f"from holdfast import {', '.join(names)}") == "[]"
+
+
+def test_diagnosing_a_run_tries_neither_torch_nor_numpy(tmp_path: Path) -> None:
+    writer = RunDirWriter(tmp_path, told=pytest.fail)
+    writer.write(Header("holdfast", signals={"loss": Signal(), "grad_norm": Signal()}))
+    for seq in range(1, 60):
+        loss = math.nan if seq == 40 else 1.0
+        writer.write(StepRecord(0, seq, seq, {"loss": loss, "grad_norm": 1.0}))
+    writer.flush()
+    program = (
+        "import holdfast\n"
+        f"report = holdfast.diagnose({str(tmp_path)!r})\n"
+        "assert 'HD101' in [item.code for item in report.findings], report.findings\n"
+        "report.dumps()"
+    )
+    assert heavy_imports(program) == "[]"
+
+
+def test_every_check_can_be_imported_without_torch_or_numpy() -> None:
+    assert heavy_imports("from holdfast import registry\nassert registry.all_checks()") == "[]"
+
+
+def best_of(program: str, *, runs: int = 7) -> float:
+    """Seconds of the quickest run: what the machine does beside can only make one slower."""
+    times = []
+    for _ in range(runs):
+        begun = time.perf_counter()
+        subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ})
+        times.append(time.perf_counter() - begun)
+    return min(times)
+
+
+def test_importing_holdfast_takes_hardly_longer_than_starting_python(
+    record_property: pytest.RecordProperty, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = best_of("pass")
+    extra = best_of("import holdfast") - bare
+    with capsys.disabled():
+        print(f"\nimport holdfast: {extra * 1000:+.0f} ms on top of python's {bare * 1000:.0f} ms")
+    record_property("import_ms", extra * 1000)
+    assert extra < 0.1

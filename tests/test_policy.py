@@ -1,0 +1,244 @@
+"""The policy: from a bad step to an action, and never further than it must go."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from strategies import lightly, thoroughly
+
+from holdfast.errors import SettingsError
+from holdfast.policy import Action, Ladder, Policy, Rung, Verdict
+
+EVERY_RUNG = frozenset(Rung)
+policies = st.builds(
+    Policy,
+    hold_spikes=st.booleans(),
+    skips_in_a_row=st.integers(1, 5),
+    skips_per_window=st.integers(1, 8),
+    window=st.integers(1, 20),
+    halt=st.booleans(),
+)
+verdicts = st.builds(
+    Verdict,
+    step=st.integers(0, 100),
+    nonfinite=st.booleans(),
+    spike=st.booleans(),
+    poisoned=st.lists(st.text(max_size=3), max_size=5).map(tuple),
+)
+rungs = st.frozensets(st.sampled_from(Rung))
+ladders = st.builds(
+    lambda in_a_row, held: restored({"in_a_row": in_a_row, "held": held}),
+    st.integers(0, 30),
+    st.lists(st.integers(0, 100), max_size=30).map(sorted),
+)
+
+
+def restored(state: dict[str, Any]) -> Ladder:
+    ladder = Ladder()
+    ladder.load_state_dict(state)
+    return ladder
+
+
+def live(policy: Policy, verdicts: list[Verdict], **kwargs: Any) -> list[Rung]:
+    """The rungs taken when every action is carried out."""
+    ladder, taken = Ladder(), []
+    for verdict in verdicts:
+        action = policy.decide(ladder, verdict, **kwargs)
+        ladder.climb(action)
+        taken.append(action.rung)
+    return taken
+
+
+def bad(step: int) -> Verdict:
+    return Verdict(step, nonfinite=True)
+
+
+# One decision
+
+
+def test_a_good_step_proceeds_in_silence() -> None:
+    assert Policy().decide(Ladder(), Verdict(5)) == Action(Rung.PROCEED, 5)
+
+
+def test_a_bad_step_is_skipped_and_says_why() -> None:
+    assert Policy().decide(Ladder(), bad(5)) == Action(Rung.SKIP, 5, "non-finite loss or gradient")
+    spike = Policy().decide(Ladder(), Verdict(5, spike=True))
+    assert spike == Action(Rung.SKIP, 5, "gradient spike")
+    assert spike.to_json() == {"action": "skip", "step": 5, "reason": "gradient spike"}
+
+
+def test_a_spike_that_is_not_to_be_held_proceeds() -> None:
+    policy = Policy(hold_spikes=False)
+    assert policy.decide(Ladder(), Verdict(5, spike=True)).rung is Rung.PROCEED
+    assert policy.decide(Ladder(), Verdict(5, spike=True, nonfinite=True)).rung is Rung.SKIP
+
+
+@pytest.mark.parametrize(
+    ("available", "expected"),
+    [
+        (EVERY_RUNG, Rung.ROLL_BACK),
+        (frozenset({Rung.SKIP, Rung.ROLL_BACK}), Rung.ROLL_BACK),
+        (frozenset({Rung.SKIP, Rung.HALT}), Rung.HALT),
+        (frozenset({Rung.SKIP, Rung.BACK_OFF, Rung.HALT}), Rung.HALT),
+        (frozenset({Rung.SKIP}), Rung.SKIP),
+    ],
+)
+def test_poisoned_weights_go_straight_to_roll_back_or_halt(
+    available: frozenset[Rung], expected: Rung
+) -> None:
+    verdict = Verdict(3, nonfinite=True, poisoned=("fc.weight", "fc.bias"))
+    action = Policy().decide(Ladder(), verdict, available)
+    assert action.rung is expected
+    assert action.reason == "fc.weight, fc.bias are non-finite: skipping cannot mend it"
+
+
+def test_a_long_list_of_poisoned_tensors_is_cut_short() -> None:
+    action = Policy().decide(Ladder(), Verdict(3, poisoned=("a", "b", "c", "d", "e")))
+    assert action.reason.startswith("a, b, c and 2 more are non-finite")
+    assert Policy().decide(Ladder(), Verdict(3, poisoned=("a",))).reason.startswith("a is non-")
+
+
+# The ladder
+
+
+def test_so_many_skips_in_a_row_are_borne_and_no_more() -> None:
+    taken = live(Policy(skips_in_a_row=3), [bad(step) for step in range(5)])
+    assert taken == [Rung.SKIP, Rung.SKIP, Rung.SKIP, Rung.HALT, Rung.HALT]
+
+
+def test_a_good_step_starts_the_count_again() -> None:
+    steps = [bad(0), bad(1), Verdict(2), bad(3), bad(4), bad(5)]
+    taken = live(Policy(skips_in_a_row=2), steps)
+    assert taken == [Rung.SKIP, Rung.SKIP, Rung.PROCEED, Rung.SKIP, Rung.SKIP, Rung.HALT]
+
+
+def test_so_many_skips_within_a_window_are_borne_and_no_more() -> None:
+    policy = Policy(skips_per_window=3, window=100)
+    every_tenth = [bad(step) if step % 10 == 0 else Verdict(step) for step in range(41)]
+    taken = live(policy, every_tenth)
+    assert taken.count(Rung.SKIP) == 3
+    assert taken.index(Rung.HALT) == 30
+    assert (
+        "3 held updates within 100 steps"
+        in policy.decide(restored({"in_a_row": 0, "held": [0, 10, 20]}), bad(30)).reason
+    )
+
+
+def test_skips_older_than_the_window_are_forgiven() -> None:
+    policy = Policy(skips_per_window=3, window=25)
+    every_tenth = [bad(step) if step % 10 == 0 else Verdict(step) for step in range(500)]
+    assert Rung.HALT not in live(policy, every_tenth)
+
+
+def test_a_guard_without_a_rung_goes_past_it() -> None:
+    ladder = restored({"in_a_row": 99, "held": []})
+    for available, expected in (
+        (EVERY_RUNG, Rung.BACK_OFF),
+        (EVERY_RUNG - {Rung.BACK_OFF}, Rung.ROLL_BACK),
+        (EVERY_RUNG - {Rung.BACK_OFF, Rung.ROLL_BACK}, Rung.HALT),
+        (frozenset({Rung.SKIP}), Rung.SKIP),
+    ):
+        assert Policy().decide(ladder, bad(1), available).rung is expected
+
+
+@lightly
+@given(policies, st.lists(st.booleans(), max_size=80))
+def test_skips_are_bounded_whatever_comes(policy: Policy, steps: list[bool]) -> None:
+    taken = live(policy, [Verdict(at, nonfinite=sick) for at, sick in enumerate(steps)])
+    if not policy.halt:
+        assert Rung.HALT not in taken
+        return
+    in_a_row = 0
+    for at, rung in enumerate(taken):
+        in_a_row = in_a_row + 1 if rung is not Rung.PROCEED else 0
+        if rung is Rung.SKIP:
+            assert in_a_row <= policy.skips_in_a_row
+            recent = taken[max(0, at - policy.window + 1) : at + 1]
+            assert recent.count(Rung.SKIP) <= policy.skips_per_window
+        elif rung is Rung.HALT:  # never without need
+            recent = taken[max(0, at - policy.window + 1) : at + 1]
+            held = len(recent) - recent.count(Rung.PROCEED)
+            assert in_a_row > policy.skips_in_a_row or held > policy.skips_per_window
+
+
+@thoroughly
+@given(policies, ladders, verdicts, rungs)
+def test_a_decision_is_pure_never_raises_and_takes_no_rung_it_was_not_given(
+    policy: Policy, ladder: Ladder, verdict: Verdict, available: frozenset[Rung]
+) -> None:
+    before = copy.deepcopy(ladder)
+    action = policy.decide(ladder, verdict, available)
+    assert ladder == before
+    assert policy.decide(ladder, verdict, available) == action
+    assert action.step == verdict.step
+    assert action.rung in available | {Rung.PROCEED, Rung.SKIP}
+    assert policy.halt or action.rung is not Rung.HALT
+    matters = verdict.nonfinite or verdict.poisoned or (verdict.spike and policy.hold_spikes)
+    assert (action.rung is Rung.PROCEED) is (not matters)
+    assert bool(action.reason) is bool(matters)
+    if verdict.poisoned:
+        assert action.rung is not Rung.BACK_OFF
+
+
+class Climbing(RuleBasedStateMachine):
+    """A ladder that is saved and restored at any moment behaves like one that never was."""
+
+    @initialize(policy=policies)
+    def start(self, policy: Policy) -> None:
+        self.policy = policy
+        self.ladder, self.copied = Ladder(), Ladder()
+        self.step = 0
+
+    @rule(sick=st.booleans(), poisoned=st.booleans())
+    def take_a_step(self, sick: bool, poisoned: bool) -> None:
+        self.step += 1
+        verdict = Verdict(self.step, nonfinite=sick, poisoned=("w",) if poisoned else ())
+        one = self.policy.decide(self.ladder, verdict)
+        other = self.policy.decide(self.copied, verdict)
+        assert one == other
+        self.ladder.climb(one)
+        self.copied.climb(other)
+
+    @rule()
+    def resume(self) -> None:
+        state = json.loads(json.dumps(self.copied.state_dict()))
+        self.copied = restored(state)
+
+    @rule(back=st.integers(1, 10))
+    def roll_back(self, back: int) -> None:
+        self.step = max(0, self.step - back)
+
+    @invariant()
+    def both_remember_the_same(self) -> None:
+        if hasattr(self, "ladder"):
+            assert self.copied == self.ladder
+
+
+TestClimbing = Climbing.TestCase
+TestClimbing.settings = lightly
+
+
+def test_a_restored_ladder_is_still_bounded() -> None:
+    ladder = restored({"in_a_row": 1, "held": list(range(50_000))})
+    assert len(ladder.held) == 10_000
+    assert ladder.held[-1] == 49_999, "the latest are the ones kept"
+
+
+# The numbers a user may set
+
+
+@pytest.mark.parametrize("name", ["skips_in_a_row", "skips_per_window", "window"])
+def test_patience_counts_from_one(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name}=…"):
+        Policy(**{name: 0})
+
+
+def test_a_policy_comes_from_the_settings_table() -> None:
+    assert Policy.from_mapping({}) == Policy()
+    assert Policy.from_mapping({"halt": False, "window": 7}) == Policy(halt=False, window=7)
