@@ -568,8 +568,8 @@ def negative_log_likelihood_below_zero(run: Run) -> None:
         mean, log_variance = net(x).unbind(dim=1)
         return (0.5 * (log_variance + (y - mean).square() / log_variance.exp())).mean()
 
-    data = [(x := run.randn(32, 8), 0.2 * (x @ weights + run.randn(32))) for _ in range(250)]
-    fit(run, model, Adam(model.parameters(), lr=3e-3), data, loss_of)
+    data = [(x := run.randn(64, 8), 0.2 * (x @ weights + run.randn(64))) for _ in range(250)]
+    fit(run, model, Adam(model.parameters(), lr=2e-3), data, loss_of)
 
 
 @lookalike

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import inspect
 import logging
 import subprocess
@@ -62,7 +63,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     def put(*what: Any) -> None:
         monkeypatch.setattr(
-            registry,
+            importlib.metadata,
             "entry_points",
             lambda *, group: (
                 [EntryPoint(item) for item in what] if group == "holdfast.checks" else []

@@ -31,6 +31,9 @@ from holdfast.core.signals import axis_of
 CRASHED = "check-crashed"
 """The kind of event the engine emits about a check that raised."""
 
+SCANNED = "scan"
+"""The kind of event that says which `roles` of tensors were looked through, bad ones or none."""
+
 _SAID = {
     StepRecord: "steps",
     SetupRecord: "set-up facts",
@@ -47,8 +50,19 @@ class _Seat:
     columns_only: bool
     reason: str | None = None
     """Why it is not handed steps; None when it is."""
-    seen: int = 0
+    seen: bool = False
+    """Whether evidence it can judge by has come."""
     crashed: bool = False
+
+    def looks_at(self, record: Observed) -> bool:
+        """Whether the check wants this record; notes that it could run."""
+        needs = self.check.needs
+        if isinstance(record, TensorRecord) and needs.roles and record.role not in needs.roles:
+            return False
+        # Facts about the set-up only help a check that judges steps.
+        if not isinstance(record, SetupRecord) or StepRecord not in needs.kinds:
+            self.seen = True
+        return True
 
 
 class Engine:
@@ -84,9 +98,10 @@ class Engine:
         found: list[Finding] = []
         has_columns = not isinstance(record, StepRecord) or bool(record.columns)
         for seat in self._by_kind[type(record)]:
-            if has_columns or not seat.columns_only:
-                seat.seen += 1
+            if (has_columns or not seat.columns_only) and seat.looks_at(record):
                 found += self._ask(seat, record)
+        if isinstance(record, EventRecord) and record.kind == SCANNED:
+            self._take_scan(record)
         self.opened = self._fold.add(found) if found else []
         return found
 
@@ -131,6 +146,11 @@ class Engine:
             if seat.check.code in state:
                 with self._tolerance():
                     seat.check.load_state_dict(state[seat.check.code])
+
+    def _take_scan(self, event: EventRecord) -> None:
+        roles = set(event.data.get("roles", ()))
+        for seat in self._by_kind[TensorRecord]:
+            seat.seen = seat.seen or bool(roles.intersection(seat.check.needs.roles))
 
     def _take_header(self, header: Header) -> list[Finding]:
         new_segment = self._header is None or header.segment != self._header.segment

@@ -12,7 +12,6 @@ import inspect
 import logging
 import pkgutil
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any
 
 import holdfast.checks
@@ -97,6 +96,8 @@ def _class_in(module_name: str) -> type[Check]:
 
 @cache
 def _foreign() -> tuple[type[Check], ...]:
+    from importlib.metadata import entry_points  # costs as much as all the rest of `explain`
+
     found = []
     for entry in entry_points(group=ENTRY_POINTS):
         try:

@@ -102,6 +102,7 @@ def test_a_mistake_gets_one_line_and_2(invoke, args, words):
     [
         (KeyError("loss"), 4, "internal error: KeyError"),
         (InternalError("the tower leans"), 4, "internal error: the tower leans"),
+        (OSError(28, "No space left on device"), 4, "the system refused"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (BrokenPipeError(), 141, ""),
     ],

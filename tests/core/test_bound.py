@@ -30,6 +30,10 @@ values = floats | near_each_other | st.sampled_from([0.0, -1.0, 1e-320, 1e-40, 3
 QUICK = Bound("grad_norm", window=16, grace=4, patience=3)
 
 
+def lower_median(values: list[float]) -> float:
+    return sorted(values)[(len(values) - 1) // 2]
+
+
 class Reference:
     """The rule as one would say it, with nothing remembered but the values."""
 
@@ -41,12 +45,10 @@ class Reference:
     def limit(self) -> float:
         if len(self.learned) < self.bound.grace:
             return LARGEST
-        logs = sorted(math.log(value) for value in self.learned)
-        middle = logs[(len(logs) - 1) // 2]
-        distances = sorted(abs(value - middle) for value in logs)
-        sigma = 1.4826 * distances[(len(distances) - 1) // 2]
-        last = sorted(math.log(value) for value in self.learned[-self.bound.recent :])
-        level = max(middle, last[(len(last) - 1) // 2])
+        logs = [math.log(value) for value in self.learned]
+        middle = lower_median(logs)
+        sigma = 1.4826 * lower_median([abs(value - middle) for value in logs])
+        level = max(middle, lower_median(logs[-self.bound.recent :]))
         exponent = level + max(self.bound.sigmas * sigma, math.log(self.bound.min_ratio))
         return min(math.exp(min(exponent, 700.0)), LARGEST)
 
@@ -185,6 +187,18 @@ def test_a_climb_of_many_steps_is_no_spike_and_a_leap_out_of_it_is() -> None:
     climb = [1.0 * 1.1**step for step in range(50)]
     assert not any(judge(history, value) for value in climb)
     assert judge(history, 30 * climb[-1]) is True
+
+
+def test_a_climb_is_judged_by_where_it_has_come_to_not_by_where_it_was() -> None:
+    history = History(Bound("grad_norm", sigmas=0.0, recent=4))
+    for value in [1.0] * 100 + [9.0] * 2:
+        judge(history, value)
+    assert history.limit() == 10.0
+    judge(history, 9.0)
+    assert history.limit() == 90.0, "most of the last four are at the new level"
+    for value in [0.1] * 4:
+        judge(history, value)
+    assert history.limit() == 10.0, "a fall does not narrow it at once"
 
 
 def test_patience_takes_so_many_in_a_row_for_the_new_level() -> None:

@@ -49,6 +49,8 @@ def test_a_window_is_the_last_finite_values_and_their_lower_median_and_spread(
         assert len(window) == len(kept)
         assert window.full is (len(kept) == size)
         assert same(window.median, middle)
+        for last in (1, 3, size + 1):
+            assert same(window.median_of_last(last), lower_median(kept[-last:]))
         assert same(window.low, min(kept, default=math.nan))
         assert same(window.high, max(kept, default=math.nan))
         assert same(window.sigma(log=False), spread)

@@ -12,10 +12,8 @@ from holdfast.core.numbers import say
 from holdfast.core.records import StepRecord
 from holdfast.core.window import Window
 
-UPPER = 0.95
-"""The quantile a skewed window's upper spread is taken from, …"""
-UPPER_SIGMAS = 1.645
-"""… and where it lies in a normal distribution."""
+UPPER, UPPER_SIGMAS = 0.95, 1.645
+"""The quantile a skewed window's upper spread is taken from, and where a normal one has it."""
 FIRST = 5
 """The run's start level is the median of so many first losses."""
 GROWN = 2.0
@@ -29,21 +27,22 @@ class LossSpike(Check):
     Each loss against the losses of this run's last 128 good steps.
 
     ## Why it matters
-    A jump of a single step is a hard or a corrupt batch. One that takes many steps to heal means
-    that an update damaged the weights; when such jumps come in clusters, the run is at the edge of
-    divergence and pays for each of them.
+    A jump of a single step is a hard or a corrupt batch. One that grows and takes many steps to
+    heal means that updates damaged the weights; when such spikes come in clusters, the run is at
+    the edge of divergence and pays for each of them.
 
     ## How it is measured
     On logarithms where all losses of the window are positive, else on the values: out of bounds is
     a loss above the median by more than 6 robust standard deviations, by more than a factor of 1.5
     and by more than a quarter of all progress since the start. Nothing is judged in the first 20
     steps. Losses out of bounds are never learned; 50 in a row are the run's new level. A spike is
-    told when it ends.
+    told when it is over, at the step where it began.
 
     ## False alarms
-    A spike that came back is information. It is a warning from the third one within 500 steps that
-    took 5 steps or more to heal and undid half of the progress. Jumps that follow a rise of the
-    learning rate (warm restarts) do not count, and the new level of a curriculum is no spike.
+    One spike is information, whatever its height. It is a warning from the third one within 500
+    steps that lasted 5 steps, grew after its first step and undid half of the progress. New data (a
+    curriculum) are hardest in their first step, so such jumps do not count. Steps the guard held
+    back are left out: their batch did no damage.
 
     ## What to do
     Look at the step's batch. Against clusters: a lower peak rate or a longer warm-up, a smaller
@@ -51,8 +50,8 @@ class LossSpike(Check):
     back updates whose gradient norm is out of bounds.
 
     ## References
-    Chowdhery et al., "PaLM", section 5.1; Molybog et al., "A Theory on Adam Instability"; llm-foundry's
-    and OLMo-core's spike rules, here with medians so that neither NaN nor a spike blinds them.
+    Chowdhery et al., "PaLM", section 5.1; Molybog et al., "A Theory on Adam Instability"; the spike
+    rules of llm-foundry and OLMo-core, here with medians so that neither NaN nor a spike blinds them.
     """
 
     code = "HD103"
@@ -74,45 +73,47 @@ class LossSpike(Check):
         patience: int = 50
         """So many out of bounds in a row are the new level."""
         lasting: int = 5
-        """A spike of so many steps was damage to the weights, not one batch."""
+        """A spike of so many steps may have been damage to the weights; …"""
         cluster: int = 3
-        """So many lasting spikes …"""
+        """… so many of those …"""
         within: int = 500
         """… within so many steps are a warning."""
 
     def start(self) -> None:
         self.seen = 0
-        self.rates = Window(32)
         self.windows: dict[str, Window] = {}
         self.starts: dict[str, float] = {}
         self.spikes: dict[str, dict[str, Any]] = {}
         """The spike each loss is in now."""
         self.damages: dict[str, list[int]] = {}
-        """When the recent lasting spikes ended, in losses seen."""
+        """When the recent damaging spikes ended, in steps seen."""
 
     def observe(self, record: StepRecord) -> Iterable[Finding]:
         self.seen += 1
-        self.rates.push(record.values.get("lr", math.nan))
+        if record.held:
+            return
         for name, loss in record.family("loss"):
             if not math.isfinite(loss):
                 continue
             window = self.windows.setdefault(name, Window(self.limits.window))
             limit = self._limit(name, window, loss)
             if loss > limit:
-                spike = self.spikes.get(name) or self._open(record, name, window.median, limit)
+                spike = self.spikes.setdefault(
+                    name,
+                    {"at": moment_of(record), "first": loss, "peak": loss, "steps": 0}
+                    | {"level": window.median, "limit": limit},
+                )
                 spike["peak"] = max(spike["peak"], loss)
                 spike["steps"] += 1
-                spike["held"] += record.held
                 if spike["steps"] >= self.limits.patience:
                     window.clear()
-                    yield self._close(name, "and has stayed up: this is the run's new level")
+                    yield self._close(name, "and has stayed up: this is its new level")
                 continue
             if name in self.spikes:
                 yield self._close(name, "and came back by itself")
-            if not record.held:
-                window.push(loss)
-                if name not in self.starts and len(window) >= FIRST:
-                    self.starts[name] = window.median
+            window.push(loss)
+            if name not in self.starts and len(window) >= FIRST:
+                self.starts[name] = window.median
 
     def finish(self) -> Iterable[Finding]:
         for name in list(self.spikes):
@@ -120,82 +121,55 @@ class LossSpike(Check):
 
     def _limit(self, name: str, window: Window, loss: float) -> float:
         """The largest loss in bounds; infinite where the answer is plain without computing it."""
-        level = window.median
         limits = self.limits
         if len(window) < limits.grace or loss <= window.high:
             return math.inf
-        start, upper = self.starts[name], window.quantile(UPPER)
+        start, level, upper = self.starts[name], window.median, window.quantile(UPPER)
         if window.low > 0 and start > 0:
             spread = max(window.sigma(log=True), math.log(upper / level) / UPPER_SIGMAS)
-            progress = math.log(max(start / level, 1))
-            reach = max(limits.sigmas * spread, math.log(limits.min_ratio), limits.undone * progress)
+            progress = limits.undone * math.log(start / level)
+            reach = max(limits.sigmas * spread, math.log(limits.min_ratio), progress)
             return level * math.exp(min(reach, 700))
         spread = max(window.sigma(log=False), (upper - level) / UPPER_SIGMAS)
         reach = max(limits.sigmas * spread, limits.undone * (start - level))
         return level + reach if reach > 0 else math.inf
 
-    def _open(self, record: StepRecord, name: str, level: float, limit: float) -> dict[str, Any]:
-        loss = record.values[name]
-        rate = record.values.get("lr", math.nan)
-        return self.spikes.setdefault(
-            name,
-            {
-                "at": moment_of(record),
-                "level": level,
-                "limit": limit,
-                "first": loss,
-                "peak": loss,
-                "steps": 0,
-                "held": 0,
-                "rate_rose": rate > 1.5 * self.rates.low,
-            },
-        )
-
     def _close(self, name: str, ending: str) -> Finding:
         spike = self.spikes.pop(name)
-        count = self._lasting(name, spike)
+        count = self._damages(name, spike)
         clustered = count >= self.limits.cluster
         level, peak, steps = spike["level"], spike["peak"], spike["steps"]
-        ratio = f", {say(peak / level)} times its usual {say(level)}" if level > 0 else ""
-        usual = ratio or f" from its usual {say(level)}"
-        why = " as the learning rate rose" if spike["rate_rose"] else ""
-        held = "; the update was held back" if spike["held"] else ""
-        again = f"; number {count} of its kind within {self.limits.within} steps" if clustered else ""
+        ratio = f", {say(peak / level)} times" if level > 0 else " from"
+        again = f"; the {count}th such spike in {self.limits.within} steps" if clustered else ""
         return self.find(
             record_at(spike["at"]),
-            f"{name} jumped to {say(peak)}{usual}{why} (limit {say(spike['limit'])}), stayed out of "
-            f"bounds for {steps} step{'s' * (steps > 1)} {ending}{held}{again}",
+            f"{name} jumped to {say(peak)}{ratio} its usual {say(level)} (limit "
+            f"{say(spike['limit'])}), was out of bounds for {steps} step{'s' * (steps > 1)} "
+            f"{ending}{again}",
             subject=name,
-            severity=Severity.WARNING if clustered else Severity.INFO,
-            remedies=self._remedies(clustered),
+            severity=None if clustered else Severity.INFO,
+            remedies=CLUSTERED if clustered else CLUSTERED[-1:],
             peak=peak,
             median=level,
             limit=spike["limit"],
             steps=steps,
-            held=spike["held"],
-            lasting_spikes=count,
+            damaging_spikes=count,
         )
 
-    def _lasting(self, name: str, spike: dict[str, Any]) -> int:
-        """How many spikes that damaged the weights there were of late, this one included; 0: it did not."""
+    def _damages(self, name: str, spike: dict[str, Any]) -> int:
+        """How many spikes damaged the weights of late, this one included; 0 if it did not."""
         level = spike["level"]
-        # New data are hardest in their first step; damaged weights make it worse from there.
         grew = spike["peak"] - level > GROWN * (spike["first"] - level)
         undid_half = spike["peak"] > (self.starts[name] + level) / 2
-        lasted = spike["steps"] - spike["held"] >= self.limits.lasting
-        if not (grew and undid_half and lasted) or spike["rate_rose"]:
+        if spike["steps"] < self.limits.lasting or not grew or not undid_half:
             return 0
         recent = [at for at in self.damages.get(name, []) if self.seen - at < self.limits.within]
         self.damages[name] = [*recent, self.seen]
         return len(self.damages[name])
 
-    @staticmethod
-    def _remedies(clustered: bool) -> list[str]:
-        batch = "Look at this step's batch: a corrupt sample, an empty mask, a rare length."
-        if not clustered:
-            return [batch]
-        return [
-            "Lower the peak learning rate or lengthen the warm-up: the run is at the edge.",
-            "With Adam, try beta2 = 0.95: a second moment that lags behind makes such spikes.",
-            batch,
-        ]
+
+CLUSTERED = (
+    "Lower the peak learning rate or lengthen the warm-up: the run is at the edge of divergence.",
+    "With Adam, try beta2 = 0.95: a second moment that lags behind the gradient makes such spikes.",
+    "Look at this step's batch: a corrupt sample, an empty mask, a rare length.",
+)

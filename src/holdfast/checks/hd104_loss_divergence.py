@@ -10,30 +10,22 @@ from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding, Severity
 from holdfast.core.moment import Moment, moment_of, record_at
 from holdfast.core.numbers import say
-from holdfast.core.records import StepRecord
+from holdfast.core.records import Header, StepRecord
+from holdfast.core.signals import Signal
 from holdfast.core.window import MAD_TO_SIGMA, Thinned, Window
 
-FIRST = 5
-"""The start level is the median of so many first losses."""
 BACK = 3
 """So many losses in a row within the band end a rise."""
-EVERY = 5
-"""Levels are compared at every so-many-th loss."""
 PROOF = 5
 """So many losses above the band are enough when no further number can come."""
 NARROWEST = 1.25
-"""The band around a positive best level is at least this factor wide."""
+"""The band around a positive best level is at least this factor wide; less is no progress."""
 GROWN = 3.0
-"""A rise whose worst loss is so many times that of its first steps was made by the updates."""
+"""A rise whose worst loss is so many times its first was made by the updates, not by new data."""
 BLOWN_UP = 100.0
 """So many times the start level is a divergence even if the loss is falling by now."""
-
-
-def scatter(values: list[float]) -> float:
-    """Robust standard deviation about the trend, from the differences of neighbours."""
-    moves = [later - earlier for earlier, later in pairwise(values)]
-    usual = median(moves)
-    return MAD_TO_SIGMA / math.sqrt(2) * median(abs(move - usual) for move in moves)
+COARSE = 10
+"""A value that covers so many steps (an epoch's mean) counts for as many values of one step."""
 
 
 class LossDivergence(Check):
@@ -47,13 +39,13 @@ class LossDivergence(Check):
     one before. Runs seldom come back from it by themselves.
 
     ## How it is measured
-    The best level is the lowest median of 20 losses. A rise begins where the loss leaves the band of
-    6 robust standard deviations around it, and ends when three losses in a row are back. It is a
-    divergence when, for half as many steps as came before it (30 to 200), the loss is twice
-    its best level, above it by more than three times its present spread, at least half of the
-    progress since the start is lost, and not even a twentieth of the rise has been won back. Where
-    there never was progress, the loss must have risen tenfold. The finding stands at the step
-    where the loss left its best level.
+    The best level is the lowest median of 20 losses. A rise begins where the loss leaves the band
+    of 6 robust standard deviations around it, and ends when three losses in a row are back. It is a
+    divergence when, for half as many steps as came before it (30 to 200), the loss is twice its
+    best level, above it by four times the noise, has lost half of the progress since the start (a
+    signed loss: twice all progress), and is not falling. Without any progress before, it must have
+    risen fivefold and by eight times the noise. A hundred times the start level, or a rise that ends in NaN, is told at
+    once. The finding stands at the step where the loss left its best level.
 
     ## False alarms
     After a curriculum switch or a warm restart the loss falls again; once a quarter of the rise is
@@ -65,8 +57,8 @@ class LossDivergence(Check):
     it. Look at the gradient norm and the learning rate at the onset, not at the end.
 
     ## References
-    Chowdhery et al., "PaLM", section 5.1 (go back about 100 steps, skip 200-500 batches); Bekman, "Machine
-    Learning Engineering", on training instabilities; TheDeepChecker's rule of twice the best loss.
+    Chowdhery et al., "PaLM", section 5.1 (go back about 100 steps, skip 200-500 batches); Bekman,
+    "Machine Learning Engineering", on instabilities; TheDeepChecker's rule of twice the best loss.
     """
 
     code = "HD104"
@@ -86,70 +78,82 @@ class LossDivergence(Check):
         lost: float = 0.5
         """Share of the progress since the start that must be lost."""
         shortest: int = 30
-        """Losses above the band before a rise is judged, …"""
+        """Losses above the band before a rise is judged, in a young run …"""
         longest: int = 200
-        """… when the run was young and when it was old."""
+        """… and in an old one."""
 
     def start(self) -> None:
+        self.coarse = False
         self.seen = 0
+        self.signed = False
+        """Whether the loss was ever below 0."""
         self.recent = Window(20)
-        self.first_level = math.nan
-        self.best = math.inf
-        self.best_step = 0
-        self.band = math.inf
-        """The largest loss that still belongs to the best level."""
+        self.first_level = self.best = self.band = math.inf
+        """The level of the first losses, the best one, and the largest loss that belongs to it."""
         self.spread = 0.0
         """Of the losses at the best level (of their logarithms, where they are positive)."""
+        self.progressed = False
+        """Whether the best level is better than the first by more than noise."""
+        self.best_step = 0
         self.onset: Moment | None = None
         """Where the loss left the band; None while it is inside."""
-        self.seen_before = 0
+        self.seen_before = self.above = self.inside = self.touches = 0
+        """Losses before the onset and since; of those in the band in a row now, and in all."""
         self.rise = Thinned(64)
-        """The losses since the onset."""
-        self.above = 0
-        self.inside = 0
-        self.peak = -math.inf
-        """The highest level since the onset."""
-        self.worst = self.first_jump = -math.inf
-        """The largest single loss since the onset, and the first."""
+        """The losses since the onset; below: the first of them, the worst, the highest level."""
+        self.first_jump = self.worst = self.peak = -math.inf
         self.told = False
-        self.latest: dict[str, float] = {}
+        self.rivals: dict[str, float] = {}
         """The latest loss of each optimizer, where there are several."""
+
+    def begin(self, header: Header) -> None:
+        self.coarse = header.signals.get("loss", Signal()).span >= COARSE
+        if self.seen == 0:
+            self.recent = Window(self._values(20))
 
     def observe(self, record: StepRecord) -> Iterable[Finding]:
         loss = record.values.get("loss")
-        if ("optimizers" in record.values and self._has_rivals(record)) or record.held or loss is None:
+        if loss is None or record.held or self._has_rivals(record):
             return
         if not math.isfinite(loss):
             if self._diverged(PROOF, PROOF):
                 yield self._finding("and then was no number any more")
             return
         self.seen += 1
+        self.signed = self.signed or loss < 0
         if self.onset is None and loss <= self.band:
             self._learn(record, loss)
             return
-        self._rise(record, loss)
+        self._climb(record, loss)
         if self.inside >= BACK:
             self._come_back()
-        elif self.above % EVERY == 0:
-            least, most = self.limits.shortest, self.limits.longest
-            if self._diverged(least, patience=min(max(self.seen_before // 2, least), most)):
+        elif self.above % 5 == 0:
+            least, most = self._values(self.limits.shortest), self._values(self.limits.longest)
+            if self._diverged(least, min(max(self.seen_before // 2, least), most)):
                 yield self._finding("and has not come back")
 
     def finish(self) -> Iterable[Finding]:
-        if self._diverged(self.limits.shortest, self.limits.shortest):
+        least = self._values(self.limits.shortest)
+        if self._diverged(least, least):
             yield self._finding("and was there when the record ended")
+
+    def _values(self, steps: int) -> int:
+        """How many values speak for so many steps."""
+        return max(steps // COARSE, 5) if self.coarse else steps
 
     def _has_rivals(self, record: StepRecord) -> bool:
         """Whether several optimizers minimise different losses."""
-        self.latest.update(record.family("loss"))
-        return len(set(self.latest.values())) > 1
+        if "optimizers" in record.values:
+            self.rivals.update(record.family("loss"))
+        return len(set(self.rivals.values())) > 1
 
     def _learn(self, record: StepRecord, loss: float) -> None:
         self.recent.push(loss)
-        if self.seen == FIRST:
+        if self.seen == (1 if self.coarse else 5):
             self.first_level = self.recent.median
         # Every few losses only: the spread costs a sort, and early on each median is a new best.
-        if self.seen % EVERY == 0 and self.seen >= 2 * FIRST and self.recent.median < self.best:
+        due = self.seen >= self._values(10) and (self.coarse or self.seen % 5 == 0)
+        if due and self.recent.median < self.best:
             self.best_step = record.step
             self._refer_to(self.recent.values)
 
@@ -161,26 +165,29 @@ class LossDivergence(Check):
             self.spread = scatter([math.log(loss) for loss in losses])
             reach = max(self.limits.sigmas * self.spread, math.log(NARROWEST))
             self.band = self.best * math.exp(min(reach, 700))
+            real = max(2 * self.spread, math.log(NARROWEST))
+            self.progressed = self.first_level > self.best * math.exp(min(real, 700))
         else:
             self.spread = scatter(losses)
             self.band = self.best + max(self.limits.sigmas * self.spread, progress / 4)
-        # However noisy: a loss that has lost half of the progress is not at the best level.
-        if progress > self.best * (NARROWEST - 1):
+            self.progressed = progress > 2 * self.spread
+        if self.progressed:
+            # However noisy: a loss that has lost half of it is not at the best level.
             self.band = min(self.band, self.best + progress * self.limits.lost)
 
-    def _rise(self, record: StepRecord, loss: float) -> None:
+    def _climb(self, record: StepRecord, loss: float) -> None:
         if self.onset is None:
             self.onset = moment_of(record)
             self.seen_before = self.seen
-            self.above = 0
-            self.peak = self.worst = -math.inf
+            self.above = self.touches = 0
+            self.first_jump = self.worst = loss
+            self.peak = -math.inf
             self.rise.clear()
         self.above += 1
         self.worst = max(self.worst, loss)
-        if self.above == 1:
-            self.first_jump = loss
         self.rise.push(self.seen, loss)
         self.inside = self.inside + 1 if loss <= self.band else 0
+        self.touches += loss <= self.band
 
     def _come_back(self) -> None:
         self.onset = None
@@ -192,38 +199,37 @@ class LossDivergence(Check):
             return False
         losses = [loss for _, loss in self.rise.points]
         third = len(losses) // 3
-        late = losses[-third:]
-        early, middle, level = median(losses[:third]), median(losses[third:-third]), median(late)
+        early, middle, late = losses[:third], losses[third:-third], losses[-third:]
+        level = median(late)
         # New data are hardest in their first step; damaged weights make it worse from there.
         self_made = self.worst - self.best > GROWN * (self.first_jump - self.best)
         if self_made and level > BLOWN_UP * self.first_level > 0:
             return True
-        if self.above < patience:
+        if self.above < patience or self.touches > self.above / 20:
             return False
-        self.peak = max(self.peak, early, level)
+        self.peak = max(self.peak, median(early), level)
         if not self_made and level < self.peak - (self.peak - self.best) / 4:
             self._new_reference(late)
             return False
-        before = middle if self_made else early
+        before = median(middle if self_made else early)
         falling = level < before - (before - self.best) / 20
         progress = self.first_level - self.best
-        if falling or level < self.first_level - progress * self.limits.lost:
-            return False
-        return self._far_above(level, late, progress)
+        lost_enough = level >= self.first_level - progress * self.limits.lost
+        return lost_enough and not falling and self._far_above(level, late)
 
-    def _far_above(self, level: float, late: list[float], progress: float) -> bool:
+    def _far_above(self, level: float, late: list[float]) -> bool:
         """Whether the rise is large against the best level and against the noise."""
-        window = Window(len(late))
-        for loss in late:
-            window.push(loss)
-        if self.best <= 0 or window.low <= 0:
-            # Signed losses (policy gradients, critics) wander: they must be worse than ever.
-            return level - self.best > max(3 * window.sigma(log=False), 2 * progress)
-        made_progress = progress > self.best * (NARROWEST - 1)
         limits = self.limits
-        ratio = limits.ratio if made_progress else limits.ratio_without_progress
-        noise = max(window.sigma(log=True), self.spread)
-        return math.log(level / self.best) > max(math.log(ratio), 3 * noise)
+        if self.signed or self.best <= 0 or min(late) <= 0:
+            # Signed losses (policy gradients, critics) wander: they must be worse than ever.
+            progress = self.first_level - self.best
+            return level - self.best > max(8 * scatter(late), 8 * self.spread, 2 * progress)
+        noise = scatter([math.log(loss) for loss in late])
+        rise = math.log(level / self.best)
+        if self.progressed:
+            return rise > max(math.log(limits.ratio), 3 * self.spread, 5 * noise)
+        least = math.log(limits.ratio_without_progress)
+        return rise > max(least, 8 * self.spread, 8 * noise)
 
     def _new_reference(self, late: list[float]) -> None:
         """The run learns again, from a new start: a curriculum, a restart."""
@@ -241,8 +247,8 @@ class LossDivergence(Check):
         level = median(losses[-(len(losses) // 3) :])
         return self.find(
             record_at(self.onset),
-            f"loss left its best level {say(self.best)} (step {self.best_step}) at this step, rose "
-            f"to {say(level)} within {self.above} steps {ending}; it began at "
+            f"loss left its best level of {say(self.best)} (step {self.best_step}) here, rose to "
+            f"{say(level)} over {self.above} values {ending}; the run began at "
             f"{say(self.first_level)}",
             remedies=[
                 "Go on from a checkpoint before this step, with a lower learning rate or past the "
@@ -257,3 +263,12 @@ class LossDivergence(Check):
             onset=self.onset[2],
             steps=self.above,
         )
+
+
+def scatter(values: list[float]) -> float:
+    """Robust standard deviation about the trend, from the differences of neighbours."""
+    moves = [later - earlier for earlier, later in pairwise(values)]
+    if not moves:
+        return 0.0
+    usual = median(moves)
+    return MAD_TO_SIGMA / math.sqrt(2) * median(abs(move - usual) for move in moves)

@@ -42,7 +42,12 @@ class NonfiniteWeight(Check):
     name = "nonfinite-weight"
     severity = Severity.ERROR
     summary = "a parameter holds NaN or Inf"
-    needs = Needs(any_of=("param/weight_norm",), kinds=(StepRecord, TensorRecord), nonfinite=True)
+    needs = Needs(
+        any_of=("param/weight_norm",),
+        kinds=(StepRecord, TensorRecord),
+        roles=("weight",),
+        nonfinite=True,
+    )
 
     def observe(self, record: StepRecord | TensorRecord) -> Iterable[Finding]:
         if isinstance(record, TensorRecord):

@@ -44,7 +44,12 @@ class NonfiniteBuffer(Check):
     name = "nonfinite-buffer"
     severity = Severity.ERROR
     summary = "a buffer (BatchNorm statistics) holds NaN or Inf"
-    needs = Needs(any_of=("buffer/norm",), kinds=(StepRecord, TensorRecord), nonfinite=True)
+    needs = Needs(
+        any_of=("buffer/norm",),
+        kinds=(StepRecord, TensorRecord),
+        roles=("buffer",),
+        nonfinite=True,
+    )
 
     def start(self) -> None:
         self.finite_once: set[int] = set()

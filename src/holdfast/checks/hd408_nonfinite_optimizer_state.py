@@ -38,7 +38,7 @@ class NonfiniteOptimizerState(Check):
     name = "nonfinite-optimizer-state"
     severity = Severity.ERROR
     summary = "a moment holds NaN or Inf"
-    needs = Needs(kinds=(TensorRecord,))
+    needs = Needs(kinds=(TensorRecord,), roles=("moment",))
 
     def observe(self, record: TensorRecord) -> Iterable[Finding]:
         if record.role != "moment" or not record.nonfinite:

@@ -44,7 +44,7 @@ class NonfiniteInput(Check):
     name = "nonfinite-input"
     severity = Severity.ERROR
     summary = "the batch holds NaN or Inf"
-    needs = Needs(kinds=(TensorRecord,))
+    needs = Needs(kinds=(TensorRecord,), roles=("input",))
 
     def observe(self, record: TensorRecord) -> Iterable[Finding]:
         if record.role != "input" or not record.nonfinite or looks_like_mask(record):

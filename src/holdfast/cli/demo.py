@@ -22,8 +22,7 @@ DEFAULT_OUT = Path("holdfast-runs", "demo")
     type=click.Path(path_type=Path),
     metavar="DIR",
     default=DEFAULT_OUT,
-    show_default=True,
-    help="Where to write the run. Nothing is overwritten: DIR-2, DIR-3, … if it exists.",
+    help="Where to write the run (holdfast-runs/demo); DIR-2, DIR-3, … if it exists already.",
 )
 @click.option(
     "--steps",

@@ -3,7 +3,7 @@
 0    no finding at or above --fail-on
 1    findings
 2    wrong usage, or an input that cannot be read
-4    a defect of holdfast
+4    a defect of holdfast, or the system refused (a full disk)
 130  interrupted (Ctrl-C)
 141  whoever read the output has gone
 """
@@ -52,6 +52,10 @@ def ending(work: Callable[[], Any]) -> int:
         _trace()
         tell(str(error))
         return error.exit_code
+    except OSError as error:  # a full disk is nobody's defect
+        _mute()
+        tell(f"the system refused: {error}")
+        return INTERNAL
     except Exception as error:
         return _internal(error, f"{type(error).__name__}: {error}")
 
@@ -70,7 +74,7 @@ def _usage(error: click.ClickException) -> str:
     context = getattr(error, "ctx", None)
     if context is None:
         return message
-    return f"{message[:1].lower()}{message[1:]}; see `{context.command_path} --help`"
+    return f"{message[:1].lower()}{message[1:]} (see `{context.command_path} --help`)"
 
 
 def tell(message: str) -> None:

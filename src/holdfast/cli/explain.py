@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,9 +13,12 @@ from holdfast import registry
 from holdfast._version import __version__
 from holdfast.cli import options
 from holdfast.cli.families import family_of
-from holdfast.cli.limits import Limit, limits_of
+from holdfast.cli.limits import limits_of
 from holdfast.core.check import Check, Needs
 from holdfast.core.records import StepRecord
+
+if TYPE_CHECKING:
+    from holdfast.sinks.page import Page
 
 
 @click.command()
@@ -76,19 +79,26 @@ def _write(check: type[Check]) -> None:
     page.line(("Needs", "bold"))
     page.line(say_needs(check.needs), first="  ")
     page.gap()
-    page.line(("Limits", "bold"))
-    limits = limits_of(check)
-    if not limits:
-        page.line("none to set", first="  ")
-    for limit in limits:
-        page.line(
-            (f"{limit.name} = {limit.default!r}", "bold"), *_about(limit), first="  ", rest="    "
-        )
+    _write_limits(check, page)
     page.next(f"holdfast diagnose RUN_DIR --select {check.code}")
 
 
-def _about(limit: Limit) -> list[str]:
-    return [f"  {limit.about}"] if limit.about else []
+def _write_limits(check: type[Check], page: Page) -> None:
+    """As they would stand in a settings file."""
+    limits = limits_of(check)
+    page.line(("Limits", "bold"))
+    if not limits:
+        page.line("none to set", first="  ")
+        return
+    page.line((f"[tool.holdfast.limits.{check.code}]", "dim"), first="  ")
+    for limit in limits:
+        about = f"  # {limit.about}" if limit.about else ""
+        page.line(
+            (f"{limit.name} = {json.dumps(limit.default)}", "bold"),
+            (about, "dim"),
+            first="  ",
+            rest="    # ",
+        )
 
 
 def say_needs(needs: Needs) -> str:

@@ -38,7 +38,7 @@ class Bound:
     patience: int = 8
     """So many values out of bounds in a row are no spike but the new level: learn it."""
     recent: int = 16
-    """Where the median of the last so many is above the window's it is the level: a climb is no spike."""
+    """If the median of the last so many is above the window's, it is the level: climbs are fine."""
 
 
 def as_float32(value: float) -> float:

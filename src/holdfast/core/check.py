@@ -46,6 +46,8 @@ class Needs:
     """Scalars or columns of which at least one must be there."""
     kinds: tuple[type, ...] = (StepRecord,)
     """The record kinds the check looks at. A check that looks at several runs when any can come."""
+    roles: tuple[str, ...] = ()
+    """The roles of the tensors it looks at; none named: all."""
     span: int | None = None
     """The longest span (in steps) of a signal that the rule is still right for."""
     nonfinite: bool = False

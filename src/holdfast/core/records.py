@@ -109,7 +109,7 @@ class TensorRecord:
     dtype: str = ""
     shape: tuple[int, ...] = ()
     stats: Mapping[str, float] = field(default_factory=dict)
-    """Counts `nan`, `inf`, `zero`; of the finite part `min`, `max`, `norm`. Absent: not measured."""
+    """`nan`, `inf`, `zero` counts, `min`, `max`, `norm` of the finite part. Absent: unmeasured."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Anything else worth naming: bad rows, the file it came from."""
     rank: int = 0

@@ -23,19 +23,14 @@ class BufferShadow:
     """The buffers as they were before this step's forward."""
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
+        self._roots = list(modules)
         self._homes: list[tuple[nn.Module, str, str]] = []
-        seen: set[int] = set()
-        for root in modules:
-            for path, module in root.named_modules():
-                for name, buffer in module._buffers.items():
-                    if buffer is None or id(buffer) in seen or buffer.nbytes > LARGEST_BYTES:
-                        continue
-                    seen.add(id(buffer))
-                    self._homes.append((module, name, f"{path}.{name}" if path else name))
-        self._copies: list[Tensor | None] = [None] * len(self._homes)
-        self._stamps: list[tuple[int, int] | None] = [None] * len(self._homes)
+        self._copies: list[Tensor | None] = []
+        # The tensor itself, not its id: that of one replaced meanwhile may be another's by now.
+        self._stamps: list[tuple[Tensor, int] | None] = []
         self.changing: set[int] = set()
         """Positions of the buffers that training changes, or may."""
+        self.look_again()
         self.renew()
         self.changing.clear()
 
@@ -47,6 +42,21 @@ class BufferShadow:
         """Their paths in the model."""
         return [path for _, _, path in self._homes]
 
+    def look_again(self) -> None:
+        """Find the buffers that were not there before; the others keep their positions."""
+        known = {(id(module), name) for module, name, _ in self._homes}
+        seen = {id(self.current(position)) for position in range(len(self._homes))}
+        for root in self._roots:
+            for path, module in root.named_modules():
+                for name, buffer in module._buffers.items():
+                    if buffer is None or (id(module), name) in known or id(buffer) in seen:
+                        continue
+                    if buffer.nbytes <= LARGEST_BYTES:
+                        seen.add(id(buffer))
+                        self._homes.append((module, name, f"{path}.{name}" if path else name))
+                        self._copies.append(None)
+                        self._stamps.append(None)
+
     def current(self, position: int) -> Tensor | None:
         """The buffer itself, as it is now."""
         module, name, _ = self._homes[position]
@@ -57,8 +67,13 @@ class BufferShadow:
         found = []
         for position, (module, name, _) in enumerate(self._homes):
             buffer = module._buffers.get(name)
-            if buffer is not None and (
-                (id(buffer), buffer._version) != self._stamps[position]
+            if buffer is None:
+                continue
+            stamp = self._stamps[position]
+            if (
+                stamp is None
+                or stamp[0] is not buffer
+                or stamp[1] != buffer._version
                 or (module.training and _may_be_statistic(buffer))
             ):
                 found.append(position)
@@ -117,7 +132,9 @@ class BufferShadow:
         copies = [copy for at in positions if (copy := self._copies[at]) is not None]
         # One flat select instead of one per buffer: a ResNet has hundreds of them.
         flat = torch.where(
-            bad, torch.cat([t.reshape(-1) for t in copies]), torch.cat([t.reshape(-1) for t in live])
+            bad,
+            torch.cat([t.reshape(-1) for t in copies]),
+            torch.cat([t.reshape(-1) for t in live]),
         )
         pieces = [
             piece.view(buffer.shape)
@@ -130,7 +147,7 @@ class BufferShadow:
             self.changing.add(position)
 
     def _stamp(self, position: int, buffer: Tensor) -> None:
-        self._stamps[position] = (id(buffer), buffer._version)
+        self._stamps[position] = (buffer, buffer._version)
 
 
 def _may_be_statistic(buffer: Tensor) -> bool:

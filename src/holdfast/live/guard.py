@@ -1,11 +1,11 @@
 """The guard: two lines around a training loop.
 
-    guard = holdfast.Guard(model, optimizer)
-    for batch in guard(loader):
-        loss = compute(model, batch)
-        guard.backward(loss)          # or loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+guard = holdfast.Guard(model, optimizer)
+for batch in guard(loader):
+    loss = compute(model, batch)
+    guard.backward(loss)          # or loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ class Guard:
         for item in optimizers:
             self._replace_other(item)
             if fuse and not brake.fuse(item):
-                self._notices.once("fuse", f"{type(item).__name__} cannot be fused here; left as it is")
+                self._notices.once(
+                    "fuse", f"{type(item).__name__} cannot be fused here; left as it is"
+                )
         settings = settings or Settings.load()
         recorder = Recorder(
             settings=settings,
@@ -118,7 +120,9 @@ class Guard:
             self._say_closed("guard(loader)")
         return GuardedLoader(self, loader)
 
-    def backward(self, loss: Tensor, *, retain_graph: bool | None = None, **components: Any) -> None:
+    def backward(
+        self, loss: Tensor, *, retain_graph: bool | None = None, **components: Any
+    ) -> None:
         """`loss.backward()`, with the loss's named components for the record.
 
         With a GradScaler in use the loss is scaled first, unless you did so yourself.

@@ -97,7 +97,10 @@ def _foreach_norm(gradients: list[Tensor]) -> list[Tensor]:
 
 def zero_shares(gradients: Sequence[Tensor]) -> Tensor:
     """The share of elements that are exactly zero, per gradient (of the rows a sparse one has)."""
-    stored = [_values(gradient).float() for gradient in gradients]
+    stored = [
+        values.abs() if values.is_complex() else values.float()
+        for values in (_values(gradient) for gradient in gradients)
+    ]
     nonzero = torch.stack(by_one(list(torch._foreach_norm(stored, 0.0))))
     counts = torch.tensor([max(values.numel(), 1) for values in stored], dtype=torch.float32)
     return 1.0 - nonzero / counts.to(nonzero.device, non_blocking=True)

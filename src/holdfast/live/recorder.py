@@ -113,7 +113,7 @@ class Recorder:
         self._emit(record, now=held)
 
     def ladder(self, optimizer: str = "") -> Ladder:
-        """How far an optimizer has climbed: each has its own, for one may be well and the other not."""
+        """How far an optimizer has climbed. Each has its own: one may be well and the other not."""
         return self._ladders[optimizer]
 
     def judge(self, verdict: Verdict, optimizer: str = "") -> Action:

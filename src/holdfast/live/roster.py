@@ -52,10 +52,13 @@ class Roster:
         }
 
     def positions(self, parameters: Iterable[Tensor]) -> list[int]:
-        """Their positions; one that was never seen is added under a name of its own."""
+        """Their positions; one that nobody has a name for is added under a number."""
+        wanted = list(parameters)
+        if any(id(p) not in self._position for p in wanted):
+            self.refresh()
         return [
             self._position[id(p)] if id(p) in self._position else self._add(p, self._nameless())
-            for p in parameters
+            for p in wanted
         ]
 
     def by_identity(self) -> dict[int, str]:

@@ -46,9 +46,11 @@ def scan_state(
     yield from _bad("moment", _moments(optimizers, names))
 
 
-def scan_batch(batch: Any) -> Iterator[BadTensor]:
+def scan_batch(batch: Any, *, on_host_only: bool = False) -> Iterator[BadTensor]:
     """Tensors of a batch that hold a non-finite number, with the samples they are in."""
     for name, tensor in _tensors_in(batch, "batch", DEEPEST):
+        if on_host_only and tensor.device.type != "cpu":
+            continue
         for bad in _bad("input", [(name, tensor)]):
             yield BadTensor(name, "input", tensor, bad.nan, bad.inf, _whereabouts(tensor))
 

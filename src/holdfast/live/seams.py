@@ -125,7 +125,12 @@ def _watch_total_norm(original: Any) -> Any:
     ) -> Any:
         global _last_norms
         given = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-        if not _observers or error_if_nonfinite or foreach is not None or not _plain(given, norm_type):
+        if (
+            not _observers
+            or error_if_nonfinite
+            or foreach is not None
+            or not _plain(given, norm_type)
+        ):
             return original(given, norm_type, error_if_nonfinite, foreach)
         with torch.no_grad():
             # The very operations of the original for tensors of one device and dtype.
@@ -181,9 +186,7 @@ def _watch_scale(original: Any) -> Any:
 
 
 def _watch_scaler_step(original: Any) -> Any:
-    def step(
-        self: GradScaler, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any
-    ) -> Any:
+    def step(self: GradScaler, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         for observer in _observers:
             observer.scaler_steps(self, optimizer)
         result = original(self, optimizer, *args, **kwargs)

@@ -96,6 +96,7 @@ class Session:
         self._passed: dict[str, Tensor] = {}
         self._rates: list[float] = []
         self._precision_known = False
+        self._batch_seen = False
         self._record_setup()
         self._scan_start()
 
@@ -117,6 +118,9 @@ class Session:
             # Between steps: what the user did to the buffers meanwhile is meant.
             self.buffers.renew()
             self._batches.clear()
+        if not self._batch_seen:
+            self._batch_seen = True
+            self._scan_first_batch(batch)
         self._batches.append(batch)
         self._waited += waited
         self._samples += scan.batch_size(batch) or 0
@@ -344,7 +348,11 @@ class Session:
         return positions
 
     def _join(
-        self, columns: dict[str, Column], name: str, positions: Sequence[int], values: Sequence[float]
+        self,
+        columns: dict[str, Column],
+        name: str,
+        positions: Sequence[int],
+        values: Sequence[float],
     ) -> None:
         known = columns.get(name)
         index = [*(known.index or ()), *positions] if known else list(positions)
@@ -396,6 +404,13 @@ class Session:
         """State that came from a checkpoint may be bad before the first step."""
         for bad in scan.scan_state(self._models, self._optimizers, self._names()):
             self._record_tensor(0, bad)
+        self.recorder.event(0, "scan", {"roles": ["weight", "buffer", "moment"]})
+
+    def _scan_first_batch(self, batch: Any) -> None:
+        # A batch on the device would have to be waited for: a step that goes bad looks at it.
+        for bad in scan.scan_batch(batch, on_host_only=True):
+            self._record_tensor(0, bad)
+        self.recorder.event(0, "scan", {"roles": ["input"]})
 
     def _record_tensor(self, step: int, bad: scan.BadTensor) -> None:
         self.recorder.tensor(
@@ -412,6 +427,7 @@ class Session:
         return self._roster.by_identity()
 
     def _look_at_parameters(self) -> None:
+        self.buffers.look_again()
         facts = self._roster.refresh()
         if facts != self._parameters_seen:
             self._record_setup(facts)

@@ -7,14 +7,19 @@ change when a backward adds to it, when `zero_grad` zeroes it and when it is set
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from torch import Tensor
 
 Stamp = tuple[tuple[int, int] | None, ...]
 
 
+MOST_TOKENS = 12
+"""Enough for a few parts that are trained in turn."""
+
+
 class GradientTokens:
-    """Watches the gradients of the first, the middle and the last parameter of an optimizer."""
+    """Watches the gradients of the first, the middle and the last parameter of the last steps."""
 
     def __init__(self, parameters: Sequence[Tensor] = ()) -> None:
         # Which of them get gradients, the first step will tell; until then all are watched.
@@ -27,9 +32,13 @@ class GradientTokens:
         """Whether a backward has added to them since the last step."""
 
     def choose(self, parameters: Sequence[Tensor]) -> None:
-        """Take tokens from the parameters that had a gradient."""
+        """Take tokens from the parameters that had a gradient; some of the earlier ones stay."""
         count = len(parameters)
-        self._tokens = [parameters[at] for at in sorted({0, count // 2, count - 1})]
+        chosen = [parameters[at] for at in sorted({0, count // 2, count - 1})]
+        if any(new is not old for new, old in zip_longest(chosen, self._tokens[: len(chosen)])):
+            known = set(map(id, chosen))
+            chosen += [token for token in self._tokens if id(token) not in known]
+            self._tokens = chosen[:MOST_TOKENS]
 
     def backward_begins(self) -> bool:
         """True when the gradients were cleared since we last looked: what was added before is gone."""

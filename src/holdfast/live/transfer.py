@@ -58,7 +58,9 @@ class DeviceTransfer:
 
     def send(self, note: Any, tensors: Mapping[str, Tensor]) -> None:
         parts = [tensor.reshape(-1) for tensor in tensors.values()]
-        packed = torch.cat([part if part.dtype is torch.float32 else part.float() for part in parts])
+        packed = torch.cat(
+            [part if part.dtype is torch.float32 else part.float() for part in parts]
+        )
         count = packed.numel()
         target = self._pinned(count)
         target[:count].copy_(packed, non_blocking=True)

@@ -433,4 +433,3 @@ def _multiply(gradients: list[Tensor], coefficient: Tensor, *, uniform: bool) ->
 
 def _finite(value: Tensor | None) -> bool:
     return value is None or math.isfinite(float(value))
-

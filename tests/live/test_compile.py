@@ -1,0 +1,149 @@
+"""Compiled models: the guard adds no graph break and no recompilation, and holds bad steps as ever."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch._dynamo.utils import counters
+from trainings import Net, assert_same, batches, make_net, squared_error, state_of
+from twins import headers_of
+
+from holdfast import Guard
+
+STEPS = 14
+BAD = 11
+BACKENDS = [
+    "eager",
+    "aot_eager",
+    pytest.param("inductor", marks=pytest.mark.slow),
+]
+
+pytestmark = pytest.mark.filterwarnings(
+    # torch's own, on the way through its compiler.
+    "ignore::DeprecationWarning",
+    "ignore::FutureWarning",
+)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+    counters.clear()
+
+
+class Outcome:
+    """What a compiled training did, and how much compiling it took."""
+
+    def __init__(self, backend: str, *, guarded: bool, steps: int = STEPS) -> None:
+        counters.clear()
+        counter = CompileCounterWithBackend(backend)
+        original = make_net()
+        model: Any = torch.compile(original, backend=counter)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        guard = Guard(model, optimizer) if guarded else None
+        self.losses: list[Tensor] = []
+        for batch in guard(batches(steps)) if guard else batches(steps):
+            loss = squared_error(model, batch)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            self.losses.append(loss.detach())
+        if guard:
+            guard.close()
+        self.state = state_of(original, optimizer)
+        self.frames = counter.frame_count
+        self.breaks = dict(counters["graph_break"])
+        self.frame_stats = dict(counters["frames"])
+        self.unique_graphs = counters["stats"]["unique_graphs"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_compiled_run_is_left_as_it_is(backend: str) -> None:
+    guarded = Outcome(backend, guarded=True)
+    torch._dynamo.reset()
+    alone = Outcome(backend, guarded=False)
+    assert_same(alone.losses, guarded.losses)
+    assert_same(alone.state, guarded.state)
+    assert (guarded.frames, guarded.unique_graphs) == (alone.frames, alone.unique_graphs)
+    assert guarded.breaks == alone.breaks == {}
+    assert guarded.frame_stats == alone.frame_stats
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_bad_step_of_a_compiled_model_leaves_no_trace(backend: str) -> None:
+    """Statistics of the BatchNorm inside the compiled graph included, and nothing is recompiled."""
+    model, clean = make_net(), make_net()
+    counter = CompileCounterWithBackend(backend)
+    compiled: Any = torch.compile(model, backend=counter)
+    other: Any = torch.compile(clean, backend=backend)
+    optimizer = torch.optim.Adam(compiled.parameters(), lr=1e-2)
+    clean_optimizer = torch.optim.Adam(clean.parameters(), lr=1e-2)
+    with Guard(compiled, optimizer) as guard:
+        for number, (x, y) in enumerate(guard(batches(STEPS))):
+            before = state_of(model, optimizer)
+            take_step(compiled, optimizer, (x * math.nan if number == BAD else x, y))
+            if number == BAD:
+                assert_same(before, state_of(model, optimizer))
+            else:
+                take_step(other, clean_optimizer, (x, y))
+        assert [action.step for action in guard.actions] == [BAD]
+    assert_same(state_of(clean, clean_optimizer), state_of(model, optimizer))
+    assert counter.frame_count == 1
+
+
+def take_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Any) -> None:
+    squared_error(model, batch).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def test_a_guard_made_between_two_runs_of_a_compiled_model_does_not_recompile_it() -> None:
+    """Compiled before the guard came, used under it and after it went: one and the same graph."""
+    counter = CompileCounterWithBackend("aot_eager")
+    model: Any = torch.compile(make_net(), backend=counter)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    for watched in (False, True, False):
+        guard = Guard(model, optimizer) if watched else None
+        for batch in batches(3):
+            take_step(model, optimizer, batch)
+        if guard:
+            guard.close()
+    assert counter.frame_count == 1
+
+
+def test_a_compiled_loss_function() -> None:
+    """The whole forward with its loss in one graph: the guard still hears the loss."""
+    counter = CompileCounterWithBackend("aot_eager")
+    model = make_net()
+    compiled = torch.compile(squared_error, backend=counter, fullgraph=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    with Guard(model, optimizer) as guard:
+        for number, (x, y) in enumerate(guard(batches(6))):
+            before = state_of(model, optimizer)
+            compiled(model, (x * math.nan if number == 4 else x, y)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if number == 4:
+                assert_same(before, state_of(model, optimizer))
+        assert [action.step for action in guard.actions] == [4]
+        assert "HD101" in {finding.code for finding in guard.findings}
+    assert counter.frame_count == 1
+
+
+def test_parameters_keep_the_names_the_user_gave_them(tmp_path: Any) -> None:
+    model: Any = torch.compile(make_net(), backend="eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    with Guard(model, optimizer, run_dir=tmp_path):
+        take_step(model, optimizer, batches(1)[0])
+    assert list(headers_of(tmp_path)[-1].names("param")) == [
+        name for name, _ in Net().named_parameters()
+    ]

@@ -1,0 +1,65 @@
+"""The README's code is run as it stands: Python blocks in order, and every `$ holdfast` line."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README.read_text(), flags=re.M | re.S)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("readme")
+
+
+@pytest.fixture(scope="module")
+def printed(folder: Path) -> str:
+    """What the Python blocks print, run as one script in an empty folder."""
+    script = folder / "readme.py"
+    script.write_text("\n".join(blocks("python")))
+    done = run([sys.executable, script.name], folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_loop_prints_what_the_readme_says(printed: str) -> None:
+    shown = next(block for block in blocks("text") if block.startswith("60 HD101"))
+    assert shown.strip() in printed
+
+
+def test_the_commands_work(printed: str, folder: Path) -> None:
+    lines = [line[2:] for block in blocks("console") for line in block.splitlines()]
+    assert lines
+    for line in lines:
+        assert line.startswith("holdfast ")
+        done = run([sys.executable, "-m", "holdfast", *line.split()[1:]], folder)
+        assert done.returncode in (0, 1), done.stderr
+        assert "HD501" in done.stdout
+
+
+def test_the_make_targets_exist() -> None:
+    makefile = (README.parent / "Makefile").read_text()
+    for target in re.findall(r"^make (\w+)", "\n".join(blocks("bash")), flags=re.M):
+        assert re.search(rf"^{target}:", makefile, flags=re.M), target
+
+
+def test_every_link_leads_somewhere() -> None:
+    for link in re.findall(r"\]\(([^)#]+)\)", README.read_text()):
+        assert (README.parent / link).exists(), link
+
+
+def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240
+    )
