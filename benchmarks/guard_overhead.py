@@ -3,9 +3,9 @@
     python benchmarks/guard_overhead.py                  # CPU: 10M parameters, 150 tensors
     python benchmarks/guard_overhead.py --device cuda    # a transformer of 124M at batch 8 and 32, and of 1.3B
 
-Variants take turns on the same model, so that a noisy machine is noisy for all of them; the ratio of a
-round is taken within the round, and the median over rounds is printed. On CUDA the guarded steps run under
-`torch.cuda.set_sync_debug_mode("error")`: a single wait for the device would raise.
+Variants take turns on the same model, so that a noisy machine is noisy for all of them; the ratio
+of a round is taken within the round, and the median over rounds is printed. On CUDA the guarded
+steps run under `torch.cuda.set_sync_debug_mode("error")`: a single wait for the device would raise.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Hypothesis strategies for records, equality that knows NaN, and a quick folder for many files."""
+"""Hypothesis strategies for records, damage to files, and equality that knows NaN."""
 
 from __future__ import annotations
 
 import math
+import random
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,9 +26,9 @@ from holdfast.core.records import (
 from holdfast.core.signals import Signal
 
 HEALTH = [HealthCheck.too_slow, HealthCheck.data_too_large]
-lightly = settings(max_examples=40, deadline=None, suppress_health_check=HEALTH)
+lightly = settings(max_examples=30, deadline=None, suppress_health_check=HEALTH)
 """For tests that touch the disk or build whole streams."""
-thoroughly = settings(max_examples=120, deadline=None, suppress_health_check=HEALTH)
+thoroughly = settings(max_examples=100, deadline=None, suppress_health_check=HEALTH)
 """For tests of a single function."""
 
 counts = st.integers(min_value=0, max_value=10**9)
@@ -138,6 +139,30 @@ def quick_folder() -> Iterator[Path]:
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         yield Path(folder)
+
+
+def mutated(data: bytes, rng: random.Random) -> bytes:
+    """The bytes after one of the things that happen to files."""
+    damaged = bytearray(data)
+    at = rng.randrange(len(damaged) + 1)
+    upto = min(len(damaged), at + rng.choice([1, 1, 1, 4, 40]))
+    way = rng.randrange(6)
+    if way == 0:
+        damaged[at:upto] = bytes(rng.randrange(256) for _ in range(upto - at))
+    elif way == 1:
+        del damaged[at:upto]
+    elif way == 2:
+        del damaged[at:]
+    elif way == 3:
+        damaged[at:at] = damaged[at:upto] * rng.choice([1, 2, 50])
+    elif way == 4:
+        damaged[at:upto] = rng.choice(
+            [b"\n", b"{", b"}", b"[", b'"', b"null", b"-", b"9" * 400, b"1e999", b"\x00", b"true"]
+        )
+    else:
+        there = rng.randrange(len(damaged) + 1)
+        damaged[at:upto], damaged[there:there] = b"", damaged[at:upto]
+    return bytes(damaged)
 
 
 def same(one: Any, other: Any) -> bool:

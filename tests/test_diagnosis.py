@@ -197,7 +197,7 @@ def test_worse_causes_come_first_then_those_that_explain_more_then_earlier_ones(
 def test_a_cause_in_json_names_its_symptoms_codes_once() -> None:
     findings = [found("HD501"), found("HD101", subject="a"), found("HD101", subject="b")]
     [cause] = diagnose(findings)
-    assert cause.to_json() == {
+    assert cause.to_dict() == {
         "code": "HD501",
         "name": "name-HD501",
         "message": "HD501 at 0",

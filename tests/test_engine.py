@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from literate import read_records
-from strategies import lightly
+from strategies import junk, lightly, thoroughly
 
 from holdfast import registry
 from holdfast.checks.hd001_check_crashed import CheckCrashed
@@ -31,6 +31,7 @@ from holdfast.core.records import (
 )
 from holdfast.core.signals import Signal
 from holdfast.engine import Engine
+from holdfast.report import Report
 
 HEADER = Header("test", signals={"loss": Signal(), "param/grad_norm": Signal()})
 
@@ -260,6 +261,65 @@ def test_a_check_whose_signals_are_missing_is_not_handed_steps() -> None:
     assert check.seen == 0
 
 
+class OfWeights(Counting):
+    code = "ACME5"
+    needs = Needs(kinds=(TensorRecord,), roles=("weight", "buffer"))
+
+
+class OfTensors(Counting):
+    code = "ACME6"
+    needs = Needs(kinds=(TensorRecord,))
+
+
+@pytest.mark.parametrize(
+    ("roles", "covered"),
+    [
+        (["weight"], {"ACME5", "ACME6"}),
+        (("input", "buffer"), {"ACME5", "ACME6"}),
+        (["input"], {"ACME6"}),
+        ([], set()),
+    ],
+)
+def test_a_scan_that_met_nothing_bad_counts_as_having_looked(roles: Any, covered: set[str]) -> None:
+    runner = engine(OfWeights(), OfTensors())
+    runner.run([HEADER, EventRecord(0, 1, 0, "scan", {"roles": roles})])
+    assert {"ACME5", "ACME6"} - {item.code for item in runner.not_run()} == covered
+
+
+def test_a_check_sees_the_roles_it_asks_for() -> None:
+    picky, any_role = OfWeights(), OfTensors()
+    runner = engine(picky, any_role)
+    runner.run([HEADER, TensorRecord(0, 1, 0, "x", "input"), TensorRecord(0, 2, 0, "w", "weight")])
+    assert (picky.seen, any_role.seen) == (1, 2)
+
+
+def test_facts_of_the_set_up_alone_do_not_cover_a_check_that_judges_steps() -> None:
+    class OfBoth(Counting):
+        needs = Needs(signals=("loss",), kinds=(StepRecord, SetupRecord))
+
+    check = OfBoth()
+    runner = engine(check)
+    runner.feed(HEADER)
+    runner.feed(SetupRecord(0, 1, "model", {}))
+    assert check.seen == 1, "it is told"
+    assert "ACME1" in {item.code for item in runner.not_run()}, "but has judged nothing"
+    runner.feed(step(2))
+    assert "ACME1" not in {item.code for item in runner.not_run()}
+
+
+@thoroughly
+@given(
+    st.sampled_from(["scan", "check-crashed", "action", "note", "end"]),
+    st.dictionaries(st.sampled_from(["roles", "check", "error", "file", "line", "action"]), junk),
+)
+@example("check-crashed", {"file": math.inf, "line": math.nan})
+@example("scan", {"roles": [[]]})
+def test_an_event_of_a_damaged_log_may_say_anything(kind: str, data: dict[str, Any]) -> None:
+    runner = engine(OfWeights(), OfTensors())
+    runner.run([HEADER, EventRecord(0, 1, 0, kind, data), step(2)])
+    Report.from_engine(runner, command="diagnose").to_json()
+
+
 # Dispatch
 
 
@@ -375,8 +435,8 @@ def test_a_finding_says_who_found_it_where_and_how_bad_it_is() -> None:
     assert (finding.code, finding.name, finding.severity) == ("ACME1", "counting", Severity.WARNING)
     assert (finding.step, finding.order, finding.subject) == (40, (2, 3), "s")
     assert finding.where.rank == 5
-    assert finding.to_json()["evidence"] == {"value": "NaN"}
-    assert finding.to_json()["remedies"] == [{"text": "do this", "tested": False, "cured": None}]
+    assert finding.to_dict()["evidence"] == {"value": "NaN"}
+    assert finding.to_dict()["remedies"] == [{"text": "do this", "tested": False, "cured": None}]
 
 
 # State

@@ -84,7 +84,7 @@ def test_diagnosing_a_run_tries_neither_torch_nor_numpy(tmp_path: Path) -> None:
         "import holdfast\n"
         f"report = holdfast.diagnose({str(tmp_path)!r})\n"
         "assert 'HD101' in [item.code for item in report.findings], report.findings\n"
-        "report.dumps()"
+        "report.to_json()"
     )
     assert heavy_imports(program) == "[]"
 

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from strategies import lightly, thoroughly
 
 from holdfast.errors import SettingsError
-from holdfast.policy import Action, Ladder, Policy, Rung, Verdict
+from holdfast.policy import Action, Ladder, Policy, Proceed, Rung, Skip, Verdict
 
 EVERY_RUNG = frozenset(Rung)
 policies = st.builds(
@@ -63,14 +63,14 @@ def bad(step: int) -> Verdict:
 
 
 def test_a_good_step_proceeds_in_silence() -> None:
-    assert Policy().decide(Ladder(), Verdict(5)) == Action(Rung.PROCEED, 5)
+    assert Policy().decide(Ladder(), Verdict(5)) == Proceed(5)
 
 
 def test_a_bad_step_is_skipped_and_says_why() -> None:
-    assert Policy().decide(Ladder(), bad(5)) == Action(Rung.SKIP, 5, "non-finite loss or gradient")
+    assert Policy().decide(Ladder(), bad(5)) == Skip(5, "non-finite loss or gradient")
     spike = Policy().decide(Ladder(), Verdict(5, spike=True))
-    assert spike == Action(Rung.SKIP, 5, "gradient spike")
-    assert spike.to_json() == {"action": "skip", "step": 5, "reason": "gradient spike"}
+    assert spike == Skip(5, "gradient spike")
+    assert spike.to_dict() == {"action": "skip", "step": 5, "reason": "gradient spike"}
 
 
 def test_a_spike_that_is_not_to_be_held_proceeds() -> None:
@@ -134,6 +134,12 @@ def test_skips_older_than_the_window_are_forgiven() -> None:
     policy = Policy(skips_per_window=3, window=25)
     every_tenth = [bad(step) if step % 10 == 0 else Verdict(step) for step in range(500)]
     assert Rung.HALT not in live(policy, every_tenth)
+
+
+def test_a_window_is_as_many_steps_as_it_says() -> None:
+    policy = Policy(skips_per_window=1, window=10)
+    assert live(policy, [bad(0), Verdict(1), bad(10)])[-1] is Rung.SKIP
+    assert live(policy, [bad(0), Verdict(1), bad(9)])[-1] is Rung.HALT
 
 
 def test_a_guard_without_a_rung_goes_past_it() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from strategies import mutated, quick_folder
 
 import holdfast
 from holdfast.config import Settings
@@ -81,7 +84,7 @@ def test_the_json_has_exactly_the_keys_of_schema_1() -> None:
         evidence={"value": math.nan, "deep": [{"limit": -math.inf}]},
         remedies=(Remedy("drop it", tested=True, cured=True), Remedy("or not")),
     )
-    data = json.loads(report(full, found("HD101", ERROR)).dumps())
+    data = json.loads(report(full, found("HD101", ERROR)).to_json())
     assert data == {
         "schema": 1,
         "tool": "holdfast",
@@ -133,7 +136,7 @@ def test_the_json_has_exactly_the_keys_of_schema_1() -> None:
 
 def test_the_json_is_strict_even_with_odd_evidence() -> None:
     odd = found("HD101", ERROR, evidence={"path": Path("x"), 3: (1.0, math.inf), "set": {1}})
-    text = report(odd).dumps()
+    text = report(odd).to_json()
 
     def no_constants(name: str) -> Any:
         pytest.fail(f"bare {name} in the JSON")
@@ -193,6 +196,19 @@ def test_what_cannot_be_read_is_a_users_mistake(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("hello")
     with pytest.raises(UnreadableInput, match="is not a run header"):
         diagnose(tmp_path)
+
+
+def test_a_damaged_run_is_diagnosed_or_refused_and_nothing_else() -> None:
+    rng = random.Random(0)
+    with quick_folder() as folder:
+        a_run(folder, [1.0] * 30 + [math.nan])
+        whole = {path: path.read_bytes() for path in sorted(folder.glob("*.json*"))}
+        for _ in range(150):
+            path = rng.choice(list(whole))
+            path.write_bytes(mutated(whole[path], rng))
+            with contextlib.suppress(UnreadableInput):
+                json.loads(diagnose(folder).to_json())
+            path.write_bytes(whole[path])
 
 
 def test_a_report_cannot_be_changed() -> None:

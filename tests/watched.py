@@ -1,35 +1,63 @@
-"""Trainings under a guard for the tests of the checks: run one to its end, and ask what was found."""
+"""Trainings under a guard for the tests of the checks: run one to its end, ask what was found."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import pytest
 from torch import Tensor, nn
 from trainings import squared_error
 
-from holdfast import Finding, Guard, Severity
+from holdfast import Finding, Guard, Severity, TrainingHalted
+
+Loss = Callable[[Any, Any], Tensor]
+Each = Callable[[int], None]
 
 
 def watched(
     model: nn.Module,
     optimizer: Any,
     data: Iterable[Any],
-    loss_of: Callable[[Any, Any], Tensor] = squared_error,
+    loss_of: Loss = squared_error,
     *,
-    each: Callable[[int], None] | None = None,
+    each: Each | None = None,
     **options: Any,
 ) -> Guard:
     """The plain loop under a guard that is closed at the end; `each` is called after every step."""
     with Guard(model, optimizer, **options) as guard:
-        for number, batch in enumerate(guard(data)):
-            loss = loss_of(model, batch)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            if each is not None:
-                each(number)
+        _loop(guard, model, optimizer, data, loss_of, each)
     return guard
+
+
+def until_halted(
+    model: nn.Module,
+    optimizer: Any,
+    data: Iterable[Any],
+    *,
+    because: str,
+    each: Each | None = None,
+) -> Guard:
+    """The plain loop under a guard that must end it, for a reason that matches."""
+    with Guard(model, optimizer) as guard, pytest.raises(TrainingHalted, match=because):
+        _loop(guard, model, optimizer, data, squared_error, each)
+    return guard
+
+
+def _loop(
+    guard: Guard,
+    model: nn.Module,
+    optimizer: Any,
+    data: Iterable[Any],
+    loss_of: Loss,
+    each: Each | None,
+) -> None:
+    for number, batch in enumerate(guard(data)):
+        loss_of(model, batch).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if each is not None:
+            each(number)
 
 
 def loud(guard: Guard) -> list[Finding]:

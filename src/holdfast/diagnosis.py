@@ -88,7 +88,7 @@ class Cause:
     def message(self) -> str:
         return self.root.message
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         codes = list(dict.fromkeys(item.code for item in (self.root, *self.symptoms)))
         return {"code": self.code, "name": self.name, "message": self.message, "findings": codes}
 

@@ -148,9 +148,11 @@ class Engine:
                     seat.check.load_state_dict(state[seat.check.code])
 
     def _take_scan(self, event: EventRecord) -> None:
-        roles = set(event.data.get("roles", ()))
+        said = event.data.get("roles")
+        roles = said if isinstance(said, (list, tuple)) else ()  # a log may hold anything
         for seat in self._by_kind[TensorRecord]:
-            seat.seen = seat.seen or bool(roles.intersection(seat.check.needs.roles))
+            wanted = seat.check.needs.roles or roles
+            seat.seen = seat.seen or any(role in wanted for role in roles)
 
     def _take_header(self, header: Header) -> list[Finding]:
         new_segment = self._header is None or header.segment != self._header.segment

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 from holdfast.config import refuse_misfits
 from holdfast.errors import SettingsError
@@ -45,16 +45,49 @@ class Verdict:
         return self.nonfinite or self.spike or bool(self.poisoned)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Action:
-    """What shall be done, and why, in one sentence."""
+    """What shall be done about a step, and why, in one sentence: one of the five below."""
 
-    rung: Rung
     step: int
     reason: str = ""
+    rung: ClassVar[Rung]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {"action": self.rung.value, "step": self.step, "reason": self.reason}
+
+
+class Proceed(Action):
+    """The step is fine."""
+
+    rung = Rung.PROCEED
+
+
+class Skip(Action):
+    """Hold the update back and go on with the next batch."""
+
+    rung = Rung.SKIP
+
+
+class BackOff(Action):
+    """Lower the learning rate for a while."""
+
+    rung = Rung.BACK_OFF
+
+
+class RollBack(Action):
+    """Return to the last state that was verified good, and go on with the next batches."""
+
+    rung = Rung.ROLL_BACK
+
+
+class Halt(Action):
+    """Stop the run: going on would only burn time."""
+
+    rung = Rung.HALT
+
+
+_ACTIONS = {kind.rung: kind for kind in (Proceed, Skip, BackOff, RollBack, Halt)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +124,7 @@ class Policy:
         """The action for a step. Pure: the caller lets the ladder `climb` afterwards."""
         only_spike = not (verdict.nonfinite or verdict.poisoned)
         if not verdict.bad or (only_spike and not self.hold_spikes):
-            return Action(Rung.PROCEED, verdict.step)
+            return Proceed(verdict.step)
         if verdict.poisoned:
             reason = f"{_some(verdict.poisoned)} non-finite: skipping cannot mend it"
             return self._first((Rung.ROLL_BACK, Rung.HALT), rungs, verdict, reason)
@@ -103,7 +136,7 @@ class Policy:
                 f"{what}, more than {self.skips_per_window} held updates within {self.window} steps"
             )
         else:
-            return Action(Rung.SKIP, verdict.step, what)
+            return Skip(verdict.step, what)
         return self._first((Rung.BACK_OFF, Rung.ROLL_BACK, Rung.HALT), rungs, verdict, reason)
 
     def _first(
@@ -111,8 +144,8 @@ class Policy:
     ) -> Action:
         for rung in wanted:
             if rung in rungs and (rung is not Rung.HALT or self.halt):
-                return Action(rung, verdict.step, reason)
-        return Action(Rung.SKIP, verdict.step, reason)
+                return _ACTIONS[rung](verdict.step, reason)
+        return Skip(verdict.step, reason)
 
 
 def _some(names: tuple[str, ...]) -> str:

@@ -27,7 +27,7 @@ class Coverage:
     ran: int
     of: int
 
-    def to_json(self) -> dict[str, int]:
+    def to_dict(self) -> dict[str, int]:
         return {"ran": self.ran, "of": self.of}
 
     def __str__(self) -> str:
@@ -76,23 +76,23 @@ class Report:
         limit = Severity.parse(fail_on)
         return any(item.severity >= limit for item in self.findings)
 
-    def to_json(self) -> dict[str, Any]:
-        """The report as schema 1 has it."""
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain data, schema 1."""
         return {
             "schema": SCHEMA,
             "tool": "holdfast",
             "version": __version__,
             "command": self.command,
             "verdict": self.verdict,
-            "coverage": self.coverage.to_json(),
-            "causes": [cause.to_json() for cause in self.causes],
-            "findings": [finding.to_json() for finding in self.findings],
-            "not_run": [item.to_json() for item in self.not_run],
+            "coverage": self.coverage.to_dict(),
+            "causes": [cause.to_dict() for cause in self.causes],
+            "findings": [finding.to_dict() for finding in self.findings],
+            "not_run": [item.to_dict() for item in self.not_run],
         }
 
-    def dumps(self) -> str:
-        """The JSON text."""
-        return json.dumps(self.to_json(), indent=2, allow_nan=False, default=str)
+    def to_json(self) -> str:
+        """The report as JSON text, schema 1."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False, default=str)
 
 
 def diagnose(path: str | Path, *, settings: Settings | None = None) -> Report:

@@ -127,6 +127,9 @@ def test_status_and_needs(check: type[Check]) -> None:
     kinds = (StepRecord, SetupRecord, TensorRecord, EventRecord)
     assert check.needs.kinds
     assert set(check.needs.kinds) <= set(kinds)
+    if TensorRecord in check.needs.kinds:
+        assert check.needs.roles, "say which tensors, or coverage counts scans it cannot use"
+        assert set(check.needs.roles) <= {"weight", "buffer", "moment", "gradient", "input"}
     if check.bound is not None:
         assert check.bound.signal in check.needs.signals
 

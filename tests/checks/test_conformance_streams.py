@@ -56,7 +56,7 @@ def stream(code: str, records: Sequence[Record], check: Check | None = None) -> 
 def told(findings: Sequence[Finding]) -> list[str]:
     """Findings as text: NaN in the evidence equals itself."""
     return [
-        json.dumps([item.order, item.subject, item.to_json()], allow_nan=False) for item in findings
+        json.dumps([item.order, item.subject, item.to_dict()], allow_nan=False) for item in findings
     ]
 
 
@@ -101,41 +101,49 @@ def test_names_unknown(code: str) -> None:
         stream(code, anonymous)
 
 
-@st.composite
-def _blemishes(draw: st.DrawFn) -> list[tuple[float, int, float, int | None]]:
-    """(where it begins, for how many steps, the value, in which series or all)."""
-    blemish = st.tuples(
-        st.floats(0, 0.999),
-        st.integers(1, 60),
-        st.sampled_from(EXTREMES),
-        st.none() | st.integers(0, 7),
-    )
-    return draw(st.lists(blemish, min_size=1, max_size=8))
+Blemish = tuple[float, int, float, int | None]
+"""Where it begins (0 to 1), for how many steps, the value, in which series (None: in all)."""
+
+
+def test_each_absurd_value_in_each_series(code: str) -> None:
+    for case in firing(code):
+        for which in range(len(series_in(case.records))):
+            for value in EXTREMES:
+                assert_survives(code, case, [(0.0, 1, value, which)])
+                assert_survives(code, case, [(0.5, 20, value, which)])
 
 
 @settings(
-    max_examples=15,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
-@given(blemishes=_blemishes())
-def test_absurd_values_do_not_break_it(
-    code: str, blemishes: list[tuple[float, int, float, int | None]]
-) -> None:
+@given(
+    blemishes=st.lists(
+        st.tuples(
+            st.floats(0, 0.999),
+            st.integers(1, 60),
+            st.sampled_from(EXTREMES),
+            st.none() | st.integers(0, 7),
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_absurd_values_do_not_break_it(code: str, blemishes: list[Blemish]) -> None:
     for case in firing(code):
-        names = sorted(series_in(case.records))
-        spots = {}
-        steps = sum(isinstance(record, StepRecord) for record in case.records)
-        for begin, length, value, which in blemishes:
-            chosen = names if which is None or not names else [names[which % len(names)]]
-            first = int(begin * steps)
-            spots.update(
-                {(at, name): value for at in range(first, first + length) for name in chosen}
-            )
-        spoilt = changed(case.records, lambda at, key, v, s=spots: s.get((at, key), v))
-        for finding in stream(code, spoilt):
-            assert_well_formed(registry.get(code), finding)
+        assert_survives(code, case, blemishes)
+
+
+def assert_survives(code: str, case: Case, blemishes: Sequence[Blemish]) -> None:
+    """No exception, and whatever is found can be written down."""
+    names = sorted(series_in(case.records))
+    steps = sum(isinstance(record, StepRecord) for record in case.records)
+    spots: dict[tuple[int, str], float] = {}
+    for begin, length, value, which in blemishes:
+        chosen = names if which is None or not names else [names[which % len(names)]]
+        first = int(begin * steps)
+        spots |= {(at, name): value for at in range(first, first + length) for name in chosen}
+    for finding in stream(code, changed(case.records, lambda at, key, v: spots.get((at, key), v))):
+        assert_well_formed(registry.get(code), finding)
 
 
 # --- resuming -------------------------------------------------------------------------------

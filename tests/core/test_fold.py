@@ -91,6 +91,15 @@ def test_what_comes_after_the_last_episode_is_counted_into_it() -> None:
     assert sum(map(count, folded(*new_subjects))) == EPISODES + 5
 
 
+def test_even_then_a_worse_finding_is_not_counted_into_a_milder_one() -> None:
+    full = [found(at, subject=f"p{at}") for at in range(EPISODES)]
+    mild, worse = found(60, subject="x", severity=Severity.INFO), found(61, subject="x")
+    counts = {item.severity: 0 for item in (mild, worse)}
+    for item in folded(*full, mild, worse):
+        counts[item.severity] += count(item)
+    assert counts == {Severity.INFO: 1, Severity.ERROR: EPISODES + 1}
+
+
 def test_adding_tells_which_findings_opened_an_episode() -> None:
     fold = Fold()
     first, repeat, other = found(1), found(2), found(2, subject="b")

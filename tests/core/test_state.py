@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from strategies import floats, same, thoroughly
 
@@ -53,6 +54,8 @@ def just_the_same(one: Any, other: Any) -> bool:
 
 @thoroughly
 @given(kept)
+@example([math.nan, (math.inf,), {-math.inf: "NaN"}])
+@example({1: {frozenset({2})}, (3, None): [{"4"}]})
 def test_any_nesting_of_plain_values_comes_back_the_same(value: Any) -> None:
     assert just_the_same(through_json(value), value)
 

@@ -28,7 +28,7 @@ def test_streams_that_are_in_order_become_one_that_is_and_nothing_is_lost(
         [StepRecord(segment, seq, seq, rank=rank) for segment, seq in run]
         for rank, run in enumerate(runs)
     ]
-    merged = list(merge(streams))
+    merged = list(merge(reversed(streams)))
     assert [place(record) for record in merged] == sorted(
         place(record) for stream in streams for record in stream
     )

@@ -1,4 +1,4 @@
-"""Checks of the gradients (HD2) under the real guard: each fires on its fault, and not on the twin without it."""
+"""HD2, gradients, under the real guard: each check fires on its fault and not on a healthy twin."""
 
 from __future__ import annotations
 
@@ -70,19 +70,26 @@ def test_hd201_quiet_on_a_root_that_is_protected() -> None:
 # HD202: exploding gradients.
 
 
-class Recurrent(nn.Module):
-    """A recurrent net without squashing: its gradient is a power of its weight."""
+def linear_training(rate: float) -> Guard:
+    """Least squares: from a rate of about 0.8 on the gradient grows at every step."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 1)
+    return watched(model, SGD(model.parameters(), lr=rate), batches(120, size=16))
 
-    def __init__(self, gain: float) -> None:
-        super().__init__()
-        self.state = nn.Parameter(gain * torch.eye(6))
-        self.head = nn.Linear(6, 1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        state = x
-        for _ in range(20):
-            state = state @ self.state
-        return self.head(state)
+def test_hd202_norm_that_grows_without_bound() -> None:
+    guard = linear_training(rate=0.9)
+    found = the(guard, "HD202")
+    assert found.severity == Severity.ERROR
+    assert found.step < 64
+    assert found.evidence["factor"] > 1000
+    assert found.evidence["after"] > found.evidence["before"]
+    assert found.evidence["loss_after"] > found.evidence["loss_before"]
+    assert guard.actions == [], "a climb is no spike: nothing to hold back"
+
+
+def test_hd202_quiet_at_a_rate_the_loss_bears() -> None:
+    assert loud(linear_training(rate=0.1)) == []
 
 
 # HD203: vanishing gradients.

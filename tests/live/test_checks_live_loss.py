@@ -1,4 +1,4 @@
-"""Checks of the loss (HD1) under the real guard: each fires on its fault and is quiet on the mended twin."""
+"""HD1, the loss, under the real guard: each check fires on its fault and not on a healthy twin."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, Adam
 from trainings import Batch, batches, make_net, squared_error
-from watched import loud, loud_codes, the, watched
+from watched import loud, loud_codes, the, until_halted, watched
 
-from holdfast import Guard, Policy, Severity, TrainingHalted
+from holdfast import Guard, Policy, Severity
 
 BAD = 30
 
@@ -83,7 +84,7 @@ def test_hd101_quiet_on_protected_ops() -> None:
 
 
 class Unstable:
-    """Plain SGD whose rate somebody raises for three steps now and then: each time the weights are damaged."""
+    """SGD whose rate is raised for a few steps now and then, which damages the weights."""
 
     def __init__(self, raised_at: tuple[int, ...]) -> None:
         torch.manual_seed(0)
@@ -102,13 +103,15 @@ def test_hd103_the_third_spike_that_damages_the_weights_is_a_warning() -> None:
     # Let through: the guard would hold these updates back, and there would be no damage to see.
     policy = Policy(hold_spikes=False)
     guard = watched(run.model, run.optimizer, data, each=run.each, policy=policy)
-    spikes = [finding for finding in guard.findings if finding.code == "HD103"]
-    assert [finding.severity for finding in spikes] == [Severity.INFO] * 2 + [Severity.WARNING]
-    for finding, raised in zip(spikes, (200, 280, 360), strict=True):
-        assert finding.step in range(raised, raised + 6)
-        assert finding.evidence["peak"] > 100 * finding.evidence["median"]
-    assert "came back" in spikes[-1].message
-    assert "HD104" not in loud_codes(guard)
+    mild, severe = [finding for finding in guard.findings if finding.code == "HD103"]
+    assert mild.severity == Severity.INFO
+    assert mild.step in range(201, 204)
+    assert mild.evidence["last_step"] in range(281, 284)
+    assert severe.severity == Severity.WARNING
+    assert severe.step in range(361, 364)
+    assert severe.evidence["peak"] > 100 * severe.evidence["median"]
+    assert "came back" in severe.message
+    assert loud_codes(guard) == {"HD103"}
 
 
 def test_hd103_a_single_spike_is_information() -> None:
@@ -163,12 +166,7 @@ def test_a_rate_far_too_high_is_called_an_error_before_the_loss_is_infinite(
     torch.manual_seed(0)
     model = nn.Linear(6, 1)
     optimizer = SGD(model.parameters(), lr=rate, momentum=momentum)
-    guard = Guard(model, optimizer)
-    with guard, pytest.raises(TrainingHalted, match="21 in a row"):
-        for batch in guard(batches(250, size=16)):
-            squared_error(model, batch).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+    guard = until_halted(model, optimizer, batches(250, size=16), because="21 in a row")
     first_bad = min(f.step for f in loud(guard) if f.code in ("HD101", "HD201"))
     growing = [f for f in loud(guard) if f.code in ("HD104", "HD202", "HD308")]
     assert growing
@@ -180,9 +178,7 @@ def test_hd104_quiet_on_the_bump_after_a_warm_restart() -> None:
     model = make_net()
     optimizer = SGD(model.parameters(), lr=0.02)
     schedule = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=60)
-    guard = watched(
-        model, optimizer, batches(240, size=16), each=lambda number: schedule.step()
-    )
+    guard = watched(model, optimizer, batches(240, size=16), each=lambda number: schedule.step())
     assert loud(guard) == []
 
 
@@ -203,7 +199,7 @@ class Detector(nn.Module):
         code = self.trunk(x)
         return {
             "box": (self.box(code) - y).square().mean(),
-            "score": nn.functional.binary_cross_entropy_with_logits(self.score(code), (y > 0).float()),
+            "score": F.binary_cross_entropy_with_logits(self.score(code), (y > 0).float()),
             "point": (self.point(code) - y.abs()).abs().mean(),
         }
 
@@ -257,5 +253,5 @@ def test_hd107_component_that_swamps_the_others() -> None:
 
 
 def test_hd107_quiet_on_a_small_regulariser_beside_the_main_loss() -> None:
-    guard = detect(lambda parts: {"box": parts["box"], "point": 1e-4 * parts["point"]}, steps=260)
+    guard = detect(lambda parts: {**parts, "point": 1e-4 * parts["point"]}, steps=260)
     assert loud(guard) == []

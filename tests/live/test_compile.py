@@ -1,9 +1,10 @@
-"""Compiled models: the guard adds no graph break and no recompilation, and holds bad steps as ever."""
+"""Compiled models: no graph break and no recompilation is added, and bad steps are held as ever."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,11 +140,14 @@ def test_a_compiled_loss_function() -> None:
     assert counter.frame_count == 1
 
 
-def test_parameters_keep_the_names_the_user_gave_them(tmp_path: Any) -> None:
-    model: Any = torch.compile(make_net(), backend="eager")
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-    with Guard(model, optimizer, run_dir=tmp_path):
-        take_step(model, optimizer, batches(1)[0])
-    assert list(headers_of(tmp_path)[-1].names("param")) == [
-        name for name, _ in Net().named_parameters()
-    ]
+def test_tensors_keep_the_names_the_user_gave_them(tmp_path: Path) -> None:
+    """The whole model compiled, and one part of it: `_orig_mod` is in neither name."""
+    net = make_net()
+    whole: Any = torch.compile(net, backend="eager")
+    net.head = torch.compile(net.head, backend="eager")  # type: ignore[assignment]
+    optimizer = torch.optim.SGD(whole.parameters(), lr=1e-2)
+    with Guard(whole, optimizer, run_dir=tmp_path):
+        take_step(whole, optimizer, batches(1)[0])
+    header = headers_of(tmp_path)[-1]
+    assert list(header.names("param")) == [name for name, _ in Net().named_parameters()]
+    assert list(header.names("buffer")) == [name for name, _ in Net().named_buffers()]

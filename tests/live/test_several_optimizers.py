@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 from trainings import assert_same, batches, make_net, squared_error, state_of
-from twins import headers_of, steps_of
+from twins import headers_of, steps_of, tensors_of
 
 from holdfast import Guard, Policy, TrainingHalted
 from holdfast.policy import Rung
@@ -159,6 +161,29 @@ def test_both_are_sampled_though_one_steps_at_odd_batches_only(order: str, tmp_p
     )
     assert of_each == {"model0": 12 * 4, "model1": 12 * 6}
     assert guard.findings == []
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_an_old_batch_is_neither_kept_nor_blamed(order: str, tmp_path: Path) -> None:
+    """The generator's backward leaves gradients in the discriminator: no reason to keep batches."""
+    gan = Gan(order)
+    alive: list[weakref.ref[Tensor]] = []
+
+    def loader() -> Iterator[Tensor]:
+        for number in range(12):
+            real = real_batches(number + 1)[-1].clone()
+            alive.append(weakref.ref(real))
+            yield real * math.nan if number == 5 else real
+
+    with gan.guard(run_dir=tmp_path) as guard:
+        for number, real in enumerate(guard(loader())):
+            gan.step_d(number, real)
+            gan.step_g(number, math.nan if number == 8 else 1.0)
+            del real
+        gc.collect()
+        assert sum(ref() is not None for ref in alive) <= 2
+    assert [action.step for action in guard.actions] == [5, 8]
+    assert [record.step for record in tensors_of(tmp_path) if record.role == "input"] == [5]
 
 
 def test_names_tell_the_models_apart(tmp_path: Path) -> None:

@@ -416,9 +416,12 @@ def test_a_record_that_cannot_be_written_does_not_end_the_run(tmp_path: Path) ->
 
 
 def test_a_broken_writer_keeps_nothing_in_memory(tmp_path: Path) -> None:
-    place = tmp_path / "file"
-    place.write_text("")
-    writer = RunDirWriter(place, told=Told())
+    writer = RunDirWriter(tmp_path / "run", told=Told())
+    writer.write(step(1))
+    writer.write(EventRecord(0, 2, 1, "note"))
+    (tmp_path / "run").rmdir()
+    writer.flush()
+    assert writer.broken
     for seq in range(1000):
         writer.write(step(seq))
     assert not writer._steps

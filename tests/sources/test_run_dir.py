@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import junk, lightly, quick_folder
+from strategies import junk, lightly, mutated, quick_folder
 
 from holdfast.core.codec import to_json
 from holdfast.core.records import Column, EventRecord, Header, Record, SetupRecord, StepRecord
@@ -242,30 +242,6 @@ def a_real_run(path: Path) -> None:
             writer.write(StepRecord(0, seq, seq, values, {"param/grad_norm": norms}, held=seq == 4))
         writer.write(EventRecord(0, 9, 7, "action", {"action": "skip", "reason": "NaN"}))
         writer.flush()
-
-
-def mutated(data: bytes, rng: random.Random) -> bytes:
-    """The bytes after one of the things that happen to files."""
-    damaged = bytearray(data)
-    at = rng.randrange(len(damaged) + 1)
-    upto = min(len(damaged), at + rng.choice([1, 1, 1, 4, 40]))
-    way = rng.randrange(6)
-    if way == 0:
-        damaged[at:upto] = bytes(rng.randrange(256) for _ in range(upto - at))
-    elif way == 1:
-        del damaged[at:upto]
-    elif way == 2:
-        del damaged[at:]
-    elif way == 3:
-        damaged[at:at] = damaged[at:upto] * rng.choice([1, 2, 50])
-    elif way == 4:
-        damaged[at:upto] = rng.choice(
-            [b"\n", b"{", b"}", b"[", b'"', b"null", b"-", b"9" * 400, b"1e999", b"\x00", b"true"]
-        )
-    else:
-        there = rng.randrange(len(damaged) + 1)
-        damaged[at:upto], damaged[there:there] = b"", damaged[at:upto]
-    return bytes(damaged)
 
 
 @pytest.mark.parametrize("seed", range(3))

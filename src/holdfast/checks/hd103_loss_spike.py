@@ -24,7 +24,7 @@ class LossSpike(Check):
     """The loss jumped far outside the run's own spread, and came back.
 
     ## What it checks
-    Each loss against the losses of this run's last 128 good steps.
+    Each loss against the losses of this run's last 64 good steps.
 
     ## Why it matters
     A jump of a single step is a hard or a corrupt batch. One that grows and takes many steps to
@@ -35,8 +35,8 @@ class LossSpike(Check):
     On logarithms where all losses of the window are positive, else on the values: out of bounds is
     a loss above the median by more than 6 robust standard deviations, by more than a factor of 1.5
     and by more than a quarter of all progress since the start. Nothing is judged in the first 20
-    steps. Losses out of bounds are never learned; 50 in a row are the run's new level. A spike is
-    told when it is over, at the step where it began.
+    steps. A spike is over when the loss is back among those of the window; until then nothing is
+    learned, and after 100 steps it is the run's new level. It is told then, at its first step.
 
     ## False alarms
     One spike is information, whatever its height. It is a warning from the third one within 500
@@ -50,8 +50,8 @@ class LossSpike(Check):
     back updates whose gradient norm is out of bounds.
 
     ## References
-    Chowdhery et al., "PaLM", section 5.1; Molybog et al., "A Theory on Adam Instability"; the spike
-    rules of llm-foundry and OLMo-core, here with medians so that neither NaN nor a spike blinds them.
+    Chowdhery et al., "PaLM", section 5.1; Molybog et al., "A Theory on Adam Instability"; the rules
+    of llm-foundry and OLMo-core, here with medians so that neither NaN nor a spike blinds them.
     """
 
     code = "HD103"
@@ -67,10 +67,10 @@ class LossSpike(Check):
         """A smaller rise of a positive loss is never a spike."""
         undone: float = 0.25
         """Nor is one that undoes less than this share of the progress so far."""
-        window: int = 128
+        window: int = 64
         grace: int = 20
         """So many losses must have been seen first."""
-        patience: int = 50
+        patience: int = 100
         """So many out of bounds in a row are the new level."""
         lasting: int = 5
         """A spike of so many steps may have been damage to the weights; …"""
@@ -96,7 +96,9 @@ class LossSpike(Check):
             if not math.isfinite(loss):
                 continue
             window = self.windows.setdefault(name, Window(self.limits.window))
-            limit = self._limit(name, window, loss)
+            # A spike is over when the loss is back among the others, not when it is under a limit:
+            # its tail would widen the window and hide the next one.
+            limit = window.high if name in self.spikes else self._limit(name, window, loss)
             if loss > limit:
                 spike = self.spikes.setdefault(
                     name,
@@ -126,8 +128,9 @@ class LossSpike(Check):
             return math.inf
         start, level, upper = self.starts[name], window.median, window.quantile(UPPER)
         if window.low > 0 and start > 0:
-            spread = max(window.sigma(log=True), math.log(upper / level) / UPPER_SIGMAS)
-            progress = limits.undone * math.log(start / level)
+            over = math.log(upper) - math.log(level)
+            spread = max(window.sigma(log=True), over / UPPER_SIGMAS)
+            progress = limits.undone * (math.log(start) - math.log(level))
             reach = max(limits.sigmas * spread, math.log(limits.min_ratio), progress)
             return level * math.exp(min(reach, 700))
         spread = max(window.sigma(log=False), (upper - level) / UPPER_SIGMAS)
@@ -140,7 +143,7 @@ class LossSpike(Check):
         clustered = count >= self.limits.cluster
         level, peak, steps = spike["level"], spike["peak"], spike["steps"]
         ratio = f", {say(peak / level)} times" if level > 0 else " from"
-        again = f"; the {count}th such spike in {self.limits.within} steps" if clustered else ""
+        again = f"; {count} such spikes in {self.limits.within} steps" if clustered else ""
         return self.find(
             record_at(spike["at"]),
             f"{name} jumped to {say(peak)}{ratio} its usual {say(level)} (limit "

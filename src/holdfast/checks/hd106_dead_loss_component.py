@@ -19,11 +19,11 @@ EXACT_DIGITS = 6
 
 
 class DeadLossComponent(Check):
-    """A named component of the loss does nothing: it is 0, it never changes, or it sends no gradient.
+    """A named component of the loss does nothing: it is 0, never changes, or sends no gradient.
 
     ## What it checks
-    Every named component (`loss/<name>`): whether it was ever anything but 0, whether it ever moved,
-    and, where the gradient of each component is known, whether any of it reaches the weights.
+    Every named component (`loss/<name>`): whether it was ever anything but 0, whether it ever
+    moved, and, where its gradient is known, whether any of it reaches the weights.
 
     ## Why it matters
     The run looks healthy, the total falls, and one of its goals is not being trained. It shows
@@ -132,8 +132,8 @@ class DeadLossComponent(Check):
         pinned = cure is PINNED
         return self.find(
             record_at(self.first[key][0]),
-            f"component {component} {what}, in all {count} values since it began, while the rest of "
-            "the loss trains: it has no part in this training",
+            f"component {component} {what}, in all {count} values since it began, while the rest "
+            "of the loss trains: it has no part in this training",
             subject=component,
             severity=Severity.WARNING if pinned else None,
             remedies=[cure],
@@ -145,8 +145,8 @@ class DeadLossComponent(Check):
 
 
 EMPTY = (
-    "Follow it back: it is computed from an empty selection, from a model output that is missing, or "
-    "multiplied by a weight of 0."
+    "Follow it back: it is computed from an empty selection, from a model output that is missing, "
+    "or multiplied by a weight of 0."
 )
 PINNED = (
     "Look whether it is computed from constants or frozen weights, or rests on a floor (a clamp, "

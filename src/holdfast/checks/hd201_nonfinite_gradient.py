@@ -74,7 +74,8 @@ class NonfiniteGradient(Check):
 
     def _finding(self, record: StepRecord, name: str, norm: float) -> Finding:
         column = record.columns.get("param/grad_norm")
-        guilty = [at for at, value in column.items() if not math.isfinite(value)] if column else []
+        norms = column.items() if column is not None else ()
+        guilty = sorted(at for at, norm_there in norms if not math.isfinite(norm_there))
         overflow = self._overflowed(record, norm, known=column is not None, guilty=guilty)
         nearest = self.context.name("param", guilty[-1]) if guilty else None
         said = f"{name} is {say(norm)}{self._extent(record, guilty, nearest, overflow=overflow)}"

@@ -80,7 +80,7 @@ class ExplodingGradient(Check):
         self.losses: dict[str, Window] = {}
         self.points: dict[str, list[Point]] = {}
         self.streaks: dict[str, list[Point]] = {}
-        """The latest norms, each above the one before; of a long streak the first and the latest."""
+        """The latest norms, each far above the one before (of many: the first and the latest)."""
         self.largest: dict[str, float] = {}
         """The largest norm before the streak."""
         self.told: dict[str, float] = {}
@@ -117,7 +117,7 @@ class ExplodingGradient(Check):
         return list(streak) if exploded else []
 
     def _trend(self, name: str, point: Point) -> list[Point]:
-        """The growth of the medians up to now, if this norm completes one and it is an explosion."""
+        """The growth of the medians, if this norm completes one and they have exploded."""
         norms = self.norms.setdefault(name, Window(BLOCK))
         losses = self.losses.setdefault(name, Window(BLOCK))
         norms.push(point[1])
@@ -169,12 +169,12 @@ class ExplodingGradient(Check):
         then = f", while the loss went from {say(loss)} to {say(later_loss)}" if known else ""
         return self.find(
             record_at(onset),
-            f"{name} has grown from {say(norm)} at this step to {say(later_norm)} at step {end[2]}, "
-            f"by a factor of {say(later_norm / norm)} without a break{then}",
+            f"{name} has grown from {say(norm)} here to {say(later_norm)} at step {end[2]}, by a "
+            f"factor of {say(later_norm / norm)} without a break{then}",
             subject=name,
             remedies=[
-                "Lower the learning rate or lengthen the warm-up, and clip the norm at what is usual "
-                "early in the run.",
+                "Lower the learning rate or lengthen the warm-up, and clip the norm at what is "
+                "usual early in the run.",
                 "If it grows from the first step on, look at the initial weights, at the scale of "
                 "inputs and targets, and whether gradients are cleared before each backward.",
             ],

@@ -97,7 +97,7 @@ class VanishingGradient(Check):
         elements = self.elements
         return {
             position: math.log10(norm) - math.log10(elements[position]) / 2
-            for position, norm in column.items()
+            for position, norm in sorted(column.items())
             if elements.get(position) and 0.0 < norm < math.inf
         }
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding, Severity, Where
+from holdfast.core.moment import Moment, moment_of, record_at
 from holdfast.core.parameters import LISTED, Parameters, some
 from holdfast.core.records import Column, SetupRecord, StepRecord
 from holdfast.core.trained import trained
@@ -30,7 +31,7 @@ class MissingGradient(Check):
     LayerDrop, stochastic depth and multi-task batches give each parameter a gradient sometimes.
     With several optimizers nothing is judged before each one's step was sampled. Parameters with
     "expert" in their name may idle for long: that is information only. Frozen parameters are not
-    looked at.
+    looked at. A head whose loss is switched on later looks like a cut until then.
 
     ## What to do
     Follow the data from the first named parameter to the loss and look for `.numpy()`, `.item()`,
@@ -67,7 +68,7 @@ class MissingGradient(Check):
         self.dynamic = False
         self.optimizers: set[str] = set()
         self.optimizer_count = 1
-        self.last = (0, 0, 0)
+        self.last: Moment = (0, 0, 0, 0)
 
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
         if isinstance(record, SetupRecord):
@@ -98,7 +99,7 @@ class MissingGradient(Check):
         elif present != self.first:
             self.dynamic = True
         self.samples += 1
-        self.last = (record.segment, record.seq, record.step)
+        self.last = moment_of(record)
         self.optimizer_count = int(record.values.get("optimizers", 1))
         if self.optimizer_count > 1:
             self.optimizers.update(name for name, _ in record.family("grad_norm"))
@@ -112,30 +113,32 @@ class MissingGradient(Check):
         cut = {at: name for at, name in names.items() if at not in idle}
         self.missing = set()  # said once; a new set-up record starts anew
         if cut:
-            yield self._finding(cut, Severity.ERROR)
+            yield self._finding(cut, idle=False)
         if idle:
-            yield self._finding(idle, Severity.INFO)
+            yield self._finding(idle, idle=True)
 
-    def _finding(self, missing: dict[int, str], severity: Severity) -> Finding:
+    def _finding(self, missing: dict[int, str], *, idle: bool) -> Finding:
         names = list(missing.values())
         # Where everything before some point has none, the cut lies behind the last of them.
         upstream = bool(self.first) and max(missing) < min(self.first)
         where = names[-1] if upstream else names[0]
-        cut = f"; the graph is cut behind {where}, before " if upstream else ""
-        if upstream:
-            cut += self.context.name("param", min(self.first))
+        after = self.context.name("param", min(self.first)) if upstream else ""
+        cut = f"; the graph is cut behind {where}, before {after}" if upstream else ""
+        advice = [
+            f"Follow the data from {where} to the loss and look for .numpy(), .item(), .data, "
+            ".detach(), torch.tensor(x) or a no_grad block on the way.",
+            "If it is not meant to train: freeze it, or take it out of the optimizer.",
+        ]
         return self.find(
-            StepRecord(*self.last),
+            record_at(self.last),
             f"{len(names)} of {self.expected} trained parameters got no gradient in any of "
             f"{self.samples} samples: {some(names)}{cut}",
-            severity=severity,
-            subject=str(severity),
-            where=Where(module=where),
-            remedies=[
-                f"Follow the data from {where} to the loss and look for .numpy(), .item(), .data, "
-                ".detach(), torch.tensor(x) or a no_grad block on the way.",
-                "If it is not meant to train: freeze it, or take it out of the optimizer.",
-            ],
+            severity=Severity.INFO if idle else Severity.ERROR,
+            subject="experts" if idle else "",
+            where=Where(module=where, rank=self.last[3] or None),
+            remedies=["If it stays so, look at how the router spreads the load."]
+            if idle
+            else advice,
             tensors=names[:LISTED],
             tensor_count=len(names),
             trained_count=self.expected,

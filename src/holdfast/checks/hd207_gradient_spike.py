@@ -13,7 +13,7 @@ from holdfast.core.numbers import say
 from holdfast.core.records import StepRecord
 from holdfast.core.window import Window
 
-LOSSES = 10
+LOSSES = 20
 """So many losses after the onset are compared with as many later ones."""
 
 
@@ -28,16 +28,18 @@ class GradientSpike(Check):
     steps can mend, and fills the optimizer's second moment, which then shrinks updates for long.
 
     ## How it is measured
-    On logarithms: out of bounds is a norm above the median (that of the last 16 where it is higher) by
-    more than 8 robust standard deviations (median absolute deviation) and by more than a factor of
-    10. Nothing is judged in the first 20 steps. A value out of bounds is never learned, so spikes
-    cannot hide later ones; eight in a row are taken for the run's new level. The live brake
-    enforces the same bound before the step.
+    On logarithms: out of bounds is a norm above the median (that of the last 16 where it is higher)
+    by more than 8 robust standard deviations (median absolute deviation) and by more than a factor
+    of 10. Nothing is judged in the first 20 steps. A value out of bounds is never learned, so
+    spikes cannot hide later ones; eight in a row are taken for the run's new level. The live brake
+    enforces the same bound before the step. A spike that was not held back is told when it has
+    passed, or after 50 steps, at the step where it began.
 
     ## False alarms
-    A norm that climbs over many steps, as a variance that is learned shrinks, takes the level of the
-    last 16 with it and stays in bounds. A spike that was not held back and passed by itself is
-    information only.
+    A norm that climbs over many steps, as a variance that is learned shrinks, takes the level of
+    the last 16 with it and stays in bounds. A spike that was not held back and passed by itself is
+    information only. So is one that stays while the loss falls: the run has left a plateau, or
+    learns from new data.
 
     ## What to do
     Look at that batch: a corrupt sample, an empty mask, a rare long sequence. If spikes cluster,
@@ -112,7 +114,7 @@ class GradientSpike(Check):
         window.push(record.values.get(name.replace("grad_norm", "loss"), math.nan))
         if spike["steps"] >= self.limits.patience:
             del self.spikes[name]
-            falls = spike["losses"].median < spike["first_losses"].quantile(0.1)
+            falls = spike["losses"].median < spike["first_losses"].quantile(0.3)
             then = " while the loss falls" if falls else ""
             ending = f"it has not come back in {spike['steps']} steps{then}"
             yield self._finding(name, spike, ending, passed=falls)

@@ -13,15 +13,17 @@ from holdfast.core.window import Window
 
 EVERY = 25
 """The window is judged at every so-many-th step."""
-LOSSES = 50
+LOSSES = 100
 """So many first losses are compared with as many recent ones."""
+LEARNED = 0.05
+"""A loss that fell by this share, and below most of the first ones, is being learned from."""
 
 
 class ClippingSaturated(Check):
     """Most steps are clipped by a large factor: the clip, not the schedule, sets the step size.
 
     ## What it checks
-    The factor the gradients were multiplied by when they were clipped (`clip_coef`), over 200 steps.
+    The factor the gradients were multiplied by when clipped (`clip_coef`), over 200 steps.
 
     ## Why it matters
     Clipping is a seat belt for rare steps. When every step hangs in it, each update has the same
@@ -30,8 +32,9 @@ class ClippingSaturated(Check):
 
     ## How it is measured
     The median factor is below 0.05 and nine of ten steps are clipped to less than half, while the
-    learning rate is not rising. Where the loss is known it decides: below nine tenths of its
-    first 50 values, the run learns in spite of it, and the finding is information only.
+    learning rate is not rising. Where the loss is known it decides: if it fell by a twentieth or
+    more, and below most of its first 100 values, the run learns in spite of it, and the finding is
+    information only. Before it is a warning, the run has 1000 steps' time for that.
 
     ## False alarms
     Being clipped at every step by a mild factor is common and harmless; so are hard clips during
@@ -39,10 +42,10 @@ class ClippingSaturated(Check):
     warned about.
 
     ## What to do
-    Find out why the gradient is large: a loss that is summed instead of averaged, a component with a
-    huge weight, unscaled targets, gradients clipped before `scaler.unscale_`. Under SGD a limit near
-    the 90th percentile of the norm restores the schedule. Under Adam raising the limit changes
-    nothing as long as every step is clipped; the loss and the rate are the levers.
+    Find out why the gradient is large: a loss that is summed instead of averaged, a component with
+    a huge weight, unscaled targets, gradients clipped before `scaler.unscale_`. Under SGD a limit
+    near the 90th percentile of the norm restores the schedule. Under Adam raising the limit
+    changes nothing as long as every step is clipped; the loss and the rate are the levers.
 
     ## References
     Google's "Deep Learning Tuning Playbook" (more than half of the steps clipped is too many);
@@ -51,7 +54,7 @@ class ClippingSaturated(Check):
 
     code = "HD208"
     name = "clipping-saturated"
-    summary = "most steps are clipped by a large factor: the clip, not the schedule, sets the step size"
+    summary = "most steps are clipped by a large factor: the clip sets the step size"
     needs = Needs(signals=("clip_coef",))
 
     @dataclass(frozen=True)
@@ -61,11 +64,13 @@ class ClippingSaturated(Check):
         mild: float = 0.5
         """Nine of ten steps must be clipped to less than this."""
         window: int = 200
+        patience: int = 1000
+        """Steps a run that does not learn must have been clipped like this."""
 
     def start(self) -> None:
         self.windows: dict[str, Window] = {}
-        self.since: dict[str, Moment] = {}
-        """Where each optimizer's clipping began to be hard; absent while it is not."""
+        self.since: dict[str, tuple[Moment, int]] = {}
+        """Where each optimizer's clipping began to be hard, and at which step seen."""
         self.told: set[str] = set()
         self.first_losses = Window(LOSSES)
         self.losses = Window(LOSSES)
@@ -83,16 +88,15 @@ class ClippingSaturated(Check):
             if not window.push(factor):
                 continue
             if factor < self.limits.mild:
-                self.since.setdefault(name, moment_of(record))
+                self.since.setdefault(name, (moment_of(record), self.seen))
             elif window.median >= self.limits.factor:
                 self.since.pop(name, None)
-            if self.seen % EVERY == 0 and window.full and not self.rate_rises:
-                yield from self._judge(name, window)
+            if self.seen % EVERY == 0 and window.full:
+                yield from self._judge(name, window, self.limits.patience)
 
     def finish(self) -> Iterable[Finding]:
         for name, window in self.windows.items():
-            if len(window) >= self.limits.window // 2:
-                yield from self._judge(name, window)
+            yield from self._judge(name, window, self.limits.window // 2)
 
     def _learn(self, record: StepRecord) -> None:
         loss = record.values.get("loss", math.nan)
@@ -105,29 +109,31 @@ class ClippingSaturated(Check):
             self.rate_rises = rate > self.rate * 1.01
             self.rate = rate
 
-    def _judge(self, name: str, window: Window) -> Iterable[Finding]:
+    def _judge(self, name: str, window: Window, patience: int) -> Iterable[Finding]:
+        if window.median > 2 * self.limits.factor:
+            self.told.discard(name)
         saturated = window.median < self.limits.factor and window.quantile(0.9) < self.limits.mild
-        if not saturated:
-            if window.median > 2 * self.limits.factor:
-                self.told.discard(name)
-        elif name not in self.told:
-            self.told.add(name)
-            yield self._finding(name, window)
-
-    def _finding(self, name: str, window: Window) -> Finding:
+        if not saturated or self.rate_rises or name in self.told:
+            return
         # NaN where no loss is known: then nothing speaks for the run.
-        learns = self.losses.median < self.first_losses.quantile(0.1)
+        first, later = self.first_losses, self.losses.median
+        learns = later < min(first.quantile(0.3), first.median - LEARNED * abs(first.median))
+        if learns or self.seen - self.since[name][1] >= patience:
+            self.told.add(name)
+            yield self._finding(name, window, learns)
+
+    def _finding(self, name: str, window: Window, learns: bool) -> Finding:
         then = ", and the loss falls all the same" if learns else ""
         return self.find(
-            record_at(self.since[name]),
+            record_at(self.since[name][0]),
             f"{name}: half of {len(window)} steps were clipped to {say(window.median)} of their "
             f"gradient or less (limit {say(self.limits.factor)}), nine of ten to less than "
             f"{say(window.quantile(0.9))}{then}: the clip sets the step size, not the schedule",
             subject=name,
             severity=Severity.INFO if learns else None,
             remedies=[
-                "Find out why the gradient is large: a summed loss, a component with a huge weight, "
-                "unscaled targets, clipping before scaler.unscale_.",
+                "Find out why the gradient is large: a summed loss, a component with a huge "
+                "weight, unscaled targets, clipping before scaler.unscale_.",
                 "Under SGD set the limit near the 90th percentile of the gradient norm. Under Adam "
                 "the limit is the wrong lever: a constant factor cancels out of the update.",
             ],

@@ -7,13 +7,11 @@ from statistics import median_low
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding, Severity, Where
+from holdfast.core.moment import Moment, moment_of, record_at
 from holdfast.core.numbers import say
 from holdfast.core.parameters import LISTED, Parameters, some
 from holdfast.core.records import Column, Header, SetupRecord, StepRecord
 from holdfast.core.trained import trained
-
-TINY = 1e-30
-"""Stands for the norm of a weight that is all 0: any move of it would be seen."""
 
 
 class WeightUnchanged(Check):
@@ -67,18 +65,20 @@ class WeightUnchanged(Check):
         """Where nothing moves at all, a norm below this is taken for a minimum that was reached."""
 
     def start(self) -> None:
-        self.trained: list[int] = []
+        self.trained: set[int] = set()
         self.group_at_rest = False
         self.rate, self.peak = 0.0, 0.0
         self._restart()
 
     def _restart(self) -> None:
         self.samples = 0
-        self.last = (0, 0, 0)
+        self.last: Moment = (0, 0, 0, 0)
         self.several = False
+        self.reach = 0.0
+        """How far weights move for their gradient: the median, when last seen."""
         self.cleared: set[int] = set()
         """Positions that moved once, or were told."""
-        self.still: dict[int, tuple[int, float | None]] = {}
+        self.still: dict[int, tuple[int, float]] = {}
         """Position → samples without change, and the weight's norm meanwhile."""
 
     def begin(self, header: Header) -> None:
@@ -88,7 +88,7 @@ class WeightUnchanged(Check):
         if isinstance(record, SetupRecord):
             parameters = Parameters.of(record)
             if parameters is not None:
-                self.trained = trained(parameters)
+                self.trained = set(trained(parameters))
                 self._restart()
             return
         rates = record.columns.get("group/lr")
@@ -102,10 +102,8 @@ class WeightUnchanged(Check):
             return
         self.samples += 1
         self.several = "optimizers" in record.values
-        self.last = (record.segment, record.seq, record.step)
-        stopped = [at for at, ratio in ratios.items() if ratio == 0.0 and at not in self.cleared]
-        if stopped:
-            self._count(record, stopped)
+        self.last = moment_of(record)
+        self._count(record, ratios)
         reached = [at for at, (count, _) in self.still.items() if count >= self.limits.samples]
         if reached:
             self._clear(reached)
@@ -130,43 +128,47 @@ class WeightUnchanged(Check):
             return False
         return rate > 0 and rate >= self.peak / 100 and not self.group_at_rest
 
-    def _count(self, record: StepRecord, stopped: list[int]) -> None:
-        weights = _finite(record.columns.get("param/weight_norm"))
-        chosen = set(self.trained or stopped)
-        expected = self._expected(record, weights)
-        for position in stopped:
-            if position not in chosen or expected.get(position, 0.0) < self.limits.least_ratio:
-                continue
-            count, norm = self.still.get(position, (0, None))
-            if count and norm != weights.get(position):
-                self._clear([position])  # it moved between the samples
-            else:
-                self.still[position] = (count + 1, weights.get(position))
-
-    def _expected(self, record: StepRecord, weights: dict[int, float]) -> dict[int, float]:
-        """Position → update ratio, if all moved as far for their gradient as the median one."""
-        norms = {
-            at: norm for at, norm in _finite(record.columns.get("param/grad_norm")).items() if norm
-        }
+    def _count(self, record: StepRecord, ratios: Column) -> None:
+        norms = _positive(record.columns.get("param/grad_norm"))
+        weights = _positive(record.columns.get("param/weight_norm"))
         moves = [
             ratio * weights.get(at, 1.0) / norms[at]
-            for at, ratio in _finite(record.columns["param/update_ratio"]).items()
-            if ratio and at in norms
+            for at, ratio in _positive(ratios).items()
+            if at in norms
         ]
-        if not moves:
-            return {at: 1.0 for at, norm in norms.items() if norm > self.limits.least_gradient}
-        reach = median_low(moves)
-        return {at: reach * norm / (weights.get(at, 1.0) or TINY) for at, norm in norms.items()}
+        if moves:
+            self.reach = median_low(moves)
+        unknown = 0.0 if weights else 1.0  # beside norms that are known, a missing one was 0
+        for position, ratio in ratios.items():
+            if ratio != 0.0 or position in self.cleared or position not in norms:
+                continue
+            weight = weights.get(position, unknown)
+            if not self._would_show(norms[position], weight) or not self._is_trained(position):
+                continue
+            count, before = self.still.get(position, (0, weight))
+            if before != weight:
+                self._clear([position])  # it moved between the samples
+            else:
+                self.still[position] = (count + 1, weight)
+
+    def _would_show(self, gradient: float, weight: float) -> bool:
+        """Whether a move as far, for its gradient, as the others make could not be lost."""
+        if not self.reach:
+            return bool(gradient > self.limits.least_gradient)
+        return bool(self.reach * gradient >= self.limits.least_ratio * weight)
+
+    def _is_trained(self, position: int) -> bool:
+        return not self.trained or position in self.trained
 
     def _finding(self, positions: list[int], samples: int) -> Finding:
         names = [self.context.name("param", position) for position in sorted(positions)]
         among = f" of {len(self.trained)} trained weights" if self.trained else " weights"
         return self.find(
-            StepRecord(*self.last),
+            record_at(self.last),
             f"{len(names)}{among} did not change at all in {samples} samples although they have a "
             f"gradient and the learning rate is {say(self.rate)}: {some(names)}",
             severity=Severity.INFO if self.several else Severity.ERROR,
-            where=Where(module=names[0]),
+            where=Where(module=names[0], rank=self.last[3] or None),
             remedies=[
                 "Compare id(parameter) in the model and in optimizer.param_groups; build the "
                 "optimizer after the model was moved, wrapped, cast or given new layers.",
@@ -180,5 +182,5 @@ class WeightUnchanged(Check):
         )
 
 
-def _finite(column: Column | None) -> dict[int, float]:
-    return {at: norm for at, norm in column.items() if math.isfinite(norm)} if column else {}
+def _positive(column: Column | None) -> dict[int, float]:
+    return {at: value for at, value in column.items() if 0.0 < value < math.inf} if column else {}

@@ -81,7 +81,7 @@ class UpdateTooSmall(Check):
         column = record.columns.get("param/update_ratio")
         if column is None or record.held or record.values.get("scaler_skipped"):
             return
-        ratio = self._median(column)
+        ratio = self._median(record, column)
         if ratio is None or rate < self.peak / 10:
             return
         self.in_a_row += 1
@@ -89,13 +89,31 @@ class UpdateTooSmall(Check):
         if ratio < self.limits.ratio and self.settled:
             yield self._finding(record, ratio)
 
-    def _median(self, column: Column) -> float | None:
+    def _median(self, record: StepRecord, column: Column) -> float | None:
         moved = [
             ratio
             for position, ratio in column.items()
             if 0.0 < ratio < math.inf and (not self.weights or position in self.weights)
         ]
-        return median_low(moved) if moved else None
+        return median_low(moved) if moved else self._swallowed(record, column)
+
+    def _swallowed(self, record: StepRecord, column: Column) -> float | None:
+        """Where rounding swallows every weight's update: its ratio, by the moves biases make."""
+        norms = record.columns.get("param/grad_norm")
+        sizes = record.columns.get("param/weight_norm")
+        if norms is None or sizes is None:
+            return None
+        known = {at: size for at, size in sizes.items() if size > 0.0}
+        slopes = {
+            at: g / known[at] for at, g in norms.items() if at in known and 0.0 < g < math.inf
+        }
+        moves = [r / slopes[at] for at, r in column.items() if at in slopes and 0.0 < r < math.inf]
+        still = [
+            slopes[at]
+            for at, ratio in column.items()
+            if at in slopes and ratio == 0.0 and (not self.weights or at in self.weights)
+        ]
+        return median_low(moves) * median_low(still) if moves and still else None
 
     def _finding(self, record: StepRecord, ratio: float) -> Finding:
         clip = record.values.get("clip_coef", 1.0)

@@ -28,9 +28,9 @@ class UpdateTooLarge(Check):
 
     ## How it is measured
     Biases, norm layers and scalars are left out. Either a weight's ratio was above 1 in 5 samples
-    in a row: a warning, and an error when it is so for half of the weights. Or one update was
-    larger than the weight for half of the weights, and the median of the three losses after it
-    was more than 10 times the loss before: an error.
+    in a row: a warning, and an error when it is so for half of the weights of a sample. Or one
+    update was larger than the weight for half of them, and the median of the three losses after
+    it was more than 10 times the loss before: an error.
 
     ## False alarms
     A weight that starts at 0 (LoRA's B, a zero-initialised head) or very small has a ratio of
@@ -90,35 +90,35 @@ class UpdateTooLarge(Check):
         if self.origin is None:
             self.origin = record.step
         least = max(self.limits.ratio, self.limits.fresh / max(record.step - self.origin, 1))
-        large = {
-            at: ratio
-            for at, ratio in column.items()
-            if ratio > self.limits.ratio and at in self.weights and math.isfinite(ratio)
-        }
-        if self.in_a_row or large:
-            sample = {at for at, ratio in column.items() if ratio <= least}
-            self.in_a_row = {at: n for at, n in self.in_a_row.items() if at not in sample}
-            self._remember(record, large)
-            yield from self._count(record, {at: r for at, r in large.items() if r > least})
+        ratios = {at: ratio for at, ratio in column.items() if at in self.weights}
+        large = {at: r for at, r in ratios.items() if self.limits.ratio < r < math.inf}
+        for position in [at for at in self.in_a_row if ratios.get(at, math.inf) <= least]:
+            del self.in_a_row[position]
+        if large:
+            self._remember(record, large, measured=len(ratios))
+            yield from self._count(
+                record, {at: r for at, r in large.items() if r > least}, measured=len(ratios)
+            )
 
-    def _count(self, record: StepRecord, large: dict[int, float]) -> Iterable[Finding]:
+    def _count(
+        self, record: StepRecord, large: dict[int, float], *, measured: int
+    ) -> Iterable[Finding]:
         for position in large:
             self.in_a_row[position] = self.in_a_row.get(position, 0) + 1
-        reached = [self.in_a_row[position] for position in large]
-        if self.limits.samples not in reached:
+        if self.limits.samples not in [self.in_a_row[position] for position in large]:
             return
         ratios = {at: r for at, r in large.items() if self.in_a_row[at] >= self.limits.samples}
         yield self._finding(
             record,
             ratios,
-            f"are moved by more than {say(self.limits.ratio)} times themselves in each of "
-            f"{self.limits.samples} samples",
-            Severity.ERROR if 2 * len(ratios) >= len(self.weights) else Severity.WARNING,
+            f"{len(ratios)} of the {measured} weights measured are moved by more than "
+            f"{say(self.limits.ratio)} times themselves in each of {self.limits.samples} samples",
+            Severity.ERROR if 2 * len(ratios) >= measured else Severity.WARNING,
         )
 
-    def _remember(self, record: StepRecord, large: dict[int, float]) -> None:
+    def _remember(self, record: StepRecord, large: dict[int, float], *, measured: int) -> None:
         loss = record.values.get("loss", math.nan)
-        if not self.jump and 2 * len(large) >= len(self.weights) and 0 < loss < math.inf:
+        if not self.jump and 2 * len(large) >= measured and 0 < loss < math.inf:
             self.jump, self.loss_before, self.losses_after = large, loss, []
 
     def _look_after(self, record: StepRecord) -> Iterable[Finding]:
@@ -132,8 +132,9 @@ class UpdateTooLarge(Check):
             yield self._finding(
                 record,
                 jump,
-                f"were moved by more than {say(self.limits.ratio)} times themselves in one update, "
-                f"and the loss went from {say(self.loss_before)} to {say(after)}",
+                f"{len(jump)} weights were moved by more than {say(self.limits.ratio)} times "
+                f"themselves in one update, and the loss went from {say(self.loss_before)} to "
+                f"{say(after)}",
                 Severity.ERROR,
             )
 
@@ -144,8 +145,8 @@ class UpdateTooLarge(Check):
         worst = max(ratios, key=lambda position: ratios[position])
         return self.find(
             record,
-            f"{len(names)} of {len(self.weights)} weights {what}; {some(names)}, "
-            f"{self.context.name('param', worst)} {say(ratios[worst])} times",
+            f"{what}; {some(names)}, {self.context.name('param', worst)} by "
+            f"{say(ratios[worst])} times itself",
             severity=severity,
             where=Where(module=self.context.name("param", worst), rank=record.rank or None),
             remedies=[
@@ -154,7 +155,6 @@ class UpdateTooLarge(Check):
             ],
             tensors=names[:LISTED],
             tensor_count=len(names),
-            weights=len(self.weights),
             largest_ratio=ratios[worst],
             limit=self.limits.ratio,
             lr=record.values.get("lr"),

@@ -79,7 +79,7 @@ def _read(paths: Sequence[Path], settings: Settings) -> tuple[Read, list[Unreada
 
 def _write(read: Read, form: str, *, alone: bool, verbose: bool) -> None:
     if form == "json":
-        click.echo(read[0][1].dumps() if alone else _json_list(read))
+        click.echo(read[0][1].to_json() if alone else _json_list(read))
     elif form == "github":
         from holdfast.sinks.github import commands
 
@@ -95,7 +95,7 @@ def _write(read: Read, form: str, *, alone: bool, verbose: bool) -> None:
 
 
 def _json_list(read: Read) -> str:
-    items = [{"path": str(path), **report.to_json()} for path, report in read]
+    items = [{"path": str(path), **report.to_dict()} for path, report in read]
     return json.dumps(items, indent=2, allow_nan=False, default=str)
 
 

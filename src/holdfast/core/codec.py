@@ -2,7 +2,7 @@
 
 A step is `{"seg", "seq", "step", "v": {…}, "c": {…}}`; a column is a list, or
 `{"i": […], "v": […]}` if it covers some positions only. Everything else says its `kind`.
-Keys at their default are left out.
+Keys at their default are left out. A non-finite number is its name, in facts and data as well.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Where:
     rank: int | None = None
     sample: int | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """All seven keys, always: readers need not guess which exist."""
         return {name: getattr(self, name) for name in self.__slots__}
 
@@ -52,7 +52,7 @@ class Remedy:
     tested: bool = False
     cured: bool | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {"text": self.text, "tested": self.tested, "cured": self.cured}
 
 
@@ -78,17 +78,17 @@ class Finding:
         """Position in the stream."""
         return (self.segment, self.seq)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The finding as schema 1 writes it."""
         return {
             "code": self.code,
             "name": self.name,
             "severity": str(self.severity),
             "step": self.step,
-            "where": self.where.to_json(),
+            "where": encode_numbers(self.where.to_dict()),
             "message": self.message,
             "evidence": encode_numbers(dict(self.evidence)),
-            "remedies": [remedy.to_json() for remedy in self.remedies],
+            "remedies": [remedy.to_dict() for remedy in self.remedies],
         }
 
 
@@ -99,5 +99,5 @@ class NotRun:
     code: str
     reason: str
 
-    def to_json(self) -> dict[str, str]:
+    def to_dict(self) -> dict[str, str]:
         return {"code": self.code, "reason": self.reason}

@@ -6,6 +6,7 @@ roster.py     which parameters there are, under which names
 probes.py     gradient norms in one pass
 brake.py      holding an update back so that nothing moves, on the host or inside a fused kernel
 buffers.py    putting back what a bad forward did to BatchNorm statistics and their like
+clips.py      what the gradients were before the user clipped them
 closures.py   optimizers that call backward themselves
 transfer.py   numbers from the device to the host without waiting for it
 samples.py    what is measured now and then: update sizes, weights, memory

@@ -1,9 +1,10 @@
 """Holding an update back so that nothing moves.
 
-On the host: every gradient is set to None, which for every torch optimizer is a true no-op (zeroing is not:
-momentum and weight decay still move the weights), and given back after the step. Inside a fused CUDA kernel:
-the verdict goes into `found_inf` and the clip coefficient into `grad_scale`, the two tensors the kernel was
-given for GradScaler, so that it skips or clips by itself and the host never waits.
+On the host: every gradient is set to None, which for every torch optimizer is a true no-op (zeroing
+is not: momentum and weight decay still move the weights), and given back after the step. Inside a
+fused CUDA kernel: the verdict goes into `found_inf` and the clip coefficient into `grad_scale`, the
+two tensors the kernel was given for GradScaler, so that it skips or clips by itself and the host
+never waits.
 """
 
 from __future__ import annotations

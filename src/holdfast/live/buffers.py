@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
+from holdfast.live.roster import users_path
+
 STATISTIC_BYTES = 1 << 16
 """Up to this size a buffer may be a running statistic."""
 LARGEST_BYTES = 1 << 26
@@ -53,7 +55,7 @@ class BufferShadow:
                         continue
                     if buffer.nbytes <= LARGEST_BYTES:
                         seen.add(id(buffer))
-                        self._homes.append((module, name, f"{path}.{name}" if path else name))
+                        self._homes.append((module, name, users_path(f"{path}.{name}")))
                         self._copies.append(None)
                         self._stamps.append(None)
 

@@ -1,9 +1,9 @@
 """Optimizers that call backward themselves: `optimizer.step(closure)`.
 
-The step's pre-hook runs before the closure has filled a single gradient. So the closure is run first, the
-step is judged, and the optimizer is handed a closure that answers its first call with the loss already
-there. LBFGS evaluates several times within one step and keeps counters besides its moments: its state and
-its weights are kept, so that a step that went bad half-way leaves no trace.
+The step's pre-hook runs before the closure has filled a single gradient. So the closure is run
+first, the step is judged, and the optimizer is handed a closure that answers its first call with
+the loss already there. LBFGS evaluates several times within one step and keeps counters besides its
+moments: its state and its weights are kept, so that a step that went bad half-way leaves no trace.
 """
 
 from __future__ import annotations

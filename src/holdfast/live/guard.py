@@ -53,12 +53,12 @@ class Guard:
         self,
         model: nn.Module | Sequence[nn.Module],
         optimizer: Optimizer | Sequence[Optimizer],
-        *,
         scheduler: Any = None,
         scaler: GradScaler | None = None,
         run_dir: str | Path | None = None,
         max_norm: float | None = None,
         policy: Policy | None = None,
+        *,
         settings: Settings | None = None,
         fuse: bool = False,
     ) -> None:
@@ -130,9 +130,8 @@ class Guard:
         _demand_scalar(loss)
         if self._closed:
             self._say_closed("guard.backward()")
-            loss.backward(retain_graph=retain_graph)
-            return
-        self._session.components(self._scalars(components))
+        else:
+            self._shield(self._session.components, self._scalars(components))
         scaler = self._session.scaler_for(loss)
         target = loss if scaler is None else scaler.scale(loss)
         target.backward(retain_graph=retain_graph)
@@ -166,7 +165,7 @@ class Guard:
             hook.remove()
         for item in self._optimizers:
             _guards.pop(item, None)
-        self._shield(self._session.recorder.close, self._session.step + 1)
+        self._shield(self._session.recorder.close, self._session.steps)
 
     def __enter__(self) -> Guard:
         return self
@@ -178,9 +177,8 @@ class Guard:
         trace: TracebackType | None,
     ) -> None:
         if error is not None and not self._closed:
-            self._session.recorder.event(
-                self._session.step, "exception", {"error": f"{type(error).__name__}: {error}"}
-            )
+            what = {"error": f"{type(error).__name__}: {error}"}
+            self._shield(self._session.recorder.event, self._session.step, "exception", what)
         self.close()
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
@@ -221,16 +219,23 @@ class Guard:
     def _scalars(self, components: dict[str, Any]) -> dict[str, Tensor]:
         named = {}
         for name, value in components.items():
-            tensor = value.detach() if isinstance(value, Tensor) else torch.as_tensor(value)
+            try:
+                tensor = value.detach() if isinstance(value, Tensor) else torch.as_tensor(value)
+            except (RuntimeError, TypeError, ValueError):
+                self._say_odd(name, f"is {value!r:.40}")
+                continue
             if tensor.numel() == 1:
                 named[name] = tensor.reshape(())
             else:
-                self._notices.once(
-                    f"component-{name}",
-                    f"loss component {name!r} has shape {tuple(tensor.shape)}, not one number: "
-                    "it is not recorded; pass its mean or sum",
-                )
+                self._say_odd(name, f"has shape {tuple(tensor.shape)}")
         return named
+
+    def _say_odd(self, name: str, what: str) -> None:
+        self._notices.once(
+            f"component-{name}",
+            f"loss component {name!r} {what}, not one number: it is not recorded; "
+            "pass its mean or sum",
+        )
 
     def _replace_other(self, optimizer: Optimizer) -> None:
         other = _guards.get(optimizer)

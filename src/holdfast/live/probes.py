@@ -54,9 +54,9 @@ def measure(
 ) -> Norms:
     """The norms of gradients; `each` when somebody has the single norms already.
 
-    For ordinary float32 gradients these are the operations of `clip_grad_norm_`, so that clipping by
-    `max_norm=` gives the same bits. Half-precision gradients are summed in float32: their own norm
-    would overflow or round away.
+    For ordinary float32 gradients these are the operations of `clip_grad_norm_`, so that clipping
+    by `max_norm=` gives the same bits. Half-precision gradients are summed in float32: their own
+    norm would overflow or round away.
     """
     if each is not None:
         norms = list(each)

@@ -1,8 +1,8 @@
 """From numbers to records, findings, actions and the run directory.
 
-Torch-free bookkeeping: gives every record its place in the stream, writes it down, lets the checks look at
-it, asks the policy what to do, and tells the user what is new. What a post-mortem reads from the run
-directory is, record by record, what the live engine was fed.
+Torch-free bookkeeping: gives every record its place in the stream, writes it down, lets the checks
+look at it, asks the policy what to do, and tells the user what is new. What a post-mortem reads
+from the run directory is, record by record, what the live engine was fed.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Recorder:
         ladder.climb(action)
         if action.rung is not Rung.PROCEED:
             self.actions.append(action)
-            self.event(verdict.step, "action", action.to_json())
+            self.event(verdict.step, "action", action.to_dict())
         return action
 
     def close(self, step: int) -> list[Finding]:

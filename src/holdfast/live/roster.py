@@ -17,6 +17,14 @@ _NORMS = (
 )
 
 
+_WRAPPERS = {"", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+
+
+def users_path(path: str) -> str:
+    """A path as the user wrote it: without what torch.compile and its like wrap around modules."""
+    return ".".join(part for part in path.split(".") if part not in _WRAPPERS)
+
+
 class Roster:
     """Every parameter of the models and of the optimizers, each once.
 
@@ -87,7 +95,7 @@ class Roster:
                     if parameter is None or id(parameter) in self._position:
                         continue
                     self._from_model.add(id(parameter))
-                    position = self._add(parameter, prefix + (f"{path}.{name}" if path else name))
+                    position = self._add(parameter, prefix + users_path(f"{path}.{name}"))
                     if isinstance(module, _NORMS) or name == "bias" or parameter.ndim < 2:
                         self._norm_or_bias.add(position)
 

@@ -1,6 +1,7 @@
 """Looking for non-finite numbers in the state of a run, once something went wrong.
 
-Reading the verdict makes the host wait for the device, so a scan belongs to an incident, never to a step.
+Reading the verdict makes the host wait for the device, so a scan belongs to an incident, never to a
+step.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from holdfast.live.probes import count_nonfinite
+from holdfast.live.roster import users_path
 
 MOST_NAMED = 20
 """Bad rows or features listed per tensor; the counts are always whole."""
@@ -34,7 +36,9 @@ class BadTensor:
 
     @property
     def stats(self) -> dict[str, float]:
-        return {"nan": self.nan, "inf": self.inf, "numel": self.tensor.numel()}
+        values = _values(self.tensor)
+        norm = float(torch.linalg.vector_norm(values[torch.isfinite(values)].abs().double()))
+        return {"nan": self.nan, "inf": self.inf, "numel": self.tensor.numel(), "norm": norm}
 
 
 def scan_state(
@@ -42,15 +46,13 @@ def scan_state(
 ) -> Iterator[BadTensor]:
     """Weights, buffers and moments that hold a non-finite number. `names` is by tensor identity."""
     yield from _bad("weight", _weights(models, optimizers, names))
-    yield from _bad("buffer", (item for model in models for item in model.named_buffers()))
+    yield from _bad("buffer", _buffers(models))
     yield from _bad("moment", _moments(optimizers, names))
 
 
-def scan_batch(batch: Any, *, on_host_only: bool = False) -> Iterator[BadTensor]:
+def scan_batch(batch: Any) -> Iterator[BadTensor]:
     """Tensors of a batch that hold a non-finite number, with the samples they are in."""
     for name, tensor in _tensors_in(batch, "batch", DEEPEST):
-        if on_host_only and tensor.device.type != "cpu":
-            continue
         for bad in _bad("input", [(name, tensor)]):
             yield BadTensor(name, "input", tensor, bad.nan, bad.inf, _whereabouts(tensor))
 
@@ -61,6 +63,12 @@ def batch_size(batch: Any) -> int | None:
         if tensor.ndim > 0:
             return int(tensor.shape[0])
     return None
+
+
+def _buffers(models: Sequence[nn.Module]) -> Iterator[tuple[str, Tensor]]:
+    for model in models:
+        for path, buffer in model.named_buffers():
+            yield users_path(path), buffer
 
 
 def _weights(

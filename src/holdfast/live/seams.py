@@ -1,14 +1,15 @@
 """Where torch itself is watched: backward, gradient clipping, GradScaler.
 
-The optimizer's hooks tell when a step comes, but not what the loss was, nor what the gradients were before
-the user clipped them (clipping spreads one NaN over all of them), nor that a GradScaler skipped the step.
-While at least one guard is open, four functions of torch call the observers; every call goes through
-unchanged, and the last guard to close puts the originals back.
+The optimizer's hooks tell when a step comes, but not what the loss was, nor what the gradients were
+before the user clipped them (clipping spreads one NaN over all of them), nor that a GradScaler
+skipped the step. While at least one guard is open, four functions of torch call the observers;
+every call goes through unchanged, and the last guard to close puts the originals back.
 """
 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -46,15 +47,18 @@ class Observer(Protocol):
         """It did one of the two."""
 
 
-_observers: list[Observer] = []
+_observers: tuple[weakref.ref[Observer], ...] = ()
+"""Weak, and replaced as a whole: a guard that nobody closed goes with the optimizer it watched."""
 _originals: list[tuple[Any, str, Any, Any]] = []
-_lock = threading.Lock()
+_lock = threading.RLock()
+"""Re-entrant: a garbage collection within it may find a guard that nobody closed."""
 _depth = 0
 """Backward passes running now: re-entrant checkpointing starts one inside another."""
 
 
 def install(observer: Observer) -> None:
-    """Let an observer hear torch."""
+    """Let an observer hear torch, for as long as somebody else holds it."""
+    global _observers
     with _lock:
         if not _originals:
             _patch(torch.autograd, "backward", _watch_backward)
@@ -62,14 +66,24 @@ def install(observer: Observer) -> None:
             _patch(clip_grad, "_clip_grads_with_norm_", _watch_clipping)
             _patch(GradScaler, "scale", _watch_scale)
             _patch(GradScaler, "step", _watch_scaler_step)
-        _observers.append(observer)
+        _observers = (*_observers, weakref.ref(observer, _remove))
 
 
 def uninstall(observer: Observer) -> None:
     """Let it go; torch is as before when it was the last."""
+    for ref in _observers:
+        if ref() is observer:
+            _remove(ref)
+
+
+def _listening() -> list[Observer]:
+    return [observer for ref in _observers if (observer := ref()) is not None]
+
+
+def _remove(gone: weakref.ref[Observer]) -> None:
+    global _observers
     with _lock:
-        if observer in _observers:
-            _observers.remove(observer)
+        _observers = tuple(ref for ref in _observers if ref is not gone)
         if not _observers:
             while _originals:
                 owner, name, original, ours = _originals.pop()
@@ -92,7 +106,7 @@ def _watch_backward(original: Any) -> Any:
         global _depth
         roots = _scalars(tensors) if grad_tensors is None and _depth == 0 else ()
         if _depth == 0:
-            for observer in _observers:
+            for observer in _listening():
                 observer.backward_begins(roots)
         _depth += 1
         try:
@@ -100,7 +114,7 @@ def _watch_backward(original: Any) -> Any:
         finally:
             _depth -= 1
         if _depth == 0:
-            for observer in _observers:
+            for observer in _listening():
                 observer.backward_ended(roots)
         return result
 
@@ -113,7 +127,8 @@ def _scalars(tensors: Any) -> Sequence[Tensor]:
 
 
 _last_norms: tuple[Sequence[Tensor], Tensor] | None = None
-"""The per-tensor norms behind the total that torch computed last, so that nobody computes them twice."""
+"""The per-tensor norms behind the total that torch computed last, so that nobody computes them
+twice."""
 
 
 def _watch_total_norm(original: Any) -> Any:
@@ -164,10 +179,10 @@ def _watch_clipping(original: Any) -> Any:
         given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
         shared = _last_norms[0] if _last_norms and _last_norms[1] is total_norm else None
         _last_norms = None
-        for observer in _observers:
+        for observer in _listening():
             observer.clipping(given, shared, total_norm)
         result = original(given, max_norm, total_norm, foreach)
-        for observer in _observers:
+        for observer in _listening():
             observer.clipped(total_norm, float(max_norm))
         return result
 
@@ -178,7 +193,7 @@ def _watch_scale(original: Any) -> Any:
     def scale(self: GradScaler, outputs: Any) -> Any:
         result = original(self, outputs)
         if isinstance(outputs, Tensor) and result is not outputs:
-            for observer in _observers:
+            for observer in _listening():
                 observer.scaled(self, outputs, result)
         return result
 
@@ -187,10 +202,10 @@ def _watch_scale(original: Any) -> Any:
 
 def _watch_scaler_step(original: Any) -> Any:
     def step(self: GradScaler, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        for observer in _observers:
+        for observer in _listening():
             observer.scaler_steps(self, optimizer)
         result = original(self, optimizer, *args, **kwargs)
-        for observer in _observers:
+        for observer in _listening():
             observer.scaler_stepped(self, optimizer)
         return result
 

@@ -10,6 +10,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,6 +88,7 @@ class Session:
         self._step = -1
         self._stepped: set[int] = set()
         self._batch_turned = True
+        self._step_made = False
         self._began = 0.0
         self._waited = 0.0
         self._samples = 0
@@ -105,6 +107,11 @@ class Session:
         """The step being made, counted from 0."""
         return max(self._step, 0)
 
+    @property
+    def steps(self) -> int:
+        """How many steps were made so far."""
+        return self._step + 1
+
     # What the loader tells.
 
     def batch_wanted(self) -> None:
@@ -114,13 +121,15 @@ class Session:
 
     def batch_came(self, batch: Any, waited: float) -> None:
         """A batch is handed to the loop."""
-        if not any(watch.tokens.filled for watch in self.watches.values()):
+        made, self._step_made = self._step_made, False
+        if made or not any(watch.tokens.filled for watch in self.watches.values()):
             # Between steps: what the user did to the buffers meanwhile is meant.
             self.buffers.renew()
             self._batches.clear()
         if not self._batch_seen:
             self._batch_seen = True
-            self._scan_first_batch(batch)
+            # Looked at whenever a step goes bad: what does no harm (NaN for "unknown") is meant.
+            self.recorder.event(0, "scan", {"roles": ["input"]})
         self._batches.append(batch)
         self._waited += waited
         self._samples += scan.batch_size(batch) or 0
@@ -142,9 +151,10 @@ class Session:
     def clipping(
         self, parameters: Sequence[Tensor], norms: Sequence[Tensor] | None, total: Tensor
     ) -> None:
+        owned = [p for p in parameters if p.grad is not None]
+        each = norms if norms is not None and len(norms) == len(owned) else None
         for watch in self.watches.values():
-            if watch.owns(parameters):
-                watch.clipping(parameters, norms, self._scale_of(watch.optimizer))
+            watch.clipping(owned, each, self._scale_of(watch.optimizer))
 
     def clipped(self, total: Tensor, max_norm: float) -> None:
         for watch in self.watches.values():
@@ -166,6 +176,7 @@ class Session:
         watch = self.watches.get(id(optimizer))
         if watch is not None and not watch.fired and scaler.is_enabled():
             watch.skipped_by_scaler()
+            self.raise_if_halted()
 
     # What the guard tells.
 
@@ -175,9 +186,10 @@ class Session:
 
     def scaler_for(self, loss: Tensor) -> GradScaler | None:
         """The scaler that a loss still needs: known, enabled, and not applied yet."""
-        if self._scaler is None or not self._scaler.is_enabled():
+        scaler = self._scaler
+        if scaler is None or not scaler.is_enabled() or _was_scaled(loss, scaler):
             return None
-        return None if any(item() is loss for item, _ in self._scaled) else self._scaler
+        return None if any(item() is loss for item, _ in self._scaled) else scaler
 
     # What the watches ask.
 
@@ -188,6 +200,7 @@ class Session:
             self._stepped.clear()
             self._batch_turned = False
         self._stepped.add(id(watch))
+        self._step_made = True
         return self._step, time.perf_counter()
 
     def first_of_step(self, watch: OptimizerWatch) -> bool:
@@ -208,10 +221,10 @@ class Session:
         if note.sampled:
             resident = samples.host_rss_bytes()
             if resident is not None:
-                values["host_rss_bytes"] = resident
+                values["host_rss_bytes"] = float(resident)
             allocated = samples.device_allocated_bytes(note.parameters[0].device)
             if allocated is not None:
-                values["device_allocated_bytes"] = allocated
+                values["device_allocated_bytes"] = float(allocated)
         if note.step % LOOK_EVERY == 0:
             self._look_at_parameters()
         return values
@@ -260,7 +273,9 @@ class Session:
         assembly.held = assembly.held or note.held
         self._add_values(assembly.values, watch.suffix, note, readings)
         self._add_columns(assembly.columns, watch, note, readings)
-        if "scaler_skipped" not in note.values:
+        loss = readings.get("loss", (0.0,))[0]
+        # A scaler's skip is its search for a scale, unless the loss itself is no number.
+        if "scaler_skipped" not in note.values or not math.isfinite(loss):
             bad = nonfinite or (spike and self.policy.hold_spikes)
             verdict = Verdict(note.step, nonfinite=bad and nonfinite, spike=bad and not nonfinite)
             assembly.verdicts.append((verdict, note, watch.suffix))
@@ -299,14 +314,14 @@ class Session:
         if note.limit < LARGEST:
             values["grad_norm_limit" + suffix] = note.limit
         if note.nonfinite_counts is not None:
-            values["grad_nonfinite_tensors" + suffix] = note.nonfinite_counts[0]
-            values["grad_nonfinite" + suffix] = note.nonfinite_counts[1]
+            values["grad_nonfinite_tensors" + suffix] = float(note.nonfinite_counts[0])
+            values["grad_nonfinite" + suffix] = float(note.nonfinite_counts[1])
         elif note.held and "each" in readings:
             bad = sum(1 for norm in readings["each"] if not math.isfinite(norm))
             if bad:
-                values["grad_nonfinite_tensors" + suffix] = bad
+                values["grad_nonfinite_tensors" + suffix] = float(bad)
         if len(self.watches) > 1:
-            values["optimizers"] = len(self.watches)
+            values["optimizers"] = float(len(self.watches))
         for name, value in note.values.items():
             shared = name in ("step_time_s", "loader_wait_s", "samples_per_s") or name.endswith(
                 "_bytes"
@@ -406,12 +421,6 @@ class Session:
             self._record_tensor(0, bad)
         self.recorder.event(0, "scan", {"roles": ["weight", "buffer", "moment"]})
 
-    def _scan_first_batch(self, batch: Any) -> None:
-        # A batch on the device would have to be waited for: a step that goes bad looks at it.
-        for bad in scan.scan_batch(batch, on_host_only=True):
-            self._record_tensor(0, bad)
-        self.recorder.event(0, "scan", {"roles": ["input"]})
-
     def _record_tensor(self, step: int, bad: scan.BadTensor) -> None:
         self.recorder.tensor(
             step,
@@ -474,3 +483,15 @@ class Session:
         state = scaler._per_optimizer_states.get(id(optimizer))
         unscaled = state is not None and state["stage"] is not OptState.READY
         return None if unscaled else scaler._scale
+
+
+def _was_scaled(loss: Tensor, scaler: GradScaler) -> bool:
+    """Whether the last thing done to a loss was a multiplication by the scale.
+
+    For a guard that is closed or has switched itself off, and so did not see the user scale it.
+    """
+    with suppress(RuntimeError):
+        factor = getattr(loss.grad_fn, "_saved_other", None)
+        if isinstance(factor, Tensor) and scaler._scale is not None:
+            return bool(factor.data_ptr() == scaler._scale.data_ptr())
+    return False

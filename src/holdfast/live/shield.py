@@ -1,7 +1,7 @@
 """Keeping a defect of ours from killing the user's training.
 
-Whatever fails inside the guard, the guard switches itself off, says so once, and the training goes on as
-if it had never been there. `HOLDFAST_STRICT=1` lets the exception through: for our own tests.
+Whatever fails inside the guard, the guard switches itself off, says so once, and the training goes
+on as if it had never been there. `HOLDFAST_STRICT=1` lets the exception through: for our own tests.
 """
 
 from __future__ import annotations

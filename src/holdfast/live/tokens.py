@@ -54,6 +54,10 @@ class GradientTokens:
         self.filled = self.filled or reached
         return reached
 
+    def look(self) -> None:
+        """The gradients were changed, but not cleared."""
+        self._last = self._stamp()
+
     def stepped(self) -> None:
         """A step was taken; from here on the gradients are old."""
         self._last = self._stamp()

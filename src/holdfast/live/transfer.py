@@ -1,8 +1,9 @@
 """Numbers from the device to the host.
 
-On the CPU there is nothing to wait for. On CUDA the numbers of a step are packed into one tensor and
-copied to pinned memory behind the step's own work; the host picks them up `LAG` steps later. It picks up
-exactly those, no sooner even if they are there: what the brake knows at a step must not depend on timing.
+On the CPU there is nothing to wait for. On CUDA the numbers of a step are packed into one tensor
+and copied to pinned memory behind the step's own work; the host picks them up `LAG` steps later. It
+picks up exactly those, no sooner even if they are there: what the brake knows at a step must not
+depend on timing.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from holdfast.core.bound import LARGEST, Bound, History
 from holdfast.live import samples
 from holdfast.live.brake import HostBrake, KernelBrake, is_fused_on_cuda
+from holdfast.live.clips import ClipNote, Clips
 from holdfast.live.closures import SearchState
 from holdfast.live.probes import Norms, Plan, count_nonfinite, measure, zero_shares
 from holdfast.live.tokens import GradientTokens
@@ -46,22 +47,10 @@ class Note:
     batches: Sequence[Any] = ()
     rates: Sequence[float] = ()
     nonfinite_counts: tuple[int, int] | None = None
-    search_failed: bool = False
-    """A line search led to non-finite weights, and was undone."""
+    unseen: bool = False
+    """Something non-finite that neither loss nor norm show: a line search, a clipping by NaN."""
     held: bool = False
     """The host held the update back; a fused kernel's own verdict comes with the readings."""
-
-
-@dataclass(slots=True)
-class ClipNote:
-    """What was seen when the user clipped: the norms before, and what the gradients were after."""
-
-    norms: Norms
-    parameters: Sequence[Tensor]
-    scale: Tensor | None
-    """The loss scale the gradients still carried."""
-    coefficient: Tensor | None = None
-    versions: tuple[int, ...] = ()
 
 
 class OptimizerWatch:
@@ -82,6 +71,7 @@ class OptimizerWatch:
         self._losses: list[Tensor] = []
         self._components: dict[str, Tensor] = {}
         self._micro_batches = 0
+        self._clips = Clips()
         self._clip: ClipNote | None = None
         self._brake = HostBrake()
         self._kernel = KernelBrake(optimizer)
@@ -117,27 +107,26 @@ class OptimizerWatch:
                 known = self._components.get(name)
                 self._components[name] = value if known is None else known + value
             self._micro_batches += 1
-
-    def owns(self, parameters: Sequence[Tensor]) -> bool:
-        """Whether all of these are this optimizer's."""
-        mine = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
-        return mine.issuperset(map(id, parameters))
+            self._clips.forget()
 
     def clipping(
         self, parameters: Sequence[Tensor], norms: Sequence[Tensor] | None, scale: Tensor | None
     ) -> None:
-        """The user is about to clip these parameters' gradients."""
-        owned = [p for p in parameters if p.grad is not None]
-        if owned and not self.inside:
-            gradients = [p.grad for p in owned if p.grad is not None]
-            each = norms if norms is not None and len(norms) == len(owned) else None
-            self._clip = ClipNote(measure(gradients, each=each), owned, scale)
+        """The user is about to clip these gradients, of which all, some or none may be ours."""
+        if self.inside:
+            return
+        mine = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+        if not mine.issuperset(map(id, parameters)):
+            ours = [at for at, p in enumerate(parameters) if id(p) in mine]
+            parameters = [parameters[at] for at in ours]
+            norms = None if norms is None else [norms[at] for at in ours]
+        if parameters:
+            self._clips.begin(parameters, norms, scale)
 
     def clipped(self, total: Tensor, max_norm: float) -> None:
         """The clipping is done; remember how the gradients were left."""
-        if self._clip is not None:
-            self._clip.coefficient = torch.clamp(max_norm / (total.detach() + 1e-6), max=1.0)
-            self._clip.versions = _versions(self._clip.parameters)
+        self._clips.end(total, max_norm)
+        self.tokens.look()
 
     # Around the step.
 
@@ -149,15 +138,21 @@ class OptimizerWatch:
         self.transfer.collect()
         parameters, gradients = _with_gradients(self.optimizer)
         if not gradients:
-            self._clip = None
+            self._clips.forget()
             self._session.stepped_without_gradients()
             return False
+        scale: Tensor | None = getattr(self.optimizer, "grad_scale", None)
+        self._clip = self._clips.recall(parameters, scale)
+        if self._clip is not None:
+            parameters = list(self._clip.parameters)
+            gradients = [p.grad for p in parameters if p.grad is not None]
         note = self._open_note(parameters)
         self._plan.update(parameters, gradients)
-        norms, scale = self._norms(parameters, gradients)
+        norms = self._norms(gradients)
+        carried = scale if self._clip is None else self._clip.scale
         tensors = self._loss_tensors(norms.total.device)
-        tensors["total"] = norms.total if scale is None else norms.total / scale
-        tensors["each"] = norms.each if scale is None else norms.each / scale
+        tensors["total"] = norms.total if carried is None else norms.total / carried
+        tensors["each"] = norms.each if carried is None else norms.each / carried
         if note.step - self._zeros_at >= samples.ZEROS_EVERY:
             self._zeros_at = note.step
             tensors["zeros"] = zero_shares(gradients)
@@ -166,7 +161,7 @@ class OptimizerWatch:
             self._judge_on_device(tensors, scale, note)
         else:
             self._judge_on_host(gradients, tensors, note)
-        self._clip = None
+        self._clips.forget()
         if note.sampled and not note.held:
             self._sampler.before(note.parameters)
         self.inside = True
@@ -184,7 +179,7 @@ class OptimizerWatch:
             return
         if search is not None and (note.held or search.went_bad()):
             search.put_back()
-            note.search_failed = not note.held
+            note.unseen = not note.held
             note.held = True
         self._settle_buffers(note, tensors)
         self._sample_update(note, tensors)
@@ -208,7 +203,7 @@ class OptimizerWatch:
         tensors["total"] = torch.full((), math.inf, device=self._device())
         self._bad_on_device = None
         self._settle_buffers(note, tensors)
-        self._clip = None
+        self._clips.forget()
         self.tokens.stepped()
         self._forget_losses()
         self.transfer.send(note, tensors)
@@ -244,24 +239,15 @@ class OptimizerWatch:
             note.values["micro_batches"] = float(self._micro_batches)
         return note
 
-    def _norms(
-        self, parameters: Sequence[Tensor], gradients: list[Tensor]
-    ) -> tuple[Norms, Tensor | None]:
-        """Norms before any clipping, and the loss scale they still carry."""
-        scale = getattr(self.optimizer, "grad_scale", None)
-        clip = self._clip
-        if (
-            clip is not None
-            and len(clip.parameters) == len(parameters)
-            and all(p is q for p, q in zip(clip.parameters, parameters, strict=True))
-            and clip.versions == _versions(clip.parameters)
-        ):
-            return clip.norms, clip.scale if clip.scale is not None else scale
+    def _norms(self, gradients: list[Tensor]) -> Norms:
+        """Norms before any clipping."""
+        if self._clip is not None:
+            return self._clip.norms
         try:
-            return measure(gradients, uniform=self._plan.uniform), scale
+            return measure(gradients, uniform=self._plan.uniform)
         except (NotImplementedError, RuntimeError):
             self._plan.surprise()
-            return measure(gradients), scale
+            return measure(gradients)
 
     def _loss_tensors(self, device: torch.device) -> dict[str, Tensor]:
         tensors: dict[str, Tensor] = {}
@@ -283,40 +269,46 @@ class OptimizerWatch:
     def _judge_on_host(
         self, gradients: list[Tensor], tensors: dict[str, Tensor], note: Note
     ) -> None:
-        total, loss, theirs = self._read(tensors)
+        total, loss, theirs, clip = self._read(tensors)
         if theirs:
             note.values["scaler_skipped"] = 1.0  # the kernel skips by itself
             return
-        nonfinite = not (math.isfinite(total) and math.isfinite(loss))
+        note.unseen = math.isfinite(total) and not math.isfinite(clip)
+        nonfinite = note.unseen or not (math.isfinite(total) and math.isfinite(loss))
         outside = self.history.out_of_bounds(total)
         if outside:
             note.limit = self.history.limit()
         if nonfinite or (outside and self._session.policy.hold_spikes):
             note.held = True
-            note.nonfinite_counts = _count_nonfinite(gradients) if nonfinite else None
+            if nonfinite and self._clip is None:  # clipping has spread them over all gradients
+                note.nonfinite_counts = _count_nonfinite(gradients)
             self._brake.hold(note.parameters)
             return
         if not note.sampled:
             del tensors["each"]  # nobody will look
-        coefficient = self._coefficient(tensors["total"])
-        if coefficient is not None:
-            tensors["coef"] = coefficient
-            if self._session.max_norm is not None:
-                _multiply(gradients, coefficient, uniform=self._plan.uniform)
+        if self._clip is not None and self._clip.coefficient is not None:
+            tensors["coef"] = self._clip.coefficient
+        if self._session.max_norm is not None:
+            left = self._left(tensors["total"])
+            coefficient = torch.clamp(self._session.max_norm / (left + 1e-6), max=1.0)
+            tensors["coef"] = tensors["coef"] * coefficient if "coef" in tensors else coefficient
+            _multiply(gradients, coefficient, uniform=self._plan.uniform)
 
-    def _read(self, tensors: dict[str, Tensor]) -> tuple[float, float, float]:
-        """Total norm, loss and a GradScaler's verdict, with one wait for the device at most."""
+    def _read(self, tensors: dict[str, Tensor]) -> tuple[float, float, float, float]:
+        """Norm, loss, a GradScaler's verdict and the user's clipping, with one wait at most."""
         total, loss = tensors["total"], tensors.get("loss")
         theirs = getattr(self.optimizer, "found_inf", None)
+        clip = None if self._clip is None else self._clip.coefficient
         if total.device.type == "cpu":
             return (
                 float(total),
                 0.0 if loss is None else float(loss),
                 0.0 if theirs is None else float(theirs),
+                0.0 if clip is None else float(clip),
             )
         zero = torch.zeros_like(total)
-        parts = [zero if part is None else part.reshape(()).to(zero) for part in (loss, theirs)]
-        read: tuple[float, float, float] = tuple(torch.stack([total, *parts]).tolist())
+        parts = [zero if part is None else part.reshape(()).to(zero) for part in (loss, theirs, clip)]
+        read: tuple[float, float, float, float] = tuple(torch.stack([total, *parts]).tolist())
         return read
 
     def _judge_on_device(
@@ -327,6 +319,9 @@ class OptimizerWatch:
         hold_above = note.limit if self._session.policy.hold_spikes else LARGEST
         # loss - loss is 0, or NaN if the loss is not finite; a comparison with NaN is false.
         judged = total if loss is None else total + (loss - loss)
+        theirs_too = None if self._clip is None else self._clip.coefficient
+        if theirs_too is not None:
+            judged = judged + (theirs_too - theirs_too)
         bad = ~(judged <= hold_above)
         tensors["bad"] = self._bad_on_device = bad
         theirs = getattr(self.optimizer, "found_inf", None)
@@ -340,18 +335,17 @@ class OptimizerWatch:
         divisor = scale
         if self._session.max_norm is not None:
             # 1 / the coefficient of clip_grad_norm_, in half the operations
-            clip = torch.clamp((total + 1e-6) / self._session.max_norm, min=1.0)
-            tensors["clip_divisor"] = clip
+            clip = torch.clamp((self._left(total) + 1e-6) / self._session.max_norm, min=1.0)
+            tensors["clip_divisor"] = clip if theirs_too is None else clip / theirs_too
             divisor = clip if scale is None else scale * clip
-        elif self._clip is not None and self._clip.coefficient is not None:
-            tensors["coef"] = self._clip.coefficient
+        elif theirs_too is not None:
+            tensors["coef"] = theirs_too
         self._kernel.apply(bad, divisor)
 
-    def _coefficient(self, total: Tensor) -> Tensor | None:
-        """The factor of clipping by `max_norm=`, or else of the user's own clipping."""
-        if self._session.max_norm is not None:
-            return torch.clamp(self._session.max_norm / (total + 1e-6), max=1.0)
-        return self._clip.coefficient if self._clip is not None else None
+    def _left(self, total: Tensor) -> Tensor:
+        """The norm that the user's own clipping, if any, has left."""
+        clip = self._clip
+        return total if clip is None or clip.coefficient is None else total * clip.coefficient
 
     # After the step.
 
@@ -385,6 +379,8 @@ class OptimizerWatch:
             note.values["scaler_skipped"] = 1.0
         skipped = "scaler_skipped" in note.values
         note.held = note.held or skipped or bool(readings.get("bad", (0.0,))[0])
+        if not math.isfinite(readings.get("coef", (1.0,))[0]):
+            note.unseen = True
         outside = not total <= note.limit
         if not skipped:
             self.history.admit(total, outside=outside)
@@ -392,7 +388,7 @@ class OptimizerWatch:
             self,
             note,
             readings,
-            nonfinite=note.search_failed or not (math.isfinite(total) and math.isfinite(loss)),
+            nonfinite=note.unseen or not (math.isfinite(total) and math.isfinite(loss)),
             spike=outside and math.isfinite(total),
         )
 
@@ -411,10 +407,6 @@ def _with_gradients(optimizer: Optimizer) -> tuple[list[Tensor], list[Tensor]]:
     if any(gradient is None for gradient in gradients):
         parameters = [p for p, g in zip(parameters, gradients, strict=True) if g is not None]
     return parameters, [gradient for gradient in gradients if gradient is not None]
-
-
-def _versions(parameters: Sequence[Tensor]) -> tuple[int, ...]:
-    return tuple(-1 if p.grad is None else p.grad._version for p in parameters)
 
 
 def _count_nonfinite(gradients: Sequence[Tensor]) -> tuple[int, int]:

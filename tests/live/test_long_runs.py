@@ -1,0 +1,103 @@
+"""Long runs: the guard's own memory stays flat, and the run directory grows by so much a step."""
+
+from __future__ import annotations
+
+import gc
+import math
+import tracemalloc
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from trainings import batches
+
+from holdfast import Guard, Policy
+
+MEGABYTE = 1 << 20
+
+
+def tiny() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
+    return model, torch.optim.SGD(model.parameters(), lr=1e-4)
+
+
+def endless(model: nn.Module, optimizer: torch.optim.Optimizer, guard: Guard, steps: int) -> None:
+    """So many steps over the same few batches, every thousandth of them bad."""
+    data = batches(16)
+    for number, (x, y) in enumerate(guard(data[at % 16] for at in range(steps))):
+        bad = number % 1000 == 999
+        loss = (model(x) - y).pow(2).mean() * (math.nan if bad else 1.0)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def written(run_dir: Path) -> int:
+    return sum(path.stat().st_size for path in run_dir.rglob("*") if path.is_file())
+
+
+def python_memory() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("on_disk", [False, True], ids=["in memory", "written down"])
+def test_own_memory_is_flat_over_100_000_steps(on_disk: bool, tmp_path: Path) -> None:
+    model, optimizer = tiny()
+    run_dir = tmp_path if on_disk else None
+    guard = Guard(model, optimizer, run_dir=run_dir, policy=Policy(halt=False))
+    tracemalloc.start()
+    try:
+        endless(model, optimizer, guard, 20_000)
+        warm = python_memory()
+        endless(model, optimizer, guard, 80_000)
+        grown = python_memory() - warm
+    finally:
+        tracemalloc.stop()
+        guard.close()
+    assert grown < 2 * MEGABYTE
+    assert len(guard.actions) == 100
+
+
+def test_own_memory_is_flat_over_hundreds_of_steps() -> None:
+    """The same in short: 150 bytes kept at every step would show."""
+    model, optimizer = tiny()
+    with Guard(model, optimizer, policy=Policy(halt=False)) as guard:
+        endless(model, optimizer, guard, 20)  # torch imports parts of itself when first stepped
+        tracemalloc.start()
+        try:
+            endless(model, optimizer, guard, 400)
+            warm = python_memory()
+            endless(model, optimizer, guard, 400)
+            grown = python_memory() - warm
+        finally:
+            tracemalloc.stop()
+    assert grown < 60_000
+
+
+def test_the_run_directory_grows_by_so_much_a_step(tmp_path: Path) -> None:
+    model, optimizer = tiny()
+    sizes = []
+    with Guard(model, optimizer, run_dir=tmp_path, policy=Policy(halt=False)) as guard:
+        for _ in range(3):
+            endless(model, optimizer, guard, 200)
+            guard._session.recorder.flush()
+            sizes.append(written(tmp_path))
+    first, second, third = sizes
+    assert second - first == pytest.approx(third - second, rel=0.15), "no faster with time"
+    assert (third - first) / 400 < 400, "bytes per step"
+
+
+def test_a_long_streak_of_bad_steps_does_not_flood_the_directory(tmp_path: Path) -> None:
+    model, optimizer = tiny()
+    with Guard(model, optimizer, run_dir=tmp_path, policy=Policy(halt=False)) as guard:
+        for x, y in guard(batches(16)[at % 16] for at in range(300)):
+            ((model(x) - y).pow(2).mean() * math.nan).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert written(tmp_path) / 300 < 1500
+    assert len(guard.findings) < 10
