@@ -1,7 +1,7 @@
 """What the guard costs: a guarded step against the same step with `clip_grad_norm_`, in one run.
 
     python benchmarks/guard_overhead.py                  # CPU: 10M parameters, 150 tensors
-    python benchmarks/guard_overhead.py --device cuda    # a transformer of 124M at batch 8 and 32, and of 1.3B
+    python benchmarks/guard_overhead.py --device cuda    # transformers of 124M and 1.3B
 
 Variants take turns on the same model, so that a noisy machine is noisy for all of them; the ratio
 of a round is taken within the round, and the median over rounds is printed. On CUDA the guarded
@@ -133,7 +133,7 @@ def clipped(training: Training) -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def guarded(training: Training) -> Iterator[Callable[[], None]]:
-    """Clipped, measured per tensor, judged, written to a run directory, looked at by every check."""
+    """Clipped, measured per tensor, judged, written to a run directory, seen by every check."""
     with tempfile.TemporaryDirectory() as folder:
         guard = Guard(training.model, training.optimizer, max_norm=MAX_NORM, run_dir=folder)
         batches = iter(guard(itertools.repeat(training.ids)))
@@ -243,7 +243,7 @@ def synchronise(device: str) -> None:
 
 
 def host_microseconds(device: str, tensors: int = 300, steps: int = 300) -> dict[str, float]:
-    """Host time the guard adds to a step of a model of many tiny tensors, beside clip_grad_norm_'s."""
+    """Host time that the guard, and `clip_grad_norm_`, add to a step with many tiny tensors."""
     torch.manual_seed(0)
     model = nn.ParameterList(nn.Parameter(torch.randn(8, 8, device=device)) for _ in range(tensors))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)

@@ -10,7 +10,7 @@ A case is a `##` section with a `records` block and a `findings` and/or `not-run
     source: hf-trainer                   the header's source
     segment: @30                         a new segment begins at this step (a resume)
     event: @5 action {"action": "skip"}  an event before step 5; likewise `setup: @0 topic {…}` and
-    tensor: @5 weight fc.weight {"nan": 3}       (stats; "facts", "dtype", "shape" may be among them)
+    tensor: @5 weight fc.weight {"nan": 3}    (stats; "facts", "dtype", "shape" may be among them)
 
     HD101 error @51 "loss is NaN"        code, severity, step, and words the message must hold
 

@@ -26,14 +26,21 @@ Item = TypeVar("Item")
 class Run:
     """A training that may be watched; keeps what must not depend on that."""
 
-    def __init__(self, seed: int, *, watched: bool, **options: Any) -> None:
-        self.seed = seed
+    def __init__(self, seed: int, *, watched: bool, device: str = "cpu", **options: Any) -> None:
+        self.device = device
         self.losses: list[float] = []
         self.guard: Guard | None = None
         self._watched = watched
         self._options = options
+        self._generator = torch.Generator().manual_seed(1000 + seed)
         torch.manual_seed(seed)
-        self.generator = torch.Generator().manual_seed(1000 + seed)
+
+    def make(self, training: Training) -> None:
+        """Run it to its end."""
+        with torch.device(self.device):
+            training(self)
+        if self.guard is not None:
+            self.guard.close()
 
     def watch(self, model: Any, optimizer: Any, **options: Any) -> None:
         """The first of the two lines a user adds."""
@@ -56,13 +63,14 @@ class Run:
         self.losses.append(float(loss.detach() if isinstance(loss, Tensor) else loss))
 
     def randn(self, *shape: int) -> Tensor:
-        return torch.randn(*shape, generator=self.generator)
+        return torch.randn(*shape, generator=self._generator, device="cpu").to(self.device)
 
     def randint(self, high: int, *shape: int) -> Tensor:
-        return torch.randint(0, high, shape, generator=self.generator)
+        drawn = torch.randint(0, high, shape, generator=self._generator, device="cpu")
+        return drawn.to(self.device)
 
     def rand(self, *shape: int) -> Tensor:
-        return torch.rand(*shape, generator=self.generator)
+        return torch.rand(*shape, generator=self._generator, device="cpu").to(self.device)
 
 
 Training = Callable[[Run], None]
@@ -763,10 +771,10 @@ def actor_critic(run: Run) -> None:
 def scaler_looking_for_its_scale(run: Run) -> None:
     model = mlp(8, 32, 32, 4)
     optimizer = SGD(model.parameters(), lr=0.05, momentum=0.9)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24, growth_interval=50)
+    scaler = torch.amp.GradScaler(run.device, init_scale=2.0**24, growth_interval=50)
     run.watch(model, optimizer, scaler=scaler)
     for x, y in run.over(blobs(run, 200)):
-        with torch.autocast("cpu", dtype=torch.float16):
+        with torch.autocast(run.device, dtype=torch.float16):
             loss = F.cross_entropy(model(x), y)
         if run.guard is None:
             scaler.scale(loss).backward()
@@ -783,7 +791,7 @@ def bfloat16_autocast(run: Run) -> None:
     model = mlp(8, 32, 32, 4)
 
     def loss_of(net: nn.Module, batch: Any) -> Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast(run.device, dtype=torch.bfloat16):
             return F.cross_entropy(net(batch[0]), batch[1])
 
     fit(run, model, AdamW(model.parameters(), lr=3e-3), blobs(run, 200), loss_of)

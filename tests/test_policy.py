@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from strategies import lightly, thoroughly
 
 from holdfast.errors import SettingsError
-from holdfast.policy import Action, Ladder, Policy, Proceed, Rung, Skip, Verdict
+from holdfast.policy import Ladder, Policy, Proceed, Rung, Skip, Verdict
 
 EVERY_RUNG = frozenset(Rung)
 policies = st.builds(

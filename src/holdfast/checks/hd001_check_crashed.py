@@ -43,8 +43,8 @@ class CheckCrashed(Check):
         crashed = str(record.data.get("check", "?"))
         yield self.find(
             record,
-            f"check {crashed} crashed ({record.data.get('error', 'no message')}) and was taken out; "
-            "the run went on without it",
+            f"check {crashed} crashed ({record.data.get('error', 'no message')}) "
+            "and was taken out; the run went on without it",
             subject=crashed,
             where=Where(file=record.data.get("file"), line=record.data.get("line")),
             remedies=[

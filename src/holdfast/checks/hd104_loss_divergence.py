@@ -5,14 +5,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from holdfast.core.best_level import BestLevel, scatter
+from holdfast.core.best_level import BestLevel, scatter, wander
 from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding, Severity
 from holdfast.core.moment import Moment, moment_of, record_at
 from holdfast.core.numbers import say
 from holdfast.core.records import Header, StepRecord
 from holdfast.core.signals import Signal
-from holdfast.core.window import Thinned
+from holdfast.core.window import Thinned, Window
 
 BACK = 3
 """So many losses in a row within the band end a rise."""
@@ -84,6 +84,8 @@ class LossDivergence(Check):
         self.best = BestLevel(sigmas=self.limits.sigmas)
         self.signed = False
         """Whether the loss was ever below 0."""
+        self.before = Window(100)
+        """The losses before the rise, in the band or not: how far does this run wander?"""
         self.onset: Moment | None = None
         """Where the loss left the band; None while it is inside."""
         self.rise = Thinned(64)
@@ -111,6 +113,7 @@ class LossDivergence(Check):
             return
         self.signed = self.signed or loss < 0
         if self.onset is None and loss <= self.best.band:
+            self.before.push(loss)
             self.best.learn(record.step, loss)
             return
         self._climb(record, loss)
@@ -163,6 +166,8 @@ class LossDivergence(Check):
 
     def _come_back(self) -> None:
         self.longest_return = max(self.longest_return, self.above)
+        for _, loss in self.rise.points:
+            self.before.push(loss)
         self.onset = None
         self.inside = 0
         self.told = False
@@ -196,11 +201,12 @@ class LossDivergence(Check):
         if self.signed or best.level <= 0 or min(late) <= 0:
             # Signed losses (policy gradients, critics) wander: they must be worse than ever.
             return level - best.level > max(8 * scatter(late), 2 * best.progress)
-        noise = scatter([math.log(loss) for loss in late])
-        rise = math.log(level / best.level)
+        before = [math.log(loss) for loss in self.before.values if loss > 0]
+        rise = math.log(level) - median(_thirds(before)[2])
+        noise = max(scatter([math.log(loss) for loss in late]), wander(before))
         if best.progressed:
-            return rise > max(math.log(limits.ratio), 3 * best.spread, 5 * noise)
-        return rise > max(math.log(limits.ratio_without_progress), 8 * best.spread, 8 * noise)
+            return rise > max(math.log(limits.ratio), 5 * noise)
+        return rise > max(math.log(limits.ratio_without_progress), 8 * noise)
 
     def _finding(self, ending: str) -> Finding:
         assert self.onset is not None

@@ -24,6 +24,17 @@ def scatter(values: Sequence[float]) -> float:
     return MAD_TO_SIGMA / math.sqrt(2) * median(abs(move - usual) for move in moves)
 
 
+def wander(values: Sequence[float]) -> float:
+    """How far the level drifts to and fro: robust deviation of medians of five about their line."""
+    levels = [median(values[at : at + 5]) for at in range(0, len(values), 5)]
+    third = max(len(levels) // 3, 1)
+    begin, end = median(levels[:third]), median(levels[-third:])
+    slope = (end - begin) / max(len(levels) - third, 1)
+    middle = (third - 1) / 2
+    distances = (abs(level - begin - slope * (at - middle)) for at, level in enumerate(levels))
+    return MAD_TO_SIGMA * median(distances)
+
+
 @remember
 class BestLevel:
     """The lowest median of `size` losses, with a band of `sigmas` robust deviations around it."""

@@ -1,9 +1,10 @@
 """Putting back what a bad forward did to the model's buffers.
 
-BatchNorm updates its running statistics in the forward pass, before anybody knows that the batch is bad.
-A copy of every buffer is kept. Large ones are copied again only where torch's version counter says that they
-changed, so masks and position tables cost one copy in all. Small floating-point buffers of modules in
-training mode are always copied: BatchNorm's kernel changes its statistics behind the version counter's back.
+BatchNorm updates its running statistics in the forward pass, before anybody knows that the batch is
+bad. A copy of every buffer is kept. Large ones are copied again only where torch's version counter
+says that they changed, so masks and position tables cost one copy in all. Small floating-point
+buffers of modules in training mode are always copied: BatchNorm's kernel changes its statistics
+behind the version counter's back.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What the gradients were before the user clipped them.
 
-Clipping comes before the optimizer's hook, hides the true norm and spreads one NaN over all gradients. It may
-come in any form: the parameters in another order than the optimizer's, a part of them, several calls.
+Clipping comes before the optimizer's hook, hides the true norm and spreads one NaN over all
+gradients. It may come in any form: the parameters in another order than the optimizer's, a part of
+them, several calls.
 """
 
 from __future__ import annotations
@@ -117,7 +118,11 @@ class _Past:
 
 def _valid(past: _Past | None, parameter: Tensor) -> _Past | None:
     gradient = parameter.grad
-    return past if past is not None and gradient is not None and past.version == gradient._version else None
+    return (
+        past
+        if past is not None and gradient is not None and past.version == gradient._version
+        else None
+    )
 
 
 def _same(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:

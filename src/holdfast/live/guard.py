@@ -1,11 +1,13 @@
 """The guard: two lines around a training loop.
 
-guard = holdfast.Guard(model, optimizer)
-for batch in guard(loader):
-    loss = compute(model, batch)
-    guard.backward(loss)          # or loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
+    guard = holdfast.Guard(model, optimizer)
+    for batch in guard(loader):
+        loss = compute(model, batch)
+        guard.backward(loss)          # or loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+Everything else is in `session.py` and behind it.
 """
 
 from __future__ import annotations
@@ -45,8 +47,9 @@ _guards: weakref.WeakKeyDictionary[Optimizer, weakref.ref[Guard]] = weakref.Weak
 class Guard:
     """Measures every step, holds a bad update back in the same step, and writes everything down.
 
-    A healthy run is left bit for bit as it is. When the loss or a gradient is not finite, or the gradient
-    norm leaps far out of the run's own spread, weights, moments, step counters and buffers stay as they were.
+    A healthy run is left bit for bit as it is. When the loss or a gradient is not finite, or the
+    gradient norm leaps far out of the run's own spread, weights, moments, step counters and buffers
+    stay as they were.
     """
 
     def __init__(
@@ -64,9 +67,10 @@ class Guard:
     ) -> None:
         """Start watching.
 
-        `max_norm` clips as `clip_grad_norm_` would, without its extra pass; unset, gradients are never
-        changed. `run_dir` is where the run is written down; unset, it is kept in memory only. `fuse`
-        switches Adam, AdamW, SGD and Adagrad on CUDA to their fused form, whose guard needs no host wait.
+        `max_norm` clips as `clip_grad_norm_` would, without its extra pass; unset, gradients are
+        never changed. `run_dir` is where the run is written down; unset, it is kept in memory only.
+        `fuse` switches Adam, AdamW, SGD and Adagrad on CUDA to their fused form, whose guard needs
+        no host wait.
         """
         models = _listed(model, nn.Module, "model")
         optimizers = _listed(optimizer, Optimizer, "optimizer")

@@ -1,4 +1,5 @@
-"""Which parameters there are, under which names and at which positions of the header's `param` axis."""
+"""Which parameters there are, under which names and at which positions of the header's `param`
+axis."""
 
 from __future__ import annotations
 

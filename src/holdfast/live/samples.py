@@ -1,4 +1,4 @@
-"""What is measured now and then: how far an update moved the weights, and how much memory there is."""
+"""What is measured now and then: how far an update moved the weights, how much memory is held."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def _watch_total_norm(original: Any) -> Any:
 
 
 def _plain(tensors: list[Any], norm_type: float) -> bool:
-    """Whether the norms can be shared: L2, ordinary tensors, one device, one full-precision dtype."""
+    """Whether the norms can be shared: L2, plain tensors, one device, one full-precision dtype."""
     if not tensors or norm_type != 2.0 or any(type(item) is not Tensor for item in tensors):
         return False
     groups = _group_tensors_by_device_and_dtype([tensors])

@@ -1,7 +1,8 @@
-"""Noticing, without reading a single number, whether gradients were cleared and whether a backward reached them.
+"""Noticing, without reading a single number, whether gradients were cleared and whether a backward
+reached them.
 
-A few parameters of an optimizer serve as tokens. The identity and the version counter of a token's gradient
-change when a backward adds to it, when `zero_grad` zeroes it and when it is set to None.
+A few parameters of an optimizer serve as tokens. The identity and the version counter of a token's
+gradient change when a backward adds to it, when `zero_grad` zeroes it and when it is set to None.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class GradientTokens:
             self._tokens = chosen[:MOST_TOKENS]
 
     def backward_begins(self) -> bool:
-        """True when the gradients were cleared since we last looked: what was added before is gone."""
+        """True when the gradients were cleared since we last looked: earlier losses are gone."""
         self._before = self._stamp()
         fresh = self._before != self._last or all(stamp is None for stamp in self._before)
         self.cleared = self.cleared or fresh

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 LAG = 2
-"""Steps between a number's birth on CUDA and its use: the device always has work queued meanwhile."""
+"""Steps between a number's birth on CUDA and its use: meanwhile the device has work queued."""
 
 Readings = Mapping[str, list[float]]
 
@@ -83,7 +83,7 @@ class DeviceTransfer:
             if spare.numel() >= count:
                 return self._spare.pop(position)
         # A growing model needs larger slots; round up so that sampled steps reuse them too.
-        return torch.empty(2 * count + 64, dtype=torch.float32, pin_memory=True)
+        return torch.empty(2 * count + 64, dtype=torch.float32, device="cpu", pin_memory=True)
 
     def _deliver(self) -> None:
         parcel = self._pending.popleft()

@@ -1,7 +1,9 @@
-"""One optimizer's steps: measure the gradients, judge them, hold back or clip, and note the numbers.
+"""One optimizer's steps: measure the gradients, judge them, hold back or clip, and note the
+numbers.
 
-Everything between the two hooks of `optimizer.step`. On the CPU, and on CUDA for optimizers that are not
-fused, the verdict is read on the host; for fused optimizers on CUDA it never leaves the device before the step.
+Everything between the two hooks of `optimizer.step`. On the CPU, and on CUDA for optimizers that
+are not fused, the verdict is read on the host; for fused optimizers on CUDA it never leaves the
+device before the step.
 """
 
 from __future__ import annotations
@@ -307,7 +309,9 @@ class OptimizerWatch:
                 0.0 if clip is None else float(clip),
             )
         zero = torch.zeros_like(total)
-        parts = [zero if part is None else part.reshape(()).to(zero) for part in (loss, theirs, clip)]
+        parts = [
+            zero if part is None else part.reshape(()).to(zero) for part in (loss, theirs, clip)
+        ]
         read: tuple[float, float, float, float] = tuple(torch.stack([total, *parts]).tolist())
         return read
 
