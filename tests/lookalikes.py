@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
+from statistics import median
 from typing import Any, TypeVar
 
 import torch
@@ -111,19 +112,21 @@ def fit(
     *,
     scheduler: Any = None,
     max_norm: float | None = None,
-) -> None:
-    """The plain loop."""
+) -> list[float]:
+    """The plain loop; the norms before clipping, where gradients are clipped."""
+    norms: list[float] = []
     run.watch(model, optimizer)
     for batch in run.over(data):
         loss = loss_of(model, batch)
         run.backward(loss)
         if max_norm is not None:
-            nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+            norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), max_norm)))
         optimizer.step()
         optimizer.zero_grad()
         if scheduler is not None:
             scheduler.step()
         run.note(loss)
+    return norms
 
 
 def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
@@ -147,7 +150,8 @@ def cosine_to_zero(run: Run) -> None:
     model = mlp(8, 32, 32, 4)
     optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
     cosine = CosineAnnealingLR(optimizer, T_max=200)
-    fit(run, model, optimizer, blobs(run, 202), cross_entropy, scheduler=cosine)
+    fit(run, model, optimizer, blobs(run, 200), cross_entropy, scheduler=cosine)
+    assert optimizer.param_groups[0]["lr"] < 1e-9
 
 
 @lookalike
@@ -162,7 +166,8 @@ def warm_restarts(run: Run) -> None:
 def clipped_at_every_step(run: Run) -> None:
     model = mlp(8, 32, 32, 4)
     optimizer = AdamW(model.parameters(), lr=3e-3)
-    fit(run, model, optimizer, blobs(run, 200, noise=3.0), cross_entropy, max_norm=0.1)
+    norms = fit(run, model, optimizer, blobs(run, 200, noise=3.0), cross_entropy, max_norm=0.1)
+    assert min(norms) > 0.1
 
 
 @lookalike
@@ -170,6 +175,7 @@ def curriculum_switch(run: Run) -> None:
     easy, hard = blobs(run, 100, noise=0.5), blobs(run, 150, noise=1.5)
     model = mlp(8, 32, 32, 4)
     fit(run, model, Adam(model.parameters(), lr=3e-3), easy + hard, cross_entropy)
+    assert median(run.losses[100:105]) > 3 * median(run.losses[90:100])
 
 
 @lookalike
@@ -273,7 +279,9 @@ class Mixture(nn.Module):
 @lookalike
 def idle_expert(run: Run) -> None:
     model = Mixture()
-    fit(run, model, AdamW(model.parameters(), lr=3e-3), blobs(run, 120), cross_entropy)
+    optimizer = AdamW(model.parameters(), lr=3e-3)
+    fit(run, model, optimizer, blobs(run, 120), cross_entropy)
+    assert not any(p in optimizer.state for p in model.experts[3].parameters())
 
 
 @lookalike
@@ -525,7 +533,9 @@ def mostly_silent_relus(run: Run) -> None:
     with torch.no_grad():
         for layer in (model[0], model[2]):
             layer.bias.fill_(-0.6)
-    fit(run, model, AdamW(model.parameters(), lr=2e-3), blobs(run, 200), cross_entropy)
+    data = blobs(run, 200)
+    fit(run, model, AdamW(model.parameters(), lr=2e-3), data, cross_entropy)
+    assert float((model[:2](data[-1][0]) == 0).float().mean()) > 0.5
 
 
 @lookalike
@@ -583,6 +593,7 @@ def negative_log_likelihood_below_zero(run: Run) -> None:
 
     data = [(x := run.randn(64, 8), 0.2 * (x @ weights + run.randn(64))) for _ in range(250)]
     fit(run, model, Adam(model.parameters(), lr=2e-3), data, loss_of)
+    assert run.losses[0] > 0 > run.losses[-1]
 
 
 @lookalike
@@ -614,6 +625,7 @@ def loss_zero_at_the_end(run: Run) -> None:
 
     data = [x[(x @ way).abs() > 2.0] for x in (run.randn(64, 8) for _ in range(250))]
     fit(run, model, Adam(model.parameters(), lr=1e-2), data, loss_of)
+    assert 0.0 in run.losses[-50:]
 
 
 @lookalike
@@ -630,6 +642,7 @@ def triplets_without_loss(run: Run) -> None:
         return F.triplet_margin_loss(*(net(part) for part in batch), margin=1.0)
 
     fit(run, encoder, Adam(encoder.parameters(), lr=1e-3), data, loss_of)
+    assert 0.0 in run.losses
 
 
 @lookalike
@@ -640,6 +653,7 @@ def label_smoothing_floor(run: Run) -> None:
         return F.cross_entropy(net(batch[0]), batch[1], label_smoothing=0.2)
 
     fit(run, model, Adam(model.parameters(), lr=5e-3), blobs(run, 250, noise=0.3), loss_of)
+    assert min(run.losses) > 0.5
 
 
 @lookalike
@@ -784,6 +798,7 @@ def scaler_looking_for_its_scale(run: Run) -> None:
         scaler.update()
         optimizer.zero_grad()
         run.note(loss)
+    assert scaler.get_scale() < 2.0**24
 
 
 @lookalike
@@ -821,5 +836,6 @@ def spike_that_recovers(run: Run) -> None:
     """One batch in the wrong unit; the update is made, and the run recovers."""
     model = mlp(8, 32, 4)
     data = blobs(run, 200)
-    data[60] = (data[60][0] * 30.0, data[60][1])
+    data[60] = (data[60][0] * 100.0, data[60][1])
     fit(run, model, SGD(model.parameters(), lr=1e-3), data, cross_entropy)
+    assert run.losses[60] > 3 * max(run.losses[50:60])

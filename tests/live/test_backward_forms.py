@@ -136,6 +136,18 @@ def test_a_bad_step_is_held(name: str) -> None:
         assert [action.step for action in guard.actions] == [4]
 
 
+def test_the_gradients_of_a_held_step_can_be_looked_at() -> None:
+    """The same tensors as before the step, for whoever wants to see what was wrong."""
+    net = make_net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+    with Guard(net, optimizer):
+        (squared_error(net, batches(1)[0]) * math.nan).backward()
+        before = [parameter.grad for parameter in net.parameters()]
+        optimizer.step()
+        after = [parameter.grad for parameter in net.parameters()]
+    assert all(one is other is not None for one, other in zip(before, after, strict=True))
+
+
 def test_gradients_written_by_hand_are_guarded() -> None:
     """No backward at all: `p.grad = …`, as in evolution strategies or hand-made meta-learning."""
     net = make_net()

@@ -146,6 +146,18 @@ def test_a_bad_forward_leaves_no_trace(
         assert [action.step for action in guard.actions] == [BAD]
 
 
+@pytest.mark.parametrize("body", BODIES)
+def test_a_bad_forward_leaves_no_trace_in_a_plain_loop(body: str) -> None:
+    """Without `guard(loader)`: what the last good step left is what a bad one goes back to."""
+    model, optimizer = make(body)
+    with Guard(model, optimizer):
+        for number, batch in enumerate(batches(STEPS)):
+            before = state_of(model, optimizer)
+            step(model, optimizer, nan_input(batch) if number == BAD else batch)
+            if number == BAD:
+                assert_same(before, state_of(model, optimizer))
+
+
 def test_buffers_stay_the_same_tensors() -> None:
     """Others may hold references to them: an EMA, a view, the compiled graph."""
     model, optimizer = make("BatchNorm")

@@ -88,6 +88,21 @@ def test_hd501_the_bad_batch_among_accumulated_ones_is_named() -> None:
     assert (found.step, found.where.sample) == (BAD // 4, 6)
 
 
+def test_hd501_a_mask_of_infinities_beside_the_bad_tensor_is_not_blamed() -> None:
+    additive = torch.zeros(8)
+    additive[2] = -math.inf
+    data = [(x, y, additive) for x, y in batches(40)]
+    data[BAD][0][3, 2] = math.nan
+
+    def loss_of(model: Any, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        x, y, mask = batch
+        return (torch.softmax(mask, dim=0)[:, None] * (model(x) - y).square()).sum()
+
+    model = make_net()
+    guard = watched(model, Adam(model.parameters(), lr=1e-2), data, loss_of)
+    assert the(guard, "HD501").evidence["tensor"] == "batch[0]"
+
+
 def in_float16(guard: Guard, model: Any, optimizer: Any, scaler: Any, batch: Any) -> None:
     with torch.autocast("cpu", dtype=torch.float16):
         loss = squared_error(model, batch)

@@ -14,7 +14,7 @@ from torch.nn.utils import clip_grad_norm_
 from trainings import Batch, Net, assert_same, batches, make_net, squared_error, state_of
 from twins import column_by_name, headers_of, steps_of
 
-from holdfast import Guard, Policy
+from holdfast import Guard, Policy, TrainingHalted
 
 STEPS = 34
 BAD = 30
@@ -162,6 +162,23 @@ def test_a_nan_the_scaler_skips_leaves_no_trace_in_buffers(fused: bool, tmp_path
             if number == 7:
                 assert_same(before, training.state())
     assert [step.step for step in steps_of(tmp_path) if step.values.get("scaler_skipped")] == [7]
+    assert [action.step for action in guard.actions] == [7], "a bad loss is no overflow"
+
+
+@FUSED
+def test_a_loss_that_is_nan_for_ever_halts_although_the_scaler_skips(fused: bool) -> None:
+    """The scaler would skip on and on, and shrink its scale to nothing."""
+    training = Training(fused)
+
+    def train(guard: Guard) -> None:
+        for batch in guard(batches(12)):
+            training.step(batch, math.nan)
+
+    with (
+        Guard(training.model, training.optimizer, policy=Policy(skips_in_a_row=4)) as guard,
+        pytest.raises(TrainingHalted, match="5 in a row"),
+    ):
+        train(guard)
 
 
 def test_a_nan_is_put_down_to_its_parameter_although_unscaled_and_clipped(tmp_path: Path) -> None:

@@ -38,12 +38,13 @@ class LossDivergence(Check):
 
     ## How it is measured
     The best level is the lowest median of 20 losses. A rise begins where the loss leaves the band
-    of 6 robust standard deviations around it, and ends when three losses in a row are back. It is a
-    divergence when, for half as many steps as came before it (30 to 200), the loss is twice its
-    best level, out of reach of the noise, has lost half of the progress since the start, is not
-    falling and does not touch the band. Without progress before, it must have risen fivefold; a
-    signed loss, by twice all progress. A hundred times the start level, and a rise that ends in
-    NaN, are told at once. The finding stands at the step where the loss left its best level.
+    of 6 robust standard deviations around it, and ends when three losses in a row are back. It is
+    judged after half as many steps as came before it (30 to 200), or three times as many as the
+    run ever took to come back. It is a divergence if the loss is twice what it was, by 5 times
+    its noise and its own slow drift, has lost half of the progress since the start, and neither
+    falls nor touches the band. Without progress before, it must have risen fivefold; a signed loss,
+    by twice all progress. A hundred times the start level, and a rise that ends in NaN, are told
+    at once. The finding stands at the step where the loss left its best level.
 
     ## False alarms
     After a curriculum switch or a warm restart the loss falls again; once a quarter of the rise is
@@ -69,7 +70,7 @@ class LossDivergence(Check):
     @dataclass(frozen=True)
     class Limits:
         ratio: float = 2.0
-        """Times the best level, where the loss is positive."""
+        """Times the level before, where the loss is positive."""
         ratio_without_progress: float = 5.0
         """The same, in a run that never was better than at its start."""
         sigmas: float = 6.0
@@ -118,6 +119,7 @@ class LossDivergence(Check):
             return
         self._climb(record, loss)
         if self.inside >= BACK:
+            self.longest_return = max(self.longest_return, self.above)
             self._come_back()
         elif self.coarse or self.above % 5 == 0:
             least = self._values(self.limits.shortest)
@@ -165,7 +167,6 @@ class LossDivergence(Check):
         self.latest = loss
 
     def _come_back(self) -> None:
-        self.longest_return = max(self.longest_return, self.above)
         for _, loss in self.rise.points:
             self.before.push(loss)
         self.onset = None
@@ -186,8 +187,8 @@ class LossDivergence(Check):
             return False
         self.peak = max(self.peak, median(early), level)
         if not self_made and level < self.peak - (self.peak - best.level) / 4:
-            # The run learns again, from a new start: a curriculum.
-            best.restart(self.peak, late)
+            # The run learns again: from a new start (a curriculum), or below the old (a restart).
+            best.restart(max(self.peak, best.first), late)
             self._come_back()
             return False
         before = median(middle if self_made else early)
@@ -200,7 +201,8 @@ class LossDivergence(Check):
         best, limits = self.best, self.limits
         if self.signed or best.level <= 0 or min(late) <= 0:
             # Signed losses (policy gradients, critics) wander: they must be worse than ever.
-            return level - best.level > max(8 * scatter(late), 2 * best.progress)
+            least = 2 * max(best.progress, abs(best.first))
+            return level - best.level > max(8 * scatter(late), least)
         before = [math.log(loss) for loss in self.before.values if loss > 0]
         rise = math.log(level) - median(_thirds(before)[2])
         noise = max(scatter([math.log(loss) for loss in late]), wander(before))

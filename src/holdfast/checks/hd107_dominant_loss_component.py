@@ -13,10 +13,10 @@ from holdfast.core.records import StepRecord
 from holdfast.core.window import Window
 
 VALUE, GRADIENT = "loss/", "component_grad/"
-EVERY = 50
-"""Values are judged at every so-many-th step, by so many recent ones."""
-FIRST = 20
-"""A component's own start level is the median of so many first values."""
+EVERY = 4
+"""Only every so-many-th step is looked at: what lasts is seen all the same."""
+FIRST, RECENT = 10, 25
+"""A component's start level is the median of so many first looks, its present one of the latest."""
 TRADED_OFF = 2.0
 """A component that rose by more is in play: the KL term of an autoencoder rises as it learns."""
 
@@ -76,7 +76,7 @@ class DominantLossComponent(Check):
         self.seen = 0
         self.leader = ""
         self.led_since: Moment = (0, 0, 0, 0)
-        self.rests = Window(self.limits.window)
+        self.rests = Window(max(self.limits.window // EVERY, 1))
         """Share of all the others, since the leader leads."""
         self.starts: dict[str, float] = {}
         self.recent: dict[str, Window] = {}
@@ -86,6 +86,10 @@ class DominantLossComponent(Check):
     def observe(self, record: StepRecord) -> Iterable[Finding]:
         if record.held:
             return
+        look = self.seen % EVERY == 0
+        self.seen += 1
+        if not look and self.seen > RECENT:
+            return
         values: dict[str, float] = {}
         for key, value in record.values.items():
             if key.startswith(VALUE):
@@ -93,10 +97,10 @@ class DominantLossComponent(Check):
             elif key.startswith(GRADIENT) and value > 0:
                 if not self.gradients:
                     self.led_since = moment_of(record)
-                self.gradients.setdefault(key.removeprefix(GRADIENT), Window(FIRST)).push(value)
+                self.gradients.setdefault(key.removeprefix(GRADIENT), Window(RECENT)).push(value)
         if self.gradients:
             yield from self._by_gradient(self.limits.gradients)
-        elif len(values) > 1:
+        elif look and len(values) > 1:
             yield from self._by_value(record, values)
 
     def finish(self) -> Iterable[Finding]:
@@ -122,9 +126,8 @@ class DominantLossComponent(Check):
         total = sum(values.values())
         if not 0 < total < math.inf:
             return
-        self.seen += 1
         for name, value in values.items():
-            window = self.recent.setdefault(name, Window(EVERY))
+            window = self.recent.setdefault(name, Window(RECENT))
             window.push(value)
             if name not in self.starts and len(window) >= FIRST:
                 self.starts[name] = window.median
@@ -133,7 +136,7 @@ class DominantLossComponent(Check):
             self.leader, self.led_since = leader, moment_of(record)
             self.rests.clear()
         self.rests.push(1 - values[leader] / total)
-        if self.rests.full and self.seen % EVERY == 0 and leader not in self.told:
+        if self.rests.full and leader not in self.told and self.rests.median < self.limits.rest:
             yield from self._judge(leader)
 
     def _judge(self, leader: str) -> Iterable[Finding]:
@@ -148,13 +151,13 @@ class DominantLossComponent(Check):
         starve = [
             name
             for name in others
-            if 0.95 < self.recent[name].median / self.starts[name] < TRADED_OFF
+            if 0.9 < self.recent[name].median / self.starts[name] < TRADED_OFF
         ]
         starved = len(starve) == len(others)
         then = "are no better than when they began" if starved else "get better all the same"
         message = (
             f"leaves the others {say(100 * rest)} % of the loss at most (limit "
-            f"{say(100 * limits.rest)} %) for {len(self.rests)} steps; they ("
+            f"{say(100 * limits.rest)} %) for {limits.window} steps; they ("
             f"{', '.join((starve or others)[:20])}) {then}"
         )
         mild = not starved and rest > limits.rest_at_all

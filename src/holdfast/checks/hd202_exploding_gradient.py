@@ -3,13 +3,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import median
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding, Severity
 from holdfast.core.moment import Moment, moment_of, record_at
 from holdfast.core.numbers import say
 from holdfast.core.records import StepRecord
-from holdfast.core.window import Window
 
 BLOCK = 16
 """The run is looked at in medians of so many steps: one spike makes no growth."""
@@ -41,8 +41,9 @@ class ExplodingGradient(Check):
     Going back from the latest median the growth lasts as long as the norm gets smaller. It is an
     explosion when it spans a factor of 1000 over at least four medians, stands 100 times above
     the run's first medians and above everything before, and the loss did not get better by a
-    tenth over it. Four single norms in a row that rise by a factor of 10000 are one as well.
-    Without a loss to ask, the factors are 1000 times larger.
+    tenth over it. Five single norms in a row, each half as large again as the one before, that
+    rise by a factor of 10000 are one as well. Without a loss to ask, the factors are 1000 times
+    larger.
 
     ## False alarms
     One spike changes no median. A norm that grows while the loss falls is a run that learns. Coming
@@ -76,8 +77,8 @@ class ExplodingGradient(Check):
         """Factor on the first two where no loss is logged."""
 
     def start(self) -> None:
-        self.norms: dict[str, Window] = {}
-        self.losses: dict[str, Window] = {}
+        self.blocks: dict[str, list[tuple[float, float]]] = {}
+        """The norms and losses since the latest median."""
         self.points: dict[str, list[Point]] = {}
         self.streaks: dict[str, list[Point]] = {}
         """The latest norms, each far above the one before (of many: the first and the latest)."""
@@ -92,7 +93,8 @@ class ExplodingGradient(Check):
         for name, norm in record.family("grad_norm"):
             if not 0 < norm < math.inf:
                 continue
-            loss = record.values.get(name.replace("grad_norm", "loss"), math.nan)
+            values = record.values
+            loss = values.get(name.replace("grad_norm", "loss"), values.get("loss", math.nan))
             at = moment_of(record)
             growth = self._leap(name, (at, norm, loss)) or self._trend(name, (at, norm, loss))
             if growth and name not in self.told:
@@ -118,16 +120,15 @@ class ExplodingGradient(Check):
 
     def _trend(self, name: str, point: Point) -> list[Point]:
         """The growth of the medians, if this norm completes one and they have exploded."""
-        norms = self.norms.setdefault(name, Window(BLOCK))
-        losses = self.losses.setdefault(name, Window(BLOCK))
-        norms.push(point[1])
-        losses.push(point[2])
-        if not norms.full:
+        block = self.blocks.setdefault(name, [])
+        block.append(point[1:])
+        if len(block) < BLOCK:
             return []
+        losses = [loss for _, loss in block if math.isfinite(loss)]
         points = self.points.setdefault(name, [])
-        points.append((point[0], norms.median, losses.median))
-        norms.clear()
-        losses.clear()
+        norm = median(norm for norm, _ in block)
+        points.append((point[0], norm, median(losses) if losses else math.nan))
+        block.clear()
         if points[-1][1] < WIGGLE * self.told.get(name, 0.0):
             del self.told[name]
         growth = self._unbroken(points)

@@ -7,7 +7,7 @@ from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding, Severity, Where
 from holdfast.core.moment import Moment, moment_of, record_at
 from holdfast.core.parameters import LISTED, Parameters, some
-from holdfast.core.records import Column, SetupRecord, StepRecord
+from holdfast.core.records import Column, Header, SetupRecord, StepRecord
 from holdfast.core.trained import trained
 
 
@@ -23,15 +23,18 @@ class MissingGradient(Check):
     falls.
 
     ## How it is measured
-    The parameters without any gradient (`.grad` is None, not 0) in all of the first 5 samples. If
-    the set of parameters with a gradient changes from sample to sample the graph is dynamic, and
-    50 samples are asked for. At the end of a run that was too short for that, 3 must do.
+    The parameters without any gradient (`.grad` is None, not 0) in all samples so far. Where they
+    are all those before some point of the model, the graph is cut there: 5 samples must agree.
+    Where they are a branch, 30 must; where the set of parameters with a gradient changes from
+    sample to sample, 100. At the end of a run too short for that, 3 must do; a branch is then a
+    warning only.
 
     ## False alarms
-    LayerDrop, stochastic depth and multi-task batches give each parameter a gradient sometimes.
-    With several optimizers nothing is judged before each one's step was sampled. Parameters with
-    "expert" in their name may idle for long: that is information only. Frozen parameters are not
-    looked at. A head whose loss is switched on later looks like a cut until then.
+    LayerDrop, stochastic depth and tasks that take turns give each parameter a gradient
+    sometimes. With several optimizers nothing is judged before each one's step was sampled.
+    Parameters with "expert" in their name may idle for long: that is information only. Frozen
+    parameters are not looked at. A head whose loss is switched on later looks like a cut until
+    then.
 
     ## What to do
     Follow the data from the first named parameter to the loss and look for `.numpy()`, `.item()`,
@@ -51,9 +54,11 @@ class MissingGradient(Check):
     @dataclass(frozen=True)
     class Limits:
         samples: int = 5
-        """Samples without a gradient, where the same parameters have one each time."""
-        dynamic_samples: int = 50
-        """The same, where they change."""
+        """Samples without a gradient for all parameters before some point of the model."""
+        branch_samples: int = 30
+        """The same, for parameters elsewhere."""
+        dynamic_samples: int = 100
+        """The same, where the parameters that have one change."""
         short_samples: int = 3
         """The same, at the end of a run too short for more."""
 
@@ -70,6 +75,9 @@ class MissingGradient(Check):
         self.optimizer_count = 1
         self.last: Moment = (0, 0, 0, 0)
 
+    def begin(self, header: Header) -> None:
+        self.samples = 0  # steps that are taken again tell nothing new
+
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
         if isinstance(record, SetupRecord):
             parameters = Parameters.of(record)
@@ -82,14 +90,23 @@ class MissingGradient(Check):
         if column is None or not self.missing:
             return
         self._take(record, column)
-        enough = self.limits.dynamic_samples if self.dynamic else self.limits.samples
-        if self.samples >= enough and self._all_stepped():
-            yield from self._findings()
+        if self.missing and self.samples >= self._enough() and self._all_stepped():
+            yield from self._findings(sure=True)
 
     def finish(self) -> Iterable[Finding]:
-        short = self.limits.short_samples <= self.samples < self.limits.samples
-        if short and not self.dynamic and self._all_stepped():
-            yield from self._findings()
+        seen_enough = self.samples >= self.limits.short_samples and not self.dynamic
+        if self.missing and seen_enough and self._all_stepped():
+            yield from self._findings(sure=self._upstream())
+
+    def _enough(self) -> int:
+        limits: MissingGradient.Limits = self.limits
+        if self.dynamic:
+            return limits.dynamic_samples
+        return limits.samples if self._upstream() else limits.branch_samples
+
+    def _upstream(self) -> bool:
+        """Whether everything before some point has no gradient, and everything after it has."""
+        return bool(self.first) and max(self.missing) < min(self.first)
 
     def _take(self, record: StepRecord, column: Column) -> None:
         present = list(range(len(column.values)) if column.index is None else column.index)
@@ -107,38 +124,38 @@ class MissingGradient(Check):
     def _all_stepped(self) -> bool:
         return self.optimizer_count == 1 or len(self.optimizers) >= self.optimizer_count
 
-    def _findings(self) -> Iterable[Finding]:
+    def _findings(self, *, sure: bool) -> Iterable[Finding]:
         names = {at: self.context.name("param", at) for at in sorted(self.missing)}
-        idle = {at: name for at, name in names.items() if "expert" in name.lower()}
-        cut = {at: name for at, name in names.items() if at not in idle}
+        idle = [name for name in names.values() if "expert" in name.lower()]
+        cut = [name for name in names.values() if name not in idle]
+        upstream = self._upstream()
         self.missing = set()  # said once; a new set-up record starts anew
         if cut:
-            yield self._finding(cut, idle=False)
+            severity = Severity.ERROR if sure else Severity.WARNING
+            yield self._finding(cut, severity, upstream=upstream)
         if idle:
-            yield self._finding(idle, idle=True)
+            yield self._finding(idle, Severity.INFO, upstream=False)
 
-    def _finding(self, missing: dict[int, str], *, idle: bool) -> Finding:
-        names = list(missing.values())
-        # Where everything before some point has none, the cut lies behind the last of them.
-        upstream = bool(self.first) and max(missing) < min(self.first)
+    def _finding(self, names: list[str], severity: Severity, *, upstream: bool) -> Finding:
+        # The cut lies behind the last parameter that has none.
         where = names[-1] if upstream else names[0]
         after = self.context.name("param", min(self.first)) if upstream else ""
         cut = f"; the graph is cut behind {where}, before {after}" if upstream else ""
-        advice = [
-            f"Follow the data from {where} to the loss and look for .numpy(), .item(), .data, "
-            ".detach(), torch.tensor(x) or a no_grad block on the way.",
-            "If it is not meant to train: freeze it, or take it out of the optimizer.",
-        ]
+        idle = severity is Severity.INFO
         return self.find(
             record_at(self.last),
             f"{len(names)} of {self.expected} trained parameters got no gradient in any of "
             f"{self.samples} samples: {some(names)}{cut}",
-            severity=Severity.INFO if idle else Severity.ERROR,
+            severity=severity,
             subject="experts" if idle else "",
             where=Where(module=where, rank=self.last[3] or None),
             remedies=["If it stays so, look at how the router spreads the load."]
             if idle
-            else advice,
+            else [
+                f"Follow the data from {where} to the loss and look for .numpy(), .item(), .data, "
+                ".detach(), torch.tensor(x) or a no_grad block on the way.",
+                "If it is not meant to train: freeze it, or take it out of the optimizer.",
+            ],
             tensors=names[:LISTED],
             tensor_count=len(names),
             trained_count=self.expected,

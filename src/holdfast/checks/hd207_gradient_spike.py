@@ -111,10 +111,11 @@ class GradientSpike(Check):
         spike["steps"] += 1
         spike["norm"] = max(spike["norm"], norm)
         window = spike["first_losses"] if spike["steps"] <= LOSSES else spike["losses"]
-        window.push(record.values.get(name.replace("grad_norm", "loss"), math.nan))
+        values = record.values
+        window.push(values.get(name.replace("grad_norm", "loss"), values.get("loss", math.nan)))
         if spike["steps"] >= self.limits.patience:
             del self.spikes[name]
-            falls = spike["losses"].median < spike["first_losses"].quantile(0.3)
+            falls = spike["losses"].median < spike["first_losses"].quantile(0.2)
             then = " while the loss falls" if falls else ""
             ending = f"it has not come back in {spike['steps']} steps{then}"
             yield self._finding(name, spike, ending, passed=falls)

@@ -105,7 +105,9 @@ class UpdateTooSmall(Check):
             return None
         known = {at: size for at, size in sizes.items() if size > 0.0}
         slopes = {
-            at: g / known[at] for at, g in norms.items() if at in known and 0.0 < g < math.inf
+            at: slope
+            for at, norm in norms.items()
+            if at in known and 0.0 < (slope := norm / known[at]) < math.inf
         }
         moves = [r / slopes[at] for at, r in column.items() if at in slopes and 0.0 < r < math.inf]
         still = [

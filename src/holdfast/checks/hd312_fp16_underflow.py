@@ -13,8 +13,8 @@ from holdfast.core.parameters import LISTED, Parameters
 from holdfast.core.records import SetupRecord, StepRecord
 from holdfast.core.trained import trained_weights
 
-NEAR_THE_END = 2.0**-18
-"""64 times the smallest float16; a gradient half of which is lost leaves elements below this."""
+NEAR_THE_END = 2.0**-20
+"""16 times the smallest float16; a gradient half of which is lost leaves elements below this."""
 HALF = frozenset({"float16", "half", "fp16"})
 
 
@@ -31,8 +31,8 @@ class Fp16Underflow(Check):
 
     ## How it is measured
     A weight's gradient has underflowed when more than half of its elements are exactly 0 and the
-    others are, root mean square, below 4e-6, a few dozen times the smallest float16. More than
-    half of the trained weights, in 3 samples in a row; biases and norm layers are left out.
+    others are, root mean square, below 1e-6, sixteen times the smallest float16. More than half
+    of the trained weights, in 3 samples in a row; biases and norm layers are left out.
 
     ## False alarms
     Embeddings, dead ReLU rows, LoRA's A and batches of one sample have many zeros too, but their

@@ -47,7 +47,6 @@ class BestLevel:
         "progressed",
         "seen",
         "sigmas",
-        "spread",
         "step",
     )
 
@@ -60,8 +59,6 @@ class BestLevel:
         self.level = math.inf
         self.band = math.inf
         """The largest loss that belongs to the level; infinite until there is one."""
-        self.spread = 0.0
-        """Of the losses at the level (of their logarithms, where all are positive)."""
         self.progressed = False
         """Whether the level is better than the first one by more than noise."""
         self.step = 0
@@ -97,15 +94,15 @@ class BestLevel:
     def _refer_to(self, losses: Sequence[float]) -> None:
         self.level = median_low(losses)
         if min(losses) > 0:
-            self.spread = scatter([math.log(loss) for loss in losses])
-            reach = max(self.sigmas * self.spread, math.log(NARROWEST))
+            spread = scatter([math.log(loss) for loss in losses])
+            reach = max(self.sigmas * spread, math.log(NARROWEST))
             self.band = self.level * math.exp(min(reach, 700))
-            real = max(2 * self.spread, math.log(NARROWEST))
+            real = max(2 * spread, math.log(NARROWEST))
             self.progressed = self.first > self.level * math.exp(min(real, 700))
         else:
-            self.spread = scatter(losses)
-            self.band = self.level + max(self.sigmas * self.spread, self.progress / 4)
-            self.progressed = self.progress > 2 * self.spread
+            spread = scatter(losses)
+            self.band = self.level + max(self.sigmas * spread, self.progress / 4)
+            self.progressed = self.progress > 2 * spread
         if self.progressed:
             # However noisy: a loss that has lost half of the progress is not at the best level.
             self.band = min(self.band, self.level + self.progress / 2)

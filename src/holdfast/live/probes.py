@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -95,6 +96,24 @@ def _foreach_norm(gradients: list[Tensor]) -> list[Tensor]:
     return list(torch._foreach_norm(gradients, 2.0))
 
 
+def with_gradients(optimizer: Optimizer) -> tuple[list[Tensor], list[Tensor]]:
+    """The parameters of an optimizer that have a gradient, and the gradients."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    gradients = [p.grad for p in parameters]
+    if any(gradient is None for gradient in gradients):
+        parameters = [p for p, g in zip(parameters, gradients, strict=True) if g is not None]
+    return parameters, [gradient for gradient in gradients if gradient is not None]
+
+
+def multiply(gradients: list[Tensor], coefficient: Tensor, *, uniform: bool) -> None:
+    """Scale gradients in place, as `clip_grad_norm_` does."""
+    if uniform:
+        torch._foreach_mul_(gradients, coefficient)
+    else:
+        for gradient in gradients:
+            gradient.mul_(coefficient.to(gradient.device))
+
+
 def zero_shares(gradients: Sequence[Tensor]) -> Tensor:
     """The share of elements that are exactly zero, per gradient (of the rows a sparse one has)."""
     stored = [
@@ -112,6 +131,12 @@ def count_nonfinite(tensor: Tensor) -> tuple[int, int]:
     if not (values.is_floating_point() or values.is_complex()):
         return 0, 0
     return int(torch.isnan(values).sum()), int(torch.isinf(values).sum())
+
+
+def count_all_nonfinite(tensors: Sequence[Tensor]) -> tuple[int, int]:
+    """(tensors that hold one, elements) that are not finite. Waits for the device."""
+    counts = [sum(count_nonfinite(tensor)) for tensor in tensors]
+    return sum(1 for count in counts if count), sum(counts)
 
 
 def _values(tensor: Tensor) -> Tensor:

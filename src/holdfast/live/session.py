@@ -7,32 +7,31 @@ from __future__ import annotations
 
 import math
 import time
-import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.amp.grad_scaler import GradScaler, OptState
+from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from holdfast import registry
-from holdfast.core.bound import LARGEST, Bound
+from holdfast.core.bound import Bound
 from holdfast.core.numbers import round_digits
-from holdfast.core.records import Column
 from holdfast.errors import TrainingHalted
 from holdfast.live import samples, scan
+from holdfast.live.assembly import Assembly
 from holdfast.live.buffers import BufferShadow
 from holdfast.live.graph import dtypes_in_graph
+from holdfast.live.note import Note
 from holdfast.live.notices import Notices
 from holdfast.live.probes import by_one
 from holdfast.live.recorder import WITH_SCALER, Recorder
 from holdfast.live.roster import Roster
+from holdfast.live.scaling import Scaling
 from holdfast.live.transfer import Readings
-from holdfast.live.watch import Note, OptimizerWatch
+from holdfast.live.watch import OptimizerWatch
 from holdfast.policy import Policy, Rung, Verdict
 
 BATCHES_KEPT = 16
@@ -41,18 +40,6 @@ LOOK_EVERY = 100
 """Steps between two looks at which parameters there are and which of them train."""
 SCAN_AGAIN = 10
 """Under a streak of bad steps the state is scanned at the first and then every so many."""
-
-
-@dataclass(slots=True)
-class _Assembly:
-    """The record of a step that several optimizers share."""
-
-    step: int
-    values: dict[str, float] = field(default_factory=dict)
-    columns: dict[str, Column] = field(default_factory=dict)
-    held: bool = False
-    verdicts: list[tuple[Verdict, Note, str]] = field(default_factory=list)
-    """With the suffix of the optimizer they are about."""
 
 
 class Session:
@@ -76,7 +63,7 @@ class Session:
         self.halted: TrainingHalted | None = None
         self._models = models
         self._optimizers = optimizers
-        self._scaler = scaler
+        self._scaling = Scaling(scaler)
         self._notices = notices
         self._roster = Roster(models, optimizers)
         self._parameters_seen: dict[str, Any] = {}
@@ -93,8 +80,7 @@ class Session:
         self._waited = 0.0
         self._samples = 0
         self._batches: deque[Any] = deque(maxlen=BATCHES_KEPT)
-        self._assembly: _Assembly | None = None
-        self._scaled: list[tuple[weakref.ref[Tensor], Tensor]] = []
+        self._assembly: Assembly | None = None
         self._passed: dict[str, Tensor] = {}
         self._rates: list[float] = []
         self._precision_known = False
@@ -143,7 +129,7 @@ class Session:
             self._record_precision(roots)
 
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
-        losses = [self._unscaled(root) for root in roots]
+        losses = [self._scaling.unscaled(root) for root in roots]
         passed, self._passed = self._passed, {}
         for watch in self.watches.values():
             watch.backward_ended(losses, passed)
@@ -154,18 +140,15 @@ class Session:
         owned = [p for p in parameters if p.grad is not None]
         each = norms if norms is not None and len(norms) == len(owned) else None
         for watch in self.watches.values():
-            watch.clipping(owned, each, self._scale_of(watch.optimizer))
+            watch.clipping(owned, each, self._scaling.carried_by(watch.optimizer))
 
     def clipped(self, total: Tensor, max_norm: float) -> None:
         for watch in self.watches.values():
             watch.clipped(total, max_norm)
 
     def scaled(self, scaler: GradScaler, loss: Tensor, result: Tensor) -> None:
-        if self._scaler is not scaler:
-            self._scaler = scaler
+        self._scaling.scaled(scaler, loss, result)
         self.recorder.declare(WITH_SCALER)
-        self._scaled = [item for item in self._scaled if item[0]() is not None][-BATCHES_KEPT:]
-        self._scaled.append((weakref.ref(result), loss.detach()))
 
     def scaler_steps(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         watch = self.watches.get(id(optimizer))
@@ -185,11 +168,8 @@ class Session:
         self._passed = dict(named)
 
     def scaler_for(self, loss: Tensor) -> GradScaler | None:
-        """The scaler that a loss still needs: known, enabled, and not applied yet."""
-        scaler = self._scaler
-        if scaler is None or not scaler.is_enabled() or _was_scaled(loss, scaler):
-            return None
-        return None if any(item() is loss for item, _ in self._scaled) else scaler
+        """The scaler that a loss still needs."""
+        return self._scaling.needed_for(loss)
 
     # What the watches ask.
 
@@ -234,10 +214,7 @@ class Session:
 
     def scale_tensor(self) -> Tensor | None:
         """The loss scale, on its device."""
-        scaler = self._scaler
-        if scaler is None or not scaler.is_enabled():
-            return None
-        return scaler._scale
+        return self._scaling.scale()
 
     def buffer_norms(self) -> tuple[list[int], Tensor] | None:
         """Norms of the floating-point buffers that training changes."""
@@ -268,11 +245,9 @@ class Session:
         if self._assembly is not None and self._assembly.step != note.step:
             self._emit()
         if self._assembly is None:
-            self._assembly = _Assembly(note.step)
+            self._assembly = Assembly(note.step, optimizers=len(self.watches))
         assembly = self._assembly
-        assembly.held = assembly.held or note.held
-        self._add_values(assembly.values, watch.suffix, note, readings)
-        self._add_columns(assembly.columns, watch, note, readings)
+        assembly.add(watch.suffix, note, readings, self._roster.positions)
         loss = readings.get("loss", (0.0,))[0]
         # A scaler's skip is its search for a scale, unless the loss itself is no number.
         if "scaler_skipped" not in note.values or not math.isfinite(loss):
@@ -294,90 +269,22 @@ class Session:
             halted, self.halted = self.halted, None
             raise halted
 
-    def _add_values(
-        self, values: dict[str, float], suffix: str, note: Note, readings: Readings
-    ) -> None:
-        for source, name in (
-            ("loss", "loss"),
-            ("total", "grad_norm"),
-            ("coef", "clip_coef"),
-            ("scale", "loss_scale"),
-        ):
-            if source in readings:
-                values[name + suffix] = readings[source][0]
-        if "clip_divisor" in readings:
-            values["clip_coef" + suffix] = 1.0 / readings["clip_divisor"][0]
-        for name, value in zip(note.components, readings.get("components", ()), strict=True):
-            values[f"loss/{name}"] = value
-        if not math.isnan(note.lr):
-            values["lr" + suffix] = note.lr
-        if note.limit < LARGEST:
-            values["grad_norm_limit" + suffix] = note.limit
-        if note.nonfinite_counts is not None:
-            values["grad_nonfinite_tensors" + suffix] = float(note.nonfinite_counts[0])
-            values["grad_nonfinite" + suffix] = float(note.nonfinite_counts[1])
-        elif note.held and "each" in readings:
-            bad = sum(1 for norm in readings["each"] if not math.isfinite(norm))
-            if bad:
-                values["grad_nonfinite_tensors" + suffix] = float(bad)
-        if len(self.watches) > 1:
-            values["optimizers"] = float(len(self.watches))
-        for name, value in note.values.items():
-            shared = name in ("step_time_s", "loader_wait_s", "samples_per_s") or name.endswith(
-                "_bytes"
-            )
-            values[name if shared else name + suffix] = value
-
-    def _add_columns(
-        self, columns: dict[str, Column], watch: OptimizerWatch, note: Note, readings: Readings
-    ) -> None:
-        if (note.sampled or note.held) and "each" in readings:
-            self._join(columns, "param/grad_norm", self._positions(note), readings["each"])
-        if "zeros" in readings:
-            self._join(columns, "param/grad_zero_share", self._positions(note), readings["zeros"])
-        if note.updated and not note.held:
-            positions = self._roster.positions(note.updated)
-            weights, moved = readings["weight_norms"], readings["update_norms"]
-            self._join(columns, "param/weight_norm", positions, weights)
-            ratios = [
-                update / weight if weight > 0 else math.inf if update > 0 else 0.0
-                for update, weight in zip(moved, weights, strict=True)
-            ]
-            finite = [(at, r) for at, r in zip(positions, ratios, strict=True) if math.isfinite(r)]
-            self._join(
-                columns, "param/update_ratio", [at for at, _ in finite], [r for _, r in finite]
-            )
-        if note.buffers:
-            columns["buffer/norm"] = Column(
-                [round_digits(norm) for norm in readings["buffer_norms"]], list(note.buffers)
-            )
-            self.recorder.extend_axis("buffer", self.buffers.names)
-        if len(note.rates) > 1 and list(note.rates) != self._rates and not watch.suffix:
-            self._rates = list(note.rates)
-            columns["group/lr"] = Column(self._rates)
-            self.recorder.extend_axis("group", [f"group{at}" for at in range(len(self._rates))])
-
-    def _positions(self, note: Note) -> list[int]:
-        positions = self._roster.positions(note.parameters)
+    def _name_axes(self, assembly: Assembly) -> None:
         self.recorder.extend_axis("param", self._roster.names)
-        return positions
-
-    def _join(
-        self,
-        columns: dict[str, Column],
-        name: str,
-        positions: Sequence[int],
-        values: Sequence[float],
-    ) -> None:
-        known = columns.get(name)
-        index = [*(known.index or ()), *positions] if known else list(positions)
-        rounded = [round_digits(value) for value in values]
-        columns[name] = Column([*known.values, *rounded] if known else rounded, index)
+        if "buffer/norm" in assembly.columns:
+            self.recorder.extend_axis("buffer", self.buffers.names)
+        rates = assembly.columns.get("group/lr")
+        if rates is not None and list(rates.values) == self._rates:
+            del assembly.columns["group/lr"]  # as before: said once
+        elif rates is not None:
+            self._rates = list(rates.values)
+            self.recorder.extend_axis("group", [f"group{at}" for at in range(len(self._rates))])
 
     def _emit(self) -> None:
         assembly, self._assembly = self._assembly, None
         if assembly is None:
             return
+        self._name_axes(assembly)
         self.recorder.step(assembly.step, assembly.values, assembly.columns, held=assembly.held)
         for verdict, note, optimizer in assembly.verdicts:
             self._act(verdict, note, optimizer)
@@ -465,33 +372,6 @@ class Session:
             {
                 "weights": sorted(dtypes),
                 "compute": sorted(dtypes_in_graph(roots)),
-                "scaler": self._scaler is not None and self._scaler.is_enabled(),
+                "scaler": self._scaling.scaler is not None,
             },
         )
-
-    def _unscaled(self, root: Tensor) -> Tensor:
-        for item, loss in self._scaled:
-            if item() is root:
-                return loss
-        return root.detach()
-
-    def _scale_of(self, optimizer: Optimizer) -> Tensor | None:
-        """The scale that the gradients of this optimizer still carry."""
-        scaler = self._scaler
-        if scaler is None or not scaler.is_enabled() or scaler._scale is None:
-            return None
-        state = scaler._per_optimizer_states.get(id(optimizer))
-        unscaled = state is not None and state["stage"] is not OptState.READY
-        return None if unscaled else scaler._scale
-
-
-def _was_scaled(loss: Tensor, scaler: GradScaler) -> bool:
-    """Whether the last thing done to a loss was a multiplication by the scale.
-
-    For a guard that is closed or has switched itself off, and so did not see the user scale it.
-    """
-    with suppress(RuntimeError):
-        factor = getattr(loss.grad_fn, "_saved_other", None)
-        if isinstance(factor, Tensor) and scaler._scale is not None:
-            return bool(factor.data_ptr() == scaler._scale.data_ptr())
-    return False

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -22,37 +21,21 @@ from holdfast.live import samples
 from holdfast.live.brake import HostBrake, KernelBrake, is_fused_on_cuda
 from holdfast.live.clips import ClipNote, Clips
 from holdfast.live.closures import SearchState
-from holdfast.live.probes import Norms, Plan, count_nonfinite, measure, zero_shares
+from holdfast.live.note import Note
+from holdfast.live.probes import (
+    Norms,
+    Plan,
+    count_all_nonfinite,
+    measure,
+    multiply,
+    with_gradients,
+    zero_shares,
+)
 from holdfast.live.tokens import GradientTokens
 from holdfast.live.transfer import DeviceTransfer, HostTransfer, Readings
 
 if TYPE_CHECKING:
     from holdfast.live.session import Session
-
-
-@dataclass(slots=True)
-class Note:
-    """What the host knows of a step when it launches it."""
-
-    step: int
-    parameters: Sequence[Tensor]
-    """Those that had a gradient, in the optimizer's order."""
-    lr: float
-    started: float
-    sampled: bool
-    limit: float = LARGEST
-    """The bound that was enforced on the norm; on the host known only where it was broken."""
-    values: dict[str, float] = field(default_factory=dict)
-    components: tuple[str, ...] = ()
-    updated: Sequence[Tensor] = ()
-    buffers: Sequence[int] = ()
-    batches: Sequence[Any] = ()
-    rates: Sequence[float] = ()
-    nonfinite_counts: tuple[int, int] | None = None
-    unseen: bool = False
-    """Something non-finite that neither loss nor norm show: a line search, a clipping by NaN."""
-    held: bool = False
-    """The host held the update back; a fused kernel's own verdict comes with the readings."""
 
 
 class OptimizerWatch:
@@ -138,7 +121,7 @@ class OptimizerWatch:
         self.fired = True
         self._bad_on_device = None
         self.transfer.collect()
-        parameters, gradients = _with_gradients(self.optimizer)
+        parameters, gradients = with_gradients(self.optimizer)
         if not gradients:
             self._clips.forget()
             self._session.stepped_without_gradients()
@@ -155,6 +138,8 @@ class OptimizerWatch:
         tensors = self._loss_tensors(norms.total.device)
         tensors["total"] = norms.total if carried is None else norms.total / carried
         tensors["each"] = norms.each if carried is None else norms.each / carried
+        if note.rates and math.isnan(note.lr):
+            tensors["lr"] = self.optimizer.param_groups[0]["lr"]
         if note.step - self._zeros_at >= samples.ZEROS_EVERY:
             self._zeros_at = note.step
             tensors["zeros"] = zero_shares(gradients)
@@ -197,7 +182,7 @@ class OptimizerWatch:
     @torch.no_grad()
     def skipped_by_scaler(self) -> None:
         """A GradScaler found an overflow and never called `optimizer.step`."""
-        parameters, _ = _with_gradients(self.optimizer)
+        parameters, _ = with_gradients(self.optimizer)
         note = self._new_note(parameters)
         note.sampled = False
         note.values["scaler_skipped"] = 1.0
@@ -222,16 +207,16 @@ class OptimizerWatch:
 
     def _new_note(self, parameters: Sequence[Tensor]) -> Note:
         step, started = self._session.begin_step(self)
-        groups = self.optimizer.param_groups
+        rates = [_rate(group["lr"]) for group in self.optimizer.param_groups if "lr" in group]
         note = Note(
             step=step,
             parameters=parameters,
-            lr=float(groups[0]["lr"]) if groups and "lr" in groups[0] else math.nan,
+            lr=rates[0] if rates else math.nan,
             started=started,
             sampled=step - self._sampled_at >= samples.EVERY,
             components=tuple(self._components),
             batches=self._session.batches_of_step(),
-            rates=[float(group["lr"]) for group in groups if "lr" in group],
+            rates=rates,
         )
         if note.sampled:
             self._sampled_at = step
@@ -283,7 +268,7 @@ class OptimizerWatch:
         if nonfinite or (outside and self._session.policy.hold_spikes):
             note.held = True
             if nonfinite and self._clip is None:  # clipping has spread them over all gradients
-                note.nonfinite_counts = _count_nonfinite(gradients)
+                note.nonfinite_counts = count_all_nonfinite(gradients)
             self._brake.hold(note.parameters)
             return
         if not note.sampled:
@@ -294,7 +279,7 @@ class OptimizerWatch:
             left = self._left(tensors["total"])
             coefficient = torch.clamp(self._session.max_norm / (left + 1e-6), max=1.0)
             tensors["coef"] = tensors["coef"] * coefficient if "coef" in tensors else coefficient
-            _multiply(gradients, coefficient, uniform=self._plan.uniform)
+            multiply(gradients, coefficient, uniform=self._plan.uniform)
 
     def _read(self, tensors: dict[str, Tensor]) -> tuple[float, float, float, float]:
         """Norm, loss, a GradScaler's verdict and the user's clipping, with one wait at most."""
@@ -404,27 +389,9 @@ class OptimizerWatch:
         return parameters[0].device if parameters else torch.device("cpu")
 
 
-def _with_gradients(optimizer: Optimizer) -> tuple[list[Tensor], list[Tensor]]:
-    """The parameters that have a gradient, and the gradients."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    gradients = [p.grad for p in parameters]
-    if any(gradient is None for gradient in gradients):
-        parameters = [p for p, g in zip(parameters, gradients, strict=True) if g is not None]
-    return parameters, [gradient for gradient in gradients if gradient is not None]
-
-
-def _count_nonfinite(gradients: Sequence[Tensor]) -> tuple[int, int]:
-    """(tensors, elements) that are not finite."""
-    counts = [sum(count_nonfinite(gradient)) for gradient in gradients]
-    return sum(1 for count in counts if count), sum(counts)
-
-
-def _multiply(gradients: list[Tensor], coefficient: Tensor, *, uniform: bool) -> None:
-    if uniform:
-        torch._foreach_mul_(gradients, coefficient)
-    else:
-        for gradient in gradients:
-            gradient.mul_(coefficient.to(gradient.device))
+def _rate(rate: float | Tensor) -> float:
+    # A rate kept on the device travels with the other numbers: reading it here would wait for it.
+    return math.nan if isinstance(rate, Tensor) and rate.is_cuda else float(rate)
 
 
 def _finite(value: Tensor | None) -> bool:

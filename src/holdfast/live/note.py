@@ -1,0 +1,36 @@
+"""What the host knows of a step when it launches it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from holdfast.core.bound import LARGEST
+
+
+@dataclass(slots=True)
+class Note:
+    """What the host knows of a step when it launches it."""
+
+    step: int
+    parameters: Sequence[Tensor]
+    """Those that had a gradient, in the optimizer's order."""
+    lr: float
+    started: float
+    sampled: bool
+    limit: float = LARGEST
+    """The bound that was enforced on the norm; on the host known only where it was broken."""
+    values: dict[str, float] = field(default_factory=dict)
+    components: tuple[str, ...] = ()
+    updated: Sequence[Tensor] = ()
+    buffers: Sequence[int] = ()
+    batches: Sequence[Any] = ()
+    rates: Sequence[float] = ()
+    nonfinite_counts: tuple[int, int] | None = None
+    unseen: bool = False
+    """Something non-finite that neither loss nor norm show: a line search, a clipping by NaN."""
+    held: bool = False
+    """The host held the update back; a fused kernel's own verdict comes with the readings."""
