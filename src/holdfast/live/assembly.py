@@ -77,14 +77,12 @@ class Assembly:
             index, weights = positions(note.updated), readings["weight_norms"]
             self._join("param/weight_norm", index, weights)
             ratios = map(_ratio, readings["update_norms"], weights)
-            known = [
-                (at, ratio) for at, ratio in zip(index, ratios, strict=True) if ratio < math.inf
-            ]
-            self._join("param/update_ratio", [at for at, _ in known], [r for _, r in known])
+            known = {at: ratio for at, ratio in zip(index, ratios, strict=True) if ratio < math.inf}
+            self._join("param/update_ratio", list(known), list(known.values()))
         if note.buffers:
             norms = [round_digits(norm) for norm in readings["buffer_norms"]]
             self.columns["buffer/norm"] = Column(norms, list(note.buffers))
-        if len(note.rates) > 1 and not suffix:
+        if len(note.rates) > 1 and not suffix and not any(map(math.isnan, note.rates)):
             self.columns["group/lr"] = Column(list(note.rates))
 
     def _join(self, name: str, index: Sequence[int], values: Sequence[float]) -> None:
