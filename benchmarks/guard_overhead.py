@@ -280,7 +280,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--json", type=Path, help="write the numbers here")
-    parser.add_argument("--variants", default=",".join(VARIANTS))
+    parser.add_argument("--variants", default=",".join(VARIANTS), help="which to measure")
+    parser.add_argument("--only", default="", help="cases whose name holds this text")
     options = parser.parse_args()
     variants = [name for name in VARIANTS if name in options.variants.split(",")]
     machine = (
@@ -288,7 +289,7 @@ def main() -> None:
     )
     print(f"{machine}; torch {torch.__version__}; {torch.get_num_threads()} threads")
     results = []
-    for case in CASES[options.device]:
+    for case in (case for case in CASES[options.device] if options.only in case.name):
         result = measure(case, options.device, variants)
         results.append(result)
         print(f"\n{case.name}: {result['parameters']:,} parameters in {result['tensors']} tensors")

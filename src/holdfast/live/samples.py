@@ -17,7 +17,7 @@ EVERY = 10
 ZEROS_EVERY = 50
 """Steps between two counts of zero gradients: they cost a pass of their own."""
 MOST_ELEMENTS = 1 << 20
-MOST_TENSORS = 64
+MOST_TENSORS = 32
 """A sample copies at most this much; larger models are sampled in turns."""
 
 
