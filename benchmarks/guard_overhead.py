@@ -92,7 +92,7 @@ CASES = {
         Case("1.3B, batch 8", 24, 2048, 16, 50304, 1024, 8, 5, 7),
     ],
     # 12 layers of width 256: 150 tensors, 10.6M parameters
-    "cpu": [Case("10M, batch 4", 12, 256, 4, 4096, 128, 4, 6, 15)],
+    "cpu": [Case("10M, batch 4", 12, 256, 4, 4096, 128, 4, 4, 7)],
 }
 
 

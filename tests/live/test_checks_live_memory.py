@@ -33,7 +33,7 @@ from holdfast import Guard
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(6, 8000), nn.ReLU(), nn.Linear(8000, 1))
+model = nn.Sequential(nn.Linear(6, 12000), nn.ReLU(), nn.Linear(12000, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 history = []
 with Guard(model, optimizer, run_dir=sys.argv[1]) as guard:
@@ -65,9 +65,9 @@ def test_hd801_losses_kept_with_their_graphs(tmp_path: Path) -> None:
     assert found.step is not None
     assert found.step >= 350  # a trend of 300 steps after a grace of 50
     assert found.evidence["after"] - found.evidence["before"] > 64 * MIB
-    # The hidden layer before and after the ReLU, of 8 samples, is what each graph holds on to.
-    # Half of that at least: the allocator may hand out pages that were resident before.
-    assert 0.4 < found.evidence["per_step"] / (2 * 8 * 8000 * 4) < 1.3
+    # What each graph holds on to: the hidden layer of 8 samples behind the ReLU. Half of that at
+    # least is new memory: the allocator may hand out pages that were resident before.
+    assert 0.5 < found.evidence["per_step"] / (8 * 12000 * 4) < 2.5
     assert "still rising" in found.message
 
 
