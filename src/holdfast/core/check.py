@@ -8,11 +8,11 @@ resume by themselves (see `core/state.py`). It knows nothing of other checks, of
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from holdfast.core.bound import Bound
-from holdfast.core.findings import Finding, NotRun, Remedy, Severity, Where
+from holdfast.core.findings import Finding, Remedy, Severity, Where
 from holdfast.core.records import (
     EventRecord,
     Header,
@@ -141,11 +141,6 @@ class Check:
         """The stream is over: say what could only be said now."""
         return ()
 
-    def not_run(self, header: Header) -> NotRun | None:
-        """Whether, and why, this source cannot feed the check."""
-        reason = self.needs.unmet(header)
-        return NotRun(self.code, reason) if reason else None
-
     def find(
         self,
         record: Observed,
@@ -188,8 +183,3 @@ class Check:
         for name, value in vars(self).items():
             if name not in ("limits", "context"):
                 yield name, value
-
-    @classmethod
-    def limit_names(cls) -> tuple[str, ...]:
-        """The names a user may set."""
-        return tuple(item.name for item in fields(cls.Limits))
