@@ -15,10 +15,10 @@ from __future__ import annotations
 import platform
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ from holdfast.config import Settings
 from holdfast.core.findings import Finding
 from holdfast.errors import LossNotScalar, UsageError
 from holdfast.live import brake, closures, seams
+from holdfast.live.loader import GuardedLoader
 from holdfast.live.notices import Notices
 from holdfast.live.recorder import Recorder
 from holdfast.live.session import Session
@@ -140,6 +141,20 @@ class Guard:
         target = loss if scaler is None else scaler.scale(loss)
         target.backward(retain_graph=retain_graph)
 
+    def saw_batch(self, batch: Any, waited: float = 0.0) -> None:
+        """A batch is about to be trained on; for loops that do not go through `guard(loader)`."""
+        if not self._closed:
+            self._shield(self._session.batch_came, batch, waited)
+
+    def step_done(self) -> None:
+        """The loop's body is complete; `guard(loader)` says so by itself, adapters call it.
+
+        The moment for everything that must see a whole step: scheduler, scaler and EMA included.
+        """
+        if not self._closed:
+            self._shield(self._session.batch_wanted)
+            self._session.raise_if_halted()
+
     @property
     def findings(self) -> list[Finding]:
         """What was found so far, in order. Waits for steps still on the device."""
@@ -211,15 +226,6 @@ class Guard:
         for watch in self._session.watches.values():
             watch.let_go()
 
-    def _batch_wanted(self) -> None:
-        if not self._closed:
-            self._shield(self._session.batch_wanted)
-            self._session.raise_if_halted()
-
-    def _batch_came(self, batch: Any, waited: float) -> None:
-        if not self._closed:
-            self._shield(self._session.batch_came, batch, waited)
-
     def _scalars(self, components: dict[str, Any]) -> dict[str, Tensor]:
         named = {}
         for name, value in components.items():
@@ -251,29 +257,6 @@ class Guard:
 
     def _say_closed(self, what: str) -> None:
         self._notices.once("closed", f"{what} after guard.close(): training goes on unwatched")
-
-
-class GuardedLoader(Generic[Batch]):
-    """An iterable that tells the guard about every batch; its length is the loader's."""
-
-    def __init__(self, guard: Guard, loader: Iterable[Batch]) -> None:
-        self._guard = guard
-        self._loader = loader
-
-    def __len__(self) -> int:
-        return len(self._loader)  # type: ignore[arg-type]
-
-    def __iter__(self) -> Iterator[Batch]:
-        source = iter(self._loader)
-        while True:
-            self._guard._batch_wanted()
-            asked = time.perf_counter()
-            try:
-                batch = next(source)
-            except StopIteration:
-                return
-            self._guard._batch_came(batch, time.perf_counter() - asked)
-            yield batch
 
 
 def _listed(given: Any, kind: type, what: str) -> list[Any]:

@@ -1,0 +1,35 @@
+"""The user's loader, watched: which batch the loop is at, and how long it took to come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from holdfast.live.guard import Guard
+
+Batch = TypeVar("Batch")
+
+
+class GuardedLoader(Generic[Batch]):
+    """An iterable that tells the guard about every batch; its length is the loader's."""
+
+    def __init__(self, guard: Guard, loader: Iterable[Batch]) -> None:
+        self._guard = guard
+        self._loader = loader
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Batch]:
+        source = iter(self._loader)
+        while True:
+            self._guard.step_done()
+            asked = time.perf_counter()
+            try:
+                batch = next(source)
+            except StopIteration:
+                return
+            self._guard.saw_batch(batch, time.perf_counter() - asked)
+            yield batch
