@@ -20,6 +20,7 @@ PUBLIC = [
     "Report",
     "Settings",
     "Severity",
+    "Snapshots",
     "TrainingHalted",
     "Where",
     "__version__",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from torch import Tensor, nn
-from trainings import squared_error
+from trainings import skip_or_halt, squared_error
 
 from holdfast import Finding, Guard, Severity, TrainingHalted
 
@@ -39,7 +39,10 @@ def until_halted(
     each: Each | None = None,
 ) -> Guard:
     """The plain loop under a guard that must end it, for a reason that matches."""
-    with Guard(model, optimizer) as guard, pytest.raises(TrainingHalted, match=because):
+    with (
+        Guard(model, optimizer, policy=skip_or_halt()) as guard,
+        pytest.raises(TrainingHalted, match=because),
+    ):
         _loop(guard, model, optimizer, data, squared_error, each)
     return guard
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast.core.findings import Finding, Remedy, Severity, Where
     from holdfast.errors import HoldfastError, TrainingHalted
     from holdfast.live.guard import Guard
+    from holdfast.live.snapshots import Snapshots
     from holdfast.policy import Policy
     from holdfast.report import Report, diagnose
 
@@ -31,6 +32,7 @@ _HOMES = {
     "Report": "holdfast.report",
     "Settings": "holdfast.config",
     "Severity": "holdfast.core.findings",
+    "Snapshots": "holdfast.live.snapshots",
     "TrainingHalted": "holdfast.errors",
     "Where": "holdfast.core.findings",
     "diagnose": "holdfast.report",
@@ -45,6 +47,7 @@ __all__ = [
     "Report",
     "Settings",
     "Severity",
+    "Snapshots",
     "TrainingHalted",
     "Where",
     "__version__",

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam
-from trainings import batches, make_net
+from trainings import batches, make_net, skip_or_halt
 from watched import loud, loud_codes, the, until_halted, watched
 
 from holdfast import Guard, Severity, TrainingHalted
@@ -59,7 +59,7 @@ def test_hd301_a_scaler_that_skips_for_ever_does_not_hide_it() -> None:
     model = make_net()
     optimizer = SGD(model.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-    guard = Guard(model, optimizer, scaler=scaler)
+    guard = Guard(model, optimizer, scaler=scaler, policy=skip_or_halt())
     taken = 0
 
     def train() -> None:

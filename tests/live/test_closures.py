@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from trainings import Batch, assert_same, batches, make_net, squared_error, state_of
+from trainings import Batch, assert_same, batches, make_net, skip_or_halt, squared_error, state_of
 from twins import all_finite, steps_of
 
-from holdfast import Guard, Policy, TrainingHalted
+from holdfast import Guard, TrainingHalted
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "SGD": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9),
@@ -130,7 +130,7 @@ def test_a_line_search_that_is_nan_for_ever_halts() -> None:
             optimizer.step(Closure(model, optimizer, batch, bad_call=2))
 
     with (
-        Guard(model, optimizer, policy=Policy(skips_in_a_row=3)) as guard,
+        Guard(model, optimizer, policy=skip_or_halt(skips_in_a_row=3)) as guard,
         pytest.raises(TrainingHalted, match="step 3"),
     ):
         train(guard)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from trainings import Net, assert_same, batches, make_net, squared_error, state_of
+from trainings import Net, assert_same, batches, make_net, skip_or_halt, squared_error, state_of
 from twins import all_finite, events_of, steps_of, tensors_of
 
 from holdfast import Guard, Policy, TrainingHalted
@@ -24,6 +24,7 @@ class Training:
     def __init__(self, **options: Any) -> None:
         self.model = make_net()
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3)
+        options.setdefault("policy", skip_or_halt())
         self.guard = Guard(self.model, self.optimizer, **options)
         self.taken = 0
 
@@ -56,13 +57,14 @@ def nans(*steps: int) -> dict[int, float]:
 def test_a_streak_of_bad_steps_halts_at_the_first_beyond_the_limit(
     limit: int, tmp_path: Path
 ) -> None:
-    training = Training(policy=Policy(skips_in_a_row=limit), run_dir=tmp_path)
+    training = Training(policy=skip_or_halt(skips_in_a_row=limit), run_dir=tmp_path)
     with pytest.raises(TrainingHalted) as caught:
         training.run(60, nans(*range(5, 60)))
     assert training.taken == 5 + limit
     assert str(caught.value) == (
         f"training halted at step {5 + limit}: non-finite loss or gradient, {limit + 1} in a row "
-        f"(limit {limit}). The weights are those of the last good step"
+        f"(limit {limit}). The weights are those of the last good step; "
+        f"next: holdfast diagnose {tmp_path}"
     )
     assert training.rungs == [*[Rung.SKIP] * limit, Rung.HALT]
     assert all_finite(state_of(training.model, training.optimizer))
@@ -80,7 +82,7 @@ def test_the_default_bears_twenty_in_a_row() -> None:
 
 
 def test_the_weights_after_a_halt_are_those_of_the_last_good_step() -> None:
-    halted, clean = Training(policy=Policy(skips_in_a_row=3)), Training()
+    halted, clean = Training(policy=skip_or_halt(skips_in_a_row=3)), Training()
     with pytest.raises(TrainingHalted):
         halted.run(30, nans(*range(12, 30)))
     clean.run(12)
@@ -90,33 +92,33 @@ def test_the_weights_after_a_halt_are_those_of_the_last_good_step() -> None:
 
 
 def test_a_good_step_in_between_starts_the_count_anew() -> None:
-    training = Training(policy=Policy(skips_in_a_row=3))
+    training = Training(policy=skip_or_halt(skips_in_a_row=3))
     training.run(30, nans(4, 5, 6, 8, 9, 10, 12, 13, 14))
     assert training.rungs == [Rung.SKIP] * 9
 
 
 def test_too_many_within_the_window_halt_although_never_in_a_row() -> None:
-    training = Training(policy=Policy(skips_per_window=5, window=40))
+    training = Training(policy=skip_or_halt(skips_per_window=5, window=40))
     with pytest.raises(TrainingHalted, match="more than 5 held updates within 40 steps"):
         training.run(60, nans(*range(2, 60, 3)))
     assert training.taken == 2 + 5 * 3
 
 
 def test_as_many_spread_wider_do_not() -> None:
-    training = Training(policy=Policy(skips_per_window=5, window=10))
+    training = Training(policy=skip_or_halt(skips_per_window=5, window=10))
     training.run(60, nans(*range(2, 60, 3)))
     assert training.rungs == [Rung.SKIP] * 20
 
 
 def test_spikes_count_as_well() -> None:
-    training = Training(policy=Policy(skips_in_a_row=4))
+    training = Training(policy=skip_or_halt(skips_in_a_row=4))
     with pytest.raises(TrainingHalted, match="gradient spike, 5 in a row"):
         training.run(60, dict.fromkeys(range(40, 60), 1e6), size=64)
     assert training.taken == 44
 
 
 def test_without_halting_it_goes_on_for_ever() -> None:
-    training = Training(policy=Policy(halt=False, skips_in_a_row=2, skips_per_window=3))
+    training = Training(policy=skip_or_halt(halt=False, skips_in_a_row=2, skips_per_window=3))
     training.run(80, nans(*range(10, 70)))
     assert training.rungs == [Rung.SKIP] * 60
     assert training.taken == 80
@@ -125,7 +127,7 @@ def test_without_halting_it_goes_on_for_ever() -> None:
 
 def test_a_user_who_catches_the_halt_may_go_on() -> None:
     """The halt is an exception like any other; the guard still stands."""
-    training = Training(policy=Policy(skips_in_a_row=1))
+    training = Training(policy=skip_or_halt(skips_in_a_row=1))
     guard, model, optimizer = training.guard, training.model, training.optimizer
     halts = 0
     for number, batch in enumerate(guard(batches(20))):
@@ -208,8 +210,10 @@ def test_nans_are_held_even_so() -> None:
 def test_the_policy_can_come_from_a_settings_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "pyproject.toml").write_text("[tool.holdfast.policy]\nskips_in_a_row = 2\n")
+    (tmp_path / "pyproject.toml").write_text(
+        "[tool.holdfast.policy]\nskips_in_a_row = 2\nback_offs = 0\nroll_backs = 0\n"
+    )
     monkeypatch.chdir(tmp_path)
-    training = Training()
+    training = Training(policy=None)
     with pytest.raises(TrainingHalted, match="limit 2"):
         training.run(20, nans(*range(5, 20)))

@@ -11,10 +11,19 @@ import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils import clip_grad_norm_
-from trainings import Batch, Net, assert_same, batches, make_net, squared_error, state_of
+from trainings import (
+    Batch,
+    Net,
+    assert_same,
+    batches,
+    make_net,
+    skip_or_halt,
+    squared_error,
+    state_of,
+)
 from twins import column_by_name, headers_of, steps_of
 
-from holdfast import Guard, Policy, TrainingHalted
+from holdfast import Guard, TrainingHalted
 
 STEPS = 34
 BAD = 30
@@ -131,7 +140,7 @@ def test_an_overflow_is_the_scalers_business(fused: bool, tmp_path: Path) -> Non
 @FUSED
 def test_overflows_do_not_climb_the_ladder(fused: bool) -> None:
     training = Training(fused)
-    policy = Policy(skips_in_a_row=2, skips_per_window=3)
+    policy = skip_or_halt(skips_in_a_row=2, skips_per_window=3)
     with Guard(training.model, training.optimizer, policy=policy) as guard:
         for batch in guard(batches(12)):
             training.overflow(batch)
@@ -175,7 +184,7 @@ def test_a_loss_that_is_nan_for_ever_halts_although_the_scaler_skips(fused: bool
             training.step(batch, math.nan)
 
     with (
-        Guard(training.model, training.optimizer, policy=Policy(skips_in_a_row=4)) as guard,
+        Guard(training.model, training.optimizer, policy=skip_or_halt(skips_in_a_row=4)) as guard,
         pytest.raises(TrainingHalted, match="5 in a row"),
     ):
         train(guard)

@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
-from trainings import assert_same, batches, make_net, squared_error, state_of
+from trainings import assert_same, batches, make_net, skip_or_halt, squared_error, state_of
 from twins import headers_of, steps_of, tensors_of
 
-from holdfast import Guard, Policy, TrainingHalted
+from holdfast import Guard, TrainingHalted
 from holdfast.policy import Rung
 
 N_CRITIC = 2
@@ -205,7 +205,7 @@ def test_one_that_is_bad_for_ever_halts_the_run_although_the_other_is_well(who: 
             if number % N_CRITIC:
                 gan.step_g(number, math.nan if who == "g" else 1.0)
 
-    with gan.guard(policy=Policy(skips_in_a_row=limit)) as guard:
+    with gan.guard(policy=skip_or_halt(skips_in_a_row=limit)) as guard:
         with pytest.raises(TrainingHalted, match="5 in a row"):
             train(guard)
         rungs = [action.rung for action in guard.actions]

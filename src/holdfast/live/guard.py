@@ -15,7 +15,8 @@ from __future__ import annotations
 import platform
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -30,17 +31,18 @@ from holdfast.config import Settings
 from holdfast.core.findings import Finding
 from holdfast.errors import LossNotScalar, UsageError
 from holdfast.live import brake, closures, seams
+from holdfast.live.holdings import SCHEDULE, Stateful
+from holdfast.live.journey import Journey
 from holdfast.live.loader import GuardedLoader
 from holdfast.live.notices import Notices
 from holdfast.live.recorder import Recorder
 from holdfast.live.session import Session
 from holdfast.live.shield import Shield
-from holdfast.policy import Action, Policy, Rung
+from holdfast.live.snapshots import Snapshots
+from holdfast.live.together import Alone
+from holdfast.policy import Action, Policy
 
 Batch = TypeVar("Batch")
-
-RUNGS = frozenset({Rung.SKIP, Rung.HALT})
-"""What this guard can do about a bad step."""
 
 _guards: weakref.WeakKeyDictionary[Optimizer, weakref.ref[Guard]] = weakref.WeakKeyDictionary()
 
@@ -63,6 +65,8 @@ class Guard:
         max_norm: float | None = None,
         policy: Policy | None = None,
         *,
+        keep: Mapping[str, Stateful] | None = None,
+        snapshots: Snapshots | None = None,
         settings: Settings | None = None,
         fuse: bool = False,
     ) -> None:
@@ -70,8 +74,10 @@ class Guard:
 
         `max_norm` clips as `clip_grad_norm_` would, without its extra pass; unset, gradients are
         never changed. `run_dir` is where the run is written down; unset, it is kept in memory only.
-        `fuse` switches Adam, AdamW, SGD and Adagrad on CUDA to their fused form, whose guard needs
-        no host wait.
+        `keep` names whatever else belongs to the training's state and has a `state_dict`: an EMA,
+        a sampler. `snapshots` says when last-good states are taken; see `Snapshots`. `fuse`
+        switches Adam, AdamW, SGD and Adagrad on CUDA to their fused form, whose guard needs no host
+        wait.
         """
         models = _listed(model, nn.Module, "model")
         optimizers = _listed(optimizer, Optimizer, "optimizer")
@@ -94,7 +100,6 @@ class Guard:
             run_dir=run_dir,
             facts=_facts(models, optimizers, max_norm),
             notices=self._notices,
-            rungs=RUNGS,
         )
         self._session = Session(
             models,
@@ -104,6 +109,9 @@ class Guard:
             policy=policy or Policy.from_mapping(settings.policy),
             recorder=recorder,
             notices=self._notices,
+            keep=_named(keep, scheduler=scheduler, scaler=scaler),
+            snapshots=snapshots or Snapshots(),
+            together=Alone(),
         )
         self._hooks = [
             hook
@@ -153,7 +161,39 @@ class Guard:
         """
         if not self._closed:
             self._shield(self._session.batch_wanted)
-            self._session.raise_if_halted()
+            self._go_on()
+
+    def resume(self, run_dir: str | Path | None = None) -> int:
+        """Take up the newest whole snapshot; the steps made before it, 0 if there is none.
+
+        Everything the guard was given goes back to that state, random numbers included. Loops over
+        `guard(loader)` then run again from the start: epochs that were complete give no batches
+        (`guard.epochs` leaves them out altogether) and the one that was interrupted goes on with
+        the very next batch.
+        """
+        folder = Path(run_dir) if run_dir is not None else self.run_dir
+        if folder is None:
+            raise UsageError("guard.resume() needs a run directory: give it one, or give Guard one")
+        return self._session.survival.resume(folder)
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """`range(count)`, but after a resume without the epochs that were complete."""
+        return self.journey.epochs(count)
+
+    @property
+    def journey(self) -> Journey:
+        """Where the training is in its data."""
+        return self._session.survival.journey
+
+    @property
+    def step(self) -> int:
+        """How many steps were made so far, held ones included."""
+        return self._session.steps
+
+    @property
+    def rate_factor(self) -> float:
+        """What the learning rate is multiplied by at the coming step; 1 unless backed off."""
+        return min(watch.rate.value for watch in self._session.watches.values())
 
     @property
     def findings(self) -> list[Finding]:
@@ -175,9 +215,12 @@ class Guard:
 
     def close(self) -> None:
         """Stop watching: torch and the optimizers are as before. Closing twice does nothing."""
+        self._close(well=True)
+
+    def _close(self, *, well: bool) -> None:
         if self._closed:
             return
-        self._shield(self._session.flush)
+        self._shield(partial(self._session.finish, well=well))
         self._closed = True
         seams.uninstall(self._observer)
         for hook in self._hooks:
@@ -198,7 +241,7 @@ class Guard:
         if error is not None and not self._closed:
             what = {"error": f"{type(error).__name__}: {error}"}
             self._shield(self._session.recorder.event, self._session.step, "exception", what)
-        self.close()
+        self._close(well=error is None)
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         watch = self._session.watches[id(optimizer)]
@@ -216,7 +259,22 @@ class Guard:
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         search, self._search = self._search, None
         self._shield(self._session.watches[id(optimizer)].after, search)
+        self._shield(self._session.step_ended)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Unless there is a reason to stop."""
         self._session.raise_if_halted()
+        preemption = self._session.survival.preemption
+        if preemption is None or preemption.asked is None or self._session.in_body:
+            return
+        number = preemption.asked
+        theirs = preemption.pass_on()
+        self._shield(self._session.survival.leave, number)
+        self.close()
+        if theirs is None:
+            raise SystemExit(128 + number)
+        theirs(number, None)
 
     def _bring_home(self) -> None:
         if not self._closed:
@@ -270,6 +328,19 @@ def _listed(given: Any, kind: type, what: str) -> list[Any]:
     if not items:
         raise UsageError(f"Guard needs at least one {what}")
     return items
+
+
+def _named(keep: Mapping[str, Any] | None, *, scheduler: Any, scaler: Any) -> dict[str, Any]:
+    """Everything with a state of its own besides models and optimizers."""
+    named = dict(keep or {})
+    for name, item in named.items():
+        if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
+            raise UsageError(
+                f"keep={{{name!r}: …}} takes what has state_dict and load_state_dict: "
+                f"got {type(item).__name__}"
+            )
+    given = {SCHEDULE: scheduler, "scaler": scaler}
+    return named | {name: item for name, item in given.items() if hasattr(item, "state_dict")}
 
 
 def _demand_scalar(loss: Any) -> None:

@@ -23,13 +23,21 @@ class GuardedLoader(Generic[Batch]):
         return len(self._loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Batch]:
-        source = iter(self._loader)
-        while True:
-            self._guard.step_done()
-            asked = time.perf_counter()
-            try:
-                batch = next(source)
-            except StopIteration:
-                return
-            self._guard.saw_batch(batch, time.perf_counter() - asked)
-            yield batch
+        journey = self._guard.journey
+        number, one = journey.begin(self._loader)
+        if one is None:
+            return
+        try:
+            source = journey.open(one)
+            while True:
+                self._guard.step_done()
+                asked = time.perf_counter()
+                try:
+                    batch = next(source)
+                except StopIteration:
+                    return
+                one.given += 1
+                self._guard.saw_batch(batch, time.perf_counter() - asked)
+                yield batch
+        finally:
+            journey.end(number)

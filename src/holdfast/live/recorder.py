@@ -55,14 +55,12 @@ class Recorder:
         run_dir: str | Path | None,
         facts: Mapping[str, Any],
         notices: Notices,
-        rungs: frozenset[Rung],
     ) -> None:
         self.engine = Engine(settings)
         self._ladders: defaultdict[str, Ladder] = defaultdict(Ladder)
         self.actions: deque[Action] = deque(maxlen=10_000)
         self.axes: dict[str, Sequence[str]] = {}
         self._policy = policy
-        self._rungs = rungs
         self._facts = facts
         self._signals = {name: Signal() for name in ALWAYS}
         self._header_due = True
@@ -116,15 +114,27 @@ class Recorder:
         """How far an optimizer has climbed. Each has its own: one may be well and the other not."""
         return self._ladders[optimizer]
 
-    def judge(self, verdict: Verdict, optimizer: str = "") -> Action:
+    def judge(self, verdict: Verdict, rungs: frozenset[Rung], optimizer: str = "") -> Action:
         """Let the policy decide about a step and write the action down."""
         ladder = self.ladder(optimizer)
-        action = self._policy.decide(ladder, verdict, self._rungs)
-        ladder.climb(action)
+        action = self._policy.decide(ladder, verdict, rungs)
+        ladder.climb(action, self._policy.cooldown)
         if action.rung is not Rung.PROCEED:
             self.actions.append(action)
             self.event(verdict.step, "action", action.to_dict())
         return action
+
+    def state_dict(self) -> dict[str, Any]:
+        """What must survive a resume."""
+        return {
+            "ladders": {name: ladder.state_dict() for name, ladder in self._ladders.items()},
+            "engine": self.engine.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name, ladder in state["ladders"].items():
+            self._ladders[name].load_state_dict(ladder)
+        self.engine.load_state_dict(state["engine"])
 
     def close(self, step: int) -> list[Finding]:
         """The run is over: let the checks say their last word and put everything on disk."""

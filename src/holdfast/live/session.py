@@ -24,15 +24,19 @@ from holdfast.live import samples, scan
 from holdfast.live.assembly import Assembly
 from holdfast.live.buffers import BufferShadow
 from holdfast.live.graph import dtypes_in_graph
+from holdfast.live.holdings import Holdings
 from holdfast.live.note import Note
 from holdfast.live.notices import Notices
 from holdfast.live.probes import by_one
 from holdfast.live.recorder import WITH_SCALER, Recorder
 from holdfast.live.roster import Roster
 from holdfast.live.scaling import Scaling
+from holdfast.live.snapshots import Snapshots
+from holdfast.live.survival import Survival
+from holdfast.live.together import Alone
 from holdfast.live.transfer import Readings
 from holdfast.live.watch import OptimizerWatch
-from holdfast.policy import Policy, Rung, Verdict
+from holdfast.policy import BackOff, Policy, Rung, Verdict
 
 BATCHES_KEPT = 16
 """Batches of the current step that are remembered, for naming the bad one under accumulation."""
@@ -55,12 +59,16 @@ class Session:
         policy: Policy,
         recorder: Recorder,
         notices: Notices,
+        keep: Mapping[str, Any],
+        snapshots: Snapshots,
+        together: Alone,
     ) -> None:
         self.max_norm = max_norm
         self.policy = policy
         self.recorder = recorder
         self.buffers = BufferShadow(models)
         self.halted: TrainingHalted | None = None
+        self._has_halted = False
         self._models = models
         self._optimizers = optimizers
         self._scaling = Scaling(scaler)
@@ -72,10 +80,22 @@ class Session:
             id(optimizer): OptimizerWatch(self, optimizer, number, bound)
             for number, optimizer in enumerate(optimizers)
         }
+        writer = recorder.writer
+        self.survival = Survival(
+            self,
+            Holdings(models, optimizers, keep),
+            snapshots,
+            run_dir=writer.path if writer is not None and not writer.broken else None,
+            notices=notices,
+            together=together,
+        )
         self._step = -1
         self._stepped: set[int] = set()
         self._batch_turned = True
         self._step_made = False
+        self._body_open = False
+        self._boundaries = False
+        self._last_good = True
         self._began = 0.0
         self._waited = 0.0
         self._samples = 0
@@ -94,6 +114,11 @@ class Session:
         return max(self._step, 0)
 
     @property
+    def in_body(self) -> bool:
+        """Whether the loop's body is not complete: a snapshot now would be half a step."""
+        return self._body_open
+
+    @property
     def steps(self) -> int:
         """How many steps were made so far."""
         return self._step + 1
@@ -102,8 +127,10 @@ class Session:
 
     def batch_wanted(self) -> None:
         """The loop asks for the next batch: the previous step, if any was made, is over."""
+        self._boundaries = True
         if self._stepped:
             self._batch_turned = True
+        self._boundary()
 
     def batch_came(self, batch: Any, waited: float) -> None:
         """A batch is handed to the loop."""
@@ -114,6 +141,8 @@ class Session:
             self._batches.clear()
         if not self._batch_seen:
             self._batch_seen = True
+            if self._step < 0:
+                self.survival.before_first_step()
             # Looked at whenever a step goes bad: what does no harm (NaN for "unknown") is meant.
             self.recorder.event(0, "scan", {"roles": ["input"]})
         self._batches.append(batch)
@@ -159,6 +188,7 @@ class Session:
         watch = self.watches.get(id(optimizer))
         if watch is not None and not watch.fired and scaler.is_enabled():
             watch.skipped_by_scaler()
+            self.step_ended()
             self.raise_if_halted()
 
     # What the guard tells.
@@ -176,11 +206,13 @@ class Session:
     def begin_step(self, watch: OptimizerWatch) -> tuple[int, float]:
         """(number of the step this optimizer step belongs to, time it began)."""
         if id(watch) in self._stepped or self._batch_turned or self._step < 0:
+            self.survival.before_first_step()
             self._step += 1
             self._stepped.clear()
             self._batch_turned = False
+            self._last_good = True
         self._stepped.add(id(watch))
-        self._step_made = True
+        self._step_made = self._body_open = True
         return self._step, time.perf_counter()
 
     def first_of_step(self, watch: OptimizerWatch) -> bool:
@@ -257,11 +289,43 @@ class Session:
         if len(self.watches) == 1:
             self._emit()
 
+    def step_ended(self) -> None:
+        """An optimizer has stepped, or was held back."""
+        self.survival.after_step()
+        if not self._boundaries and len(self._stepped) == len(self.watches):
+            self._boundary()  # nobody will tell us when the loop's body is complete
+
     def flush(self) -> None:
         """Bring everything that is on its way home."""
         for watch in self.watches.values():
             watch.transfer.flush()
         self._emit()
+
+    def state_replaced(self) -> None:
+        """Weights, moments and buffers are others now, on purpose."""
+        self.buffers.renew()
+
+    def finish(self, *, well: bool) -> None:
+        """The run is over; `well`: it was not stopped by an error."""
+        self.flush()
+        if well and not self._has_halted:
+            self.survival.check_at_end()
+        self.survival.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What must survive a resume."""
+        self.flush()
+        return {
+            "step": self._step,
+            "watches": [watch.state_dict() for watch in self.watches.values()],
+            "recorder": self.recorder.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._step = state["step"]
+        for watch, kept in zip(self.watches.values(), state["watches"], strict=True):
+            watch.load_state_dict(kept)
+        self.recorder.load_state_dict(state["recorder"])
 
     def raise_if_halted(self) -> None:
         """Stop the run if the policy said so."""
@@ -290,37 +354,65 @@ class Session:
             self._act(verdict, note, optimizer)
 
     def _act(self, verdict: Verdict, note: Note, optimizer: str) -> None:
-        in_a_row = self.recorder.ladder(optimizer).in_a_row
+        ladder = self.recorder.ladder(optimizer)
         if not verdict.bad:
-            if in_a_row:
-                self.recorder.judge(verdict, optimizer)
+            if not ladder.calm:
+                self.recorder.judge(verdict, frozenset(), optimizer)
             return
+        self._last_good = False
         poisoned: tuple[str, ...] = ()
-        if verdict.nonfinite and in_a_row % SCAN_AGAIN == 0:
+        if verdict.nonfinite and ladder.in_a_row % SCAN_AGAIN == 0:
             poisoned = self._scan(note)
-        action = self.recorder.judge(
-            Verdict(verdict.step, verdict.nonfinite, verdict.spike, poisoned), optimizer
+        whole = Verdict(verdict.step, verdict.nonfinite, verdict.spike, poisoned)
+        self.judge(whole, self.survival.rungs(), optimizer)
+
+    def judge(self, verdict: Verdict, rungs: frozenset[Rung], optimizer: str = "") -> None:
+        """Let the policy decide, and do what it says."""
+        again = self.recorder.ladder(optimizer).rolled_back
+        action = self.recorder.judge(verdict, rungs, optimizer)
+        if isinstance(action, BackOff):
+            for watch in self.watches.values():
+                if watch.suffix == optimizer:
+                    watch.rate.back_off(action.factor)
+        elif action.rung is Rung.ROLL_BACK:
+            self.survival.roll_back(action.step, older=again)
+        elif action.rung is Rung.HALT:
+            self._halt(action.step, action.reason, verdict.poisoned)
+
+    def _halt(self, step: int, reason: str, poisoned: Sequence[str]) -> None:
+        self._has_halted = True
+        where = self.recorder.writer
+        self.halted = TrainingHalted(
+            f"training halted at step {step}: {reason}. "
+            "The weights are those of the last good step"
+            + (" that were already bad" if poisoned else "")
+            + (f"; next: holdfast diagnose {where.path}" if where and not where.broken else "")
         )
-        if action.rung is Rung.HALT:
-            self.halted = TrainingHalted(
-                f"training halted at step {action.step}: {action.reason}. "
-                "The weights are those of the last good step"
-                + (" that were already bad" if poisoned else "")
-            )
+
+    def _boundary(self) -> None:
+        """Between two steps, if one was made."""
+        if self._body_open:
+            self._body_open = False
+            self.survival.boundary(good=self._last_good)
 
     # Looking at the state.
 
-    def _scan(self, note: Note) -> tuple[str, ...]:
-        """Record every non-finite tensor of the state and of the step's batches."""
+    def scan_for_poison(self) -> tuple[str, ...]:
+        """Record every non-finite tensor of the state; the names of weights and moments."""
         poisoned = []
         for bad in scan.scan_state(self._models, self._optimizers, self._names()):
-            self._record_tensor(note.step, bad)
+            self._record_tensor(self.step, bad)
             if bad.role in ("weight", "moment"):
                 poisoned.append(bad.name)
+        return tuple(poisoned)
+
+    def _scan(self, note: Note) -> tuple[str, ...]:
+        """The same, and the step's batches."""
+        poisoned = self.scan_for_poison()
         for batch in note.batches:
             for bad in scan.scan_batch(batch):
                 self._record_tensor(note.step, bad)
-        return tuple(poisoned)
+        return poisoned
 
     def _scan_start(self) -> None:
         """State that came from a checkpoint may be bad before the first step."""

@@ -9,15 +9,17 @@ device before the step.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from holdfast.core.bound import LARGEST, Bound, History
+from holdfast.core.state import decode, encode
 from holdfast.live import samples
+from holdfast.live.backoff import RateFactor
 from holdfast.live.brake import HostBrake, KernelBrake, is_fused_on_cuda
 from holdfast.live.clips import ClipNote, Clips
 from holdfast.live.closures import SearchState
@@ -52,6 +54,8 @@ class OptimizerWatch:
         """Whether the pre-hook ran since a GradScaler set out to step."""
         self.inside = False
         """Between the two hooks: backward passes now belong to a line search."""
+        policy = session.policy
+        self.rate = RateFactor(optimizer, policy.back_off_steps, policy.rewarm_steps)
         self._session = session
         self._losses: list[Tensor] = []
         self._components: dict[str, Tensor] = {}
@@ -131,6 +135,7 @@ class OptimizerWatch:
         if self._clip is not None:
             parameters = list(self._clip.parameters)
             gradients = [p.grad for p in parameters if p.grad is not None]
+        self.rate.apply()
         note = self._open_note(parameters)
         self._plan.update(parameters, gradients)
         norms = self._norms(gradients)
@@ -177,7 +182,24 @@ class OptimizerWatch:
         """Give back gradients and whatever was set on the optimizer."""
         self._brake.release()
         self._kernel.release()
+        self.rate.remove(stepped=self.inside)
         self.inside = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """What must survive a resume."""
+        return {
+            "history": encode(self.history),
+            "rate": self.rate.state_dict(),
+            "steps": self._steps,
+            "sampled_at": self._sampled_at,
+            "zeros_at": self._zeros_at,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.history = decode(state["history"])
+        self.rate.load_state_dict(state["rate"])
+        self._steps = state["steps"]
+        self._sampled_at, self._zeros_at = state["sampled_at"], state["zeros_at"]
 
     @torch.no_grad()
     def skipped_by_scaler(self) -> None:

@@ -1,0 +1,82 @@
+"""A rank's own part of tensors that are spread over ranks (DTensor: FSDP2, tensor parallel).
+
+In memory each rank keeps a copy of its own shard together with how it fits into the whole, and puts
+it back without a word to the others.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from holdfast.live.nested import map_tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One rank's part of a tensor."""
+
+    local: Tensor
+    like: Any
+    """The DTensor's mesh, placements, shape and stride."""
+
+
+def is_sharded(tensor: Any) -> bool:
+    """Whether a tensor is a DTensor; asks nothing of torch.distributed where nobody uses it."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def is_shard(value: Any) -> bool:
+    return isinstance(value, Shard)
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    """The shape of the whole."""
+    if isinstance(value, Shard):
+        return tuple(value.like[2])
+    return tuple(value.shape) if isinstance(value, Tensor) else ()
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of a tensor that lies on this rank."""
+    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def copied(tensor: Tensor, copy: Callable[[Tensor], Tensor]) -> Any:
+    """A copy of a tensor, or of this rank's part of it."""
+    if not is_sharded(tensor):
+        return copy(tensor.detach())
+    whole: Any = tensor
+    like = (whole.device_mesh, whole.placements, tuple(whole.shape), tuple(whole.stride()))
+    return Shard(copy(whole.to_local().detach()), like)
+
+
+def fill(target: Tensor, saved: Any) -> None:
+    """Copy a saved tensor, or this rank's part of it, into one in use."""
+    local(target).copy_(saved.local if isinstance(saved, Shard) else local(saved))
+
+
+def revive(state: Any, optimizer: Optimizer) -> Any:
+    """An optimizer's saved state as tensors of its own, ready to be loaded."""
+    device = next((p.device for group in optimizer.param_groups for p in group["params"]), None)
+
+    def alive(value: Any) -> Any:
+        if isinstance(value, Shard):
+            from torch.distributed.tensor import DTensor
+
+            mesh, placements, shape, stride = value.like
+            part = value.local.to(device, copy=True)
+            return DTensor.from_local(
+                part, mesh, placements, run_check=False, shape=shape, stride=stride
+            )
+        if isinstance(value, Mapping):
+            return {key: alive(item) for key, item in value.items()}
+        return map_tensors(value, Tensor.clone)
+
+    return alive(state)

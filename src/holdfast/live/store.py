@@ -1,0 +1,160 @@
+"""Snapshots on disk.
+
+    snapshots/<n>-step<k>/state.pt     models, optimizers, schedule, scaler, EMA
+                          state.json   its length and checksum, written last
+                          rank<R>.pt   that rank's own: random numbers, guard, place in the data
+                          rank<R>.json
+
+`n` counts the snapshots of the directory, however often the run was begun again; the highest is the
+newest, and none is ever written over.
+
+A file is written under another name, synced, and renamed; its seal comes after it. Whatever has no
+seal, or not the sealed bytes, counts for nothing, so a run killed at any moment leaves the
+snapshots it had. Everything loads with `weights_only=True`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import torch
+
+STATE = "state"
+_NAME = re.compile(r"([0-9]+)-step([0-9]+)")
+
+
+class Store:
+    """The snapshots of a run directory, as one rank sees them."""
+
+    def __init__(self, folder: Path, *, keep: int, rank: int = 0, ranks: int = 1) -> None:
+        self.folder = folder
+        self._keep = max(keep, 1)
+        self._rank = rank
+        self._ranks = ranks
+
+    def next_number(self) -> int:
+        """The number of the next snapshot; ranks agree on it before they write."""
+        return max((number for number, _ in self._found()), default=0) + 1
+
+    def write(self, number: int, step: int, state: Any, own: Any) -> Path:
+        """Put a snapshot on disk; `state` None: another rank writes it. Raises OSError.
+
+        Whatever was there before stays valid until the new one is complete.
+        """
+        home = self.folder / f"{number}-step{step}"
+        home.mkdir(parents=True, exist_ok=True)
+        _write_sealed(home, f"rank{self._rank}", own)
+        if state is not None:
+            _write_sealed(home, STATE, state)
+        _sync_folder(self.folder)
+        if self._rank == 0:
+            self._retire()
+        return home
+
+    def newest_first(self) -> Iterator[tuple[int, int]]:
+        """(number, step) of the snapshots that are whole for this rank. Reads every byte."""
+        return (found for found in self._found() if self._whole(self._home(*found)))
+
+    def read(self, number: int, step: int) -> tuple[Any, Any]:
+        """(state, what is this rank's own; None where this rank did not exist then)."""
+        home = self._home(number, step)
+        own = home / f"rank{self._rank}.pt"
+        return _load(home / f"{STATE}.pt"), _load(own) if own.exists() else None
+
+    def _home(self, number: int, step: int) -> Path:
+        return self.folder / f"{number}-step{step}"
+
+    def _found(self) -> list[tuple[int, int]]:
+        try:
+            names = os.listdir(self.folder)
+        except OSError:
+            return []
+        matches = (_NAME.fullmatch(name) for name in names)
+        return sorted(((int(m[1]), int(m[2])) for m in matches if m), reverse=True)
+
+    def _whole(self, home: Path) -> bool:
+        # A rank that was not there then has nothing of its own; one that was must have all of it.
+        own = not (home / f"rank{self._rank}.json").exists() or _intact(home, f"rank{self._rank}")
+        return own and _intact(home, STATE)
+
+    def _retire(self) -> None:
+        complete = 0
+        names = (STATE, *(f"rank{rank}" for rank in range(self._ranks)))
+        for found in self._found():
+            home = self._home(*found)
+            if complete >= self._keep:
+                # The seals go first: without them the rest counts for nothing.
+                for seal in home.glob("*.json"):
+                    seal.unlink(missing_ok=True)
+                shutil.rmtree(home, ignore_errors=True)
+            complete += all((home / f"{name}.json").exists() for name in names)
+
+
+def _write_sealed(home: Path, name: str, content: Any) -> None:
+    new = home / f"{name}.pt.new"
+    with open(new, "wb") as file:
+        hashing = _Hashing(file)
+        torch.save(content, cast(BinaryIO, hashing))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, home / f"{name}.pt")
+    fresh = home / f"{name}.json.new"
+    with open(fresh, "w", encoding="utf-8") as text:
+        json.dump({"bytes": hashing.count, "sha256": hashing.digest.hexdigest()}, text)
+        text.flush()
+        os.fsync(text.fileno())
+    os.replace(fresh, home / f"{name}.json")
+    _sync_folder(home)
+
+
+class _Hashing:
+    """A file that knows the checksum of what was written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.digest = hashlib.sha256()
+        self.count = 0
+
+    def write(self, data: Any) -> int:
+        self.digest.update(data)
+        self.count += len(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def _intact(home: Path, name: str) -> bool:
+    data = home / f"{name}.pt"
+    try:
+        seal = json.loads((home / f"{name}.json").read_text(encoding="utf-8"))
+        return bool(data.stat().st_size == seal["bytes"] and _sha256(data) == seal["sha256"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _load(path: Path) -> Any:
+    return torch.load(path, weights_only=True, map_location="cpu")
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

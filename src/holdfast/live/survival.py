@@ -1,0 +1,165 @@
+"""What keeps a run alive beyond the single step: snapshots, rolling back, leaving, resuming.
+
+Everything here happens between two steps, when the loop's body is complete: scheduler, scaler and
+EMA included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from holdfast.live import rng
+from holdfast.live.holdings import Holdings
+from holdfast.live.journey import Journey
+from holdfast.live.keeper import Keeper, read_newest
+from holdfast.live.notices import Notices
+from holdfast.live.preemption import Preemption
+from holdfast.live.snapshots import Snapshot, Snapshots
+from holdfast.live.together import Alone
+from holdfast.policy import Rung, Verdict
+
+if TYPE_CHECKING:
+    from holdfast.live.session import Session
+
+
+class Survival:
+    """The long-term half of a session."""
+
+    def __init__(
+        self,
+        session: Session,
+        holdings: Holdings,
+        settings: Snapshots,
+        *,
+        run_dir: Path | None,
+        notices: Notices,
+        together: Alone,
+    ) -> None:
+        self.journey = Journey()
+        self._session = session
+        self._holdings = holdings
+        self._notices = notices
+        self._together = together
+        self._keeper = Keeper(
+            holdings,
+            settings,
+            run_dir=run_dir,
+            own=self._own,
+            notices=notices,
+            together=together,
+        )
+        listens = settings.on_signal and self._keeper.on_disk
+        self.preemption = Preemption() if listens else None
+        self._going_back: Snapshot | None = None
+        self._gone_back = False
+
+    def rungs(self) -> frozenset[Rung]:
+        """What can be done about a bad step now."""
+        always = {Rung.SKIP, Rung.BACK_OFF, Rung.HALT}
+        return frozenset(always | {Rung.ROLL_BACK} if self._keeper.can_roll_back() else always)
+
+    def before_first_step(self) -> None:
+        """Whatever was loaded is loaded: this is what the run starts from."""
+        self._keeper.first(self._session.steps)
+
+    # Rolling back.
+
+    def roll_back(self, step: int, *, older: bool) -> None:
+        """Return to the last good state at the next opportunity."""
+        snapshot = self._keeper.last_good(older=older)
+        self._going_back = snapshot
+        self._gone_back = False
+        self._session.recorder.event(
+            step, "roll-back", {"to": snapshot.step, "lost": step + 1 - snapshot.step}
+        )
+
+    def after_step(self) -> None:
+        """The optimizer has stepped: before anybody uses bad weights, they are replaced."""
+        if self._going_back is not None and not self._gone_back:
+            self._gone_back = True
+            self._put_back(self._going_back)
+
+    def boundary(self, *, good: bool) -> None:
+        """The loop's body is complete; `good`: its last step was."""
+        if self._going_back is not None:
+            # Again: the rest of the body may have fed bad numbers to an EMA or a scaler.
+            snapshot, self._going_back = self._going_back, None
+            self._put_back(snapshot)
+        elif good and not self._keeper.at_boundary(self._session.steps):
+            self._found_spoiled(self.rungs())
+
+    def _put_back(self, snapshot: Snapshot) -> None:
+        # The schedule goes with the data, and the data go on.
+        self._holdings.restore(snapshot.state, schedule=False)
+        self._session.state_replaced()
+
+    def _found_spoiled(self, rungs: frozenset[Rung]) -> None:
+        """A snapshot was no good: something is non-finite that no loss has shown."""
+        names = self._session.scan_for_poison()
+        if names:
+            self._session.judge(Verdict(self._session.step, poisoned=names), rungs)
+            self.after_step()
+            self._going_back = None
+
+    def check_at_end(self) -> None:
+        """The run is over: what it leaves behind is good, or the last that was."""
+        if self._keeper.can_roll_back():
+            self._found_spoiled(frozenset({Rung.ROLL_BACK}))
+
+    # Leaving and coming back.
+
+    def leave(self, number: int) -> None:
+        """The machine is about to be taken away: everything onto the disk."""
+        saved = self._keeper.save_now(self._session.steps)
+        self._session.recorder.event(
+            self._session.step, "preempted", {"signal": number, "saved": saved}
+        )
+
+    def close(self) -> None:
+        if self.preemption is not None:
+            self.preemption.close()
+        self._keeper.close()
+
+    def resume(self, run_dir: Path) -> int:
+        """Take up the newest whole snapshot of a run directory; the steps made before it."""
+        found = read_newest(run_dir, self._together)
+        if found is None:
+            return 0
+        steps, state, own = found
+        self._holdings.restore(state, schedule=True)
+        missing = sorted(state["others"].keys() - self._holdings.others.keys())
+        if missing:
+            self._notices.once(
+                "resume-missing",
+                f"the snapshot also holds {', '.join(missing)}, which this guard was not given: "
+                "not restored, so the run will not go on exactly as it would have",
+            )
+        if own is None:
+            self._notices.once(
+                "resume-ranks", "there were fewer ranks then: this one starts with fresh randomness"
+            )
+        else:
+            self._session.load_state_dict(own["guard"])
+            rng.restore(own["rng"])
+            self.journey.resume(own["journey"], lambda: self._arrived(state, own))
+        self._session.state_replaced()
+        self._session.recorder.event(steps, "resumed", {"steps": steps})
+        return steps
+
+    @torch.no_grad()
+    def _arrived(self, state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+        """The loop is where it was: what the way here has changed is put right."""
+        self._holdings.restore(state, schedule=True)
+        rng.restore(own["rng"])
+        self._session.state_replaced()
+
+    def _own(self) -> dict[str, Any]:
+        return {
+            "rng": rng.capture(),
+            "journey": self.journey.state_dict(),
+            "guard": self._session.state_dict(),
+        }
