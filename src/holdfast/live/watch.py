@@ -182,7 +182,8 @@ class OptimizerWatch:
         """Give back gradients and whatever was set on the optimizer."""
         self._brake.release()
         self._kernel.release()
-        self.rate.remove(stepped=self.inside)
+        held = self._note is not None and self._note.held
+        self.rate.remove(stepped=self.inside and not held)
         self.inside = False
 
     def state_dict(self) -> dict[str, Any]:
