@@ -134,10 +134,8 @@ def main() -> None:
             per_epoch.step()
     state = {"model": model.state_dict(), "ema": average.state_dict()}
     rest = [optimizer.state_dict(), per_epoch.state_dict()["last_epoch"], torch.randn(4)]
-    torch.save(
-        {**state, "rest": rest, "numpy": np.random.rand(), "python": random.random()},
-        options.result,
-    )
+    dice = [np.random.rand(), random.random()]
+    torch.save({**state, "rest": rest, "dice": dice}, options.result)
 
 
 if __name__ == "__main__":

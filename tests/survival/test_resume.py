@@ -129,9 +129,11 @@ def test_another_model_is_refused_and_nothing_is_changed(tmp_path: Path) -> None
         train(model, optimizer, guard)
     other = torch.nn.Linear(6, 1)
     before = {name: p.clone() for name, p in other.state_dict().items()}
-    with Guard(other, torch.optim.Adam(other.parameters()), run_dir=tmp_path) as guard:
-        with pytest.raises(UsageError, match="the snapshot is of another model: bias"):
-            guard.resume()
+    with (
+        Guard(other, torch.optim.Adam(other.parameters()), run_dir=tmp_path) as guard,
+        pytest.raises(UsageError, match="the snapshot is of another model: bias"),
+    ):
+        guard.resume()
     assert_same(before, dict(other.state_dict()))
 
 
@@ -141,7 +143,7 @@ def test_the_ladder_and_the_history_survive(tmp_path: Path) -> None:
         train(model, optimizer, guard, 40)
         limit = guard._session.watches[id(optimizer)].history.limit()
         guard._session.recorder.ladder().roll_backs.append(3)
-        guard._session.survival._keeper.save_now(guard.step)
+        guard._session.survival.keeper.save_now(guard.step)
     _, optimizer, guard = a_guard(tmp_path, seed=9)
     with guard:
         assert guard.resume() == 40

@@ -196,6 +196,11 @@ class Guard:
         return min(watch.rate.value for watch in self._session.watches.values())
 
     @property
+    def snapshot_bytes(self) -> int:
+        """What one snapshot in memory takes; 0 before the first."""
+        return self._session.survival.keeper.size
+
+    @property
     def findings(self) -> list[Finding]:
         """What was found so far, in order. Waits for steps still on the device."""
         self._bring_home()

@@ -43,6 +43,8 @@ class Keeper:
         self._together = together
         self._ring: deque[Snapshot] = deque()
         self._arriving: Snapshot | None = None
+        self.size = 0
+        """Bytes of one snapshot, once there is one."""
         self._room: int | None = None
         self._meant: set[PathIn] = set()
         self._due = 0
@@ -111,7 +113,8 @@ class Keeper:
     def _take(self, step: int, *, to_disk: bool) -> None:
         state = self._holdings.capture()
         if self._room is None:
-            self._room = self._find_room(size_of(state))
+            self.size = size_of(state)
+            self._room = self._find_room(self.size)
             self._meant = self._holdings.meant_nonfinite(state)
         if self._room == 0:
             return

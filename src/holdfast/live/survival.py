@@ -44,7 +44,7 @@ class Survival:
         self._holdings = holdings
         self._notices = notices
         self._together = together
-        self._keeper = Keeper(
+        self.keeper = Keeper(
             holdings,
             settings,
             run_dir=run_dir,
@@ -52,7 +52,7 @@ class Survival:
             notices=notices,
             together=together,
         )
-        listens = settings.on_signal and self._keeper.on_disk
+        listens = settings.on_signal and self.keeper.on_disk
         self.preemption = Preemption() if listens else None
         self._going_back: Snapshot | None = None
         self._gone_back = False
@@ -60,17 +60,17 @@ class Survival:
     def rungs(self) -> frozenset[Rung]:
         """What can be done about a bad step now."""
         always = {Rung.SKIP, Rung.BACK_OFF, Rung.HALT}
-        return frozenset(always | {Rung.ROLL_BACK} if self._keeper.can_roll_back() else always)
+        return frozenset(always | {Rung.ROLL_BACK} if self.keeper.can_roll_back() else always)
 
     def before_first_step(self) -> None:
         """Whatever was loaded is loaded: this is what the run starts from."""
-        self._keeper.first(self._session.steps)
+        self.keeper.first(self._session.steps)
 
     # Rolling back.
 
     def roll_back(self, step: int, *, older: bool) -> None:
         """Return to the last good state at the next opportunity."""
-        snapshot = self._keeper.last_good(older=older)
+        snapshot = self.keeper.last_good(older=older)
         self._going_back = snapshot
         self._gone_back = False
         self._session.recorder.event(
@@ -89,7 +89,7 @@ class Survival:
             # Again: the rest of the body may have fed bad numbers to an EMA or a scaler.
             snapshot, self._going_back = self._going_back, None
             self._put_back(snapshot)
-        elif good and not self._keeper.at_boundary(self._session.steps):
+        elif good and not self.keeper.at_boundary(self._session.steps):
             self._found_spoiled(self.rungs())
 
     def _put_back(self, snapshot: Snapshot) -> None:
@@ -107,14 +107,14 @@ class Survival:
 
     def check_at_end(self) -> None:
         """The run is over: what it leaves behind is good, or the last that was."""
-        if self._keeper.can_roll_back():
+        if self.keeper.can_roll_back():
             self._found_spoiled(frozenset({Rung.ROLL_BACK}))
 
     # Leaving and coming back.
 
     def leave(self, number: int) -> None:
         """The machine is about to be taken away: everything onto the disk."""
-        saved = self._keeper.save_now(self._session.steps)
+        saved = self.keeper.save_now(self._session.steps)
         self._session.recorder.event(
             self._session.step, "preempted", {"signal": number, "saved": saved}
         )
@@ -122,7 +122,7 @@ class Survival:
     def close(self) -> None:
         if self.preemption is not None:
             self.preemption.close()
-        self._keeper.close()
+        self.keeper.close()
 
     def resume(self, run_dir: Path) -> int:
         """Take up the newest whole snapshot of a run directory; the steps made before it."""
