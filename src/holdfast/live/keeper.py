@@ -11,7 +11,6 @@ from typing import Any
 
 from holdfast.live import host_memory
 from holdfast.live.holdings import Holdings
-from holdfast.live.nested import Path as PathIn
 from holdfast.live.notices import Notices
 from holdfast.live.snapshots import Snapshot, Snapshots, size_of, take
 from holdfast.live.store import Store
@@ -46,7 +45,8 @@ class Keeper:
         self.size = 0
         """Bytes of one snapshot, once there is one."""
         self._room: int | None = None
-        self._meant: set[PathIn] = set()
+        # Now, while nobody minds a wait for the device.
+        self._meant = holdings.meant_nonfinite(holdings.capture())
         self._due = 0
         self._store = self._open(run_dir) if run_dir is not None and settings.on_disk else None
         self._number: int | None = None
@@ -112,10 +112,10 @@ class Keeper:
 
     def _take(self, step: int, *, to_disk: bool) -> None:
         state = self._holdings.capture()
-        if self._room is None:
-            self.size = size_of(state)
-            self._room = self._find_room(self.size)
-            self._meant = self._holdings.meant_nonfinite(state)
+        size = size_of(state)
+        if self._room is None or size > 1.1 * self.size:  # the first has no moments in it yet
+            self._room = self._find_room(size)
+        self.size = size
         if self._room == 0:
             return
         reuse = self._ring.popleft() if self._may_overwrite() else None
