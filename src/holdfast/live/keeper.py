@@ -198,12 +198,13 @@ class Keeper:
             if snapshot.good:
                 state = snapshot.state if self._together.rank == 0 else None
                 store.write(number, snapshot.step, state, snapshot.rank)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # torch wraps a full disk in the latter
             self._store = None
+            said = getattr(error, "strerror", None) or str(error).splitlines()[0]
             self._notices.once(
                 "snapshot-disk",
-                f"cannot write snapshots to {store.folder}: {error.strerror or error}; training "
-                "goes on, those already there stay valid, none are added",
+                f"cannot write snapshots to {store.folder}: {said}; training goes on, "
+                "those already there stay valid, none are added",
             )
         finally:
             snapshot.busy = False
