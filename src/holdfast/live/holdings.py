@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from holdfast.errors import UsageError
-from holdfast.live import shards
+from holdfast.live import pieces
 from holdfast.live.buffers import LARGEST_BYTES
 from holdfast.live.nested import Path, map_tensors, plain, tensors_in
 
@@ -51,7 +51,7 @@ class Holdings:
     @property
     def sharded(self) -> bool:
         """Whether any part of it lies on other ranks only."""
-        return any(shards.is_sharded(p) for model in self._models for p in model.parameters())
+        return any(pieces.is_sharded(p) for model in self._models for p in model.parameters())
 
     def capture(self) -> dict[str, Any]:
         """The present state by reference; copy the tensors before anything moves on."""
@@ -71,7 +71,7 @@ class Holdings:
             is_weight = path[0] == "models" and path[-1] in self._weights[path[1]]
             if is_weight or not tensor.is_floating_point():
                 continue
-            if not bool(torch.isfinite(shards.local(tensor)).all()):
+            if not bool(torch.isfinite(pieces.local(tensor)).all()):
                 found.add(path)
         return found
 
@@ -134,8 +134,8 @@ def _unlisted(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 def _restore_model(model: nn.Module, saved: Mapping[str, Any]) -> None:
     present = model.state_dict()
     for name, value in saved["state"].items():
-        if isinstance(value, Tensor) or shards.is_shard(value):
-            shards.fill(present[name], value)
+        if isinstance(value, Tensor) or pieces.is_piece(value):
+            pieces.fill(present[name], value)
     if not all(isinstance(value, Tensor) for value in present.values()):
         # Extra state that modules keep: only they know how to take it back.
         odd = {name: v for name, v in saved["state"].items() if name.endswith("_extra_state")}
@@ -148,7 +148,7 @@ def _restore_model(model: nn.Module, saved: Mapping[str, Any]) -> None:
 
 def _restore_optimizer(optimizer: Optimizer, saved: Mapping[str, Any], *, schedule: bool) -> None:
     # Copies: an optimizer takes the tensors it is given for its own.
-    moments = shards.revive(saved["state"], optimizer)
+    moments = pieces.revive(saved["state"], optimizer)
     groups = saved if schedule else optimizer.state_dict()
     rates = map_tensors(groups["param_groups"], Tensor.clone)
     optimizer.load_state_dict({"state": moments, "param_groups": rates})
@@ -174,7 +174,7 @@ def _demand_same_model(present: Mapping[str, Any], saved: Mapping[str, Any]) -> 
             + " is only in one of the two"
         )
     for name, value in mine.items():
-        shape = shards.shape_of(theirs[name])
+        shape = pieces.shape_of(theirs[name])
         if isinstance(value, Tensor) and tuple(value.shape) != shape:
             raise UsageError(
                 f"the snapshot is of another model: {name} is {shape} there "

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import SettingsError
-from holdfast.live import shards
+from holdfast.live import pieces
 from holdfast.live.nested import Path, map_with_paths, tensors_in
 
 
@@ -91,7 +91,7 @@ def take(
 
 def size_of(state: Mapping[str, Any]) -> int:
     """Bytes of a state."""
-    return sum(shards.local(tensor).nbytes for _, tensor in tensors_in(state))
+    return sum(pieces.local(tensor).nbytes for _, tensor in tensors_in(state))
 
 
 class _Copier:
@@ -106,7 +106,7 @@ class _Copier:
 
     def note(self, tensor: Tensor, path: Path) -> Any:
         """Its place in the copy: two names of one tensor share it."""
-        return shards.copied(tensor, lambda part: self._place(part, path in self._tolerated))
+        return pieces.copied(tensor, lambda part: self._place(part, path in self._tolerated))
 
     def copy(self, memory: list[Tensor]) -> None:
         """Copy everything noted."""
@@ -200,8 +200,8 @@ def _settle(value: Any) -> Any:
     """The nested state with every place replaced by what was copied there."""
     if isinstance(value, _Place):
         return value.tensor
-    if isinstance(value, shards.Shard):
-        return shards.Shard(_settle(value.local), value.like)
+    if isinstance(value, pieces.Piece):
+        return pieces.Piece(_settle(value.local), value.like)
     if isinstance(value, dict):
         return type(value)({key: _settle(item) for key, item in value.items()})
     if isinstance(value, (list, tuple)):

@@ -18,7 +18,7 @@ from holdfast.live.nested import map_tensors
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class Piece:
     """One rank's part of a tensor."""
 
     local: Tensor
@@ -32,13 +32,13 @@ def is_sharded(tensor: Any) -> bool:
     return module is not None and isinstance(tensor, module.DTensor)
 
 
-def is_shard(value: Any) -> bool:
-    return isinstance(value, Shard)
+def is_piece(value: Any) -> bool:
+    return isinstance(value, Piece)
 
 
 def shape_of(value: Any) -> tuple[int, ...]:
     """The shape of the whole."""
-    if isinstance(value, Shard):
+    if isinstance(value, Piece):
         return tuple(value.like[2])
     return tuple(value.shape) if isinstance(value, Tensor) else ()
 
@@ -54,12 +54,12 @@ def copied(tensor: Tensor, copy: Callable[[Tensor], Tensor]) -> Any:
         return copy(tensor.detach())
     whole: Any = tensor
     like = (whole.device_mesh, whole.placements, tuple(whole.shape), tuple(whole.stride()))
-    return Shard(copy(whole.to_local().detach()), like)
+    return Piece(copy(whole.to_local().detach()), like)
 
 
 def fill(target: Tensor, saved: Any) -> None:
     """Copy a saved tensor, or this rank's part of it, into one in use."""
-    local(target).copy_(saved.local if isinstance(saved, Shard) else local(saved))
+    local(target).copy_(saved.local if isinstance(saved, Piece) else local(saved))
 
 
 def revive(state: Any, optimizer: Optimizer) -> Any:
@@ -67,7 +67,7 @@ def revive(state: Any, optimizer: Optimizer) -> Any:
     device = next((p.device for group in optimizer.param_groups for p in group["params"]), None)
 
     def alive(value: Any) -> Any:
-        if isinstance(value, Shard):
+        if isinstance(value, Piece):
             from torch.distributed.tensor import DTensor
 
             mesh, placements, shape, stride = value.like
