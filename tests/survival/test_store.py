@@ -54,7 +54,7 @@ def test_one_that_is_not_complete_retires_nobody(tmp_path: Path) -> None:
     """Rank 1 has not written its part of the newest: the two before it are still needed."""
     store = Store(tmp_path, keep=1, ranks=2)
     for number in (1, 2):
-        Store(tmp_path, keep=1, rank=1, ranks=2).write(number, number, None, {})
+        Store(tmp_path, keep=1, rank=1, ranks=2).write(number, number, state(number), {})
         store.write(number, number, state(number), {})
     store.write(3, 3, state(3), {})
     assert sorted(os.listdir(tmp_path)) == ["2-step2", "3-step3"]
@@ -115,10 +115,11 @@ def test_no_snapshot_of_a_stranger_runs_code(tmp_path: Path) -> None:
             return os.mkdir, (str(tmp_path / "owned"),)
 
     store = Store(tmp_path, keep=3)
-    home = store.write(1, 10, {"x": 1}, {})
+    store.write(1, 10, {"x": 1}, {})
+    home = tmp_path / "1-step10"
     from holdfast.live import store as module
 
-    module._write_sealed(home, "state", {"x": Evil()})
+    module.write_sealed(home, "state", {"x": Evil()})
     with pytest.raises(Exception, match=r"weights_only|Weights only"):
         store.read(1, 10)
     assert not (tmp_path / "owned").exists()

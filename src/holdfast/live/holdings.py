@@ -53,6 +53,13 @@ class Holdings:
         """Whether any part of it lies on other ranks only."""
         return any(pieces.is_sharded(p) for model in self._models for p in model.parameters())
 
+    def parameters(self) -> list[list[Tensor]]:
+        """The parameters of each optimizer, in the order of its state dict."""
+        return [
+            [p for group in optimizer.param_groups for p in group["params"]]
+            for optimizer in self._optimizers
+        ]
+
     def capture(self) -> dict[str, Any]:
         """The present state by reference; copy the tensors before anything moves on."""
         return {

@@ -190,14 +190,14 @@ class Keeper:
             self._writer = ThreadPoolExecutor(1, thread_name_prefix="holdfast-snapshots")
         snapshot.busy = True
         number, self._number = self._number, self._number + 1
-        self._writing = self._writer.submit(self._write_down, self._store, number, snapshot)
+        job = self._store.prepare(number, snapshot.step, snapshot.state, snapshot.rank)
+        self._writing = self._writer.submit(self._write_down, self._store, snapshot, job)
 
-    def _write_down(self, store: Store, number: int, snapshot: Snapshot) -> None:
+    def _write_down(self, store: Store, snapshot: Snapshot, job: Callable[[], None]) -> None:
         began = time.monotonic()
         try:
             if snapshot.good:
-                state = snapshot.state if self._together.rank == 0 else None
-                store.write(number, snapshot.step, state, snapshot.rank)
+                job()
         except (OSError, RuntimeError) as error:  # torch wraps a full disk in the latter
             self._store = None
             said = getattr(error, "strerror", None) or str(error).splitlines()[0]

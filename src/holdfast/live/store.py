@@ -20,7 +20,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -43,20 +43,23 @@ class Store:
         """The number of the next snapshot; ranks agree on it before they write."""
         return max((number for number, _ in self._found()), default=0) + 1
 
-    def write(self, number: int, step: int, state: Any, own: Any) -> Path:
-        """Put a snapshot on disk; `state` None: another rank writes it. Raises OSError.
+    def prepare(self, number: int, step: int, state: Any, own: Any) -> Callable[[], None]:
+        """The work of writing a snapshot, for another thread; `state` may not change meanwhile."""
+        return lambda: self.write(number, step, state, own)
+
+    def write(self, number: int, step: int, state: Any, own: Any) -> None:
+        """Put a snapshot on disk. Raises OSError, or torch's RuntimeError where the disk is full.
 
         Whatever was there before stays valid until the new one is complete.
         """
-        home = self.folder / f"{number}-step{step}"
+        home = self._home(number, step)
         home.mkdir(parents=True, exist_ok=True)
-        _write_sealed(home, f"rank{self._rank}", own)
-        if state is not None:
-            _write_sealed(home, STATE, state)
-        _sync_folder(self.folder)
+        write_sealed(home, self._own_name, own)
+        if self._rank == 0:  # all ranks hold the same
+            write_sealed(home, STATE, state)
+        sync_folder(self.folder)
         if self._rank == 0:
             self._retire()
-        return home
 
     def newest_first(self) -> Iterator[tuple[int, int]]:
         """(number, step) of the snapshots that are whole for this rank. Reads every byte."""
@@ -65,8 +68,16 @@ class Store:
     def read(self, number: int, step: int) -> tuple[Any, Any]:
         """(state, what is this rank's own; None where this rank did not exist then)."""
         home = self._home(number, step)
-        own = home / f"rank{self._rank}.pt"
-        return _load(home / f"{STATE}.pt"), _load(own) if own.exists() else None
+        own = home / f"{self._own_name}.pt"
+        return load(home / f"{STATE}.pt"), load(own) if own.exists() else None
+
+    @property
+    def _own_name(self) -> str:
+        return f"rank{self._rank}"
+
+    def _names(self) -> tuple[str, ...]:
+        """The parts that make a snapshot complete."""
+        return (STATE, *(f"rank{rank}" for rank in range(self._ranks)))
 
     def _home(self, number: int, step: int) -> Path:
         return self.folder / f"{number}-step{step}"
@@ -81,12 +92,11 @@ class Store:
 
     def _whole(self, home: Path) -> bool:
         # A rank that was not there then has nothing of its own; one that was must have all of it.
-        own = not (home / f"rank{self._rank}.json").exists() or _intact(home, f"rank{self._rank}")
-        return own and _intact(home, STATE)
+        own = not (home / f"{self._own_name}.json").exists() or intact(home, self._own_name)
+        return own and intact(home, STATE)
 
     def _retire(self) -> None:
         complete = 0
-        names = (STATE, *(f"rank{rank}" for rank in range(self._ranks)))
         for found in self._found():
             home = self._home(*found)
             if complete >= self._keep:
@@ -94,10 +104,11 @@ class Store:
                 for seal in home.glob("*.json"):
                     seal.unlink(missing_ok=True)
                 shutil.rmtree(home, ignore_errors=True)
-            complete += all((home / f"{name}.json").exists() for name in names)
+            complete += all((home / f"{name}.json").exists() for name in self._names())
 
 
-def _write_sealed(home: Path, name: str, content: Any) -> None:
+def write_sealed(home: Path, name: str, content: Any, **more: Any) -> None:
+    """Write `<name>.pt`, then its seal; `more` goes into the seal."""
     new = home / f"{name}.pt.new"
     with open(new, "wb") as file:
         hashing = _Hashing(file)
@@ -107,11 +118,12 @@ def _write_sealed(home: Path, name: str, content: Any) -> None:
     os.replace(new, home / f"{name}.pt")
     fresh = home / f"{name}.json.new"
     with open(fresh, "w", encoding="utf-8") as text:
-        json.dump({"bytes": hashing.count, "sha256": hashing.digest.hexdigest()}, text)
+        seal = {"bytes": hashing.count, "sha256": hashing.digest.hexdigest()}
+        json.dump({**seal, **more}, text)
         text.flush()
         os.fsync(text.fileno())
     os.replace(fresh, home / f"{name}.json")
-    _sync_folder(home)
+    sync_folder(home)
 
 
 class _Hashing:
@@ -131,28 +143,37 @@ class _Hashing:
         self._file.flush()
 
 
-def _intact(home: Path, name: str) -> bool:
-    data = home / f"{name}.pt"
+def intact(home: Path, name: str) -> bool:
+    """Whether a file holds the bytes that were sealed."""
     try:
         seal = json.loads((home / f"{name}.json").read_text(encoding="utf-8"))
-        return bool(data.stat().st_size == seal["bytes"] and _sha256(data) == seal["sha256"])
+        return seal_of(home / f"{name}.pt", seal["bytes"]) == {
+            "bytes": seal["bytes"],
+            "sha256": seal["sha256"],
+        }
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
-def _load(path: Path) -> Any:
-    return torch.load(path, weights_only=True, map_location="cpu")
-
-
-def _sha256(path: Path) -> str:
+def seal_of(path: Path, expected: int | None = None) -> dict[str, Any]:
+    """Length and checksum of a file; only the length where it is not the expected one."""
+    length = path.stat().st_size
+    if expected is not None and length != expected:
+        return {"bytes": length}
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(1 << 20):
             digest.update(block)
-    return digest.hexdigest()
+    return {"bytes": length, "sha256": digest.hexdigest()}
 
 
-def _sync_folder(folder: Path) -> None:
+def load(path: Path) -> Any:
+    """Tensors and plain data, and nothing that could run."""
+    return torch.load(path, weights_only=True, map_location="cpu")
+
+
+def sync_folder(folder: Path) -> None:
+    """Names, too, are only on disk after this."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
