@@ -56,6 +56,7 @@ class Recorder:
         facts: Mapping[str, Any],
         notices: Notices,
         rungs: frozenset[Rung],
+        always: Sequence[str] = ALWAYS,
     ) -> None:
         self.engine = Engine(settings)
         self._ladders: defaultdict[str, Ladder] = defaultdict(Ladder)
@@ -64,7 +65,7 @@ class Recorder:
         self._policy = policy
         self._rungs = rungs
         self._facts = facts
-        self._signals = {name: Signal() for name in ALWAYS}
+        self._signals = {name: Signal() for name in always}
         self._header_due = True
         self._seq = 0
         self.writer = (

@@ -77,7 +77,7 @@ class Session:
         self._batch_turned = True
         self._step_made = False
         self._began = 0.0
-        self._waited = 0.0
+        self._waited: float | None = None
         self._samples = 0
         self._batches: deque[Any] = deque(maxlen=BATCHES_KEPT)
         self._assembly: Assembly | None = None
@@ -98,6 +98,10 @@ class Session:
         """How many steps were made so far."""
         return self._step + 1
 
+    def count_from(self, step: int) -> None:
+        """The next step is called this."""
+        self._step = step - 1
+
     # What the loader tells.
 
     def batch_wanted(self) -> None:
@@ -105,7 +109,7 @@ class Session:
         if self._stepped:
             self._batch_turned = True
 
-    def batch_came(self, batch: Any, waited: float) -> None:
+    def batch_came(self, batch: Any, waited: float | None) -> None:
         """A batch is handed to the loop."""
         made, self._step_made = self._step_made, False
         if made or not any(watch.tokens.filled for watch in self.watches.values()):
@@ -117,7 +121,8 @@ class Session:
             # Looked at whenever a step goes bad: what does no harm (NaN for "unknown") is meant.
             self.recorder.event(0, "scan", {"roles": ["input"]})
         self._batches.append(batch)
-        self._waited += waited
+        if waited is not None:
+            self._waited = (self._waited or 0.0) + waited
         self._samples += scan.batch_size(batch) or 0
 
     # What the seams tell.
@@ -195,9 +200,9 @@ class Session:
             values["step_time_s"] = round_digits(elapsed)
             if self._samples:
                 values["samples_per_s"] = round_digits(self._samples / max(elapsed, 1e-9))
-        if self._waited or self._samples:
+        if self._waited is not None:
             values["loader_wait_s"] = round_digits(self._waited)
-        self._began, self._waited, self._samples = note.started, 0.0, 0
+        self._began, self._waited, self._samples = note.started, None, 0
         if note.sampled:
             resident = samples.host_rss_bytes()
             if resident is not None:
