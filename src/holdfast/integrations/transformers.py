@@ -88,9 +88,7 @@ class HoldfastCallback(TrainerCallback):
         if self.guard is not None:
             self.guard.step_done()
 
-    def on_log(
-        self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any
-    ) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if self.guard is None or not logs or "loss" not in logs:
             return
         true: dict[str, float] = {
