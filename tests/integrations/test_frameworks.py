@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+import holdfast
+
 WITHOUT = """
 import sys
 
@@ -76,3 +78,11 @@ def test_the_package_itself_imports_no_framework() -> None:
         " if name in sys.modules])"
     )
     assert loaded == "[]"
+
+
+def test_an_adapter_is_there_after_a_plain_import() -> None:
+    assert python("import holdfast; print(holdfast.integrations.deepspeed.watch.__name__)") == (
+        "watch"
+    )
+    with pytest.raises(AttributeError, match="has no attribute 'jax'"):
+        _ = holdfast.integrations.jax
