@@ -196,6 +196,15 @@ def test_held_updates_reach_the_loggers(tmp_path: Path) -> None:
     ]
 
 
+def test_the_end_of_every_step_is_told_once_its_schedule_has_moved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moved = []
+    monkeypatch.setattr(Guard, "step_done", lambda self: moved.append(self.scheduler.last_epoch))
+    fit(HoldfastCallback(), max_steps=4)
+    assert moved == [1, 2, 3, 4]
+
+
 def test_a_halted_run_stops_the_trainer_with_its_message(tmp_path: Path) -> None:
     callback = HoldfastCallback(run_dir=tmp_path, policy=Policy(skips_in_a_row=2))
     module = Regression()

@@ -18,7 +18,8 @@ from hf_runs import (
     make_trainer,
 )
 from trainings import assert_same, state_of
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerControl, TrainerState
+from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback
 from twins import all_finite, events_of, steps_of
 from watched import loud
 
@@ -226,3 +227,35 @@ def test_a_callback_added_later_guards_as_well(tmp_path: Path) -> None:
     assert all_finite(trainer.model.state_dict())
     assert callback.guard is not None
     assert "HD501" in {finding.code for finding in callback.guard.findings}
+
+
+def test_the_end_of_every_step_is_told_once_its_schedule_has_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates = []
+    monkeypatch.setattr(
+        Guard, "step_done", lambda self: rates.append(self.scheduler.get_last_lr()[0])
+    )
+    make_trainer(tmp_path, HoldfastCallback(), max_steps=4, gradient_accumulation_steps=2).train()
+    assert rates == pytest.approx([1e-2 * (1 - step / 4) for step in (1, 2, 3, 4)])
+
+
+def test_outside_a_trainer_steps_are_held_all_the_same(tmp_path: Path) -> None:
+    """Loops of other libraries that only borrow the callbacks: no batches, but the brake."""
+    made = make_trainer(tmp_path)
+    optimizer = torch.optim.AdamW(made.model.parameters(), lr=1e-2)
+    callback = HoldfastCallback()
+    handler = CallbackHandler([callback, DefaultFlowCallback()], made.model, None, optimizer, None)
+    state, control, data = TrainerState(), TrainerControl(), Counting(20, bad=[9])
+    handler.on_train_begin(made.args, state, control)
+    for at in range(0, 20, BATCH):
+        batch = torch.utils.data.default_collate([data[at + more] for more in range(BATCH)])
+        handler.on_step_begin(made.args, state, control)
+        made.model(**batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        handler.on_step_end(made.args, state, control)
+    handler.on_train_end(made.args, state, control)
+    assert all_finite(made.model.state_dict())
+    assert callback.guard is not None
+    assert [action.step for action in callback.guard.actions] == [2]
