@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
 from planted import BATCH, loader
 from torch import Tensor
 from trainings import Net, squared_error, state_of
+
+try:
+    import lightning.pytorch as pl
+except ModuleNotFoundError:  # the older name may be there alone
+    import pytorch_lightning as pl
 
 STEPS = 40
 
