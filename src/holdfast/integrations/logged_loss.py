@@ -36,12 +36,11 @@ class LoggedLoss:
         self._steps += 1
 
     def correct(self, logged: float, *, filtered: bool) -> float:
-        """What a log of these losses must say, and begin anew. `logged` itself where it is right.
+        """What a log of these losses must say: `logged` itself where it is right.
 
         `filtered`: the Trainer leaves non-finite losses out, as it was asked to.
         """
         total, good, seen, steps = self._total, self._good, self._seen, self._steps
-        self.__init__()  # type: ignore[misc]
         if total is None or good is None or not steps:
             return logged
         left = int(good)

@@ -91,8 +91,9 @@ class HoldfastCallback(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if self.guard is None or not logs or "loss" not in logs:
             return
+        losses, self._losses = self._losses, LoggedLoss()
         true: dict[str, float] = {
-            "loss": self._losses.correct(logs["loss"], filtered=args.logging_nan_inf_filter)
+            "loss": losses.correct(logs["loss"], filtered=args.logging_nan_inf_filter)
         }
         if "learning_rate" in logs:
             true["learning_rate"] = logs["learning_rate"] * self._factor
