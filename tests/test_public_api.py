@@ -94,6 +94,7 @@ def test_the_errors_form_the_tree_their_docstring_draws() -> None:
         ("UnreadableInput", 2),
         ("SettingsError", 2),
         ("LossNotScalar", 2),
+        ("FrameworkMissing", 2),
         ("TrainingHalted", 1),
         ("InternalError", 4),
     ],

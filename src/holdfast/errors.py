@@ -4,7 +4,8 @@
     ├── UsageError            the call or the command line is wrong            (exit code 2)
     │   ├── UnreadableInput   the path cannot be read or is not recognised
     │   ├── SettingsError     a settings file or option holds something unknown
-    │   └── LossNotScalar     guard.backward() was given more than one number
+    │   ├── LossNotScalar     guard.backward() was given more than one number
+    │   └── FrameworkMissing  an adapter was imported, its framework is not installed
     ├── TrainingHalted        the policy's last rung: the run cannot be saved
     └── InternalError         a defect of holdfast itself                      (exit code 4)
 
@@ -38,6 +39,10 @@ class SettingsError(UsageError):
 
 class LossNotScalar(UsageError):
     """`guard.backward()` was given more than one number."""
+
+
+class FrameworkMissing(UsageError, ImportError):
+    """An adapter was imported whose framework is not installed; an ImportError, too."""
 
 
 class TrainingHalted(HoldfastError):

@@ -149,10 +149,17 @@ class Guard:
         target = loss if scaler is None else scaler.scale(loss)
         target.backward(retain_graph=retain_graph)
 
-    def saw_batch(self, batch: Any, waited: float = 0.0) -> None:
-        """A batch is about to be trained on; for loops that do not go through `guard(loader)`."""
+    def saw_batch(self, batch: Any, waited: float | None = None) -> None:
+        """A batch is about to be trained on; for loops that do not go through `guard(loader)`.
+
+        `waited`: seconds until the loader had it, where somebody knows.
+        """
         if not self._closed:
             self._shield(self._session.batch_came, batch, waited)
+
+    def count_from(self, step: int) -> None:
+        """The next step is called this: for a run that another tool has resumed."""
+        self._session.count_from(step)
 
     def step_done(self) -> None:
         """The loop's body is complete; `guard(loader)` says so by itself, adapters call it.

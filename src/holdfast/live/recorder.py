@@ -55,6 +55,7 @@ class Recorder:
         run_dir: str | Path | None,
         facts: Mapping[str, Any],
         notices: Notices,
+        always: Sequence[str] = ALWAYS,
     ) -> None:
         self.engine = Engine(settings)
         self._ladders: defaultdict[str, Ladder] = defaultdict(Ladder)
@@ -62,7 +63,7 @@ class Recorder:
         self.axes: dict[str, Sequence[str]] = {}
         self._policy = policy
         self._facts = facts
-        self._signals = {name: Signal() for name in ALWAYS}
+        self._signals = {name: Signal() for name in always}
         self._header_due = True
         self._seq = 0
         self.writer = (

@@ -97,7 +97,7 @@ class Session:
         self._boundaries = False
         self._last_good = True
         self._began = 0.0
-        self._waited = 0.0
+        self._waited: float | None = None
         self._samples = 0
         self._batches: deque[Any] = deque(maxlen=BATCHES_KEPT)
         self._assembly: Assembly | None = None
@@ -123,6 +123,10 @@ class Session:
         """How many steps were made so far."""
         return self._step + 1
 
+    def count_from(self, step: int) -> None:
+        """The next step is called this."""
+        self._step = step - 1
+
     # What the loader tells.
 
     def batch_wanted(self) -> None:
@@ -132,7 +136,7 @@ class Session:
             self._batch_turned = True
         self._boundary()
 
-    def batch_came(self, batch: Any, waited: float) -> None:
+    def batch_came(self, batch: Any, waited: float | None) -> None:
         """A batch is handed to the loop."""
         made, self._step_made = self._step_made, False
         if made or not any(watch.tokens.filled for watch in self.watches.values()):
@@ -146,7 +150,8 @@ class Session:
             # Looked at whenever a step goes bad: what does no harm (NaN for "unknown") is meant.
             self.recorder.event(0, "scan", {"roles": ["input"]})
         self._batches.append(batch)
-        self._waited += waited
+        if waited is not None:
+            self._waited = (self._waited or 0.0) + waited
         self._samples += scan.batch_size(batch) or 0
 
     # What the seams tell.
@@ -227,9 +232,9 @@ class Session:
             values["step_time_s"] = round_digits(elapsed)
             if self._samples:
                 values["samples_per_s"] = round_digits(self._samples / max(elapsed, 1e-9))
-        if self._waited or self._samples:
+        if self._waited is not None:
             values["loader_wait_s"] = round_digits(self._waited)
-        self._began, self._waited, self._samples = note.started, 0.0, 0
+        self._began, self._waited, self._samples = note.started, None, 0
         if note.sampled:
             resident = samples.host_rss_bytes()
             if resident is not None:

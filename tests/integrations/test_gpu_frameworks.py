@@ -1,0 +1,76 @@
+"""The frameworks on a GPU: fused optimizers that skip inside the kernel, and GradScaler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hf_runs import BATCH, Witness, make_trainer
+from planted import BATCH as ROWS
+from trainings import assert_same, state_of
+from twins import all_finite, steps_of
+
+from holdfast.integrations.transformers import HoldfastCallback
+
+pytestmark = pytest.mark.gpu
+
+BAD_STEP = 12
+HUGGING_FACE: dict[str, dict[str, Any]] = {
+    "fused": {},
+    "fused, bf16, accumulation": {"bf16": True, "gradient_accumulation_steps": 2},
+    "fused, fp16": {"fp16": True},
+    "not fused": {"optim": "adamw_torch"},
+}
+
+
+@pytest.mark.parametrize("name", HUGGING_FACE)
+def test_hugging_face_holds_a_poisoned_batch(name: str, tmp_path: Path) -> None:
+    recipe = {"use_cpu": False, **HUGGING_FACE[name]}
+    per_step = BATCH * recipe.get("gradient_accumulation_steps", 1)
+    callback, witness = HoldfastCallback(run_dir=tmp_path / "run"), Witness()
+    trainer = make_trainer(
+        tmp_path, callback, witness, bad=[per_step * (BAD_STEP + 1) - 2], **recipe
+    )
+    trainer.train()
+    assert_same(witness.before[BAD_STEP], witness.after[BAD_STEP])
+    assert all_finite(witness.after[-1])
+    assert BAD_STEP in [step.step for step in steps_of(tmp_path / "run") if step.held]
+    assert callback.guard is not None
+    assert "HD101" in {finding.code for finding in callback.guard.findings}
+
+
+@pytest.mark.parametrize("name", HUGGING_FACE)
+def test_hugging_face_is_the_same_bit_for_bit_when_healthy(name: str, tmp_path: Path) -> None:
+    recipe = {"use_cpu": False, **HUGGING_FACE[name]}
+    plain = make_trainer(tmp_path, **recipe)
+    plain.train()
+    guarded = make_trainer(tmp_path, HoldfastCallback(), **recipe)
+    guarded.train()
+    assert_same(
+        state_of(plain.model, plain.optimizer.optimizer),
+        state_of(guarded.model, guarded.optimizer.optimizer),
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning")
+@pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is dep:FutureWarning")
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
+def test_lightning_holds_a_poisoned_batch(precision: str, tmp_path: Path) -> None:
+    from pl_runs import Witness as Watcher
+    from pl_runs import everything, fit
+
+    from holdfast.integrations.lightning import HoldfastCallback as Callback
+
+    callback, witness = Callback(run_dir=tmp_path), Watcher()
+    trainer = fit(
+        callback,
+        witness,
+        bad=[ROWS * (BAD_STEP + 1) - 3],
+        accelerator="gpu",
+        devices=1,
+        precision=precision,
+    )
+    assert_same(witness.before[BAD_STEP], witness.after[BAD_STEP])
+    assert all_finite(everything(trainer))
+    assert BAD_STEP in [step.step for step in steps_of(tmp_path) if step.held]

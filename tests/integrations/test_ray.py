@@ -1,0 +1,66 @@
+"""A real Ray Train worker under the guard. Needs `pip install 'holdfast[ray]'`: half a gigabyte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray.train")
+
+import ray
+from ray.train import RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+
+import holdfast
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+
+@pytest.fixture
+def cluster() -> Iterator[None]:
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def test_a_worker_is_guarded_and_its_findings_are_reported(tmp_path: Path, cluster: None) -> None:
+    def train_loop_per_worker(config: dict[str, Any]) -> None:
+        import torch
+
+        import holdfast.integrations.ray as adapter
+
+        torch.manual_seed(0)
+        model = torch.nn.Linear(6, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        data = [torch.randn(8, 6) for _ in range(20)]
+        data[12][3, 5] = float("nan")
+        with adapter.guard(model, optimizer) as guard:
+            for number, x in enumerate(guard(data)):
+                loss = (model(x) - x.sum(dim=1, keepdim=True)).square().mean()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                if number == 19:
+                    torch.save(model.state_dict(), f"{config['folder']}/model.pt")
+                    adapter.report(
+                        guard,
+                        {"loss": float(loss.detach())},
+                        checkpoint=ray.train.Checkpoint.from_directory(config["folder"]),
+                    )
+
+    (tmp_path / "saved").mkdir()
+    trainer = TorchTrainer(
+        train_loop_per_worker,
+        train_loop_config={"folder": str(tmp_path / "saved")},
+        scaling_config=ScalingConfig(num_workers=1),
+        run_config=RunConfig(name="guarded", storage_path=str(tmp_path)),
+    )
+    result = trainer.fit()
+    assert result.metrics["loss"] < 5.0
+    assert result.metrics["holdfast_findings"] == ["HD101", "HD201", "HD501"]
+    assert result.metrics["holdfast_held"] == 1
+    report = holdfast.diagnose(tmp_path / "guarded" / "holdfast")
+    assert report.causes[0].code == "HD501"
