@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -21,13 +22,14 @@ from pl_runs import (
     loss_on_clean_data,
 )
 from planted import BATCH
-from trainings import assert_same
+from trainings import assert_same, skip_or_halt
 from twins import all_finite, events_of, steps_of
 from watched import loud
 
 import holdfast
-from holdfast import Guard, Policy, TrainingHalted
+from holdfast import Guard, Snapshots, TrainingHalted
 from holdfast.integrations.lightning import HoldfastCallback
+from holdfast.policy import Rung
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
@@ -205,8 +207,26 @@ def test_the_end_of_every_step_is_told_once_its_schedule_has_moved(
     assert moved == [1, 2, 3, 4]
 
 
+class Poison(pl.Callback):
+    """Corrupts a weight after a step, as a bad memory cell would."""
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any) -> None:
+        if trainer.global_step == 12:
+            next(pl_module.parameters()).data.view(-1)[0] = math.nan
+
+
+def test_poisoned_weights_are_rolled_back_and_the_run_comes_home(tmp_path: Path) -> None:
+    callback = HoldfastCallback(run_dir=tmp_path, snapshots=Snapshots(every=5))
+    module = Regression()
+    fit(callback, Poison(), module=module)
+    assert [action.rung for action in callback.guard.actions] == [Rung.ROLL_BACK]
+    (event,) = events_of(tmp_path, "roll-back")
+    assert event.data["to"] == 10
+    assert all_finite(module.state_dict())
+
+
 def test_a_halted_run_stops_the_trainer_with_its_message(tmp_path: Path) -> None:
-    callback = HoldfastCallback(run_dir=tmp_path, policy=Policy(skips_in_a_row=2))
+    callback = HoldfastCallback(run_dir=tmp_path, policy=skip_or_halt(skips_in_a_row=2))
     module = Regression()
     with pytest.raises(TrainingHalted, match="training halted at step 7: non-finite loss"):
         fit(callback, module=module, bad=range(5 * BATCH, STEPS * BATCH))
@@ -247,6 +267,7 @@ import warnings
 import torch
 import pytorch_lightning as pl
 from holdfast.integrations.lightning import HoldfastCallback
+from holdfast.policy import Rung
 warnings.simplefilter("ignore")
 assert issubclass(HoldfastCallback, pl.Callback)
 

@@ -17,15 +17,16 @@ from hf_runs import (
     loss_on_clean_data,
     make_trainer,
 )
-from trainings import assert_same, state_of
+from trainings import assert_same, skip_or_halt, state_of
 from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback
 from twins import all_finite, events_of, steps_of
 from watched import loud
 
 import holdfast
-from holdfast import Guard, Policy, TrainingHalted
+from holdfast import Guard, Policy, Snapshots, TrainingHalted
 from holdfast.integrations.transformers import HoldfastCallback
+from holdfast.policy import Rung
 
 RECIPES: dict[str, dict[str, Any]] = {
     "defaults": {},
@@ -155,8 +156,43 @@ def test_a_rate_that_is_backed_off_is_logged_as_it_was_applied(
         assert [entry["learning_rate"] for entry in log[:4]] == pytest.approx(rates)
 
 
+def test_a_real_back_off_shows_in_the_log(tmp_path: Path) -> None:
+    """Three bad steps, then the rate at a tenth: logged as applied, the schedule untouched."""
+    policy = Policy(skips_in_a_row=2, back_off_factor=0.1, back_off_steps=4, rewarm_steps=0)
+    callback = HoldfastCallback(policy=policy)
+    trainer = make_trainer(tmp_path, callback, bad=range(BATCH * 5, BATCH * 8))
+    trainer.train()
+    rates = [entry["learning_rate"] for entry in trainer.state.log_history[:STEPS]]
+    plain = [1e-2 * (1 - step / STEPS) for step in range(STEPS)]
+    factors = [rate / base for rate, base in zip(rates, plain, strict=True)]
+    assert factors == pytest.approx([1.0] * 8 + [0.1] * 4 + [1.0] * (STEPS - 12))
+
+
+class Poison(TrainerCallback):
+    """Corrupts a weight after a step, as a bad memory cell would."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        if state.global_step == 12:
+            next(model.parameters()).data.view(-1)[0] = math.nan
+
+
+def test_poisoned_weights_are_rolled_back_and_the_run_comes_home(tmp_path: Path) -> None:
+    callback = HoldfastCallback(run_dir=tmp_path / "run", snapshots=Snapshots(every=5))
+    trainer = make_trainer(tmp_path, callback, Poison())
+    trainer.train()
+    assert trainer.state.global_step == STEPS
+    assert [action.rung for action in callback.guard.actions] == [Rung.ROLL_BACK]
+    (event,) = events_of(tmp_path / "run", "roll-back")
+    assert event.data["to"] == 10
+    assert all_finite(trainer.model.state_dict())
+    clean = make_trainer(tmp_path / "clean")
+    clean.train()
+    ends = [run.state.log_history[STEPS - 1]["loss"] for run in (trainer, clean)]
+    assert ends[0] == pytest.approx(ends[1], rel=0.3)
+
+
 def test_a_halted_run_stops_the_trainer_with_its_message(tmp_path: Path) -> None:
-    callback = HoldfastCallback(run_dir=tmp_path / "run", policy=Policy(skips_in_a_row=2))
+    callback = HoldfastCallback(run_dir=tmp_path / "run", policy=skip_or_halt(skips_in_a_row=2))
     trainer = make_trainer(tmp_path, callback, bad=range(BATCH * 5, BATCH * STEPS))
     with pytest.raises(TrainingHalted, match="training halted at step 7: non-finite loss"):
         trainer.train()
