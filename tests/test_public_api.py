@@ -12,6 +12,7 @@ import pytest
 import holdfast
 
 PUBLIC = [
+    "AdaGC",
     "Finding",
     "Guard",
     "HoldfastError",
@@ -22,10 +23,11 @@ PUBLIC = [
     "Severity",
     "TrainingHalted",
     "Where",
+    "ZClip",
     "__version__",
     "diagnose",
 ]
-NEEDS_TORCH = {"Guard"}
+NEEDS_TORCH = {"AdaGC", "Guard", "ZClip"}
 
 
 def test_the_public_names_are_these_and_no_others() -> None:

@@ -18,11 +18,14 @@ if TYPE_CHECKING:
     from holdfast.config import Settings
     from holdfast.core.findings import Finding, Remedy, Severity, Where
     from holdfast.errors import HoldfastError, TrainingHalted
+    from holdfast.live.adagc import AdaGC
     from holdfast.live.guard import Guard
+    from holdfast.live.zclip import ZClip
     from holdfast.policy import Policy
     from holdfast.report import Report, diagnose
 
 _HOMES = {
+    "AdaGC": "holdfast.live.adagc",
     "Finding": "holdfast.core.findings",
     "Guard": "holdfast.live.guard",
     "HoldfastError": "holdfast.errors",
@@ -33,10 +36,12 @@ _HOMES = {
     "Severity": "holdfast.core.findings",
     "TrainingHalted": "holdfast.errors",
     "Where": "holdfast.core.findings",
+    "ZClip": "holdfast.live.zclip",
     "diagnose": "holdfast.report",
 }
 
 __all__ = [
+    "AdaGC",
     "Finding",
     "Guard",
     "HoldfastError",
@@ -47,6 +52,7 @@ __all__ = [
     "Severity",
     "TrainingHalted",
     "Where",
+    "ZClip",
     "__version__",
     "diagnose",
 ]
