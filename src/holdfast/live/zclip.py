@@ -12,11 +12,6 @@ from torch import Tensor
 from holdfast.live.clip_memory import AdaptiveClip, State, a_count, a_share, positive
 from holdfast.live.probes import Norms
 
-TINY = 1e-37
-"""Against the root of a rounding error below 0, and a division by it; no norm has a variance so
-small."""
-
-
 @dataclass(frozen=True)
 class ZClip(AdaptiveClip):
     """Clip the global norm when it is more than `z` standard deviations above its mean.
@@ -48,9 +43,9 @@ class ZClip(AdaptiveClip):
     def __call__(self, past: State, norms: Norms) -> tuple[Tensor, State]:
         """What to multiply all gradients by, and what is known after this step."""
         seen, mean, variance = past["seen"], past["mean"], past["variance"]
-        norm, deviation = norms.total, variance.clamp(min=TINY).sqrt()
+        norm, deviation = norms.total, variance.sqrt()
         starting = seen < self.warmup
-        score = (norm - mean) / deviation
+        score = (norm - mean) / deviation  # without a deviation: infinite, or NaN, which is none
         outlier = (score > self.z) & ~starting
         limit = mean + self.z**2 * deviation / score
         usual = torch.where(outlier, limit, norm)
