@@ -185,6 +185,19 @@ def test_gradients_of_a_held_step_are_left_as_they_are(path: str) -> None:
         assert [action.step for action in guard.actions] == [3]
 
 
+@PATH
+@BOTH
+def test_gradients_of_zero_are_no_alarm(name: str, path: str, tmp_path: Path) -> None:
+    """A norm of 0 leaves no ratio to speak of."""
+    model = make_net()
+    optimizer = sgd(model)
+    with guard_of(model, optimizer, path, max_norm=RULES[name], run_dir=tmp_path) as guard:
+        for number, batch in enumerate(guard(batches(12))):
+            step(model, optimizer, batch, 0.0 if number in (3, 10) else 1.0)
+        assert guard.actions == []
+    assert [each.values["clip_coef"] for each in steps_of(tmp_path)][3::7] == [1.0, 1.0]
+
+
 def clip_all(net: Any) -> None:
     clip_grad_norm_(net.parameters(), 2.0)
 
@@ -278,6 +291,31 @@ def test_under_a_scaler_everything_is_as_without_one(name: str, path: str, fused
     assert guards[0].actions == []
     for guard in guards:
         guard.close()
+
+
+@PATH
+@BOTH
+def test_a_step_that_the_scaler_skips_teaches_nothing(name: str, path: str) -> None:
+    """Not even when the user has put a number in the place of the overflow meanwhile."""
+    model = make_net()
+    optimizer = sgd(model)
+    scaler = GradScaler("cpu", init_scale=2.0**10)
+    with guard_of(model, optimizer, path, max_norm=RULES[name]) as guard:
+        for number, batch in enumerate(guard(batches(12))):
+            before = learned(guard)
+            scaler.scale(squared_error(model, batch)).backward()
+            gradient = model.inner.weight.grad
+            assert gradient is not None
+            if number == 9:
+                gradient[0, 0] = math.inf
+            scaler.unscale_(optimizer)
+            gradient.nan_to_num_(posinf=0.0)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            if number == 9:
+                assert_same(before, learned(guard))
+        assert learned(guard)["0"]["seen"].max() == 11
 
 
 @BOTH

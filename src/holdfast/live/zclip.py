@@ -12,6 +12,7 @@ from torch import Tensor
 from holdfast.live.clip_memory import AdaptiveClip, State, a_count, a_share, positive
 from holdfast.live.probes import Norms
 
+
 @dataclass(frozen=True)
 class ZClip(AdaptiveClip):
     """Clip the global norm when it is more than `z` standard deviations above its mean.
