@@ -170,6 +170,17 @@ def test_a_bad_step_is_as_if_it_had_never_been(name: str, fault: str, path: str)
 
 
 @PATH
+def test_no_factors_are_on_record_for_a_held_step(path: str, tmp_path: Path) -> None:
+    model = make_net()
+    optimizer = sgd(model)
+    with guard_of(model, optimizer, path, max_norm=AdaGC(), run_dir=tmp_path) as guard:
+        for number, batch in enumerate(guard(batches(21))):
+            step(model, optimizer, batch, math.nan if number == 10 else 1.0)
+    sampled = [steps_of(tmp_path)[at].columns for at in (0, 10, 20)]
+    assert ["param/clip_coef" in columns for columns in sampled] == [True, False, True]
+
+
+@PATH
 def test_gradients_of_a_held_step_are_left_as_they_are(path: str) -> None:
     model = make_net()
     optimizer = sgd(model)
