@@ -12,12 +12,12 @@ warm-up and at steps drawn by the seed,
 - a bad stretch: twenty batches in a row with random targets, of ordinary size;
 - all of it.
 
-The same model, data and faults for every rule. `loss` is that on held-out text at the end, the
-median over seeds; `lost` is how many steps earlier a clean run was that good; `held` the updates
-that were held back; `dead` counts runs whose weights are not finite at the end, `halted` those that
-were stopped. `time` is the processor time of a step, of that with nothing: the model is tiny, so it
-shows fixed costs at their worst (`guard_overhead.py` has them on a real one). Other people's rules
-are in `_published.py`, as they published them.
+The same model, data and faults for every rule; `loss`, the one on held-out text at the end, is the
+median over seeds of the runs that lived. `lost`: how many steps before its end a clean run under
+the same rule was that good. `held`: updates held back. `dead`: runs whose weights are not finite at
+the end. `time`: processor time of a step, of that with nothing; the model is tiny, so it shows fixed
+costs at their worst (`guard_overhead.py` has them on a real one). Other people's rules are in
+`_published.py`, as they published them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ import holdfast
 SYMBOLS, LENGTH, BATCH = 12, 24, 16
 RATE, BETAS = 3e-3, (0.9, 0.95)
 LOOK_EVERY = 10
-"""Steps between two looks at the held-out loss of the clean run."""
+"""Steps between two looks at the weights, and at the held-out loss of a clean run."""
 
 
 # The language, and what is done to it.
@@ -225,21 +225,23 @@ class Outcome:
     step_ms: float
     halted: bool = False
     curve: list[float] = field(default_factory=list)
-    """Held-out losses on the way, every `LOOK_EVERY` steps, of a clean run without a rule."""
+    """Held-out losses on the way, every `LOOK_EVERY` steps, of a clean run."""
 
     @property
     def dead(self) -> bool:
         return not math.isfinite(self.loss)
 
 
-def carry_out(rule: str, batches: list[Batch], held_out: Batch, scale: Scale, seed: int) -> Outcome:
-    """One training under a rule."""
+def carry_out(
+    rule: str, batches: list[Batch], held_out: Batch, scale: Scale, seed: int, *, curve: bool
+) -> Outcome:
+    """One training under a rule, with its held-out losses on the way if they are wanted."""
     torch.manual_seed(seed)
     model = Transformer(scale.layers, scale.width, 2, SYMBOLS, LENGTH)
     with torch.no_grad():
         model.tokens.weight.mul_(0.1)
         model.places.weight.mul_(0.1)
-    times, curve, halted = [], [], False
+    times, losses, halted = [], [], False
     with RULES[rule](model) as training:
         schedule = torch.optim.lr_scheduler.LambdaLR(
             training.optimizer,
@@ -258,9 +260,10 @@ def carry_out(rule: str, batches: list[Batch], held_out: Batch, scale: Scale, se
                 schedule.step()
                 times.append(time.process_time() - began)
                 if number % LOOK_EVERY == 0:
-                    curve.append(held_out_loss(model, held_out))
-                    if not math.isfinite(curve[-1]):
+                    if not torch.isfinite(model.tokens.weight).all():
                         break  # such weights nothing brings back
+                    if curve:
+                        losses.append(held_out_loss(model, held_out))
                 began = time.process_time()
         except holdfast.TrainingHalted:
             halted = True
@@ -268,7 +271,7 @@ def carry_out(rule: str, batches: list[Batch], held_out: Batch, scale: Scale, se
     final = held_out_loss(model, held_out)
     # The quicker steps: the slow ones are other programs'.
     step_ms = 1e3 * statistics.quantiles(times, n=5)[0]
-    return Outcome(final, held, step_ms, halted, [*curve, final])
+    return Outcome(final, held, step_ms, halted, [*losses, final])
 
 
 def held_out_loss(model: nn.Module, held_out: Batch) -> float:
@@ -296,12 +299,12 @@ def measure(seeds: int, scale: Scale) -> dict[str, Any]:
             batches = language.batches(scale.steps, BATCH)
             spoil(scenario, language, batches, scale)
             for rule in RULES:
-                outcome = carry_out(rule, batches, held_out, scale, seed)
+                clean = scenario == "clean"
+                outcome = carry_out(rule, batches, held_out, scale, seed, curve=clean)
                 found.setdefault(scenario, {}).setdefault(rule, []).append(outcome)
-    clean = found["clean"]["nothing"]
     return {
         scenario: {
-            rule: summary(outcomes, clean, rows["nothing"], scale)
+            rule: summary(outcomes, found["clean"][rule], rows["nothing"], scale)
             for rule, outcomes in rows.items()
         }
         for scenario, rows in found.items()
