@@ -12,6 +12,7 @@ import pytest
 import holdfast
 
 PUBLIC = [
+    "AdaGC",
     "Finding",
     "Guard",
     "HoldfastError",
@@ -23,10 +24,11 @@ PUBLIC = [
     "Snapshots",
     "TrainingHalted",
     "Where",
+    "ZClip",
     "__version__",
     "diagnose",
 ]
-NEEDS_TORCH = {"Guard"}
+NEEDS_TORCH = {"AdaGC", "Guard", "ZClip"}
 
 
 def test_the_public_names_are_these_and_no_others() -> None:

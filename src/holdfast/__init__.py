@@ -18,12 +18,15 @@ if TYPE_CHECKING:
     from holdfast.config import Settings
     from holdfast.core.findings import Finding, Remedy, Severity, Where
     from holdfast.errors import HoldfastError, TrainingHalted
+    from holdfast.live.adagc import AdaGC
     from holdfast.live.guard import Guard
     from holdfast.live.snapshots import Snapshots
+    from holdfast.live.zclip import ZClip
     from holdfast.policy import Policy
     from holdfast.report import Report, diagnose
 
 _HOMES = {
+    "AdaGC": "holdfast.live.adagc",
     "Finding": "holdfast.core.findings",
     "Guard": "holdfast.live.guard",
     "HoldfastError": "holdfast.errors",
@@ -35,10 +38,12 @@ _HOMES = {
     "Snapshots": "holdfast.live.snapshots",
     "TrainingHalted": "holdfast.errors",
     "Where": "holdfast.core.findings",
+    "ZClip": "holdfast.live.zclip",
     "diagnose": "holdfast.report",
 }
 
 __all__ = [
+    "AdaGC",
     "Finding",
     "Guard",
     "HoldfastError",
@@ -50,6 +55,7 @@ __all__ = [
     "Snapshots",
     "TrainingHalted",
     "Where",
+    "ZClip",
     "__version__",
     "diagnose",
 ]

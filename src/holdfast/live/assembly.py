@@ -71,6 +71,8 @@ class Assembly:
     ) -> None:
         if (note.sampled or note.held) and "each" in readings:
             self._join("param/grad_norm", positions(note.parameters), readings["each"])
+        if "factors" in readings and not note.held:
+            self._join("param/clip_coef", positions(note.parameters), readings["factors"])
         if "zeros" in readings:
             self._join("param/grad_zero_share", positions(note.parameters), readings["zeros"])
         if note.updated and not note.held:

@@ -28,6 +28,9 @@ class ClipNote:
     after: tuple[int, ...] = ()
     """Version counters: a gradient that has another one by now was changed by somebody else."""
     coefficient: Tensor | None = None
+    """What all of them together were multiplied by."""
+    factors: Tensor | None = None
+    """What each was, where not all were multiplied by the same."""
 
 
 class Clips:
@@ -100,11 +103,10 @@ class Clips:
             coefficients.append(past.coefficient.to(past.norm.device, torch.float32))
         device = each[0].device
         norms = measure([], each=[norm.to(device) for norm in each])
-        left = norms.each * torch.stack([factor.to(device) for factor in coefficients])
-        overall = torch.linalg.vector_norm(left) / norms.total
-        return ClipNote(
-            parameters, norms, None, coefficient=torch.where(norms.total > 0, overall, 1.0)
-        )
+        factors = torch.stack([factor.to(device) for factor in coefficients])
+        overall = torch.linalg.vector_norm(norms.each * factors) / norms.total
+        overall = torch.where(norms.total > 0, overall, 1.0)
+        return ClipNote(parameters, norms, None, coefficient=overall, factors=factors)
 
 
 @dataclass(slots=True)

@@ -31,6 +31,8 @@ from holdfast.config import Settings
 from holdfast.core.findings import Finding
 from holdfast.errors import LossNotScalar, UsageError
 from holdfast.live import brake, closures, seams
+from holdfast.live.adaptive_clip import demand_limit
+from holdfast.live.clip_memory import AdaptiveClip
 from holdfast.live.holdings import SCHEDULE, Stateful
 from holdfast.live.journey import Journey
 from holdfast.live.loader import GuardedLoader
@@ -62,7 +64,7 @@ class Guard:
         scheduler: Any = None,
         scaler: GradScaler | None = None,
         run_dir: str | Path | None = None,
-        max_norm: float | None = None,
+        max_norm: float | AdaptiveClip | None = None,
         policy: Policy | None = None,
         *,
         keep: Mapping[str, Stateful] | None = None,
@@ -72,17 +74,16 @@ class Guard:
     ) -> None:
         """Start watching.
 
-        `max_norm` clips as `clip_grad_norm_` would, without its extra pass; unset, gradients are
-        never changed. `run_dir` is where the run is written down; unset, it is kept in memory only.
-        `keep` names whatever else belongs to the training's state and has a `state_dict`: an EMA,
-        a sampler. `snapshots` says when last-good states are taken; see `Snapshots`. `fuse`
-        switches Adam, AdamW, SGD and Adagrad on CUDA to their fused form, whose guard needs no host
-        wait.
+        `max_norm` clips as `clip_grad_norm_` would, without its extra pass, or by a limit that
+        follows the run (`AdaGC()`, `ZClip()`); unset, gradients are never changed. `run_dir` is
+        where the run is written down; unset, it is kept in memory only. `keep` names whatever else
+        belongs to the training's state and has a `state_dict`: an EMA, a sampler. `snapshots` says
+        when last-good states are taken; see `Snapshots`. `fuse` switches Adam, AdamW, SGD and
+        Adagrad on CUDA to their fused form, whose guard needs no host wait.
         """
         models = _listed(model, nn.Module, "model")
         optimizers = _listed(optimizer, Optimizer, "optimizer")
-        if max_norm is not None and not max_norm > 0:
-            raise UsageError(f"max_norm is a positive number: got {max_norm}")
+        demand_limit(max_norm)
         self._notices = Notices()
         self._optimizers = optimizers
         self._closed = False
@@ -370,7 +371,9 @@ def _is_sequence(given: Any) -> bool:
 
 
 def _facts(
-    models: Sequence[nn.Module], optimizers: Sequence[Optimizer], max_norm: float | None
+    models: Sequence[nn.Module],
+    optimizers: Sequence[Optimizer],
+    max_norm: float | AdaptiveClip | None,
 ) -> dict[str, Any]:
     return {
         "holdfast": __version__,
@@ -379,5 +382,5 @@ def _facts(
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "models": [type(model).__name__ for model in models],
         "optimizers": [type(optimizer).__name__ for optimizer in optimizers],
-        "max_norm": max_norm,
+        "max_norm": repr(max_norm) if isinstance(max_norm, AdaptiveClip) else max_norm,
     }

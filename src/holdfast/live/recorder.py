@@ -34,6 +34,7 @@ _SPARSE_SIGNALS = {
     "host_rss_bytes": Signal(every=EVERY),
     "device_allocated_bytes": Signal(every=EVERY),
     "param/grad_norm": Signal(every=EVERY),
+    "param/clip_coef": Signal(every=EVERY),
     "param/weight_norm": Signal(every=EVERY),
     "param/update_ratio": Signal(every=EVERY),
     "buffer/norm": Signal(every=EVERY),

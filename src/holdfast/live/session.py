@@ -21,8 +21,10 @@ from holdfast.core.bound import Bound
 from holdfast.core.numbers import round_digits
 from holdfast.errors import TrainingHalted
 from holdfast.live import samples, scan
+from holdfast.live.adaptive_clip import AdaptiveClips
 from holdfast.live.assembly import Assembly
 from holdfast.live.buffers import BufferShadow
+from holdfast.live.clip_memory import AdaptiveClip
 from holdfast.live.graph import dtypes_in_graph
 from holdfast.live.holdings import Holdings
 from holdfast.live.note import Note
@@ -55,7 +57,7 @@ class Session:
         optimizers: Sequence[Optimizer],
         *,
         scaler: GradScaler | None,
-        max_norm: float | None,
+        max_norm: float | AdaptiveClip | None,
         policy: Policy,
         recorder: Recorder,
         notices: Notices,
@@ -63,7 +65,9 @@ class Session:
         snapshots: Snapshots,
         together: Alone,
     ) -> None:
-        self.max_norm = max_norm
+        rule = max_norm if isinstance(max_norm, AdaptiveClip) else None
+        self.max_norm = None if isinstance(max_norm, AdaptiveClip) else max_norm
+        self.clip = AdaptiveClips(rule, notices)
         self.policy = policy
         self.recorder = recorder
         self.buffers = BufferShadow(models)

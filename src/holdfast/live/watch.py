@@ -62,6 +62,7 @@ class OptimizerWatch:
         self._micro_batches = 0
         self._clips = Clips()
         self._clip: ClipNote | None = None
+        self._adaptive = session.clip.attach(optimizer)
         self._brake = HostBrake()
         self._kernel = KernelBrake(optimizer)
         self._plan = Plan()
@@ -171,6 +172,8 @@ class OptimizerWatch:
             return
         if search is not None and (note.held or search.went_bad()):
             search.put_back()
+            if self._adaptive is not None and not note.held:
+                self._adaptive.undo()
             note.unseen = not note.held
             note.held = True
         self._settle_buffers(note, tensors)
@@ -294,8 +297,7 @@ class OptimizerWatch:
                 note.nonfinite_counts = count_all_nonfinite(gradients)
             self._brake.hold(note.parameters)
             return
-        if not note.sampled:
-            del tensors["each"]  # nobody will look
+        each = tensors["each"] if note.sampled else tensors.pop("each")  # nobody will look
         if self._clip is not None and self._clip.coefficient is not None:
             tensors["coef"] = self._clip.coefficient
         if self._session.max_norm is not None:
@@ -303,6 +305,9 @@ class OptimizerWatch:
             coefficient = torch.clamp(self._session.max_norm / (left + 1e-6), max=1.0)
             tensors["coef"] = tensors["coef"] * coefficient if "coef" in tensors else coefficient
             multiply(gradients, coefficient, uniform=self._plan.uniform)
+        elif self._adaptive is not None:
+            norms, uniform = Norms(each, tensors["total"]), self._plan.uniform
+            tensors |= self._adaptive.on_host(note, gradients, norms, self._clip, uniform=uniform)
 
     def _read(self, tensors: dict[str, Tensor]) -> tuple[float, float, float, float]:
         """Norm, loss, a GradScaler's verdict and the user's clipping, with one wait at most."""
@@ -350,6 +355,13 @@ class OptimizerWatch:
             clip = torch.clamp((self._left(total) + 1e-6) / self._session.max_norm, min=1.0)
             tensors["clip_divisor"] = clip if theirs_too is None else clip / theirs_too
             divisor = clip if scale is None else scale * clip
+        elif self._adaptive is not None:
+            norms, unlearned = Norms(tensors["each"], total), tensors.get("scaler_skipped")
+            unlearned = bad if unlearned is None else bad | unlearned
+            divisor, numbers = self._adaptive.on_device(
+                note, scale, norms, self._clip, bad=unlearned
+            )
+            tensors |= numbers
         elif theirs_too is not None:
             tensors["coef"] = theirs_too
         self._kernel.apply(bad, divisor)

@@ -1,0 +1,46 @@
+"""The benchmarks run, and what they say of holdfast is not embarrassing."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+
+
+@pytest.mark.slow
+def test_recovery(tmp_path: Path) -> None:
+    found = tmp_path / "found.json"
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(BENCHMARKS / "recovery.py"),
+            "--quick",
+            "--seeds=1",
+            f"--json={found}",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr
+    record = json.loads(found.read_text())
+    assert {"date", "machine", "torch", "python", "holdfast", "scale"} <= record.keys()
+    results = record["results"]
+    assert results.keys() == {"clean", "spikes", "poison", "bad stretch", "all"}
+    for scenario, rows in results.items():
+        assert scenario in done.stdout
+        for rule, row in rows.items():
+            assert rule in done.stdout
+            if rule.startswith("holdfast"):
+                assert row["dead"] == row["halted"] == 0, f"{rule}: {scenario}"
+                assert all(math.isfinite(loss) for loss in row["losses"])
+    assert results["clean"]["holdfast"]["losses"] == results["clean"]["nothing"]["losses"]
+    assert results["clean"]["holdfast"]["held"] == 0
+    assert results["poison"]["nothing"]["dead"] == 1, "the poison is poison"
+    assert results["poison"]["holdfast"]["held"] == record["scale"]["poisoned"]
