@@ -103,6 +103,8 @@ class Policy:
     """So many held updates within so many steps are borne before the next rung."""
     halt: bool = True
     """Whether the last rung may stop the run; False: go on skipping."""
+    avoid_bad_batches: bool = False
+    """Leave a batch out when it comes again and its update was held back before; one rank only."""
 
     def __post_init__(self) -> None:
         for name in ("skips_in_a_row", "skips_per_window", "window"):

@@ -16,6 +16,7 @@ import platform
 import time
 import weakref
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -29,7 +30,8 @@ from holdfast._version import __version__
 from holdfast.config import Settings
 from holdfast.core.findings import Finding
 from holdfast.errors import LossNotScalar, UsageError
-from holdfast.live import brake, closures, seams
+from holdfast.live import brake, closures, index_tape, seams
+from holdfast.live.batch_identity import Observed, Origin
 from holdfast.live.loader import GuardedLoader
 from holdfast.live.notices import Notices
 from holdfast.live.recorder import Recorder
@@ -141,10 +143,16 @@ class Guard:
         target = loss if scaler is None else scaler.scale(loss)
         target.backward(retain_graph=retain_graph)
 
-    def saw_batch(self, batch: Any, waited: float = 0.0) -> None:
+    def draw_from(self, loader: Iterable[Any]) -> Observed:
+        """One pass over a loader, each batch with its origin; bad ones left out if so wished."""
+        tape = None if self._closed else self._shield(index_tape.tape_for, loader)
+        avoid = partial(self._shield, self._session.avoids) if self._session.avoiding else None
+        return Observed(loader, tape, self._session.begin_pass(), avoid)
+
+    def saw_batch(self, batch: Any, waited: float = 0.0, origin: Origin | None = None) -> None:
         """A batch is about to be trained on; for loops that do not go through `guard(loader)`."""
         if not self._closed:
-            self._shield(self._session.batch_came, batch, waited)
+            self._shield(self._session.batch_came, batch, waited, origin)
 
     def step_done(self) -> None:
         """The loop's body is complete; `guard(loader)` says so by itself, adapters call it.

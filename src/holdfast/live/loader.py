@@ -23,7 +23,7 @@ class GuardedLoader(Generic[Batch]):
         return len(self._loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Batch]:
-        source = iter(self._loader)
+        source = self._guard.draw_from(self._loader)
         while True:
             self._guard.step_done()
             asked = time.perf_counter()
@@ -31,5 +31,5 @@ class GuardedLoader(Generic[Batch]):
                 batch = next(source)
             except StopIteration:
                 return
-            self._guard.saw_batch(batch, time.perf_counter() - asked)
+            self._guard.saw_batch(batch, time.perf_counter() - asked, source.origin)
             yield batch

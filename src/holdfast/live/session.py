@@ -22,11 +22,13 @@ from holdfast.core.numbers import round_digits
 from holdfast.errors import TrainingHalted
 from holdfast.live import samples, scan
 from holdfast.live.assembly import Assembly
+from holdfast.live.batch_identity import Kept, Origin
 from holdfast.live.buffers import BufferShadow
 from holdfast.live.graph import dtypes_in_graph
 from holdfast.live.note import Note
 from holdfast.live.notices import Notices
 from holdfast.live.probes import by_one
+from holdfast.live.quarantine import Quarantine
 from holdfast.live.recorder import WITH_SCALER, Recorder
 from holdfast.live.roster import Roster
 from holdfast.live.scaling import Scaling
@@ -59,6 +61,7 @@ class Session:
         self.max_norm = max_norm
         self.policy = policy
         self.recorder = recorder
+        self.quarantine = Quarantine(recorder.event, notices, avoid=policy.avoid_bad_batches)
         self.buffers = BufferShadow(models)
         self.halted: TrainingHalted | None = None
         self._models = models
@@ -79,7 +82,8 @@ class Session:
         self._began = 0.0
         self._waited = 0.0
         self._samples = 0
-        self._batches: deque[Any] = deque(maxlen=BATCHES_KEPT)
+        self._batches: deque[Kept] = deque(maxlen=BATCHES_KEPT)
+        self._passes = 0
         self._assembly: Assembly | None = None
         self._passed: dict[str, Tensor] = {}
         self._rates: list[float] = []
@@ -87,6 +91,8 @@ class Session:
         self._batch_seen = False
         self._record_setup()
         self._scan_start()
+        if self.avoiding and recorder.writer is not None:
+            self.quarantine.read_back(recorder.writer.path / "events.jsonl")
 
     @property
     def step(self) -> int:
@@ -105,7 +111,21 @@ class Session:
         if self._stepped:
             self._batch_turned = True
 
-    def batch_came(self, batch: Any, waited: float) -> None:
+    @property
+    def avoiding(self) -> bool:
+        """Whether batches that were held back before are to be left out."""
+        return self.policy.avoid_bad_batches
+
+    def begin_pass(self) -> int:
+        """A pass over a loader begins; how many there were before."""
+        self._passes += 1
+        return self._passes - 1
+
+    def avoids(self, kept: Kept) -> bool:
+        """Whether a batch that came out of the loader shall not reach the loop."""
+        return self.quarantine.avoids(self.steps, kept)
+
+    def batch_came(self, batch: Any, waited: float, origin: Origin | None = None) -> None:
         """A batch is handed to the loop."""
         made, self._step_made = self._step_made, False
         if made or not any(watch.tokens.filled for watch in self.watches.values()):
@@ -116,7 +136,8 @@ class Session:
             self._batch_seen = True
             # Looked at whenever a step goes bad: what does no harm (NaN for "unknown") is meant.
             self.recorder.event(0, "scan", {"roles": ["input"]})
-        self._batches.append(batch)
+        position = self._batches[-1].position + 1 if self._batches else 0
+        self._batches.append(Kept(batch, origin, position))
         self._waited += waited
         self._samples += scan.batch_size(batch) or 0
 
@@ -131,6 +152,8 @@ class Session:
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
         losses = [self._scaling.unscaled(root) for root in roots]
         passed, self._passed = self._passed, {}
+        if self._batches:
+            self._batches[-1].losses.extend(losses)
         for watch in self.watches.values():
             watch.backward_ended(losses, passed)
 
@@ -209,7 +232,7 @@ class Session:
             self._look_at_parameters()
         return values
 
-    def batches_of_step(self) -> Sequence[Any]:
+    def batches_of_step(self) -> Sequence[Kept]:
         return tuple(self._batches)
 
     def scale_tensor(self) -> Tensor | None:
@@ -301,6 +324,9 @@ class Session:
         action = self.recorder.judge(
             Verdict(verdict.step, verdict.nonfinite, verdict.spike, poisoned), optimizer
         )
+        if not poisoned:  # bad weights make any batch look bad
+            reason = "non-finite" if verdict.nonfinite else "spike"
+            self.quarantine.take(note.step, note.batches, reason)
         if action.rung is Rung.HALT:
             self.halted = TrainingHalted(
                 f"training halted at step {action.step}: {action.reason}. "
@@ -317,8 +343,8 @@ class Session:
             self._record_tensor(note.step, bad)
             if bad.role in ("weight", "moment"):
                 poisoned.append(bad.name)
-        for batch in note.batches:
-            for bad in scan.scan_batch(batch):
+        for kept in note.batches:
+            for bad in scan.scan_batch(kept.batch, kept.indices()):
                 self._record_tensor(note.step, bad)
         return tuple(poisoned)
 
