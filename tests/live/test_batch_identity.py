@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import torch
 from numbered import INDEXED, SAMPLES, SIZE, Chunks, Numbered
 from torch.utils.data import DataLoader, IterableDataset
 from trainings import assert_same, batches
@@ -168,3 +169,19 @@ def test_pairs_and_names_are_indices_too() -> None:
     source = observed(DataLoader(Numbered(), batch_sampler=[[(3, "small"), (4, "large")]]))
     (kept,) = [Kept(batch, source.origin) for batch in source]
     assert kept.indices() == ((3, "small"), (4, "large"))
+
+
+def test_persistent_workers_end_with_their_loader() -> None:
+    """Not when the garbage collector comes round: nothing of ours holds on to the loader."""
+    gc.disable()
+    try:
+        loader = INDEXED["persistent workers"]()
+        for _ in range(2):
+            list(observed(loader))
+        gone = weakref.ref(loader)
+        workers = list(loader._iterator._workers)  # type: ignore[union-attr]
+        del loader
+        assert gone() is None
+        assert not any(worker.is_alive() for worker in workers)
+    finally:
+        gc.enable()

@@ -21,12 +21,14 @@ ITERATORS = ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter")
 
 
 class IndexTape:
-    """Stands in for a sampler and reads along."""
+    """Stands in for a sampler and reads along.
+
+    It does not hold the loader: persistent workers end when the last reference to theirs is gone.
+    """
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self.batched = loader.batch_sampler is not None
         self._name = "batch_sampler" if self.batched else "sampler"
-        self._loader = loader
         self._sampler = vars(loader)[self._name]
         self._under_way: dict[int, Any] = {}
         self._drawn = 0
@@ -48,11 +50,11 @@ class IndexTape:
         return None if number is None else self._under_way.pop(number, None)
 
     @contextmanager
-    def in_place(self) -> Iterator[None]:
+    def in_place(self, loader: DataLoader[Any]) -> Iterator[None]:
         """While this lasts, whoever asks the loader for its sampler gets the tape."""
         # Past `DataLoader.__setattr__`, which refuses: what it fears for is put back at once.
-        homes = [(vars(self._loader), self._name)]
-        living = vars(self._loader).get("_iterator")
+        homes = [(vars(loader), self._name)]
+        living = vars(loader).get("_iterator")
         if living is not None:  # persistent workers: their iterator keeps the sampler by itself
             homes.append((vars(living), "_index_sampler"))
         for attributes, name in homes:
@@ -125,7 +127,7 @@ def tape_for(loader: Any) -> IndexTape | None:
 
 def follow(loader: Any, tape: IndexTape) -> Iterator[Any]:
     """`iter(loader)`, with the indices on tape where the iterator is one of torch's own."""
-    with tape.in_place():
+    with tape.in_place(loader):
         iterator: Iterator[Any] = iter(loader)
     known = tuple(kind for name in ITERATORS if (kind := getattr(dataloader, name, None)))
     if type(iterator) not in known:
