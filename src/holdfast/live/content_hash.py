@@ -79,15 +79,18 @@ class _Hash:
             self._opaque(value)
 
     def _tensor(self, tensor: Tensor) -> None:
-        plain = tensor.detach().as_subclass(Tensor)
+        plain = tensor.detach()
         if plain.is_sparse:
             plain = plain.coalesce()
             self._say("sparse", str(tuple(plain.shape)).encode())
             self._tensor(plain.indices())
             self._tensor(plain.values())
             return
-        plain = plain.cpu().resolve_conj().resolve_neg().contiguous()
-        content = plain.reshape(-1).view(torch.uint8).numpy()
+        plain = plain.as_subclass(Tensor).cpu().resolve_conj().resolve_neg()
+        flat = plain.reshape(-1)
+        if flat.stride(0) != 1:  # a single element may keep any stride
+            flat = flat.clone(memory_format=torch.contiguous_format)
+        content = flat.view(torch.uint8).numpy()
         self._say("array", _described(str(plain.dtype).removeprefix("torch."), plain.shape))
         self.blake.update(content.data)
 
