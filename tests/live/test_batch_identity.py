@@ -195,3 +195,13 @@ def test_persistent_workers_end_with_their_loader() -> None:
         assert not any(worker.is_alive() for worker in workers)
     finally:
         gc.enable()
+
+
+def test_a_data_set_without_a_length() -> None:
+    class Endless(Numbered):
+        def __len__(self) -> int:
+            raise NotImplementedError("I do not know")
+
+    source = observed(DataLoader(Endless(), batch_sampler=[[1, 2], [3, 4]]))
+    assert [Kept(batch, source.origin).indices() for batch in source] == [(1, 2), (3, 4)]
+    assert source.origin.dataset == "Endless"

@@ -154,5 +154,5 @@ def _said(dataset: Any) -> str:
     """A data set in short: tells the indices of one from those of another."""
     try:
         return f"{type(dataset).__name__}[{len(dataset)}]"
-    except TypeError:
+    except Exception:  # many have no length, and some raise what they like when asked
         return type(dataset).__name__
