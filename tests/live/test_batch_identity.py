@@ -14,13 +14,13 @@ from trainings import assert_same, batches
 from twins import rng_state, seed_everything
 
 from holdfast.live.batch_identity import Kept, Observed
-from holdfast.live.index_tape import IndexTape, tape_for
+from holdfast.live.index_tape import IndexTape, iterate, tape_for
 
 EPOCHS = 3
 
 
 def observed(loader: Any) -> Observed:
-    return Observed(loader, tape_for(loader), 0, None)
+    return Observed(iterate(loader, tape_for(loader)))
 
 
 @pytest.mark.parametrize("kind", INDEXED)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from holdfast.live import scan
 from holdfast.live.content_hash import content_hash
-from holdfast.live.index_tape import IndexedIterator, IndexTape, follow
+from holdfast.live.index_tape import IndexedIterator
 
 Index: TypeAlias = "int | str | tuple[Index, ...]"
 
@@ -97,15 +97,14 @@ class Observed:
     """A pass over a loader: its batches as they come, and their origin; the avoided left out."""
 
     def __init__(
-        self, loader: Iterable[Any], tape: IndexTape | None, epoch: int, avoid: Avoid | None
+        self, source: Iterator[Any], epoch: int = 0, avoid: Avoid | None = None, *, given: int = 0
     ) -> None:
-        self._source = iter(loader) if tape is None else follow(loader, tape)
-        self._dataset = "" if tape is None else _said(getattr(loader, "dataset", None))
-        self._batched = tape is None or tape.batched
+        """`given` batches of the source were drawn before."""
+        self._source = source
         self._epoch = epoch
         self._avoid = avoid
-        self._number = -1
-        self.origin = Origin(epoch, 0)
+        self._given = given
+        self.origin = Origin(epoch, given)
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -113,15 +112,17 @@ class Observed:
     def __next__(self) -> Any:
         while True:
             batch = next(self._source)
-            self._number += 1
             self.origin = self._whence()
+            self._given += 1
             if self._avoid is None or not self._avoid(Kept(batch, self.origin)):
                 return batch
 
     def _whence(self) -> Origin:
         source = self._source
-        indices = source.indices if isinstance(source, IndexedIterator) else None
-        return Origin(self._epoch, self._number, self._dataset, indices, self._batched)
+        if not isinstance(source, IndexedIterator):
+            return Origin(self._epoch, self._given)
+        tape = source.tape
+        return Origin(self._epoch, self._given, tape.dataset, source.indices, tape.batched)
 
 
 def frozen(value: Any) -> Index:
@@ -148,11 +149,3 @@ def _hash_of_set(dataset: str, indices: Iterable[Index]) -> str:
     # Sorted: the same samples in another order are the same batch.
     texts = sorted(json.dumps(index) for index in indices)
     return blake2b(json.dumps([dataset, texts]).encode(), digest_size=16).hexdigest()
-
-
-def _said(dataset: Any) -> str:
-    """A data set in short: tells the indices of one from those of another."""
-    try:
-        return f"{type(dataset).__name__}[{len(dataset)}]"
-    except Exception:  # many have no length, and some raise what they like when asked
-        return type(dataset).__name__

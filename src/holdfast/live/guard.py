@@ -147,7 +147,7 @@ class Guard:
         """One pass over a loader, each batch with its origin; bad ones left out if so wished."""
         tape = None if self._closed else self._shield(index_tape.tape_for, loader)
         avoid = partial(self._shield, self._session.avoids) if self._session.avoiding else None
-        return Observed(loader, tape, self._session.begin_pass(), avoid)
+        return Observed(index_tape.iterate(loader, tape), self._session.begin_pass(), avoid)
 
     def saw_batch(self, batch: Any, waited: float = 0.0, origin: Origin | None = None) -> None:
         """A batch is about to be trained on; for loops that do not go through `guard(loader)`."""

@@ -28,6 +28,7 @@ class IndexTape:
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self.batched = loader.batch_sampler is not None
+        self.dataset = _said(loader.dataset)
         self._name = "batch_sampler" if self.batched else "sampler"
         self._sampler = vars(loader)[self._name]
         self._under_way: dict[int, Any] = {}
@@ -92,8 +93,8 @@ class IndexedIterator:
 
     def __init__(self, iterator: Any, tape: IndexTape) -> None:
         self.indices: Any = None
+        self.tape = tape
         self._iterator = iterator
-        self._tape = tape
         self._given = 0
         self._ordered = getattr(iterator, "_in_order", True)
 
@@ -105,7 +106,7 @@ class IndexedIterator:
         batch = next(self._iterator)
         number = self._given if before is None else _the_one_gone(before, self._tasks())
         self._given += 1
-        self.indices = self._tape.take(number)
+        self.indices = self.tape.take(number)
         return batch
 
     def _tasks(self) -> set[int]:
@@ -125,8 +126,10 @@ def tape_for(loader: Any) -> IndexTape | None:
     return IndexTape(loader)
 
 
-def follow(loader: Any, tape: IndexTape) -> Iterator[Any]:
+def iterate(loader: Any, tape: IndexTape | None) -> Iterator[Any]:
     """`iter(loader)`, with the indices on tape where the iterator is one of torch's own."""
+    if tape is None:
+        return iter(loader)
     with tape.in_place(loader):
         iterator: Iterator[Any] = iter(loader)
     known = tuple(kind for name in ITERATORS if (kind := getattr(dataloader, name, None)))
@@ -134,6 +137,14 @@ def follow(loader: Any, tape: IndexTape) -> Iterator[Any]:
         return iterator
     tape.leave(iterator)
     return IndexedIterator(iterator, tape)
+
+
+def _said(dataset: Any) -> str:
+    """A data set in short: tells the indices of one from those of another."""
+    try:
+        return f"{type(dataset).__name__}[{len(dataset)}]"
+    except Exception:  # many have no length, and some raise what they like when asked
+        return type(dataset).__name__
 
 
 def _the_one_gone(before: set[int], after: set[int]) -> int | None:
