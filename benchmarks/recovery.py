@@ -15,8 +15,8 @@ warm-up and at steps drawn by the seed,
 The same model, data and faults for every rule; `loss`, the one on held-out text at the end, is the
 median over seeds of the runs that lived. `lost`: how many steps before its end a clean run under
 the same rule was that good. `held`: updates held back. `dead`: runs whose weights are not finite at
-the end. `time`: processor time of a step, of that with nothing; the model is tiny, so it shows fixed
-costs at their worst (`guard_overhead.py` has them on a real one). Other people's rules are in
+the end. `time`: processor time of a step, of that with nothing; the model is tiny, so it shows
+fixed costs at their worst (`guard_overhead.py` has them on a real one). Other people's rules are in
 `_published.py`, as they published them.
 """
 

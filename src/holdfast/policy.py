@@ -125,6 +125,8 @@ class Policy:
     """How often the run may be rolled back within a window; 0: never."""
     halt: bool = True
     """Whether the last rung may stop the run; False: go on skipping."""
+    avoid_bad_batches: bool = False
+    """Leave a batch out when it comes again and its update was held back before; one rank only."""
 
     def __post_init__(self) -> None:
         for name in ("skips_in_a_row", "skips_per_window", "window", "grace", "cooldown"):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding, Severity, Where
@@ -51,11 +52,14 @@ class NonfiniteInput(Check):
             return
         nan, inf = (int(record.stats.get(kind, 0)) for kind in ("nan", "inf"))
         facts = record.facts
-        rows, features = (list(facts.get(kind) or ()) for kind in ("rows", "features"))
+        rows, features, indices = (
+            list(facts.get(kind) or ()) for kind in ("rows", "features", "indices")
+        )
         yield self.find(
             record,
             f"input {record.name} holds {nan} NaN and {inf} Inf"
             + _said("in sample", rows, facts.get("bad_rows"))
+            + _said_in_data_set(indices, facts.get("bad_rows"))
             + _said("at feature", features, facts.get("bad_features")),
             subject=record.name,
             where=Where(sample=rows[0] if rows else None, rank=record.rank or None),
@@ -69,6 +73,7 @@ class NonfiniteInput(Check):
             rows=rows[:LISTED],
             bad_rows=facts.get("bad_rows", len(rows)),
             features=features[:LISTED],
+            indices=indices[:LISTED],
         )
 
 
@@ -76,6 +81,14 @@ def _said(place: str, items: Sequence[int], count: int | None) -> str:
     """`, in samples 3, 17 and 5 more`: the source may have listed only the first of them."""
     if not items:
         return ""
-    more = max((count or 0) - len(items), 0)
-    plural = "s" if len(items) + more > 1 else ""
-    return f", {place}{plural} {some([*items, *[None] * more], MENTIONED)}"
+    padded = _padded(items, count)
+    return f", {place}{'s' if len(padded) > 1 else ''} {some(padded, MENTIONED)}"
+
+
+def _said_in_data_set(indices: Sequence[Any], count: int | None) -> str:
+    """What those samples are called in the data set, where the source knows."""
+    return f" (in the data set: {some(_padded(indices, count), MENTIONED)})" if indices else ""
+
+
+def _padded(items: Sequence[Any], count: int | None) -> list[Any]:
+    return [*items, *[None] * max((count or 0) - len(items), 0)]

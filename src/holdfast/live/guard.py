@@ -30,11 +30,12 @@ from holdfast._version import __version__
 from holdfast.config import Settings
 from holdfast.core.findings import Finding
 from holdfast.errors import LossNotScalar, UsageError
-from holdfast.live import brake, closures, seams
+from holdfast.live import brake, closures, index_tape, seams
 from holdfast.live.adaptive_clip import demand_limit
+from holdfast.live.batch_identity import Observed, Origin
 from holdfast.live.clip_memory import AdaptiveClip
 from holdfast.live.holdings import SCHEDULE, Stateful
-from holdfast.live.journey import Journey
+from holdfast.live.journey import Journey, Pass
 from holdfast.live.loader import GuardedLoader
 from holdfast.live.notices import Notices
 from holdfast.live.recorder import Recorder
@@ -150,13 +151,22 @@ class Guard:
         target = loss if scaler is None else scaler.scale(loss)
         target.backward(retain_graph=retain_graph)
 
-    def saw_batch(self, batch: Any, waited: float | None = None) -> None:
+    def draw_from(self, one: Pass, number: int) -> Observed:
+        """A pass over a loader, each batch with its origin; bad ones left out if so wished."""
+        tape = None if self._closed else self._shield(index_tape.tape_for, one.loader)
+        source = self.journey.open(one, partial(index_tape.iterate, tape=tape))
+        avoid = partial(self._shield, self._session.avoids) if self._session.avoiding else None
+        return Observed(source, number, avoid, given=one.given)
+
+    def saw_batch(
+        self, batch: Any, waited: float | None = None, origin: Origin | None = None
+    ) -> None:
         """A batch is about to be trained on; for loops that do not go through `guard(loader)`.
 
         `waited`: seconds until the loader had it, where somebody knows.
         """
         if not self._closed:
-            self._shield(self._session.batch_came, batch, waited)
+            self._shield(self._session.batch_came, batch, waited, origin)
 
     def count_from(self, step: int) -> None:
         """The next step is called this: for a run that another tool has resumed."""

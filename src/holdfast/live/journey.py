@@ -69,22 +69,21 @@ class Journey:
         """A pass is over, to its end or because the loop left it."""
         self._open.pop(number, None)
 
-    def open(self, one: Pass) -> Iterator[Any]:
+    def open(self, one: Pass, iterate: Callable[[Any], Iterator[Any]] = iter) -> Iterator[Any]:
         """The loader's iterator, at the batch that is next."""
         start, one.start = one.start, None
         if start is None:
             one.opening = {**rng.capture(), "own": _generators_state(one.loader)}
-            fresh: Iterator[Any] = iter(one.loader)
-            return fresh
+            return iterate(one.loader)
         one.given = start["given"]
         if "loader" in start:
             one.loader.load_state_dict(map_tensors(start["loader"], torch.Tensor.clone))
-            source: Iterator[Any] = iter(one.loader)
+            source = iterate(one.loader)
         else:
             one.opening = start["opening"]
             rng.restore(one.opening)
             _restore_generators(one.loader, one.opening["own"])
-            source = iter(one.loader)
+            source = iterate(one.loader)
             for _ in range(one.given):
                 next(source, None)
         self._arrived()

@@ -28,7 +28,7 @@ class GuardedLoader(Generic[Batch]):
         if one is None:
             return
         try:
-            source = journey.open(one)
+            source = self._guard.draw_from(one, number)
             while True:
                 self._guard.step_done()
                 asked = time.perf_counter()
@@ -36,8 +36,8 @@ class GuardedLoader(Generic[Batch]):
                     batch = next(source)
                 except StopIteration:
                     return
-                one.given += 1
-                self._guard.saw_batch(batch, time.perf_counter() - asked)
+                one.given = source.given
+                self._guard.saw_batch(batch, time.perf_counter() - asked, source.origin)
                 yield batch
         finally:
             journey.end(number)

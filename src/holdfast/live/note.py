@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import Tensor
 
 from holdfast.core.bound import LARGEST
+from holdfast.live.batch_identity import Kept
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class Note:
     components: tuple[str, ...] = ()
     updated: Sequence[Tensor] = ()
     buffers: Sequence[int] = ()
-    batches: Sequence[Any] = ()
+    batches: Sequence[Kept] = ()
     rates: Sequence[float] = ()
     nonfinite_counts: tuple[int, int] | None = None
     unseen: bool = False

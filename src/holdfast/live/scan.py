@@ -50,11 +50,17 @@ def scan_state(
     yield from _bad("moment", _moments(optimizers, names))
 
 
-def scan_batch(batch: Any) -> Iterator[BadTensor]:
-    """Tensors of a batch that hold a non-finite number, with the samples they are in."""
+def scan_batch(batch: Any, indices: Sequence[Any] = ()) -> Iterator[BadTensor]:
+    """Tensors of a batch that hold a non-finite number, with the samples they are in.
+
+    `indices` are those of its samples in the data set, where they are known.
+    """
     for name, tensor in _tensors_in(batch, "batch", DEEPEST):
         for bad in _bad("input", [(name, tensor)]):
-            yield BadTensor(name, "input", tensor, bad.nan, bad.inf, _whereabouts(tensor))
+            facts = _whereabouts(tensor)
+            if "rows" in facts and len(indices) == tensor.shape[0]:
+                facts["indices"] = [indices[row] for row in facts["rows"]]
+            yield BadTensor(name, "input", tensor, bad.nan, bad.inf, facts)
 
 
 def batch_size(batch: Any) -> int | None:

@@ -23,6 +23,7 @@ from holdfast.errors import TrainingHalted
 from holdfast.live import samples, scan
 from holdfast.live.adaptive_clip import AdaptiveClips
 from holdfast.live.assembly import Assembly
+from holdfast.live.batch_identity import Kept, Origin
 from holdfast.live.buffers import BufferShadow
 from holdfast.live.clip_memory import AdaptiveClip
 from holdfast.live.graph import dtypes_in_graph
@@ -30,6 +31,7 @@ from holdfast.live.holdings import Holdings
 from holdfast.live.note import Note
 from holdfast.live.notices import Notices
 from holdfast.live.probes import by_one
+from holdfast.live.quarantine import Quarantine
 from holdfast.live.recorder import WITH_SCALER, Recorder
 from holdfast.live.roster import Roster
 from holdfast.live.scaling import Scaling
@@ -70,6 +72,7 @@ class Session:
         self.clip = AdaptiveClips(rule, notices)
         self.policy = policy
         self.recorder = recorder
+        self.quarantine = Quarantine(recorder.event, notices, avoid=policy.avoid_bad_batches)
         self.buffers = BufferShadow(models)
         self.halted: TrainingHalted | None = None
         self._has_halted = False
@@ -103,7 +106,7 @@ class Session:
         self._began = 0.0
         self._waited: float | None = None
         self._samples = 0
-        self._batches: deque[Any] = deque(maxlen=BATCHES_KEPT)
+        self._batches: deque[Kept] = deque(maxlen=BATCHES_KEPT)
         self._assembly: Assembly | None = None
         self._passed: dict[str, Tensor] = {}
         self._rates: list[float] = []
@@ -111,6 +114,8 @@ class Session:
         self._batch_seen = False
         self._record_setup()
         self._scan_start()
+        if self.avoiding and recorder.writer is not None:
+            self.quarantine.read_back(recorder.writer.path / "events.jsonl")
 
     @property
     def step(self) -> int:
@@ -140,7 +145,16 @@ class Session:
             self._batch_turned = True
         self._boundary()
 
-    def batch_came(self, batch: Any, waited: float | None) -> None:
+    @property
+    def avoiding(self) -> bool:
+        """Whether batches that were held back before are to be left out."""
+        return self.policy.avoid_bad_batches
+
+    def avoids(self, kept: Kept) -> bool:
+        """Whether a batch that came out of the loader shall not reach the loop."""
+        return self.quarantine.avoids(self.steps, kept)
+
+    def batch_came(self, batch: Any, waited: float | None, origin: Origin | None = None) -> None:
         """A batch is handed to the loop."""
         made, self._step_made = self._step_made, False
         if made or not any(watch.tokens.filled for watch in self.watches.values()):
@@ -153,7 +167,8 @@ class Session:
                 self.survival.before_first_step()
             # Looked at whenever a step goes bad: what does no harm (NaN for "unknown") is meant.
             self.recorder.event(0, "scan", {"roles": ["input"]})
-        self._batches.append(batch)
+        position = self._batches[-1].position + 1 if self._batches else 0
+        self._batches.append(Kept(batch, origin, position))
         if waited is not None:
             self._waited = (self._waited or 0.0) + waited
         self._samples += scan.batch_size(batch) or 0
@@ -169,6 +184,8 @@ class Session:
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
         losses = [self._scaling.unscaled(root) for root in roots]
         passed, self._passed = self._passed, {}
+        if self._batches:
+            self._batches[-1].losses.extend(losses)
         for watch in self.watches.values():
             watch.backward_ended(losses, passed)
 
@@ -250,7 +267,7 @@ class Session:
             self._look_at_parameters()
         return values
 
-    def batches_of_step(self) -> Sequence[Any]:
+    def batches_of_step(self) -> Sequence[Kept]:
         return tuple(self._batches)
 
     def scale_tensor(self) -> Tensor | None:
@@ -328,6 +345,8 @@ class Session:
             "step": self._step,
             "watches": [watch.state_dict() for watch in self.watches.values()],
             "recorder": self.recorder.state_dict(),
+            "quarantine": self.quarantine.state_dict(),
+            "clip": self.clip.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -335,6 +354,8 @@ class Session:
         for watch, kept in zip(self.watches.values(), state["watches"], strict=True):
             watch.load_state_dict(kept)
         self.recorder.load_state_dict(state["recorder"])
+        self.quarantine.load_state_dict(state["quarantine"])
+        self.clip.load_state_dict(state["clip"])
 
     def raise_if_halted(self) -> None:
         """Stop the run if the policy said so."""
@@ -374,6 +395,9 @@ class Session:
             poisoned = self._scan(note)
         whole = Verdict(verdict.step, verdict.nonfinite, verdict.spike, poisoned)
         self.judge(whole, self.survival.rungs(), optimizer)
+        if not poisoned:  # bad weights make any batch look bad
+            reason = "non-finite" if verdict.nonfinite else "spike"
+            self.quarantine.take(note.step, note.batches, reason)
 
     def judge(self, verdict: Verdict, rungs: frozenset[Rung], optimizer: str = "") -> None:
         """Let the policy decide, and do what it says."""
@@ -406,20 +430,20 @@ class Session:
 
     # Looking at the state.
 
-    def scan_for_poison(self) -> tuple[str, ...]:
+    def scan_for_poison(self, step: int) -> tuple[str, ...]:
         """Record every non-finite tensor of the state; the names of weights and moments."""
         poisoned = []
         for bad in scan.scan_state(self._models, self._optimizers, self._names()):
-            self._record_tensor(self.step, bad)
+            self._record_tensor(step, bad)
             if bad.role in ("weight", "moment"):
                 poisoned.append(bad.name)
         return tuple(poisoned)
 
     def _scan(self, note: Note) -> tuple[str, ...]:
         """The same, and the step's batches."""
-        poisoned = self.scan_for_poison()
-        for batch in note.batches:
-            for bad in scan.scan_batch(batch):
+        poisoned = self.scan_for_poison(note.step)
+        for kept in note.batches:
+            for bad in scan.scan_batch(kept.batch, kept.indices()):
                 self._record_tensor(note.step, bad)
         return poisoned
 

@@ -99,7 +99,7 @@ class Survival:
 
     def _found_spoiled(self, rungs: frozenset[Rung]) -> None:
         """A snapshot was no good: something is non-finite that no loss has shown."""
-        names = self._session.scan_for_poison()
+        names = self._session.scan_for_poison(self._session.step)
         if names:
             self._session.judge(Verdict(self._session.step, poisoned=names), rungs)
             self.after_step()

@@ -1,0 +1,152 @@
+"""Which batch is it? By the samples in it where the loader lets us know, else by its content.
+
+Nothing is computed for a batch that does no harm: the indices lie ready, the hash is made only when
+somebody asks who a batch is.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, TypeAlias
+
+import numpy as np
+from torch import Tensor
+
+from holdfast.live import scan
+from holdfast.live.content_hash import content_hash
+from holdfast.live.index_tape import IndexedIterator
+
+Index: TypeAlias = "int | str | tuple[Index, ...]"
+
+LOSSES_KEPT = 16
+"""Losses that are remembered of a batch: one in most trainings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a batch came from."""
+
+    epoch: int
+    """Passes over a guarded loader that were begun before this one."""
+    number: int
+    """Batches the loader gave before this one in this pass, avoided ones included."""
+    dataset: str = ""
+    indices: Any = None
+    """What the sampler drew for it, as it was drawn; None where that is not known."""
+    batched: bool = True
+    """The indices are a list, one for each sample; else the one index of a ready-made batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a batch is: equal keys, same batch."""
+
+    key: str
+    indices: tuple[Index, ...] = ()
+    dataset: str = ""
+    sure: bool = True
+    """The same key means the same batch; not so where part of it could not be looked into."""
+
+
+@dataclass(slots=True)
+class Kept:
+    """A batch of the present step and what is known of it."""
+
+    batch: Any
+    origin: Origin | None = None
+    position: int = 0
+    """Batches of the same step that came before it."""
+    losses: deque[Tensor] = field(default_factory=lambda: deque(maxlen=LOSSES_KEPT))
+    blamed: bool = False
+    _identity: Identity | None = None
+
+    @property
+    def size(self) -> int | None:
+        """How many samples it holds."""
+        indices = self.indices() if self.origin is not None and self.origin.batched else ()
+        return len(indices) or scan.batch_size(self.batch)
+
+    def indices(self) -> tuple[Index, ...]:
+        """The data set's indices of its samples, in order; empty where they are not known."""
+        return () if self.origin is None else _plain_indices(self.origin)
+
+    def identity(self) -> Identity:
+        """Worked out once, and only if somebody asks."""
+        if self._identity is None:
+            self._identity = self._work_out()
+        return self._identity
+
+    def _work_out(self) -> Identity:
+        indices = self.indices()
+        if indices and self.origin is not None:
+            dataset = self.origin.dataset
+            return Identity(f"indices-{_hash_of_set(dataset, indices)}", indices, dataset)
+        found = content_hash(self.batch)
+        return Identity(f"content-{found.text}", sure=found.whole)
+
+
+Avoid: TypeAlias = Callable[[Kept], Any]
+
+
+class Observed:
+    """A pass over a loader: its batches as they come, and their origin; the avoided left out."""
+
+    def __init__(
+        self, source: Iterator[Any], epoch: int = 0, avoid: Avoid | None = None, *, given: int = 0
+    ) -> None:
+        """`given` batches of the source were drawn before."""
+        self._source = source
+        self._epoch = epoch
+        self._avoid = avoid
+        self.given = given
+        """Batches of the source that were drawn so far, avoided ones included."""
+        self.origin = Origin(epoch, given)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        while True:
+            batch = next(self._source)
+            self.origin = self._whence()
+            self.given += 1
+            if self._avoid is None or not self._avoid(Kept(batch, self.origin)):
+                return batch
+
+    def _whence(self) -> Origin:
+        source = self._source
+        if not isinstance(source, IndexedIterator):
+            return Origin(self._epoch, self.given)
+        tape = source.tape
+        return Origin(self._epoch, self.given, tape.dataset, source.indices, tape.batched)
+
+
+def frozen(value: Any) -> Index:
+    """An index as something that can be compared, kept and written down. Raises TypeError."""
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, (list, tuple)):
+        return tuple(frozen(item) for item in value)
+    return operator.index(value)
+
+
+def _plain_indices(origin: Origin) -> tuple[Index, ...]:
+    drawn = origin.indices
+    if isinstance(drawn, (Tensor, np.ndarray)):
+        drawn = drawn.tolist()
+    try:
+        listed = drawn if origin.batched and isinstance(drawn, (list, tuple, range)) else [drawn]
+        return tuple(frozen(item) for item in listed)
+    except TypeError:  # None, or an index of a kind that has no name
+        return ()
+
+
+def _hash_of_set(dataset: str, indices: Iterable[Index]) -> str:
+    # Sorted: the same samples in another order are the same batch.
+    texts = sorted(json.dumps(index) for index in indices)
+    return blake2b(json.dumps([dataset, texts]).encode(), digest_size=16).hexdigest()

@@ -1,0 +1,326 @@
+"""A tiny training into which faults are injected at given steps.
+
+Deterministic: one recipe and one schedule give one outcome. A fault is either in the step (its
+batch, loss or gradients: holding the update back is the whole cure), in the state (weights,
+moments, statistics that somebody overwrote between two steps), or around the training (a check that
+raises, a disk that is full). Nothing is pretended: gradients, tensors and files really are bad.
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+import functools
+import math
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
+from torch.nn.utils import clip_grad_norm_
+from trainings import Batch, Net, batches, make_net, squared_error
+
+from holdfast import Guard, TrainingHalted
+
+STEPS = 48
+GRACE = 20
+"""So many gradients must have been learned before a spike can be told from one of them."""
+
+ROLLS_BACK = False
+"""Whether the guard mends a state that went bad. Until it does, such a run must halt."""
+OPTIONS: dict[str, Any] = {}
+"""What a guard needs for it, say snapshots."""
+
+DATA = batches(STEPS, size=64)
+(HELD_OUT,) = batches(1, seed=0, size=256)
+NOWHERE = Path("/sys/holdfast-run")
+"""Nobody can make a directory there, root included."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something bad at a step; `place` chooses the parameter, the row, the check it is about."""
+
+    step: int
+    kind: str
+    place: int = 0
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the training is run."""
+
+    scaled: bool = False
+    max_norm: float | None = None
+    clip: float | None = None
+    fused: bool = False
+
+
+@dataclass
+class Outcome:
+    """What a training leaves behind."""
+
+    model: Net
+    optimizer: torch.optim.Optimizer
+    guard: Guard | None = None
+    halted: TrainingHalted | None = None
+    loss: float = math.nan
+    """On data never trained on, at the end."""
+    applied: list[Fault] = field(default_factory=list)
+    """The faults that took effect: some come too late, or find nothing to spoil."""
+
+    def met(self, kinds: Iterable[str]) -> list[Fault]:
+        """The faults of these kinds that took effect."""
+        return [fault for fault in self.applied if fault.kind in kinds]
+
+    @property
+    def statistics(self) -> dict[str, Tensor]:
+        """Those of BatchNorm."""
+        return dict(self.model.named_buffers())
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Weights and moments."""
+        found = {name: p.detach() for name, p in self.model.named_parameters()}
+        for name, p in self.model.named_parameters():
+            for key, value in self.optimizer.state[p].items():
+                if isinstance(value, Tensor):
+                    found[f"{name}.{key}"] = value
+        return found
+
+
+class Training:
+    """One training and the hands that spoil it."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.model = make_net()
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=5e-2, weight_decay=0.01, fused=recipe.fused
+        )
+        self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(
+            self.optimizer, STEPS, eta_min=1e-2
+        )
+        self.scaler = GradScaler(
+            "cpu", init_scale=2.0**10, growth_interval=4, enabled=recipe.scaled
+        )
+
+    def step(self, batch: Batch, faults: list[Fault]) -> None:
+        """A step of the user's loop, with faults in it."""
+        for fault in faults:
+            batch = IN_BATCH.get(fault.kind, _as_it_is)(batch, fault.place)
+        loss = squared_error(self.model, batch)
+        for fault in faults:
+            loss = loss * IN_LOSS.get(fault.kind, 1.0)
+        self.scaler.scale(loss).backward()
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        for fault in faults:
+            if fault.kind in IN_GRADIENTS:
+                IN_GRADIENTS[fault.kind](gradients, fault.place)
+        if self.recipe.clip is not None:
+            self.scaler.unscale_(self.optimizer)
+            clip_grad_norm_(self.model.parameters(), self.recipe.clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+        self.scheduler.step()
+
+    def held_out_loss(self) -> float:
+        """By the batch's own statistics: those the model keeps may be what was spoiled."""
+        with torch.no_grad():
+            return float(squared_error(copy.deepcopy(self.model).train(), HELD_OUT))
+
+
+@functools.cache
+def clean(recipe: Recipe, without: frozenset[int] = frozenset()) -> Outcome:
+    """The training without faults and without a guard; the steps `without` are never made."""
+    training = Training(replace(recipe, clip=recipe.clip or recipe.max_norm))
+    for number, batch in enumerate(DATA):
+        if number in without:
+            training.scheduler.step()
+        else:
+            training.step(batch, [])
+    return Outcome(training.model, training.optimizer, loss=training.held_out_loss())
+
+
+def carry_out(recipe: Recipe, schedule: list[Fault], run_dir: Path | None) -> Outcome:
+    """The training under a guard, with the faults of a schedule."""
+    training = Training(recipe)
+    if any(fault.kind == "read-only run directory" for fault in schedule):
+        run_dir = NOWHERE
+    scaler = training.scaler if recipe.scaled else None
+    options = dict(OPTIONS, scaler=scaler, max_norm=recipe.max_norm, run_dir=run_dir)
+    outcome = Outcome(training.model, training.optimizer)
+    with Guard(training.model, training.optimizer, training.scheduler, **options) as guard:
+        outcome.guard = guard
+        try:
+            for number, batch in enumerate(guard(DATA)):
+                faults = [fault for fault in schedule if fault.step == number]
+                outcome.applied += [fault for fault in faults if _apply(fault, training, guard)]
+                training.step(batch, faults)
+        except TrainingHalted as error:
+            outcome.halted = error
+    outcome.loss = training.held_out_loss()
+    return outcome
+
+
+def _apply(fault: Fault, training: Training, guard: Guard) -> bool:
+    """Do what a fault does besides the step; whether it took effect, here or in the step."""
+    if fault.kind in BETWEEN_STEPS:
+        return BETWEEN_STEPS[fault.kind](training, fault.place)
+    if fault.kind in AROUND:
+        return AROUND[fault.kind](guard, fault.place)
+    return True
+
+
+# In the step: its batch, its loss, its gradients.
+
+
+def _as_it_is(batch: Batch, place: int) -> Batch:
+    return batch
+
+
+def _with_input(value: float) -> Callable[[Batch, int], Batch]:
+    def spoil(batch: Batch, place: int) -> Batch:
+        x, y = batch[0].clone(), batch[1]
+        x.view(-1)[place % x.numel()] = value
+        return x, y
+
+    return spoil
+
+
+def _with_target(batch: Batch, place: int) -> Batch:
+    y = batch[1].clone()
+    y[place % len(y)] = math.nan
+    return batch[0], y
+
+
+def _in_one_gradient(value: float) -> Callable[[list[Tensor], int], None]:
+    def spoil(gradients: list[Tensor], place: int) -> None:
+        gradients[place % len(gradients)].view(-1)[0] = value
+
+    return spoil
+
+
+def _spike(gradients: list[Tensor], place: int) -> None:
+    torch._foreach_mul_(gradients, 1e6)
+
+
+IN_BATCH: dict[str, Callable[[Batch, int], Batch]] = {
+    "nan input": _with_input(math.nan),
+    "inf input": _with_input(-math.inf),
+    "nan target": _with_target,
+}
+IN_LOSS = {"nan loss": math.nan, "inf loss": math.inf}
+IN_GRADIENTS: dict[str, Callable[[list[Tensor], int], None]] = {
+    "nan gradient": _in_one_gradient(math.nan),
+    "inf gradient": _in_one_gradient(math.inf),
+    "spiked gradient": _spike,
+}
+
+# In the state, between two steps.
+
+
+def _parameter(training: Training, place: int) -> Any:
+    parameters = list(training.model.parameters())
+    return parameters[place % len(parameters)]
+
+
+def _corrupt_weight(training: Training, place: int) -> bool:
+    _parameter(training, place).data.view(-1)[0] = math.inf if place % 2 else math.nan
+    return True
+
+
+def _in_moment(key: str, value: float) -> Callable[[Training, int], bool]:
+    def spoil(training: Training, place: int) -> bool:
+        state = training.optimizer.state[_parameter(training, place)]
+        if key not in state:  # no step was taken yet
+            return False
+        state[key].view(-1)[0] = value
+        return True
+
+    return spoil
+
+
+def _poison_statistics(training: Training, place: int) -> bool:
+    """As a forward pass over bad data does that nobody makes a step of."""
+    with torch.no_grad():
+        training.model(torch.full((4, 6), math.nan))
+    return True
+
+
+def _collapse_scale(training: Training, place: int) -> bool:
+    if training.recipe.scaled:
+        training.scaler.update(2.0 ** -(20 + place % 20))
+    return training.recipe.scaled
+
+
+BETWEEN_STEPS: dict[str, Callable[[Training, int], bool]] = {
+    "corrupted weight": _corrupt_weight,
+    "nan moment": _in_moment("exp_avg", math.nan),
+    "inf moment": _in_moment("exp_avg", -math.inf),
+    "nan second moment": _in_moment("exp_avg_sq", math.nan),
+    "inf second moment": _in_moment("exp_avg_sq", math.inf),
+    "poisoned statistics": _poison_statistics,
+    "collapsed scale": _collapse_scale,
+}
+
+# Around the training.
+
+
+def _raise_in_check(guard: Guard, place: int) -> bool:
+    def broken(record: Any) -> Any:
+        raise RuntimeError("a sick check")
+
+    seats = guard._session.recorder.engine._seats
+    seats[place % len(seats)].check.observe = broken  # type: ignore[method-assign]
+    return True
+
+
+def _fill_disk(guard: Guard, place: int) -> bool:
+    """What is written from now on meets the kernel's own ENOSPC."""
+    run_dir = guard.run_dir
+    if run_dir is None or not run_dir.is_dir():
+        return False
+    for name in ("steps.rank0.jsonl", "events.jsonl"):
+        (run_dir / name).unlink(missing_ok=True)
+        (run_dir / name).symlink_to("/dev/full")
+    return True
+
+
+def _lose_directory(guard: Guard, place: int) -> bool:
+    """Somebody moved it away, and put something else in its place."""
+    run_dir = guard.run_dir
+    if run_dir is None or not run_dir.is_dir():
+        return False
+    os.replace(run_dir, run_dir.with_name("moved"))
+    run_dir.write_text("not a directory")
+    return True
+
+
+AROUND: dict[str, Callable[[Guard, int], bool]] = {
+    "exception in a check": _raise_in_check,
+    "full disk": _fill_disk,
+    "lost run directory": _lose_directory,
+    "read-only run directory": lambda guard, place: True,  # from the start
+}
+
+SKIPPED = (*IN_BATCH, *IN_LOSS, "nan gradient", "inf gradient")
+"""Held back at any step, and nothing is left of them."""
+DESTROYING = ("corrupted weight", "nan moment", "inf moment", "nan second moment")
+"""No skipping mends these."""
+LOSING_THE_RECORD = ("full disk", "lost run directory", "read-only run directory")
+
+
+def full_disk_is_real() -> bool:
+    """Whether this system has a device that is always full."""
+    try:
+        with open("/dev/full", "ab") as file:
+            file.write(b"x")
+    except OSError as error:
+        return error.errno == errno.ENOSPC
+    return False
