@@ -30,10 +30,11 @@ class StragglerRank(Check):
 
     ## How it is measured
     Against the median of the ranks, on sampled steps. A rank is slow in a sample if it needs 1.25
-    times the median and 5 ms more. It is a straggler when two things hold. Its slow samples
-    outweigh the others, of which each counts double, by 8. And they cannot be chance: how late it
-    was, added up, has outgrown what the noise of this run, learned from how the ranks change
-    places from one sample to the next, would ever add up to. Told once, until it keeps pace.
+    times the median and 5 ms more. It is a straggler when two things hold. For at least 60 steps
+    its slow samples have outweighed the others, of which each counts double, by now by 8. And they
+    cannot be chance: how late it was, added up, has outgrown what the noise of this run, learned
+    from how the ranks change places from one sample to the next, would ever add up to. Told once,
+    until it keeps pace again.
 
     ## False alarms
     The first 30 steps of a segment are left out (compilation, caches), and steps that were held
@@ -61,7 +62,9 @@ class StragglerRank(Check):
         amount_s: float = 0.005
         """… and so many seconds more."""
         samples: int = 8
-        """By so many must slow samples outweigh the others."""
+        """By so many must slow samples outweigh the others …"""
+        steps: int = 60
+        """… and for so long: an upload or a neighbour on the node takes a while, too."""
         certainty: float = 25.0
         """The logarithm of the odds against chance: there are many ranks and many samples."""
         grace: int = 30
@@ -73,8 +76,8 @@ class StragglerRank(Check):
         """Where each rank stood at the sample before, relative to all."""
         self.noise = Window(32)
         self.slow: dict[int, list[float]] = {}
-        """Of each rank that was slow lately: weight, samples and the sum of its lateness (the
-        logarithm of its ratio). Ranks that keep pace are not in it."""
+        """Of each rank that was slow lately: since which step, weight, samples and the sum of its
+        lateness (the logarithm of its ratio). Ranks that keep pace are not in it."""
         self.told: set[int] = set()
 
     def begin(self, header: Header) -> None:
@@ -89,8 +92,8 @@ class StragglerRank(Check):
         if record.step - self.first < self.limits.grace:
             return
         self._learn_noise(times)
-        self._learn_lateness(times)
-        news = [rank for rank in sorted(self.slow) if self._straggles(rank)]
+        self._learn_lateness(times, record.step)
+        news = [rank for rank in sorted(self.slow) if self._straggles(rank, record.step)]
         self.told.update(news)
         if news:
             yield self._finding(record, news, times)
@@ -106,7 +109,7 @@ class StragglerRank(Check):
             spread = MAD_TO_SIGMA / math.sqrt(2) * median(moves)
             self.noise.push(spread * len(times) / (len(times) - 1))
 
-    def _learn_lateness(self, times: dict[int, float]) -> None:
+    def _learn_lateness(self, times: dict[int, float], step: int) -> None:
         limits, ordered = self.limits, sorted(times.values())
         middle = (len(times) - 1) // 2
         pace, above = ordered[middle], ordered[middle + 1]
@@ -117,35 +120,37 @@ class StragglerRank(Check):
                 continue
             # The median of the others: of two ranks that is the other one, faster or slower.
             lateness = math.log(seconds) - math.log(pace if seconds > pace else above)
-            weight, samples, total = self.slow.get(rank, (0.0, 0.0, 0.0))
+            since, weight, samples, total = self.slow.get(rank, (float(step), 0.0, 0.0, 0.0))
             # Bounded, so that a rank that has recovered is soon seen to have.
             weight = min(weight + 1, 2.0 * limits.samples) if is_slow else weight - RELAPSE
             if weight <= 0:
                 self.slow.pop(rank, None)
                 self.told.discard(rank)
             else:
-                self.slow[rank] = [weight, samples + 1, total + lateness]
+                self.slow[rank] = [since, weight, samples + 1, total + lateness]
 
-    def _straggles(self, rank: int) -> bool:
+    def _straggles(self, rank: int, step: int) -> bool:
         """Whether it does, and that is news."""
-        weight, samples, total = self.slow[rank]
-        if rank in self.told or weight < self.limits.samples or not len(self.noise):
+        limits = self.limits
+        since, weight, samples, total = self.slow[rank]
+        if rank in self.told or weight < limits.samples or step - since < limits.steps:
             return False
         # A sum of noise, less half of the shift looked for at each sample, exceeds h with odds of
         # exp(-2 · drift · h / variance), however long one waits.
-        drift = math.log(self.limits.ratio) / 2
+        drift = math.log(limits.ratio) / 2
         surplus = total - samples * drift
-        return 2 * drift * surplus >= self.limits.certainty * self.noise.median**2
+        return bool(2 * drift * surplus >= limits.certainty * self.noise.median**2)
 
     def _finding(self, record: StepRecord, news: list[int], times: dict[int, float]) -> Finding:
-        ratios = {rank: math.exp(self.slow[rank][2] / self.slow[rank][1]) for rank in news}
-        worst = max(news, key=ratios.__getitem__)
+        mean = {rank: self.slow[rank][3] / self.slow[rank][2] for rank in news}
+        worst = max(news, key=mean.__getitem__)
+        ratio = math.exp(min(mean[worst], 700.0))
         needs = "needs" if len(news) == 1 else "need up to"
         return self.find(
             record,
-            f"{say_ranks(news)} {needs} {say(ratios[worst])} times as long for a step as the "
-            f"median of {len(times)} ranks (limit {self.limits.ratio:g}), for "
-            f"{self.slow[worst][1]:.0f} samples now: the others wait for it",
+            f"{say_ranks(news)} {needs} {say(ratio)} times as long for a step as the "
+            f"median of {len(times)} ranks (limit {self.limits.ratio:g}), "
+            f"since step {self.slow[worst][0]:.0f}: the others wait for it",
             subject=say_ranks(news),
             where=Where(rank=worst),
             remedies=[
@@ -157,7 +162,8 @@ class StragglerRank(Check):
             stragglers=news[:LISTED],
             straggler_count=len(news),
             ranks=len(times),
-            ratio=ratios[worst],
+            ratio=ratio,
             median_s=median(times.values()),
             seconds=times.get(worst),
+            since_step=int(self.slow[worst][0]),
         )
