@@ -3,10 +3,6 @@
 The engine hands each record to the checks that can use it. It never judges: a check that cannot run
 on this source is listed with its reason, and a check that raises is taken out of the run and
 reported (HD001), because a sick check must not kill a healthy training.
-
-Of the ranks of a distributed run it follows one, the lowest there is: what the others measured at a
-step is in its columns, and their own steps, woven in, would be taken for more of the same. What
-happened on a rank (events) and what was found in its tensors counts on every one.
 """
 
 from __future__ import annotations
@@ -86,8 +82,6 @@ class Engine:
         self._header: Header | None = None
         self._by_kind: dict[type, list[_Seat]] = {kind: [] for kind in _SAID}
         self._fold = Fold()
-        self._rank: int | None = None
-        """The rank whose steps are followed in this segment."""
         self.opened: list[Finding] = []
         """What the last record brought that is new, not one more of the same."""
         self._seat_all()
@@ -102,9 +96,6 @@ class Engine:
         if isinstance(record, Header):
             return self._take_header(record)
         found: list[Finding] = []
-        if self._of_another_rank(record):
-            self.opened = []
-            return found
         has_columns = not isinstance(record, StepRecord) or bool(record.columns)
         for seat in self._by_kind[type(record)]:
             if (has_columns or not seat.columns_only) and seat.looks_at(record):
@@ -163,22 +154,8 @@ class Engine:
             wanted = seat.check.needs.roles or roles
             seat.seen = seat.seen or any(role in wanted for role in roles)
 
-    def _of_another_rank(self, record: Observed) -> bool:
-        if isinstance(record, StepRecord):
-            if self._rank is not None and record.rank > self._rank:
-                return True
-            self._rank = record.rank
-        elif isinstance(record, SetupRecord):
-            return self._header is not None and record.rank > self._header.rank
-        return False
-
     def _take_header(self, header: Header) -> list[Finding]:
         new_segment = self._header is None or header.segment != self._header.segment
-        if self._header is not None and not new_segment and header.rank > self._header.rank:
-            self.opened = []
-            return []
-        if new_segment:
-            self._rank = None
         self._header = header
         context = Context(header)
         found: list[Finding] = []

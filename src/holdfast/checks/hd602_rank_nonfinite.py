@@ -64,9 +64,11 @@ class RankNonfinite(Check):
     def observe(self, record: StepRecord) -> Iterable[Finding]:
         flags = by_rank(record, SIGNAL)
         guilty = [rank for rank, flag in flags.items() if flag > 0]
-        if self._scaler_searches(record) or not 0 < len(guilty) < len(flags):
+        # The column may hold the guilty ones only: the axis knows how many ranks there are.
+        count = max(len(flags), len(self.context.names("rank")))
+        if self._scaler_searches(record) or not 0 < len(guilty) < count:
             return
-        yield self._finding(record, sorted(guilty), len(flags))
+        yield self._finding(record, sorted(guilty), count)
 
     def _scaler_searches(self, record: StepRecord) -> bool:
         if not any(value for _, value in record.family("scaler_skipped")):

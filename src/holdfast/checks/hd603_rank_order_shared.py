@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ from holdfast.core.ranks import alike, checksums, say_ranks
 from holdfast.core.records import Header, StepRecord
 
 SIGNAL = "rank/batch_hash"
+ENOUGH = 1000
+"""Beyond so many different batches, how many there are makes no difference."""
 
 
 class RankOrderShared(Check):
@@ -24,9 +27,10 @@ class RankOrderShared(Check):
     the data eight times. Nothing raises.
 
     ## How it is measured
-    Ranks count as sharing when their checksums were equal on at least 4 sampled steps in a row,
-    and on more than half of the samples so far. A sample counts only for ranks whose batch has
-    changed since the sample before.
+    Ranks count as sharing when their checksums were equal on at least 4 sampled steps in a row, on
+    more than half of the samples so far, and more often than chance would have it with as many
+    ranks and as few different batches as there were. A sample counts only for ranks whose batch
+    has changed since the sample before.
 
     ## False alarms
     Training on one fixed batch is not reported, nor a coincidence on a tiny data set. Ranks of a
@@ -53,10 +57,14 @@ class RankOrderShared(Check):
     class Limits:
         samples: int = 4
         """So many samples in a row must agree, and more than half of all."""
+        certainty: float = 4.0
+        """The logarithm of the odds against chance."""
 
     def start(self) -> None:
         self.before: dict[int, float] = {}
         """The checksum of each rank at the sample before."""
+        self.different: set[float] = set()
+        """The checksums met so far, or the first of them: how many batches there may be."""
         self.seen = 0
         self.streak = 0
         self.groups: list[list[int]] = []
@@ -73,13 +81,19 @@ class RankOrderShared(Check):
         if len(fresh) < 2:
             return
         self._learn(fresh)
-        if self.told or not self._persistent() or _model_parallel(self.groups, len(hashes)):
+        if (
+            self.told
+            or not self._persistent(len(hashes))
+            or _model_parallel(self.groups, len(hashes))
+        ):
             return
         self.told = True
         yield self._finding(record, len(hashes))
 
     def _learn(self, fresh: dict[int, float]) -> None:
         self.seen += 1
+        if len(self.different) < ENOUGH:
+            self.different.update(fresh.values())
         still = [part for group in self.groups for part in _shared(fresh, group)]
         if still:
             self.streak, self.groups = self.streak + 1, still
@@ -88,8 +102,14 @@ class RankOrderShared(Check):
             self.streak = 1 if self.groups else 0
             self.told = False
 
-    def _persistent(self) -> bool:
-        return self.streak >= self.limits.samples and 2 * self.streak > self.seen
+    def _persistent(self, ranks: int) -> bool:
+        if self.streak < self.limits.samples or 2 * self.streak <= self.seen:
+            return False
+        # Two readers meet by chance with odds of 1 to the number of batches, at every sample; and
+        # any two ranks may do so, from any sample on.
+        chances = math.log(math.comb(ranks, 2) * self.seen)
+        against = self.streak * math.log(len(self.different))
+        return against - chances >= float(self.limits.certainty)
 
     def _finding(self, record: StepRecord, count: int) -> Finding:
         largest = max(self.groups, key=len)

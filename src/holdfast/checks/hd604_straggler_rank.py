@@ -14,6 +14,8 @@ from holdfast.core.records import Header, StepRecord
 from holdfast.core.window import MAD_TO_SIGMA, Window
 
 SIGNAL = "rank/step_time_s"
+STALL = math.log(2.0)
+"""A sample of twice the median says as much as one of a hundred times."""
 RELAPSE = 2
 """A sample at the others' pace takes back so many slow ones: slow half of the time is not slow."""
 
@@ -78,6 +80,8 @@ class StragglerRank(Check):
         self.slow: dict[int, list[float]] = {}
         """Of each rank that was slow lately: since which step, weight, samples and the sum of its
         lateness (the logarithm of its ratio). Ranks that keep pace are not in it."""
+        self.lately: dict[int, Window] = {}
+        """The last latenesses of the same ranks."""
         self.told: set[int] = set()
 
     def begin(self, header: Header) -> None:
@@ -100,7 +104,7 @@ class StragglerRank(Check):
 
     def _learn_noise(self, times: dict[int, float]) -> None:
         logs = {rank: math.log(seconds) for rank, seconds in times.items()}
-        middle = sum(logs.values()) / len(logs)
+        middle = median(logs.values())
         places = {rank: value - middle for rank, value in logs.items()}
         # Changes, so that a rank that is always slow adds nothing to the noise.
         moves = [abs(place - self.before[r]) for r, place in places.items() if r in self.before]
@@ -125,9 +129,13 @@ class StragglerRank(Check):
             weight = min(weight + 1, 2.0 * limits.samples) if is_slow else weight - RELAPSE
             if weight <= 0:
                 self.slow.pop(rank, None)
+                self.lately.pop(rank, None)
                 self.told.discard(rank)
             else:
-                self.slow[rank] = [since, weight, samples + 1, total + lateness]
+                # Capped, or a single stall would speak for many samples.
+                capped = max(-STALL, min(lateness, STALL))
+                self.slow[rank] = [since, weight, samples + 1, total + capped]
+                self.lately.setdefault(rank, Window(16)).push(lateness)
 
     def _straggles(self, rank: int, step: int) -> bool:
         """Whether it does, and that is news."""
@@ -142,9 +150,8 @@ class StragglerRank(Check):
         return bool(2 * drift * surplus >= limits.certainty * self.noise.median**2)
 
     def _finding(self, record: StepRecord, news: list[int], times: dict[int, float]) -> Finding:
-        mean = {rank: self.slow[rank][3] / self.slow[rank][2] for rank in news}
-        worst = max(news, key=mean.__getitem__)
-        ratio = math.exp(min(mean[worst], 700.0))
+        worst = max(news, key=lambda rank: self.lately[rank].median)
+        ratio = math.exp(min(self.lately[worst].median, 700.0))
         needs = "needs" if len(news) == 1 else "need up to"
         return self.find(
             record,

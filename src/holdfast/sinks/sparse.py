@@ -40,6 +40,6 @@ class Sparse:
         return isinstance(record, TensorRecord)
 
     def _mine(self, record: StepRecord) -> bool:
-        """Whether this rank made what the step was held for, as far as anybody knows."""
+        """Whether this rank made what the step was held for."""
         column = record.columns.get("rank/nonfinite")
-        return column is None or bool(dict(column.items()).get(self._rank))
+        return column is not None and bool(dict(column.items()).get(self._rank))
