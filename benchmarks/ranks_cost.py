@@ -3,8 +3,8 @@ simulated.
 
     python benchmarks/ranks_cost.py [--json FILE] [--files 1000] [--quick]
 
-1. Real processes (gloo): a DDP step with and without the one reduction the guard adds, in turns, in
-   one run. Bytes and messages are those the kernel counts for the process.
+1. Real processes (gloo): a DDP step, the same with the one reduction the guard adds, and a guarded
+   one, in turns, in one run. Bytes and messages are those the kernel counts for the process.
 2. 8, 1,000 and 16,000 ranks: the reduction event by event (`_reductions.py`) against the closed
    form, next to that of the gradients; and what the table costs the host once it has arrived.
 3. A run directory of many ranks, with a line per step from every rank and as written by default:
@@ -35,6 +35,7 @@ from _reductions import Network, ring, simulate_ring, simulate_tree, tree
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from holdfast import Guard
 from holdfast.core.records import Column, Header, StepRecord
 from holdfast.core.signals import Signal
 from holdfast.sinks.run_dir import RunDirWriter
@@ -42,10 +43,10 @@ from holdfast.sinks.run_dir import RunDirWriter
 try:
     from holdfast.live.tally import Slot
 
-    SLOTS = len(Slot)
+    SLOTS, GUARD_FOLLOWS_RANKS = len(Slot), True
 except ImportError:
-    SLOTS = 13
-"""Numbers a rank tells the others at a step."""
+    SLOTS, GUARD_FOLLOWS_RANKS = 13, False
+"""Numbers a rank tells the others at a step, and whether this guard does."""
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 FLOAT = 4
 NETWORK = Network(alpha=5e-6, beta=1 / 25e9)
@@ -65,47 +66,56 @@ def counted() -> tuple[int, int]:
     return int(fields["syscw"]), int(fields["wchar"])
 
 
+def net() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    inner = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256))
+    model = DistributedDataParallel(inner)
+    return model, torch.optim.SGD(model.parameters(), lr=1e-3)
+
+
 def worker(rank: int, world: int, meeting: str, steps: int) -> None:
-    """One rank: plain steps and steps with the reduction in turns; rank 0 prints what they took."""
+    """One rank: the variants of a step in turns; rank 0 prints what they took."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
-    torch.manual_seed(0)
-    model = DistributedDataParallel(
-        nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256))
-    )
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     batch = torch.randn(128, 256)
     table = torch.zeros(world * SLOTS)
-    taken: dict[bool, list[tuple[float, int, int]]] = {False: [], True: []}
-    for turn in range(2 * steps):
-        told = turn % 2 == 1
-        before, began = counted(), time.perf_counter()
-        model(batch).square().mean().backward()
-        if told:
-            dist.all_reduce(table)
-        optimizer.step()
-        optimizer.zero_grad()
-        seconds, after = time.perf_counter() - began, counted()
-        taken[told].append((seconds, after[0] - before[0], after[1] - before[1]))
+    plain, watched = net(), net()
+    guard = Guard(*watched) if GUARD_FOLLOWS_RANKS else None
+    variants = {"plain": plain, "with the reduction": plain}
+    if guard is not None:
+        variants["guarded"] = watched
+    taken: dict[str, list[tuple[float, int, int]]] = {name: [] for name in variants}
+    for _ in range(steps):
+        for name, (model, optimizer) in variants.items():
+            before, began = counted(), time.perf_counter()
+            model(batch).square().mean().backward()
+            if name == "with the reduction":
+                dist.all_reduce(table)
+            optimizer.step()
+            optimizer.zero_grad()
+            seconds, after = time.perf_counter() - began, counted()
+            taken[name].append((seconds, after[0] - before[0], after[1] - before[1]))
+    if guard is not None:
+        guard.close()
     if rank == 0:
-        settled = {told: found[steps // 5 :] for told, found in taken.items()}
-        plain, more = (list(zip(*settled[told], strict=True)) for told in (False, True))
-        ratios = [b / a for a, b in zip(plain[0], more[0], strict=True)]
-        print(
-            json.dumps(
-                {
-                    "ranks": world,
-                    "floats": table.numel(),
-                    "plain_ms": 1e3 * statistics.median(plain[0]),
-                    "ratio": statistics.median(ratios),
-                    "added_us": 1e6 * (statistics.median(more[0]) - statistics.median(plain[0])),
-                    "messages": statistics.median(more[1]) - statistics.median(plain[1]),
-                    "bytes": statistics.median(more[2]) - statistics.median(plain[2]),
-                    "bytes_of_gradients": statistics.median(plain[2]),
-                }
-            )
-        )
+        settled = {name: found[steps // 5 :] for name, found in taken.items()}
+        print(json.dumps({"ranks": world, "floats": table.numel(), **compare(settled)}))
     dist.destroy_process_group()
+
+
+def compare(taken: dict[str, list[tuple[float, int, int]]]) -> dict[str, Any]:
+    """Every variant against the plain step of the same round."""
+    columns = {name: list(zip(*found, strict=True)) for name, found in taken.items()}
+    base = columns.pop("plain")
+    seconds, messages, sent = (statistics.median(column) for column in base)
+    found: dict[str, Any] = {"plain_ms": 1e3 * seconds, "bytes_of_gradients": sent, "variants": {}}
+    for name, column in columns.items():
+        found["variants"][name] = {
+            "ratio": statistics.median(b / a for a, b in zip(base[0], column[0], strict=True)),
+            "messages": statistics.median(column[1]) - messages,
+            "bytes": statistics.median(column[2]) - sent,
+        }
+    return found
 
 
 def measure(world: int, steps: int) -> dict[str, Any]:
@@ -118,9 +128,8 @@ def measure(world: int, steps: int) -> dict[str, Any]:
         ]
         said = [rank.communicate(timeout=600)[0] for rank in ranks]
     result: dict[str, Any] = json.loads(said[0])
-    size = FLOAT * result["floats"]
     # Without the headers and handshakes of gloo, which are most of so short a message.
-    result["expected_bytes"] = ring(world, size, NETWORK).sent / world
+    result["payload_bytes"] = ring(world, FLOAT * result["floats"], NETWORK).sent / world
     return result
 
 
@@ -248,14 +257,13 @@ def main() -> None:
     print(f"CPU, {platform.machine()}; torch {torch.__version__}; {SLOTS} numbers a rank and step")
     measured = [measure(world, 40 if options.quick else 300) for world in (2, 4)]
     for row in measured:
-        print(
-            f"\n{row['ranks']} processes, gloo: a step with the reduction takes "
-            f"{row['ratio']:.3f} of one without ({row['plain_ms']:.1f} ms + "
-            f"{row['added_us']:.0f} µs)\n"
-            f"  it adds {row['messages']:.0f} messages and {row['bytes']:.0f} bytes a rank "
-            f"(the vector's own share of a ring: {row['expected_bytes']:.0f}), "
-            f"{row['bytes'] / row['bytes_of_gradients']:.1e} of what the gradients send"
-        )
+        print(f"\n{row['ranks']} processes, gloo, a plain step of {row['plain_ms']:.1f} ms:")
+        for name, found in row["variants"].items():
+            print(
+                f"  {name:18} {found['ratio']:.3f} of it; {found['messages']:.0f} messages and "
+                f"{found['bytes']:.0f} bytes more a rank (payload {row['payload_bytes']:.0f}), "
+                f"{found['bytes'] / row['bytes_of_gradients']:.1e} of what the gradients send"
+            )
     simulated = [simulate(ranks) for ranks in (8, 1000, 16000)]
     for row in simulated:
         print(f"\n{row['ranks']} ranks, simulated: a vector of {row['bytes']:,} bytes")
