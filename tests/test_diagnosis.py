@@ -113,6 +113,23 @@ def test_two_findings_of_one_check_do_not_explain_each_other() -> None:
     assert len(diagnose([found("HD101", 1, subject="a"), found("HD101", 1, subject="b")])) == 2
 
 
+def test_the_rank_stands_between_why_and_what() -> None:
+    what = [found("HD101", 7), found("HD201", 7)]
+    assert outline(diagnose([found("HD602", 7), *what])) == [("HD602", ["HD101", "HD201"])]
+    for why in ("HD501", "HD301", "HD302", "HD303", "HD311", "HD408", "HD504"):
+        causes = diagnose([*what, found("HD602", 7), found(why, 8)])
+        assert outline(causes) == [(why, ["HD101", "HD201", "HD602"])], why
+
+
+def test_a_rank_that_was_bad_later_explains_nothing_before() -> None:
+    causes = diagnose([found("HD101", 7), found("HD602", 70)])
+    assert sorted(outline(causes)) == [("HD101", []), ("HD602", [])]
+
+
+def test_clipping_by_several_norms_explains_replicas_that_drift_apart() -> None:
+    assert outline(diagnose([found("HD601", 100), found("HD605", 20)])) == [("HD605", ["HD601"])]
+
+
 # Mild findings
 
 

@@ -14,6 +14,8 @@ from holdfast.core.findings import Finding, Severity
 
 NONFINITE = ("HD101", "HD102", "HD201", "HD301", "HD302", "HD303", "HD408", "HD701")
 """What a non-finite number becomes as it spreads."""
+BORN = (*NONFINITE, "HD602")
+"""The same, and the rank it was born on: where, which is less than why and more than what."""
 BAD_STEPS = ("HD103", "HD104", "HD115", "HD202", "HD207", "HD208", "HD308")
 """How steps that are too large look."""
 NOTHING_MOVES = ("HD105", "HD205", "HD306", "HD307", "HD404")
@@ -21,27 +23,27 @@ NOTHING_MOVES = ("HD105", "HD205", "HD306", "HD307", "HD404")
 
 EXPLAINS: dict[str, tuple[str, ...]] = {
     # a poisoned state or input explains every non-finite number downstream of it
-    "HD501": (*NONFINITE, "HD103", "HD207", "HD313", "HD414"),
-    "HD112": (*NONFINITE, "HD414"),
-    "HD504": (*NONFINITE,),
-    "HD301": ("HD101", "HD102", "HD201", "HD302", "HD303", "HD408", "HD414", "HD313"),
-    "HD302": ("HD101", "HD102", "HD201", "HD301", "HD303"),
-    "HD408": ("HD101", "HD102", "HD201", "HD301", "HD303"),
-    "HD303": ("HD101", "HD102", "HD201", "HD301", "HD302", "HD408", "HD313", "HD414"),
-    "HD311": (*NONFINITE, "HD313", "HD414"),
-    "HD602": (*NONFINITE,),
+    "HD501": (*BORN, "HD103", "HD207", "HD313", "HD414"),
+    "HD112": (*BORN, "HD414"),
+    "HD504": (*BORN,),
+    "HD301": ("HD101", "HD102", "HD201", "HD302", "HD303", "HD408", "HD414", "HD313", "HD602"),
+    "HD302": ("HD101", "HD102", "HD201", "HD301", "HD303", "HD602"),
+    "HD408": ("HD101", "HD102", "HD201", "HD301", "HD303", "HD602"),
+    "HD303": ("HD101", "HD102", "HD201", "HD301", "HD302", "HD408", "HD313", "HD414", "HD602"),
+    "HD311": (*BORN, "HD313", "HD414"),
+    "HD602": (*NONFINITE, "HD313", "HD414"),
     "HD101": ("HD201", "HD301", "HD302", "HD408", "HD313", "HD414", "HD104"),
     "HD201": ("HD301", "HD408", "HD101", "HD313", "HD414"),
     "HD102": ("HD201", "HD101"),
     # steps too large
-    "HD206": (*BAD_STEPS, "HD101", "HD201", "HD209"),
+    "HD206": (*BAD_STEPS, "HD101", "HD201", "HD209", "HD602"),
     "HD209": ("HD207", "HD208", "HD308"),
-    "HD403": (*BAD_STEPS, *NONFINITE, "HD304"),
+    "HD403": (*BAD_STEPS, *BORN, "HD304"),
     "HD413": ("HD104", "HD403"),
     "HD116": ("HD202", "HD207", "HD208", "HD308", "HD403"),
     "HD316": ("HD202", "HD203", "HD304", "HD305", "HD113", "HD105"),
-    "HD202": ("HD104", "HD101", "HD201", "HD208", "HD207", "HD308"),
-    "HD308": ("HD104", "HD202", "HD101", "HD201"),
+    "HD202": ("HD104", "HD101", "HD201", "HD208", "HD207", "HD308", "HD602"),
+    "HD308": ("HD104", "HD202", "HD101", "HD201", "HD602"),
     "HD104": ("HD103", "HD207"),
     # nothing moves
     "HD108": (*NOTHING_MOVES, "HD204"),
@@ -52,12 +54,14 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "HD904": ("HD402", "HD401", "HD306", "HD105"),
     "HD204": ("HD306", "HD105"),
     "HD310": ("HD306", "HD307", "HD105"),
-    "HD309": ("HD310", "HD312", "HD311", "HD313", "HD101", "HD201", "HD301"),
+    "HD309": ("HD310", "HD312", "HD311", "HD313", "HD101", "HD201", "HD301", "HD602"),
     "HD312": ("HD205", "HD306", "HD307"),
     "HD313": ("HD414", "HD105", "HD306"),
     "HD314": ("HD307", "HD105", "HD208"),
     "HD405": ("HD105", "HD306", "HD307"),
     "HD404": ("HD105", "HD307"),
+    # many ranks
+    "HD605": ("HD601",),
     # memory
     "HD803": ("HD801", "HD802", "HD804"),
     "HD801": ("HD804",),

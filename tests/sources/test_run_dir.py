@@ -6,6 +6,8 @@ import itertools
 import json
 import random
 import shutil
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import junk, lightly, mutated, quick_folder
+from strategies import junk, lightly, mutated, quick_folder, same, streams
 
 from holdfast.core.codec import to_json
 from holdfast.core.records import Column, EventRecord, Header, Record, SetupRecord, StepRecord
@@ -225,6 +227,72 @@ def test_damage_in_one_ranks_file_costs_the_others_nothing(run: Path) -> None:
     source = RunDir(run)
     assert [(item.seq, item.rank) for item in source.records() if item.rank] == [(1, 1)]
     assert source.torn == 1
+
+
+# Many ranks
+
+AHEAD = st.integers(1, 400)
+
+
+@lightly
+@given(st.tuples(streams(), streams(rank=1), streams(rank=2)), AHEAD)
+def test_however_little_is_read_at_once_the_stream_is_the_same(
+    ranks: tuple[list[Record], ...], ahead: int
+) -> None:
+    with quick_folder() as folder, pytest.MonkeyPatch.context() as patch:
+        for rank, stream in enumerate(ranks):
+            writer = RunDirWriter(folder, rank=rank, told=pytest.fail)
+            for record in stream:
+                writer.write(record)
+            writer.flush()
+        whole = list(RunDir(folder).records())
+        patch.setattr(run_dir, "AT_ONCE", (1, ahead))
+        patch.setattr(run_dir, "AHEAD", ahead)
+        assert same(list(RunDir(folder).records()), whole)
+
+
+def many_ranks(path: Path, ranks: int, steps: int) -> None:
+    path.mkdir()
+    (path / "run.json").write_bytes(line(HEADER))
+    for rank in range(ranks):
+        text = b"".join(line(step(seq)) for seq in range(1, steps + 1))
+        (path / f"steps.rank{rank}.jsonl").write_bytes(text)
+
+
+READ_UNDER_A_LIMIT = """
+import resource, sys
+from pathlib import Path
+from holdfast.sources.run_dir import RunDir
+resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+places = [(item.seq, item.rank) for item in RunDir(Path(sys.argv[1])).records()][1:]
+assert places == sorted(places)
+print(len(places))
+"""
+
+
+def test_more_ranks_than_a_process_may_open_files_are_read_in_order(tmp_path: Path) -> None:
+    many_ranks(tmp_path / "run", 1500, steps=30)
+    command = [sys.executable, "-c", READ_UNDER_A_LIMIT, str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.stdout.strip() == str(1500 * 30)
+
+
+@pytest.mark.parametrize("ranks", [10, 500])
+def test_what_is_read_ahead_of_many_files_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
+) -> None:
+    monkeypatch.setattr(run_dir, "AHEAD", 1 << 16)
+    many_ranks(tmp_path / "run", ranks, steps=100)  # 5 kB a rank
+    tracemalloc.start()
+    try:
+        stream = RunDir(tmp_path / "run").records()
+        list(itertools.islice(stream, 2))  # every file is begun
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    # A generator and a record a file, and at least a kilobyte of lines.
+    assert held < (1 << 18) + 7_000 * ranks
 
 
 # Fuzzing

@@ -7,7 +7,8 @@
 
 Append-only lines survive kill -9 and network file systems. Lines are gathered and written at most
 once a second, at once when something is wrong. If the disk fails, the run goes on without the
-directory and is told so, once.
+directory and is told so, once. Of thousands of ranks most write only what they alone can tell
+(`sparse.py`), and make no file before there is something of that kind.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from holdfast.core.codec import NO_RECORD, from_json, to_json
 from holdfast.core.records import Header, Record, StepRecord
+from holdfast.sinks.sparse import FULL_RANKS, Sparse
 
 FLUSH_SECONDS = 1.0
 FLUSH_BYTES = 1 << 16
@@ -28,12 +30,23 @@ FLUSH_BYTES = 1 << 16
 class RunDirWriter:
     """Writes the records of one rank into a run directory. Never raises."""
 
-    def __init__(self, path: str | Path, *, rank: int = 0, told: Callable[[str], None]) -> None:
-        """`told` is called with one sentence if the directory cannot be written."""
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        rank: int = 0,
+        told: Callable[[str], None],
+        full_ranks: int = FULL_RANKS,
+    ) -> None:
+        """`told` is called with one sentence if the directory cannot be written.
+
+        Ranks from `full_ranks` on write only what they alone can tell; rank 0 writes everything.
+        """
         self.path = Path(path)
         self.rank = rank
         self.broken = False
         self._told = told
+        self._sparse = Sparse(rank) if rank >= max(full_ranks, 1) else None
         self._steps: list[str] = []
         self._events: list[str] = []
         self._bytes = 0
@@ -73,9 +86,10 @@ class RunDirWriter:
 
     def _open(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        probe = self.path / f".write-test.rank{self.rank}"
-        probe.write_bytes(b"")
-        probe.unlink()
+        if self._sparse is None:  # thousands of ranks need not all try
+            probe = self.path / f".write-test.rank{self.rank}"
+            probe.write_bytes(b"")
+            probe.unlink()
         held = max(_last_segment(self._steps_file), _last_segment(self._events_file))
         # Ranks start together, so that a header may be there although this is the first segment.
         if self.rank == 0 and (self.path / "run.json").exists():
@@ -91,6 +105,10 @@ class RunDirWriter:
         return self.path / (f"events.rank{self.rank}.jsonl" if self.rank else "events.jsonl")
 
     def _take(self, record: Record) -> None:
+        for chosen in [record] if self._sparse is None else self._sparse.choose(record):
+            self._add(chosen)
+
+    def _add(self, record: Record) -> None:
         line = json.dumps(to_json(record), separators=(",", ":"), allow_nan=False, default=str)
         (self._steps if isinstance(record, StepRecord) else self._events).append(line)
         self._bytes += len(line)

@@ -1,6 +1,8 @@
 """Reading a run directory, ours or one that was cut off in the middle of a line.
 
-Lazy: one line per file is held at a time, so a run of any length passes in bounded memory.
+Lazy: of each file a few lines are held at a time, so a run of any length passes in bounded memory.
+A file is open only while these are read: thousands of ranks left thousands of files, and a process
+may have a thousand open.
 """
 
 from __future__ import annotations
@@ -19,6 +21,10 @@ from holdfast.errors import UnreadableInput
 _RANK = re.compile(r"\.rank(\d+)\.jsonl$")
 LONGEST_LINE = 1 << 26
 """A longer line is no record of ours: skipped, not read into memory."""
+AHEAD = 1 << 24
+"""Bytes read ahead in all files together …"""
+AT_ONCE = (1 << 10, 1 << 16)
+"""… and at least and at most in each: between two readings a file is closed."""
 
 
 @dataclass
@@ -35,7 +41,10 @@ class RunDir:
         """The stream, in order, the header first."""
         header = self._header()
         yield header
-        for record in merge(self._file(path) for path in self._files()):
+        files = self._files()
+        least, most = AT_ONCE
+        ahead = min(max(AHEAD // max(len(files), 1), least), most)
+        for record in merge(self._file(path, ahead) for path in files):
             if not (isinstance(record, Header) and record == header):
                 yield record
 
@@ -55,11 +64,11 @@ class RunDir:
             raise UnreadableInput(f"{path} is not a run header")
         return record
 
-    def _file(self, path: Path) -> Iterator[Record]:
+    def _file(self, path: Path, ahead: int) -> Iterator[Record]:
         match = _RANK.search(path.name)
         rank = int(match.group(1)) if match else 0
         before = (0, 0)
-        for line in self._lines(path):
+        for line in self._lines(path, ahead):
             try:
                 record = from_json(json.loads(line), rank=rank)
             except NO_RECORD:
@@ -72,20 +81,36 @@ class RunDir:
             before = (record.segment, record.seq)
             yield record
 
-    def _lines(self, path: Path) -> Iterator[bytes]:
+    def _lines(self, path: Path, ahead: int) -> Iterator[bytes]:
         """The lines that are not empty; of one that is too long, nothing."""
-        try:
-            with open(path, "rb") as file:
-                while line := file.readline(LONGEST_LINE):
-                    too_long = len(line) >= LONGEST_LINE and not line.endswith(b"\n")
-                    if too_long:
-                        while line and not line.endswith(b"\n"):
-                            line = file.readline(LONGEST_LINE)
-                    if too_long or line.strip():
-                        self.lines += 1
-                        yield b"" if too_long else line
-        except OSError as error:
-            raise UnreadableInput(f"cannot read {path}: {error.strerror}") from error
+        before, place = -ahead, 0
+        while place - before >= ahead:  # less was left than asked for: that was the end
+            before = place
+            try:
+                lines, place = _some_lines(path, place, ahead)
+            except OSError as error:
+                raise UnreadableInput(f"cannot read {path}: {error.strerror}") from error
+            for line in lines:
+                if line is None or line.strip():
+                    self.lines += 1
+                    yield line or b""
+
+
+def _some_lines(path: Path, place: int, ahead: int) -> tuple[list[bytes | None], int]:
+    """The next lines of a file (None: one that is too long), and where to go on after them."""
+    lines: list[bytes | None] = []
+    with open(path, "rb") as file:
+        if place:
+            file.seek(place)
+        start = place
+        while place - start < ahead and (line := file.readline(LONGEST_LINE)):
+            place += len(line)
+            too_long = len(line) >= LONGEST_LINE and not line.endswith(b"\n")
+            lines.append(None if too_long else line)
+            while too_long and line and not line.endswith(b"\n"):
+                line = file.readline(LONGEST_LINE)
+                place += len(line)
+    return lines, place
 
 
 def recognise(path: Path) -> bool:
