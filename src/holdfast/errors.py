@@ -6,6 +6,7 @@
     │   ├── SettingsError     a settings file or option holds something unknown
     │   └── LossNotScalar     guard.backward() was given more than one number
     ├── TrainingHalted        the policy's last rung: the run cannot be saved
+    ├── RankLost              the other ranks of a distributed run do not answer
     └── InternalError         a defect of holdfast itself                      (exit code 4)
 
 A message says what, where, the measured value against the limit, and the next action.
@@ -42,6 +43,12 @@ class LossNotScalar(UsageError):
 
 class TrainingHalted(HoldfastError):
     """The policy reached its last rung: going on would only burn time."""
+
+    exit_code = 1
+
+
+class RankLost(HoldfastError):
+    """The other ranks of a distributed run do not answer: one died, hangs or left the loop."""
 
     exit_code = 1
 

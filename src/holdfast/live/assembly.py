@@ -12,6 +12,7 @@ from holdfast.core.bound import LARGEST
 from holdfast.core.numbers import round_digits
 from holdfast.core.records import Column
 from holdfast.live.note import Note
+from holdfast.live.tally import Tally
 from holdfast.live.transfer import Readings
 from holdfast.policy import Verdict
 
@@ -46,6 +47,16 @@ class Assembly:
         self.held = self.held or note.held
         self._add_values(suffix, note, readings)
         self._add_columns(suffix, note, readings, positions)
+
+    def add_ranks(self, tally: Tally, note: Note, *, first: bool, bad: bool) -> None:
+        """What each rank said. The first rank writes it down for all, now and then and at bad
+        steps; the others only who made a bad number, so that what is written grows with the
+        number of ranks and not with its square."""
+        ranks = list(range(len(tally.rows))) if first else tally.culprits()
+        if bad:
+            self.columns.update(tally.nonfinite(ranks))
+        if bad or (first and note.sampled):
+            self.columns.update(tally.columns(ranks))
 
     def _add_values(self, suffix: str, note: Note, readings: Readings) -> None:
         found = {name: readings[source][0] for source, name in READ.items() if source in readings}

@@ -28,6 +28,8 @@ class ClipNote:
     after: tuple[int, ...] = ()
     """Version counters: a gradient that has another one by now was changed by somebody else."""
     coefficient: Tensor | None = None
+    total: Tensor | None = None
+    """The norm that the clipping went by."""
 
 
 class Clips:
@@ -50,7 +52,8 @@ class Clips:
         """They were, by this norm to that limit."""
         note, self._open = self._open, None
         if note is not None:
-            note.coefficient = torch.clamp(max_norm / (total.detach() + 1e-6), max=1.0)
+            note.total = total.detach()
+            note.coefficient = torch.clamp(max_norm / (note.total + 1e-6), max=1.0)
             note.after = _versions(note.parameters)
             self._notes.append(note)
 

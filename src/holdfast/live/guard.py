@@ -29,12 +29,15 @@ from holdfast._version import __version__
 from holdfast.config import Settings
 from holdfast.core.findings import Finding
 from holdfast.errors import LossNotScalar, UsageError
-from holdfast.live import brake, closures, seams
+from holdfast.live import brake, closures, ranks, seams, shards
+from holdfast.live.duty import Duty
 from holdfast.live.loader import GuardedLoader
 from holdfast.live.notices import Notices
+from holdfast.live.origins import Origins
 from holdfast.live.recorder import Recorder
 from holdfast.live.session import Session
 from holdfast.live.shield import Shield
+from holdfast.live.watch import OptimizerWatch
 from holdfast.policy import Action, Policy, Rung
 
 Batch = TypeVar("Batch")
@@ -65,13 +68,16 @@ class Guard:
         *,
         settings: Settings | None = None,
         fuse: bool = False,
+        group: Any = None,
     ) -> None:
         """Start watching.
 
         `max_norm` clips as `clip_grad_norm_` would, without its extra pass; unset, gradients are
         never changed. `run_dir` is where the run is written down; unset, it is kept in memory only.
         `fuse` switches Adam, AdamW, SGD and Adagrad on CUDA to their fused form, whose guard needs
-        no host wait.
+        no host wait. `group` is the process group whose ranks decide together; unset, those that
+        share the model's gradients (DistributedDataParallel, FSDP, DTensor), if any. Then every
+        rank must make its guard and step its optimizers alike.
         """
         models = _listed(model, nn.Module, "model")
         optimizers = _listed(optimizer, Optimizer, "optimizer")
@@ -88,6 +94,9 @@ class Guard:
                     "fuse", f"{type(item).__name__} cannot be fused here; left as it is"
                 )
         settings = settings or Settings.load()
+        parameters = [p for item in optimizers for g in item.param_groups for p in g["params"]]
+        shards.remember_units(models)
+        self._ranks = ranks.find(models, parameters, group, self._notices)
         recorder = Recorder(
             settings=settings,
             policy=policy or Policy.from_mapping(settings.policy),
@@ -95,15 +104,21 @@ class Guard:
             facts=_facts(models, optimizers, max_norm),
             notices=self._notices,
             rungs=RUNGS,
+            rank=ranks.own_number() if self._ranks is None else self._ranks.rank,
+            ranks=self._ranks,
         )
+        self._shield = Shield(self._notices, self._let_go)
+        self._origins = Origins(models, self._shield, self._notices)
         self._session = Session(
-            models,
+            [ranks.unwrapped(item) for item in models],
             optimizers,
             scaler=scaler,
             max_norm=max_norm,
             policy=policy or Policy.from_mapping(settings.policy),
             recorder=recorder,
             notices=self._notices,
+            ranks=self._ranks,
+            origins=self._origins,
         )
         self._hooks = [
             hook
@@ -114,8 +129,8 @@ class Guard:
             )
         ]
         self._search: closures.SearchState | None = None
-        self._shield = Shield(self._notices, self._let_go)
-        self._observer = self._shield.around(self._session)
+        self._duty = Duty(self._session)
+        self._observer = self._shield.around(self._session, self._duty)
         seams.install(self._observer)
         self._at_exit = weakref.finalize(self, recorder.flush)
 
@@ -179,6 +194,7 @@ class Guard:
             return
         self._shield(self._session.flush)
         self._closed = True
+        self._origins.close()
         seams.uninstall(self._observer)
         for hook in self._hooks:
             hook.remove()
@@ -204,22 +220,45 @@ class Guard:
         watch = self._session.watches[id(optimizer)]
         closure = closures.find_closure(args, kwargs)
         if closure is None or self._shield.tripped:
-            self._shield(watch.before)
+            self._judge(watch)
             return None
         self._search = self._shield(closures.SearchState.keep, optimizer)
         with torch.enable_grad():
             loss = closure()
-        held = self._shield(watch.before)
+        held = self._judge(watch)
         answer = closures.FirstAnswer(closure, loss, held=bool(held))
         return closures.with_closure(args, kwargs, answer)
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         search, self._search = self._search, None
-        self._shield(self._session.watches[id(optimizer)].after, search)
+        watch = self._session.watches[id(optimizer)]
+        self._shield(watch.after, search)
+        if self._shield.tripped:
+            watch.let_go()
+        self._stay_together()
         self._session.raise_if_halted()
 
+    def _judge(self, watch: OptimizerWatch) -> bool:
+        """Whether the step is held back. A guard that has failed still tells the other ranks."""
+        ballot = watch.ballot
+        if ballot is not None:
+            ballot.step_begins()
+        held = self._shield(watch.before)
+        if self._shield.tripped:
+            self._duty.step(watch)
+        self._stay_together()
+        return bool(held)
+
+    def _stay_together(self) -> None:
+        if self._session.guards_off:
+            self._shield.switch_off(
+                "another rank's guard failed, so all ranks' were switched off at the same step; "
+                "training goes on unwatched. That rank's log says why"
+            )
+
     def _bring_home(self) -> None:
-        if not self._closed:
+        # With other ranks, what is due later stays away: they must all learn it at the same step.
+        if not self._closed and self._ranks is None:
             self._shield(self._session.flush)
 
     def _let_go(self) -> None:
