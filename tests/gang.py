@@ -13,12 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 PATIENCE = 120.0
 """Seconds after which a gang counts as hanging."""
 
 _context = multiprocessing.get_context("forkserver")
-# The server imports torch once; its children are forked from it in no time.
+# The server imports torch once; its children are forked from it in no time. It is no test and
+# knows where to find what it shall import from its environment alone.
 _context.set_forkserver_preload(["together"])
+_PATH = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
 
 
 class GangFailed(Exception):
@@ -38,8 +42,10 @@ def gang(
             _context.Process(target=_member, args=(work, rank, size, folder, timeout, args))
             for rank in range(size)
         ]
-        for member in members:
-            member.start()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONPATH", _PATH)
+            for member in members:
+                member.start()
         deadline = time.monotonic() + PATIENCE
         for member in members:
             member.join(max(deadline - time.monotonic(), 0.1))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # DistributedDataParallel wants it, and importing takes it seconds
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -19,6 +21,11 @@ from torch.nn.utils import clip_grad_norm_  # by name, long before any guard exi
 from trainings import batches
 
 from holdfast import Guard
+from holdfast.live.ballot import Ballot
+from holdfast.live.brake import HostBrake
+from holdfast.live.recorder import Recorder
+from holdfast.live.session import Session
+from holdfast.live.watch import OptimizerWatch
 
 
 class Net(nn.Module):
@@ -67,6 +74,12 @@ class Plan:
     optimizer: str = "Adam"
     keep_gradients: bool = False
     """Zero them instead of setting them to None."""
+    always_reduce: bool = False
+    """Reduce the gradients after every micro-batch, not only after the last."""
+    fault_at: int = -1
+    """The micro-batch of a step that a fault strikes; -1: the last."""
+    each: Callable[[int, int, Any, Any], None] | None = None
+    """Called before every step: (rank, step, model, guard)."""
 
     def but(self, **changes: Any) -> Plan:
         return replace(self, **changes)
@@ -92,9 +105,11 @@ def train(rank: int, plan: Plan) -> Outcome:
     """Run a plan on this rank."""
     said = _listen()
     torch.manual_seed(0)
-    model = wrapped(Net(), plan)
+    net = Net()
+    model = wrapped(net, plan)
     optimizer = _optimizer(plan, model)
-    guard = Guard(model, optimizer, **plan.guard) if plan.guarded else None
+    watched = net if plan.kind == "inner" else model
+    guard = Guard(watched, optimizer, **plan.guard) if plan.guarded else None
     data = [
         batch
         for at, batch in enumerate(batches(plan.steps * plan.accumulate, seed=100 + rank))
@@ -105,12 +120,15 @@ def train(rank: int, plan: Plan) -> Outcome:
     for count, batch in enumerate(guard(data) if guard else data):
         number, micro = numbers[count // plan.accumulate], count % plan.accumulate
         last = micro == plan.accumulate - 1
-        fault = plan.faults.get(number) if last else None
-        with synchronised(model, last):
+        struck = micro == plan.fault_at % plan.accumulate
+        fault = plan.faults.get(number) if struck else None
+        with synchronised(model, last or plan.always_reduce):
             loss = loss_of(model, batch, fault[1] if fault and fault[0] == rank else "")
             (loss / plan.accumulate).backward()
         if not last:
             continue
+        if plan.each is not None:
+            plan.each(rank, number, model, guard)
         if plan.clip is not None:
             norm = clip_grad_norm_(model.parameters(), plan.clip)
             norms.append(float(norm.full_tensor() if isinstance(norm, DTensor) else norm))
@@ -135,10 +153,17 @@ def train(rank: int, plan: Plan) -> Outcome:
 
 
 def wrapped(model: nn.Module, plan: Plan) -> nn.Module:
-    if plan.kind == "ddp":
-        return nn.parallel.DistributedDataParallel(model, **plan.wrap)
-    if plan.kind == "inner":  # trained through the wrapper; the guard is given what is inside
-        return nn.parallel.DistributedDataParallel(model, **plan.wrap)
+    if plan.kind == "local":
+        return model
+    if plan.kind in ("ddp", "inner"):  # inner: the guard is given what the wrapper holds
+        options = dict(plan.wrap)
+        if not (options.get("find_unused_parameters") or options.get("static_graph")):
+            del model.unused
+        hook = options.pop("hook", None)
+        replica = nn.parallel.DistributedDataParallel(model, **options)
+        if hook is not None:
+            replica.register_comm_hook(None, hook)
+        return replica
     size = dist.get_world_size()
     mesh = (
         init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("replicate", "shard"))
@@ -236,5 +261,50 @@ def run_all(rank: int, works: Sequence[tuple[Callable[..., Any], Any]]) -> list[
     return [work(rank, plan) for work, plan in works]
 
 
-def run_dir_of(plan: Plan) -> Path:
-    return Path(plan.guard["run_dir"])
+def halved(state, bucket):  # type: ignore[no-untyped-def]  # torch reads annotations
+    """Somebody's own communication hook: the average, sent as bfloat16."""
+    return default_hooks.bf16_compress_hook(None, bucket)
+
+
+def train_with_defect(rank: int, plan: Plan, victim: int, method: str, after: int) -> Outcome:
+    """A plan in which a method of the guard breaks on one rank after some calls."""
+    os.environ.pop("HOLDFAST_STRICT", None)
+    if rank == victim:
+        owner = {
+            "watch": OptimizerWatch,
+            "session": Session,
+            "recorder": Recorder,
+            "ballot": Ballot,
+            "brake": HostBrake,
+        }[method.partition(".")[0]]
+        _break(owner, method.partition(".")[2], after)
+    return train(rank, plan)
+
+
+def _break(owner: type, name: str, after: int) -> None:
+    original, calls = getattr(owner, name), []
+
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        calls.append(name)
+        if len(calls) == after + 1:
+            raise ValueError("a defect")
+        return original(*args, **kwargs)
+
+    setattr(owner, name, broken)
+
+
+def train_until_lost(rank: int, plan: Plan, victim: int, at: int) -> tuple[str, str, int]:
+    """One rank dies between its backward and its step; what the others hear, and how far they
+    came."""
+    steps: list[int] = []
+
+    def each(rank: int, number: int, model: Any, guard: Any) -> None:
+        steps.append(number)
+        if rank == victim and number == at:
+            os._exit(1)
+
+    try:
+        train(rank, plan.but(each=each))
+    except Exception as error:
+        return type(error).__name__, str(error), steps[-1]
+    return "", "", steps[-1]

@@ -252,13 +252,15 @@ class Ballot:
         table = vector[: self._table].view(self.ranks.size, _WIDTH)
         loss, whole = table[:, Slot.LOSS], table[:, Slot.WHOLE]
         # x - x is 0, or NaN where x is not finite.
-        fault = (loss - loss).sum() + (whole - whole).sum()
+        fault = (whole - whole).sum()
         total = table[:, Slot.PLAIN].amax()
         if self.sharded:
             total = torch.linalg.vector_norm(torch.cat([total[None], table[:, Slot.SHARD]]))
-        tensors["total"] = total + fault
         if "loss" in tensors:
             tensors["loss"] = loss.sum() / table[:, Slot.LOSSES].sum()
+        else:
+            fault = fault + (loss - loss).sum()
+        tensors["total"] = total + fault
         if each is not None:
             tensors["each"] = layout.read(self._sums(vector), each)
         tensors["skip"] = table[:, Slot.SKIPPED].amax() > 0

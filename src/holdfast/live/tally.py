@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
+from holdfast.core.numbers import round_digits
 from holdfast.core.records import Column
 
 UNKNOWN = -1.0
@@ -107,7 +108,7 @@ class Tally:
         for name, slot in COLUMNS.items():
             known = [at for at in ranks if self._known(at, slot)]
             if known:
-                found[name] = Column([self.rows[at][slot] for at in known], known)
+                found[name] = Column([_written(self.rows[at][slot], slot) for at in known], known)
         return found
 
     def nonfinite(self, ranks: Sequence[int]) -> dict[str, Column]:
@@ -121,3 +122,7 @@ class Tally:
     def _known(self, at: int, slot: Slot) -> bool:
         row = self.rows[at]
         return bool(row[Slot.LOSSES]) if slot is Slot.LOSS else row[slot] != UNKNOWN
+
+
+def _written(number: float, slot: Slot) -> float:
+    return number if slot in (Slot.BATCH, Slot.WEIGHTS) else round_digits(number)
