@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,6 +22,7 @@ from torch.nn.utils import clip_grad_norm_  # by name, long before any guard exi
 from trainings import batches
 
 from holdfast import Guard
+from holdfast.errors import UsageError
 from holdfast.live.ballot import Ballot
 from holdfast.live.brake import HostBrake
 from holdfast.live.recorder import Recorder
@@ -293,14 +295,20 @@ def _break(owner: type, name: str, after: int) -> None:
     setattr(owner, name, broken)
 
 
-def train_until_lost(rank: int, plan: Plan, victim: int, at: int) -> tuple[str, str, int]:
-    """One rank dies between its backward and its step; what the others hear, and how far they
-    came."""
+def train_until_lost(
+    rank: int, plan: Plan, victim: int, at: int, hangs: bool = False
+) -> tuple[str, str, int]:
+    """One rank dies, or hangs, between its backward and its step; what each rank hears, and how far
+    it came."""
     steps: list[int] = []
 
     def each(rank: int, number: int, model: Any, guard: Any) -> None:
         steps.append(number)
+        if plan.each is not None:
+            plan.each(rank, number, model, guard)
         if rank == victim and number == at:
+            if hangs:
+                time.sleep(12)
             os._exit(1)
 
     try:
@@ -308,3 +316,157 @@ def train_until_lost(rank: int, plan: Plan, victim: int, at: int) -> tuple[str, 
     except Exception as error:
         return type(error).__name__, str(error), steps[-1]
     return "", "", steps[-1]
+
+
+def train_until_asked_to_leave(rank: int, plan: Plan, victim: int, at: int) -> int:
+    """One rank is asked to leave; the step after which each of them knows."""
+
+    class Left(Exception):
+        pass
+
+    def each(rank: int, number: int, model: Any, guard: Any) -> None:
+        if guard._ranks.leaving:
+            raise Left(number - 1)
+        if rank == victim and number == at:
+            guard._ranks.ask_to_leave()
+
+    try:
+        train(rank, plan.but(each=each))
+    except Left as left:
+        return int(left.args[0])
+    return -1
+
+
+def poison_a_weight(rank: int, step: int, model: Any, guard: Any) -> None:
+    """Rank 1's own copy or piece of a weight goes bad at step 8."""
+    if rank == 1 and step == 8:
+        weight = next(model.parameters())
+        local = weight.to_local() if isinstance(weight, DTensor) else weight
+        with torch.no_grad():
+            local[0, 0] = float("nan")
+
+
+def nudge_a_weight(rank: int, step: int, model: Any, guard: Any) -> None:
+    """Rank 1's copy of a weight moves by the least there is, at step 50."""
+    if rank == 1 and step == 50:
+        weight = next(model.parameters())
+        with torch.no_grad():
+            weight[0, 0] = torch.nextafter(weight[0, 0], torch.tensor(9.0))
+
+
+def train_with_two_defects(rank: int, plan: Plan) -> Outcome:
+    """The guards of the ranks after the first fail one after the other."""
+    return train_with_defect(rank, plan, rank if rank else -1, "watch.before", 4 + rank)
+
+
+def train_scaled(rank: int, plan: Plan, defect: str = "") -> tuple[Outcome, list[float]]:
+    """A plan under a GradScaler that has to find its scale; the scale after each step."""
+    said = _listen()
+    if defect and rank == 1:
+        os.environ.pop("HOLDFAST_STRICT", None)
+        _break(Session, defect, 3)
+    torch.manual_seed(0)
+    model = wrapped(Net(), plan)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=4)
+    guard = Guard(model, optimizer, scaler=scaler, **plan.guard) if plan.guarded else None
+    scales, collectives = [], []
+    for number, batch in enumerate(batches(plan.steps, seed=100 + rank)):
+        fault = plan.faults.get(number)
+        loss = loss_of(model, batch, fault[1] if fault and fault[0] == rank else "")
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        scales.append(scaler.get_scale())
+        collectives.append(collectives_so_far())
+    if guard:
+        guard.close()
+    whole = {name: _whole(tensor) for name, tensor in model.named_parameters()}
+    actions = [action.to_dict() for action in guard.actions] if guard else []
+    state = local_state(model, optimizer)
+    return Outcome(state, whole, [], actions, [], said, collectives, []), scales
+
+
+def train_two(rank: int, plan: Plan) -> list[dict[str, Any]]:
+    """Two models, two optimizers, steps in turn; the actions of the guard."""
+    torch.manual_seed(0)
+    nets = [wrapped(Net(), plan) for _ in range(2)]
+    optimizers = [torch.optim.SGD(net.parameters(), lr=1e-2) for net in nets]
+    with Guard(nets, optimizers, **plan.guard) as guard:
+        for number, batch in enumerate(guard(batches(plan.steps, seed=100 + rank))):
+            fault = plan.faults.get(number)
+            for at in (0, 1):
+                struck = fault is not None and fault[0] == rank and at == 1
+                # The second looks through the first, whose gradients it fills and clears.
+                loss = loss_of(nets[at], batch, fault[1] if struck and fault else "")
+                if at:
+                    loss = loss + loss_of(nets[0], batch, "")
+                loss.backward()
+                optimizers[at].step()
+                for optimizer in optimizers:
+                    optimizer.zero_grad()
+    whole = [_whole(tensor) for net in nets for tensor in net.parameters()]
+    return [*[action.to_dict() for action in guard.actions], {"whole": whole}]
+
+
+def train_by_closure(rank: int, plan: Plan) -> Outcome:
+    """LBFGS, which calls backward itself."""
+    torch.manual_seed(0)
+    model = wrapped(Net(), plan)
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)
+    guard = Guard(model, optimizer, **plan.guard) if plan.guarded else None
+    for number, batch in enumerate(batches(plan.steps, seed=100 + rank)):
+        fault = plan.faults.get(number)
+        struck = fault[1] if fault and fault[0] == rank else ""
+
+        def closure(batch: Any = batch, struck: str = struck) -> Tensor:
+            optimizer.zero_grad()
+            loss = loss_of(model, batch, struck)
+            loss.backward()
+            return loss
+
+        if number not in plan.without:
+            optimizer.step(closure)
+    if guard:
+        guard.close()
+    whole = {name: _whole(tensor) for name, tensor in model.named_parameters()}
+    actions = [action.to_dict() for action in guard.actions] if guard else []
+    return Outcome(local_state(model, optimizer), whole, [], actions, [], [], [], [])
+
+
+def train_apart(rank: int, plan: Plan, steps: Sequence[int]) -> tuple[Outcome, int]:
+    """Every rank trains a model of its own, for as many steps as it likes."""
+    before = collectives_so_far()
+    outcome = train(rank, plan.but(kind="local", steps=steps[rank]))
+    return outcome, outcome.collectives[-1] - before
+
+
+def train_with_group(rank: int, plan: Plan) -> Outcome:
+    """Gradients are averaged by hand; the guard is told who does it."""
+
+    def each(rank: int, number: int, model: Any, guard: Any) -> None:
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                _average(parameter)
+
+    return train(rank, plan.but(kind="local", each=each, guard={"group": dist.group.WORLD}))
+
+
+def refusals(rank: int) -> list[str]:
+    """What a guard says about groups it cannot follow."""
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    others = dist.new_group([1])
+    found = []
+    if rank == 0:
+        try:
+            Guard(model, optimizer, group=others)
+        except UsageError as error:
+            found.append(str(error))
+    return found
+
+
+def train_same_data(rank: int, plan: Plan) -> Outcome:
+    """Every rank reads what rank 0 reads."""
+    return train(0 if rank else rank, plan)

@@ -68,6 +68,7 @@ class Ballot:
         self._tail = {id(p): at for at, p in enumerate(cut)} if ranks.alike else {}
         self._layout: tuple[object, Layout] | None = None
         self._update: Sample | None = None
+        self._nothing: Tensor | None = None
         self._rounds = 0
         self._unread: deque[tuple[int, Tensor]] = deque()
         self._ended = 0.0
@@ -188,10 +189,12 @@ class Ballot:
             Slot.BATCH: checksums.of_batches(say.batches, device),
             Slot.WEIGHTS: checksums.of_tensors(replicas, device),
         }
-        missing = torch.tensor([UNKNOWN, 0.0]).to(device, non_blocking=True)
+        if self._nothing is None:
+            self._nothing = torch.tensor([0.0, UNKNOWN]).to(device, non_blocking=True)
+        nothing = self._nothing
         return torch.stack(
             [
-                (missing[0] if slot in MISSING else missing[1])
+                nothing[int(slot in MISSING)]
                 if number is None
                 else number.detach().reshape(()).to(device, torch.float32, non_blocking=True)
                 for slot, number in numbers.items()

@@ -108,7 +108,9 @@ class Guard:
             ranks=self._ranks,
         )
         self._shield = Shield(self._notices, self._let_go)
-        self._origins = Origins(models, self._shield, self._notices)
+        self._origins = (
+            None if self._ranks is None else Origins(models, self._shield, self._notices)
+        )
         self._session = Session(
             [ranks.unwrapped(item) for item in models],
             optimizers,
@@ -194,7 +196,8 @@ class Guard:
             return
         self._shield(self._session.flush)
         self._closed = True
-        self._origins.close()
+        if self._origins is not None:
+            self._origins.close()
         seams.uninstall(self._observer)
         for hook in self._hooks:
             hook.remove()
@@ -240,9 +243,14 @@ class Guard:
 
     def _judge(self, watch: OptimizerWatch) -> bool:
         """Whether the step is held back. A guard that has failed still tells the other ranks."""
-        ballot = watch.ballot
-        if ballot is not None:
-            ballot.step_begins()
+        if watch.ballot is not None:
+            watch.ballot.step_begins()
+        if self._origins is not None and self._origins.uneven:
+            self._shield.switch_off(
+                "under model.join() ranks take different numbers of steps and cannot agree on "
+                "each: the guard is switched off. Give every rank the same number of batches"
+            )
+            return False
         held = self._shield(watch.before)
         if self._shield.tripped:
             self._duty.step(watch)

@@ -65,6 +65,7 @@ class Origins:
         self._notices = notices
         self._origins: list[Origin] = []
         self._undo: list[Callable[[], None]] = []
+        self._replicas: list[nn.parallel.DistributedDataParallel] = []
         self.installed = False
 
     def install(self) -> None:
@@ -72,7 +73,8 @@ class Origins:
         if self.installed:
             return
         self.installed = True
-        for replica in replicas_of(self._models):
+        self._replicas = replicas_of(self._models)
+        for replica in self._replicas:
             self._watch_replica(replica)
         for model in self._models:
             self._watch_sharded(model)
@@ -85,6 +87,11 @@ class Origins:
     def backward_ended(self) -> None:
         for origin in self._origins:
             origin.backward_ended()
+
+    @property
+    def uneven(self) -> bool:
+        """Whether ranks may take different numbers of steps just now (`with model.join():`)."""
+        return any(replica._join_config.enable for replica in self._replicas)
 
     def close(self) -> None:
         """Watch no longer. A communication hook stays, and does what torch would do."""

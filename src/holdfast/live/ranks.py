@@ -110,11 +110,11 @@ def find(
         return None
     if group is None:
         group = _group_of(models, parameters, notices)
-    if group is None or dist.get_world_size(group) <= 1:
+    if group is None:
         return None
     if dist.get_rank(group) < 0:
         raise UsageError("this rank is no member of the group given to Guard(group=…)")
-    return Ranks(group, models)
+    return Ranks(group, models) if dist.get_world_size(group) > 1 else None
 
 
 def own_number() -> int:
@@ -140,6 +140,11 @@ def replicas_of(models: Sequence[nn.Module]) -> list[nn.parallel.DistributedData
         if issubclass(type(thing), kind)
         and id(thing.__dict__.get("_modules", {}).get("module")) in wanted
     ]
+
+
+def wrapped_late(models: Sequence[nn.Module]) -> bool:
+    """Whether models that are not followed share gradients with other ranks after all."""
+    return any(dist.get_world_size(unit.process_group) > 1 for unit in replicas_of(models))
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -192,6 +192,9 @@ class Recorder:
 
     def _tell(self, findings: Sequence[Finding]) -> None:
         for finding in findings:
+            # What all ranks found together, the first says; what is a rank's own, that rank.
+            if self._rank != self._voice and finding.where.rank is None:
+                continue
             if finding.severity >= Severity.WARNING:
                 logger.warning(
                     "holdfast: step %s: %s %s: %s",

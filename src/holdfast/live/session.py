@@ -29,7 +29,7 @@ from holdfast.live.note import Note
 from holdfast.live.notices import Notices
 from holdfast.live.origins import Origins
 from holdfast.live.probes import by_one
-from holdfast.live.ranks import Ranks
+from holdfast.live.ranks import Ranks, wrapped_late
 from holdfast.live.recorder import WITH_SCALER, Recorder
 from holdfast.live.roster import Roster
 from holdfast.live.scaling import Scaling
@@ -141,6 +141,12 @@ class Session:
             watch.backward_begins()
         if not self._precision_known and roots:
             self._record_precision(roots)
+            if self.ranks is None and wrapped_late(self._models):
+                self._notices.once(
+                    "wrapped-late",
+                    "the model was put into DistributedDataParallel after its guard was made: "
+                    "each rank is guarded on its own and may skip a step alone. Wrap it first",
+                )
 
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
         if self._origins is not None:
