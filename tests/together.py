@@ -6,10 +6,12 @@ import contextlib
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 import torch
 import torch._dynamo  # DistributedDataParallel wants it, and importing takes it seconds
 import torch.distributed as dist
@@ -23,10 +25,12 @@ from trainings import batches
 
 from holdfast import Guard
 from holdfast.errors import UsageError
+from holdfast.live import watch
 from holdfast.live.ballot import Ballot
 from holdfast.live.brake import HostBrake
 from holdfast.live.recorder import Recorder
 from holdfast.live.session import Session
+from holdfast.live.transfer import LAG, HostTransfer
 from holdfast.live.watch import OptimizerWatch
 
 
@@ -218,8 +222,11 @@ def loss_of(model: nn.Module, batch: tuple[Tensor, Tensor], fault: str) -> Tenso
 
 def _optimizer(plan: Plan, model: nn.Module) -> torch.optim.Optimizer:
     parameters = list(model.parameters())
-    if plan.optimizer == "SGD":
-        return torch.optim.SGD(parameters, lr=1e-2, momentum=0.9)
+    if plan.optimizer in ("SGD", "SGD fused"):
+        fused = plan.optimizer == "SGD fused"
+        return torch.optim.SGD(parameters, lr=1e-2, momentum=0.9, fused=fused)
+    if plan.optimizer == "fused":
+        return torch.optim.Adam(parameters, lr=1e-2, fused=True)
     return torch.optim.Adam(parameters, lr=1e-2)
 
 
@@ -470,3 +477,38 @@ def refusals(rank: int) -> list[str]:
 def train_same_data(rank: int, plan: Plan) -> Outcome:
     """Every rank reads what rank 0 reads."""
     return train(0 if rank else rank, plan)
+
+
+class Lagging(HostTransfer):
+    """The CPU behaves like a device whose numbers come two steps later."""
+
+    lag = LAG
+
+    def __init__(self, take: Any) -> None:
+        super().__init__(take)
+        self._pending: deque[tuple[Any, Any]] = deque()
+
+    def send(self, note: Any, tensors: Any) -> None:
+        readings = {name: tensor.reshape(-1).tolist() for name, tensor in tensors.items()}
+        self._pending.append((note, readings))
+
+    def collect(self) -> None:
+        while len(self._pending) >= LAG:
+            self._take(*self._pending.popleft())
+
+    def flush(self) -> None:
+        while self._pending:
+            self._take(*self._pending.popleft())
+
+
+def as_on_a_device(rank: int, work: Callable[..., Any], *args: Any) -> Any:
+    """The verdict stays in the fused kernel, which the CPU has as well; the host learns it late."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watch, "is_fused_on_cuda", lambda optimizer: True)
+        patch.setattr(watch, "HostTransfer", Lagging)
+        return work(rank, *args)
+
+
+def look_at_findings_on_one_rank(rank: int, step: int, model: Any, guard: Any) -> None:
+    if rank == 0:
+        assert isinstance(guard.findings, list)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gang import gang
-from together import Outcome, Plan, run_all, train
+from together import Outcome, Plan, halved, run_all, train
 from trainings import assert_same
 from twins import steps_of
 
@@ -15,7 +16,9 @@ from holdfast.core.records import StepRecord
 FAULTS = ("loss", "backward", "input", "only the loss", "spike")
 
 
-def planted(size: int, kind: str, faults: dict[int, tuple[int, str]], folder: Path, **more) -> Plan:
+def planted(
+    size: int, kind: str, faults: dict[int, tuple[int, str]], folder: Path, **more: Any
+) -> Plan:
     return Plan(
         kind=kind, steps=40, faults=faults, guard={"run_dir": folder / f"{kind}{size}"}, **more
     )
@@ -68,6 +71,22 @@ def test_two_ranks(kind: str, tmp_path: Path) -> None:
     assert_named(plan, 2)
 
 
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        {"gradient_as_bucket_view": True},
+        {"static_graph": True},
+        {"find_unused_parameters": True, "bucket_cap_mb": 0.0001},
+    ],
+    ids=lambda wrap: next(iter(wrap)),
+)
+def test_ways_to_wrap(wrap: dict[str, Any], tmp_path: Path) -> None:
+    faults = {5: (1, "backward"), 9: (0, "loss"), 12: (0, "backward")}
+    plan = planted(2, "ddp", faults, tmp_path, wrap=wrap).but(steps=16)
+    assert_held(plan, both(2, plan))
+    assert_named(plan, 2)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ddp", "fsdp", "hsdp", "mixed"])
 def test_four_ranks(kind: str, tmp_path: Path) -> None:
@@ -108,8 +127,6 @@ def test_the_model_inside_the_wrapper(tmp_path: Path) -> None:
 
 
 def test_a_hook_of_the_users_leaves_the_loss_to_tell(tmp_path: Path) -> None:
-    from together import halved
-
     plan = planted(2, "ddp", {6: (1, "loss"), 9: (1, "backward")}, tmp_path, wrap={"hook": halved})
     pairs = both(2, plan)
     assert_held(plan, pairs)
