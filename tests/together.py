@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grad_norm_  # by name, long before any guard exists
 from trainings import batches
@@ -315,7 +315,7 @@ def train_until_lost(
             plan.each(rank, number, model, guard)
         if rank == victim and number == at:
             if hangs:
-                time.sleep(12)
+                time.sleep(7)
             os._exit(1)
 
     try:
@@ -512,3 +512,69 @@ def as_on_a_device(rank: int, work: Callable[..., Any], *args: Any) -> Any:
 def look_at_findings_on_one_rank(rank: int, step: int, model: Any, guard: Any) -> None:
     if rank == 0:
         assert isinstance(guard.findings, list)
+
+
+def train_wrapped_late(rank: int) -> list[str]:
+    """The guard comes before the wrapper."""
+    said = _listen()
+    model = nn.Linear(6, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    with Guard(model, optimizer):
+        replica = nn.parallel.DistributedDataParallel(model)
+        loss_of(replica, batches(1, seed=rank)[0], "").backward()
+        optimizer.step()
+    return said
+
+
+def train_unevenly(rank: int) -> tuple[list[str], list[Tensor]]:
+    """Ranks with different numbers of batches, in torch's own way."""
+    said = _listen()
+    torch.manual_seed(0)
+    replica = nn.parallel.DistributedDataParallel(nn.Linear(6, 1))
+    optimizer = torch.optim.SGD(replica.parameters(), lr=1e-2)
+    with Guard(replica, optimizer) as guard, replica.join():
+        for batch in guard(batches(4 + 3 * rank, seed=rank)):
+            loss_of(replica, batch, "").backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return said, [parameter.detach() for parameter in replica.parameters()]
+
+
+def train_idly(rank: int, plan: Plan) -> Outcome:
+    """Rank 1's optimizer now and then finds no gradients; averaged by hand where there are."""
+
+    def each(rank: int, number: int, model: Any, guard: Any) -> None:
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                _average(parameter)
+        if number % 5 == 0 and (rank == 1 or number % 2):
+            for parameter in model.parameters():
+                parameter.grad = None
+
+    options = {**plan.guard, "group": dist.group.WORLD}
+    return train(rank, plan.but(kind="local", each=each, guard=options))
+
+
+def train_flat(rank: int, plan: Plan) -> tuple[Outcome, list[float]]:
+    """FullyShardedDataParallel, the first, which cuts up flat parameters."""
+    said = _listen()
+    torch.manual_seed(0)
+    net = Net()
+    del net.unused
+    model = FullyShardedDataParallel(net, device_id=torch.device("cpu"), use_orig_params=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    guard = Guard(model, optimizer, **plan.guard) if plan.guarded else None
+    norms = []
+    for number, batch in enumerate(batches(plan.steps, seed=100 + rank)):
+        fault = plan.faults.get(number)
+        if number in plan.without:
+            continue
+        loss_of(model, batch, fault[1] if fault and fault[0] == rank else "").backward()
+        if not plan.guarded:
+            norms.append(float(model.clip_grad_norm_(1e9)))
+        optimizer.step()
+        optimizer.zero_grad()
+    if guard:
+        guard.close()
+    actions = [action.to_dict() for action in guard.actions] if guard else []
+    return Outcome(local_state(model, optimizer), {}, [], actions, [], said, [], []), norms

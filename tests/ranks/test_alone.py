@@ -32,7 +32,7 @@ def test_a_rank_that_dies_is_missed(kind: str) -> None:
 
 
 def test_a_rank_that_hangs_is_missed_when_the_groups_time_is_up() -> None:
-    results = gang(train_until_lost, 2, Plan(), 1, 7, True, timeout=5.0, lone=True)
+    results = gang(train_until_lost, 2, Plan(), 1, 7, True, timeout=3.0, lone=True)
     assert results[1] is None
     assert results[0][0] == "RankLost"
     assert "at step 7" in results[0][1]

@@ -14,9 +14,13 @@ from together import (
     train,
     train_apart,
     train_by_closure,
+    train_flat,
+    train_idly,
     train_scaled,
     train_two,
+    train_unevenly,
     train_with_group,
+    train_wrapped_late,
 )
 from trainings import assert_same
 from twins import steps_of
@@ -93,6 +97,40 @@ def test_a_group_given_by_hand() -> None:
 def test_a_group_without_this_rank_is_refused() -> None:
     (said,), _ = gang(refusals, 2)
     assert "no member" in said
+
+
+def test_a_wrapper_that_comes_too_late_is_named() -> None:
+    for said in gang(train_wrapped_late, 2):
+        assert [text for text in said if "Wrap it first" in text]
+
+
+def test_uneven_inputs_switch_the_guard_off() -> None:
+    """`model.join()` lets ranks take different numbers of steps: there is nothing to agree on."""
+    for said, weights in gang(train_unevenly, 2):
+        assert [text for text in said if "model.join()" in text]
+        assert all(bool(torch.isfinite(weight).all()) for weight in weights)
+
+
+def test_a_rank_without_gradients_takes_part(tmp_path: Path) -> None:
+    plan = Plan(steps=16, faults={12: (0, "only the loss")}, guard={"run_dir": tmp_path})
+    one, other = gang(train_idly, 2, plan)
+    assert one.actions == other.actions
+    assert [action["step"] for action in one.actions] == [12]
+    for rank in (0, 1):
+        steps = [record.step for record in steps_of(tmp_path) if record.rank == rank]
+        assert steps == [step for step in range(16) if step not in (5, 15)], "no step at all there"
+
+
+def test_flat_parameters(tmp_path: Path) -> None:
+    """FullyShardedDataParallel, the first: plain tensors that are pieces all the same."""
+    plan = Plan(steps=9, faults={5: (1, "loss")}, guard={"run_dir": tmp_path})
+    held = gang(train_flat, 2, plan)
+    never = gang(train_flat, 2, plan.but(guarded=False, faults={}, without=frozenset({5})))
+    for (ours, _), (theirs, _) in zip(held, never, strict=True):
+        assert [action["step"] for action in ours.actions] == [5]
+        assert_same(theirs.state, ours.state)
+    found = [r.values["grad_norm"] for r in steps_of(tmp_path) if r.rank == 0 and r.step != 5]
+    assert found == pytest.approx(never[0][1], rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from strategies import lightly
 
 from holdfast.live import checksums
-from holdfast.live.tally import MISSING, UNKNOWN, Call, Slot, Tally
+from holdfast.live.tally import CALLS, MISSING, UNKNOWN, Slot, Tally
 
 
 def row(**places: float) -> list[float]:
@@ -20,25 +20,31 @@ def row(**places: float) -> list[float]:
     return numbers
 
 
+def table_of(*rows: list[float]) -> Tally:
+    table = torch.tensor(rows)
+    return Tally(table[:, CALLS].sum(dim=0).tolist(), table)
+
+
 def test_the_rank_with_the_bad_loss_is_the_culprit() -> None:
-    table = Tally([row(LOSS=1.0, LOSSES=1), row(LOSS=math.nan, LOSSES=1), row(LOSS=2.0, LOSSES=1)])
+    losses = (1.0, math.nan, 2.0)
+    table = table_of(*(row(LOSS=loss, LOSSES=1) for loss in losses))
     assert table.culprits() == [1]
 
 
 def test_the_first_backward_pass_tells() -> None:
     """By the second pass the gradients of all ranks carry what one made in the first."""
     rows = [row(MADE=math.nan, FIRST=2), row(MADE=math.nan, FIRST=1), row(MADE=1.0)]
-    assert Tally(rows).culprits() == [1]
-    assert Tally(rows).nonfinite([0, 1, 2])["rank/nonfinite"].values == [0.0, 1.0, 0.0]
+    assert table_of(*rows).culprits() == [1]
+    assert table_of(*rows).nonfinite([0, 1, 2])["rank/nonfinite"].values == [0.0, 1.0, 0.0]
 
 
 def test_nobody_is_blamed_blindly() -> None:
     """The gradient is bad, the losses are fine, and nobody could look before the reduction."""
-    assert not Tally([row(LOSS=1.0, LOSSES=1), row(LOSS=2.0, LOSSES=1)]).nonfinite([0, 1])
+    assert not table_of(row(LOSS=1.0, LOSSES=1), row(LOSS=2.0, LOSSES=1)).nonfinite([0, 1])
 
 
 def test_what_was_not_measured_is_absent() -> None:
-    columns = Tally([row(LOSS=1.0, LOSSES=1, SECONDS=0.5), row(MADE=3.0)]).columns([0, 1])
+    columns = table_of(row(LOSS=1.0, LOSSES=1, SECONDS=0.5), row(MADE=3.0)).columns([0, 1])
     assert {name: dict(column.items()) for name, column in columns.items()} == {
         "rank/loss": {0: 1.0},
         "rank/step_time_s": {0: 0.5},
@@ -47,18 +53,18 @@ def test_what_was_not_measured_is_absent() -> None:
 
 
 def test_calls_are_told_apart() -> None:
-    table = Tally([row(CALL=Call.LEAVE | Call.IDLE), row(CALL=Call.POISONED), row(CALL=Call.IDLE)])
-    assert table.who(Call.LEAVE) == [0]
-    assert table.who(Call.POISONED) == [1]
-    assert table.who(Call.IDLE) == [0, 2]
-    assert table.who(Call.OFF) == []
-    assert not table.all_idle
+    table = table_of(row(LEAVE=1, IDLE=1), row(POISONED=1), row(IDLE=1))
+    assert table.who(Slot.LEAVE) == [0]
+    assert table.who(Slot.POISONED) == [1]
+    assert table.who(Slot.IDLE) == [0, 2]
+    assert table.count(Slot.IDLE) == 2
+    assert table.who(Slot.OFF) == []
 
 
 @lightly
 @given(st.lists(st.sampled_from([0.0, 1.0, 2.0]), min_size=1, max_size=6))
 def test_only_the_earliest_are_culprits(firsts: list[float]) -> None:
-    found = Tally([row(FIRST=first, MADE=1.0) for first in firsts]).culprits()
+    found = table_of(*(row(FIRST=first, MADE=1.0) for first in firsts)).culprits()
     bad = [first for first in firsts if first]
     assert found == [at for at, first in enumerate(firsts) if bad and first == min(bad)]
 

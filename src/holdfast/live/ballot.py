@@ -25,7 +25,7 @@ from holdfast.live.layout import Layout
 from holdfast.live.origins import Origin, Origins
 from holdfast.live.ranks import Ranks
 from holdfast.live.shards import local_part
-from holdfast.live.tally import MISSING, UNKNOWN, Call, Slot, Tally
+from holdfast.live.tally import CALLS, MISSING, UNKNOWN, Slot, Tally
 
 Sample = tuple[Sequence[Tensor], Tensor, Tensor]
 """Parameters, the norms of their weights, the norms of their updates."""
@@ -44,8 +44,9 @@ class Say:
     """The norm by which the user clipped."""
     doubt: Tensor | None = None
     """A number that makes the step bad where it is not finite."""
+    sampled: bool = False
+    """The host wants the whole table, and the batches are compared."""
     batches: Sequence[Any] = ()
-    """Those to be compared with the other ranks'."""
     idle: bool = False
     """There is nothing to step here."""
 
@@ -100,8 +101,9 @@ class Ballot:
     def cast(self, say: Say, tensors: dict[str, Tensor], key: object, order: Any) -> Sample | None:
         """Have this rank's say and put what all agree on in its place.
 
-        `tensors` holds what was measured here and gets the agreed `total`, `loss` and `each`, the
-        table (`ranks`), and whether some rank's scaler skips (`skip`) or guard is off (`off`).
+        `tensors` holds what was measured here and gets the agreed `total`, `loss` and `each`,
+        whether some rank's scaler skips (`skip`) or guard is off (`off`), how many ranks called
+        out what (`calls`) and, where it is wanted, the table (`ranks`).
         `order` are the parameters of `each`, and the same as long as `key` is. Returns the update
         whose sizes were put together, if one was waiting for it.
         """
@@ -117,13 +119,13 @@ class Ballot:
         layout.write(self._sums(vector), each)
         update = self._write_update(vector)
         self._reduce(vector, say.step)
-        self._agree(vector, tensors, layout, each)
+        self._agree(vector, tensors, layout, each, say.sampled)
         if update is not None:
             sizes = vector[self._table + len(self._tail) :].sqrt().view(2, -1)
             count = len(update[0])
             update = (update[0], sizes[0, :count], sizes[1, :count])
         if device != total.device:
-            for name in ("total", "loss", "each", "skip", "off", "ranks"):
+            for name in ("total", "loss", "each", "skip", "off", "calls", "ranks"):
                 if name in tensors:
                     tensors[name] = tensors[name].to(total.device, non_blocking=True)
         return update
@@ -137,21 +139,24 @@ class Ballot:
             return
         device = self.ranks.place(self._parameters[0].device)
         row = [UNKNOWN if slot in MISSING else 0.0 for slot in Slot]
-        row[Slot.CALL] = float(Call.OFF)
+        row[Slot.OFF] = 1.0
         vector = torch.zeros(self.floats, device=device)
         vector[self.ranks.rank * _WIDTH :][:_WIDTH] = torch.tensor(row).to(device)
         self._reduce(vector, step)
         if self._lag == 0:
             self._all_off()
 
-    def delivered(self, table: Sequence[float]) -> Tally:
-        """The host has the oldest table that it had not read."""
-        self._unread.popleft()
-        tally = Tally.of(table)
-        if tally.who(Call.LEAVE):
-            self.ranks.leaving = True
-        if tally.who(Call.OFF):
-            self.ranks.off = True
+    def delivered(
+        self, calls: Sequence[float] | None = None, table: Sequence[float] | None = None
+    ) -> Tally:
+        """The oldest step whose outcome the host did not know: `calls` and perhaps the table are
+        there by now; what is not given is fetched."""
+        _, there = self._unread.popleft()
+        if calls is None:
+            calls = there.view(-1, _WIDTH)[:, CALLS].sum(dim=0).tolist()
+        tally = Tally(calls, there if table is None else table)
+        self.ranks.leaving = self.ranks.leaving or tally.count(Slot.LEAVE) > 0
+        self.ranks.off = self.ranks.off or tally.count(Slot.OFF) > 0
         return tally
 
     def keep_update(self, sample: Sample) -> bool:
@@ -186,7 +191,7 @@ class Ballot:
             Slot.FIRST: first,
             Slot.SKIPPED: say.skipped,
             Slot.CLIP: say.clip,
-            Slot.BATCH: checksums.of_batches(say.batches, device),
+            Slot.BATCH: checksums.of_batches(say.batches if say.sampled else (), device),
             Slot.WEIGHTS: checksums.of_tensors(replicas, device),
         }
         if self._nothing is None:
@@ -205,12 +210,16 @@ class Ballot:
         ranks = self.ranks
         ready = max((origin.ready_at for origin in self._of_mine()), default=0.0)
         ready = ready if ready > self._ended else say.began
-        call = (
-            Call.LEAVE * ranks.leave_asked | Call.POISONED * ranks.poisoned | Call.IDLE * say.idle
-        )
+        told = {
+            Slot.SECONDS: ready - self._ended if self._ended else UNKNOWN,
+            Slot.LOSSES: has_loss,
+            Slot.LEAVE: ranks.leave_asked,
+            Slot.POISONED: ranks.poisoned,
+            Slot.IDLE: say.idle,
+            Slot.OFF: False,
+        }
         ranks.poisoned = False
-        seconds = ready - self._ended if self._ended else UNKNOWN
-        return torch.tensor([seconds, float(has_loss), float(call)], dtype=torch.float32)
+        return torch.tensor(list(map(float, told.values())), dtype=torch.float32)
 
     def _made(self, scale: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """(this rank's own gradient norm, the first backward pass that made it non-finite)."""
@@ -250,7 +259,12 @@ class Ballot:
         self._unread.append((self._rounds, vector[: self._table]))
 
     def _agree(
-        self, vector: Tensor, tensors: dict[str, Tensor], layout: Layout, each: Tensor | None
+        self,
+        vector: Tensor,
+        tensors: dict[str, Tensor],
+        layout: Layout,
+        each: Tensor | None,
+        wanted: bool,
     ) -> None:
         table = vector[: self._table].view(self.ranks.size, _WIDTH)
         loss, whole = table[:, Slot.LOSS], table[:, Slot.WHOLE]
@@ -267,13 +281,15 @@ class Ballot:
         if each is not None:
             tensors["each"] = layout.read(self._sums(vector), each)
         tensors["skip"] = table[:, Slot.SKIPPED].amax() > 0
-        tensors["off"] = table[:, Slot.CALL].amax() >= Call.OFF
-        tensors["ranks"] = table
+        calls = table[:, CALLS].sum(dim=0)
+        tensors["calls"], tensors["off"] = calls, calls[-1] > 0
+        if wanted:
+            tensors["ranks"] = table
 
     def _all_off(self) -> bool:
         """Read what a working guard would have read by now; whether the guards are off."""
         while self._unread and self._rounds - self._unread[0][0] >= max(self._lag - 1, 0):
-            self.delivered(self._unread[0][1].tolist())
+            self.delivered()
         return self.ranks.off
 
     # Places.

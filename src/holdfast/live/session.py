@@ -33,7 +33,7 @@ from holdfast.live.ranks import Ranks, wrapped_late
 from holdfast.live.recorder import WITH_SCALER, Recorder
 from holdfast.live.roster import Roster
 from holdfast.live.scaling import Scaling
-from holdfast.live.tally import COLUMNS, NONFINITE, Call, Tally
+from holdfast.live.tally import COLUMNS, NONFINITE, Slot, Tally
 from holdfast.live.transfer import Readings
 from holdfast.live.watch import OptimizerWatch
 from holdfast.policy import Policy, Rung, Verdict
@@ -238,9 +238,10 @@ class Session:
             resident = samples.host_rss_bytes()
             if resident is not None:
                 values["host_rss_bytes"] = float(resident)
-            allocated = samples.device_allocated_bytes(note.parameters[0].device)
-            if allocated is not None:
-                values["device_allocated_bytes"] = float(allocated)
+            for parameter in note.parameters[:1]:
+                allocated = samples.device_allocated_bytes(parameter.device)
+                if allocated is not None:
+                    values["device_allocated_bytes"] = float(allocated)
         if note.step % LOOK_EVERY == 0:
             self._look_at_parameters()
         return values
@@ -292,7 +293,7 @@ class Session:
         assembly = self._assembly
         assembly.add(watch.suffix, note, readings, self._roster.positions)
         if tally is not None and self.ranks is not None:
-            assembly.add_ranks(tally, note, first=self.ranks.rank == 0, bad=nonfinite or spike)
+            assembly.add_ranks(tally, note, self.ranks, bad=nonfinite or spike)
         loss = readings.get("loss", (0.0,))[0]
         # A scaler's skip is its search for a scale, unless the loss itself is no number.
         if "scaler_skipped" not in note.values or not math.isfinite(loss):
@@ -433,4 +434,4 @@ class Session:
 
 def _poisoned(tally: Tally) -> tuple[str, ...]:
     """As every rank says it; which tensors they are, the rank that holds them has recorded."""
-    return tuple(f"a weight or moment of rank {rank}" for rank in tally.who(Call.POISONED))
+    return tuple(f"a weight or moment of rank {rank}" for rank in tally.who(Slot.POISONED))

@@ -1,14 +1,18 @@
 """The table of a step: a row per rank, read by the host.
 
-Each rank fills the row that is its own; the reduction of `ballot.py` brings the rows together.
+Each rank fills the row that is its own; the reduction of `ballot.py` brings the rows together. The
+host needs the table only now and then and when something is wrong; at every other step the last
+columns, summed up, are enough.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import IntEnum, IntFlag
+from enum import IntEnum
+from functools import cached_property
+
+from torch import Tensor
 
 from holdfast.core.numbers import round_digits
 from holdfast.core.records import Column
@@ -40,25 +44,21 @@ class Slot(IntEnum):
     SECONDS = 10
     """The time this rank needed, before it waited for the others."""
     LOSSES = 11
-    """1 where there was a loss."""
-    CALL = 12
+    """1 where there was a loss. So it is with those below."""
+    LEAVE = 12
+    """This rank was asked to leave."""
+    POISONED = 13
+    """It found a weight or a moment non-finite."""
+    IDLE = 14
+    """No parameter had a gradient."""
+    OFF = 15
+    """Its guard has failed."""
 
 
 MISSING = {Slot.MADE, Slot.CLIP, Slot.BATCH, Slot.WEIGHTS, Slot.SECONDS}
 """Places that hold `UNKNOWN` where nothing was measured; the others hold 0 then."""
-
-
-class Call(IntFlag):
-    """What a rank has to say besides numbers. `OFF` is the largest: so much a device can read."""
-
-    LEAVE = 1
-    POISONED = 2
-    """A weight or a moment was found non-finite."""
-    IDLE = 4
-    """No parameter had a gradient."""
-    OFF = 8
-    """The guard has failed."""
-
+CALLS = slice(Slot.LEAVE, Slot.OFF + 1)
+"""What the host must hear of at every step, added up over the ranks."""
 
 COLUMNS = {
     "rank/loss": Slot.LOSS,
@@ -71,26 +71,31 @@ COLUMNS = {
 NONFINITE = "rank/nonfinite"
 
 
-@dataclass(frozen=True, slots=True)
 class Tally:
     """What the ranks said at one step."""
 
-    rows: Sequence[Sequence[float]]
+    def __init__(self, calls: Sequence[float], table: Tensor | Sequence[float]) -> None:
+        """`calls` are the sums of those columns; `table` may still be on the device."""
+        self._calls = calls
+        self._table = table
 
-    @classmethod
-    def of(cls, numbers: Sequence[float]) -> Tally:
-        """From the rows, one behind the other."""
+    @cached_property
+    def rows(self) -> Sequence[Sequence[float]]:
+        """A row per rank. Waits for the device, where the table is still there."""
+        table = self._table
+        flat = table.reshape(-1).tolist() if isinstance(table, Tensor) else table
         width = len(Slot)
-        return cls([numbers[at : at + width] for at in range(0, len(numbers), width)])
+        return [flat[at : at + width] for at in range(0, len(flat), width)]
 
-    def who(self, call: Call) -> list[int]:
+    def count(self, call: Slot) -> int:
+        """How many ranks said so."""
+        return int(self._calls[call - Slot.LEAVE])
+
+    def who(self, call: Slot) -> list[int]:
         """The ranks that said so."""
-        return [at for at, row in enumerate(self.rows) if int(row[Slot.CALL]) & call]
-
-    @property
-    def all_idle(self) -> bool:
-        """Whether the step was none."""
-        return len(self.who(Call.IDLE)) == len(self.rows)
+        if not self.count(call):
+            return []
+        return [at for at, row in enumerate(self.rows) if row[call]]
 
     def culprits(self) -> list[int]:
         """The ranks that made something non-finite, by themselves and before anybody else."""

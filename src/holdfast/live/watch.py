@@ -33,6 +33,7 @@ from holdfast.live.probes import (
     zero_shares,
 )
 from holdfast.live.shards import local_part, local_values
+from holdfast.live.tally import Slot
 from holdfast.live.tokens import GradientTokens
 from holdfast.live.transfer import DeviceTransfer, HostTransfer, Readings
 
@@ -391,7 +392,8 @@ class OptimizerWatch:
             skipped=getattr(self.optimizer, "found_inf", None),
             clip=None if clip is None else clip.total,
             doubt=None if clip is None else clip.coefficient,
-            batches=note.batches if note.sampled else (),
+            sampled=note.sampled,
+            batches=note.batches,
         )
         update = ballot.cast(say, tensors, self._plan.key, note.parameters)
         if update is not None:
@@ -437,9 +439,11 @@ class OptimizerWatch:
     def _deliver(self, note: Note, readings: Readings) -> None:
         total = readings["total"][0]
         loss = readings["loss"][0] if "loss" in readings else 0.0
-        tally = None if self.ballot is None else self.ballot.delivered(readings["ranks"])
-        if tally is not None and (tally.all_idle or self._session.guards_off):
-            return
+        tally = None
+        if self.ballot is not None:
+            tally = self.ballot.delivered(readings["calls"], readings.get("ranks"))
+            if self.ballot.ranks.off or tally.count(Slot.IDLE) == self.ballot.ranks.size:
+                return
         if readings.get("scaler_skipped", (0.0,))[0]:
             note.values["scaler_skipped"] = 1.0
         skipped = "scaler_skipped" in note.values
