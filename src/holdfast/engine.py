@@ -93,6 +93,9 @@ class Engine:
 
     def feed(self, record: Record) -> list[Finding]:
         """Hand one record to every check that can use it; what they found in it."""
+        if self._of_another_rank(record):
+            self.opened = []
+            return []
         if isinstance(record, Header):
             return self._take_header(record)
         found: list[Finding] = []
@@ -146,6 +149,19 @@ class Engine:
             if seat.check.code in state:
                 with self._tolerance():
                     seat.check.load_state_dict(state[seat.check.code])
+
+    def _of_another_rank(self, record: Record) -> bool:
+        """Ranks that decide together agree on every step: one of them tells it for all.
+
+        What is a rank's own, the tensors it holds and what happened to it, is heard from each.
+        """
+        header = self._header
+        return (
+            header is not None
+            and header.world_size > 1
+            and record.rank != header.rank
+            and isinstance(record, (Header, StepRecord, SetupRecord))
+        )
 
     def _take_scan(self, event: EventRecord) -> None:
         said = event.data.get("roles")

@@ -7,6 +7,7 @@
     │   ├── LossNotScalar     guard.backward() was given more than one number
     │   └── FrameworkMissing  an adapter was imported, its framework is not installed
     ├── TrainingHalted        the policy's last rung: the run cannot be saved
+    ├── RankLost              the other ranks of a distributed run do not answer
     └── InternalError         a defect of holdfast itself                      (exit code 4)
 
 A message says what, where, the measured value against the limit, and the next action.
@@ -47,6 +48,12 @@ class FrameworkMissing(UsageError, ImportError):
 
 class TrainingHalted(HoldfastError):
     """The policy reached its last rung: going on would only burn time."""
+
+    exit_code = 1
+
+
+class RankLost(HoldfastError):
+    """The other ranks of a distributed run do not answer: one died, hangs or left the loop."""
 
     exit_code = 1
 

@@ -19,6 +19,12 @@
     graph.py      reading the autograd graph of a loss
     scan.py       looking for non-finite numbers in the state once something went wrong
     recorder.py   from numbers to records, findings, actions and the run directory
+    ranks.py      the other ranks, and the one reduction in which they agree
+    ballot.py     an optimizer's part in it; tally.py: the table it brings; layout.py: whose norms
+    origins.py    which rank made a gradient, before the reduction mixes it with the others'
+    shards.py     parameters of which a rank holds only a part
+    checksums.py  of weights that must be equal on all ranks, of batches that must not
+    duty.py       what a guard that has failed still owes the other ranks
     shield.py     keeping a defect of ours from killing the user's training
     notices.py    what the user is told while training runs
 

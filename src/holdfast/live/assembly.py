@@ -12,6 +12,9 @@ from holdfast.core.bound import LARGEST
 from holdfast.core.numbers import round_digits
 from holdfast.core.records import Column
 from holdfast.live.note import Note
+from holdfast.live.ranks import Ranks
+from holdfast.live.samples import EVERY
+from holdfast.live.tally import Tally
 from holdfast.live.transfer import Readings
 from holdfast.policy import Verdict
 
@@ -26,6 +29,9 @@ SHARED = (
 
 READ = {"loss": "loss", "total": "grad_norm", "coef": "clip_coef", "scale": "loss_scale"}
 """Readings that are signals as they come."""
+
+MANY = 1000
+"""So many ranks are written down at every sample, more of them accordingly less often."""
 
 Positions = Callable[[Sequence[Tensor]], list[int]]
 
@@ -46,6 +52,18 @@ class Assembly:
         self.held = self.held or note.held
         self._add_values(suffix, note, readings)
         self._add_columns(suffix, note, readings, positions)
+
+    def add_ranks(self, tally: Tally, note: Note, ranks: Ranks, *, bad: bool) -> None:
+        """What each rank said. The first rank writes it down for all, now and then and at bad
+        steps; the others only who made a bad number, so that what is written grows with the
+        number of ranks and not with its square."""
+        first = ranks.rank == 0
+        often = note.step // EVERY % max(ranks.size // MANY, 1) == 0
+        if bad or (first and note.sampled and often):
+            chosen = list(range(ranks.size)) if first else tally.culprits()
+            self.columns.update(tally.columns(chosen))
+            if bad:
+                self.columns.update(tally.nonfinite(chosen))
 
     def _add_values(self, suffix: str, note: Note, readings: Readings) -> None:
         found = {name: readings[source][0] for source, name in READ.items() if source in readings}

@@ -31,6 +31,8 @@ class ClipNote:
     """What all of them together were multiplied by."""
     factors: Tensor | None = None
     """What each was, where not all were multiplied by the same."""
+    total: Tensor | None = None
+    """The norm that the clipping went by."""
 
 
 class Clips:
@@ -53,7 +55,8 @@ class Clips:
         """They were, by this norm to that limit."""
         note, self._open = self._open, None
         if note is not None:
-            note.coefficient = torch.clamp(max_norm / (total.detach() + 1e-6), max=1.0)
+            note.total = total.detach()
+            note.coefficient = torch.clamp(max_norm / (note.total + 1e-6), max=1.0)
             note.after = _versions(note.parameters)
             self._notes.append(note)
 

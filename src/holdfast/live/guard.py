@@ -30,19 +30,22 @@ from holdfast._version import __version__
 from holdfast.config import Settings
 from holdfast.core.findings import Finding
 from holdfast.errors import LossNotScalar, UsageError
-from holdfast.live import brake, closures, index_tape, seams
+from holdfast.live import brake, closures, index_tape, ranks, seams, shards
 from holdfast.live.adaptive_clip import demand_limit
 from holdfast.live.batch_identity import Observed, Origin
 from holdfast.live.clip_memory import AdaptiveClip
+from holdfast.live.duty import Duty
 from holdfast.live.holdings import SCHEDULE, Stateful
 from holdfast.live.journey import Journey, Pass
 from holdfast.live.loader import GuardedLoader
 from holdfast.live.notices import Notices
+from holdfast.live.origins import Origins
 from holdfast.live.recorder import Recorder
 from holdfast.live.session import Session
 from holdfast.live.shield import Shield
 from holdfast.live.snapshots import Snapshots
-from holdfast.live.together import Alone
+from holdfast.live.together import Alone, Together
+from holdfast.live.watch import OptimizerWatch
 from holdfast.policy import Action, Policy
 
 Batch = TypeVar("Batch")
@@ -72,6 +75,7 @@ class Guard:
         snapshots: Snapshots | None = None,
         settings: Settings | None = None,
         fuse: bool = False,
+        group: Any = None,
     ) -> None:
         """Start watching.
 
@@ -80,7 +84,10 @@ class Guard:
         where the run is written down; unset, it is kept in memory only. `keep` names whatever else
         belongs to the training's state and has a `state_dict`: an EMA, a sampler. `snapshots` says
         when last-good states are taken; see `Snapshots`. `fuse` switches Adam, AdamW, SGD and
-        Adagrad on CUDA to their fused form, whose guard needs no host wait.
+        Adagrad on CUDA to their fused form, whose guard needs no host wait. `group` is the process
+        group whose ranks decide together; unset, those that share the model's gradients
+        (DistributedDataParallel, FSDP, DTensor), if any. Then every rank must make its guard and
+        step its optimizers alike.
         """
         models = _listed(model, nn.Module, "model")
         optimizers = _listed(optimizer, Optimizer, "optimizer")
@@ -96,15 +103,24 @@ class Guard:
                     "fuse", f"{type(item).__name__} cannot be fused here; left as it is"
                 )
         settings = settings or Settings.load()
+        parameters = [p for item in optimizers for g in item.param_groups for p in g["params"]]
+        shards.remember_units(models)
+        self._ranks = ranks.find(models, parameters, group, self._notices)
         recorder = Recorder(
             settings=settings,
             policy=policy or Policy.from_mapping(settings.policy),
             run_dir=run_dir,
             facts=_facts(models, optimizers, max_norm),
             notices=self._notices,
+            rank=ranks.own_number() if self._ranks is None else self._ranks.rank,
+            ranks=self._ranks,
+        )
+        self._shield = Shield(self._notices, self._let_go)
+        self._origins = (
+            None if self._ranks is None else Origins(models, self._shield, self._notices)
         )
         self._session = Session(
-            models,
+            [ranks.unwrapped(item) for item in models],
             optimizers,
             scaler=scaler,
             max_norm=max_norm,
@@ -113,7 +129,9 @@ class Guard:
             notices=self._notices,
             keep=_named(keep, scheduler=scheduler, scaler=scaler),
             snapshots=snapshots or Snapshots(),
-            together=Alone(),
+            together=Alone() if self._ranks is None else Together(self._ranks.group),
+            ranks=self._ranks,
+            origins=self._origins,
         )
         self._hooks = [
             hook
@@ -124,8 +142,8 @@ class Guard:
             )
         ]
         self._search: closures.SearchState | None = None
-        self._shield = Shield(self._notices, self._let_go)
-        self._observer = self._shield.around(self._session)
+        self._duty = Duty(self._session)
+        self._observer = self._shield.around(self._session, self._duty)
         seams.install(self._observer)
         self._at_exit = weakref.finalize(self, recorder.flush)
 
@@ -245,6 +263,8 @@ class Guard:
             return
         self._shield(partial(self._session.finish, well=well))
         self._closed = True
+        if self._origins is not None:
+            self._origins.close()
         seams.uninstall(self._observer)
         for hook in self._hooks:
             hook.remove()
@@ -270,37 +290,65 @@ class Guard:
         watch = self._session.watches[id(optimizer)]
         closure = closures.find_closure(args, kwargs)
         if closure is None or self._shield.tripped:
-            self._shield(watch.before)
+            self._judge(watch)
             return None
         self._search = self._shield(closures.SearchState.keep, optimizer)
         with torch.enable_grad():
             loss = closure()
-        held = self._shield(watch.before)
+        held = self._judge(watch)
         answer = closures.FirstAnswer(closure, loss, held=bool(held))
         return closures.with_closure(args, kwargs, answer)
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         search, self._search = self._search, None
-        self._shield(self._session.watches[id(optimizer)].after, search)
+        watch = self._session.watches[id(optimizer)]
+        self._shield(watch.after, search)
+        if self._shield.tripped:
+            watch.let_go()
+        self._stay_together()
         self._shield(self._session.step_ended)
         self._go_on()
 
     def _go_on(self) -> None:
         """Unless there is a reason to stop."""
         self._session.raise_if_halted()
-        preemption = self._session.survival.preemption
-        if preemption is None or preemption.asked is None or self._session.in_body:
+        survival = self._session.survival
+        number = survival.asked_to_leave()
+        if number is None or self._session.in_body:
             return
-        number = preemption.asked
-        theirs = preemption.pass_on()
-        self._shield(self._session.survival.leave, number)
+        theirs = None if survival.preemption is None else survival.preemption.pass_on()
+        self._shield(survival.leave, number)
         self.close()
         if theirs is None:
             raise SystemExit(128 + number)
         theirs(number, None)
 
+    def _judge(self, watch: OptimizerWatch) -> bool:
+        """Whether the step is held back. A guard that has failed still tells the other ranks."""
+        if watch.ballot is not None:
+            watch.ballot.step_begins()
+        if self._origins is not None and self._origins.uneven:
+            self._shield.switch_off(
+                "under model.join() ranks take different numbers of steps and cannot agree on "
+                "each: the guard is switched off. Give every rank the same number of batches"
+            )
+            return False
+        held = self._shield(watch.before)
+        if self._shield.tripped:
+            self._duty.step(watch)
+        self._stay_together()
+        return bool(held)
+
+    def _stay_together(self) -> None:
+        if self._session.guards_off:
+            self._shield.switch_off(
+                "another rank's guard failed, so all ranks' were switched off at the same step; "
+                "training goes on unwatched. That rank's log says why"
+            )
+
     def _bring_home(self) -> None:
-        if not self._closed:
+        # With other ranks, what is due later stays away: they must all learn it at the same step.
+        if not self._closed and self._ranks is None:
             self._shield(self._session.flush)
 
     def _let_go(self) -> None:

@@ -165,12 +165,7 @@ class Keeper:
     # Writing.
 
     def _open(self, run_dir: Path) -> Store:
-        return Store(
-            run_dir / FOLDER,
-            keep=self._settings.on_disk,
-            rank=self._together.rank,
-            ranks=self._together.count,
-        )
+        return open_store(run_dir, self._holdings, self._together, self._settings.on_disk)
 
     def _disk_is_due(self) -> bool:
         if self._store is None:
@@ -212,9 +207,19 @@ class Keeper:
             self._may_write_at = time.monotonic() + took * (1.0 / self._settings.disk_share - 1.0)
 
 
-def read_newest(run_dir: Path, together: Alone) -> tuple[int, Any, Any] | None:
+def open_store(run_dir: Path, holdings: Holdings, together: Alone, keep: int) -> Store:
+    """The snapshots of a run directory, in the form this training needs."""
+    folder = run_dir / FOLDER
+    if not holdings.sharded:
+        return Store(folder, keep=keep, rank=together.rank, ranks=together.count)
+    from holdfast.live.sharded_store import ShardedStore  # torch.distributed, only where it is used
+
+    return ShardedStore(folder, keep=keep, holdings=holdings, together=together)
+
+
+def read_newest(run_dir: Path, holdings: Holdings, together: Alone) -> tuple[int, Any, Any] | None:
     """(step, state, this rank's own) of the newest snapshot that is whole on every rank."""
-    store = Store(run_dir / FOLDER, keep=1, rank=together.rank, ranks=together.count)
+    store = open_store(run_dir, holdings, together, keep=1)
     if together.count == 1:
         found = next(store.newest_first(), None)
     else:

@@ -35,7 +35,7 @@ class Preemption:
             if signal.getsignal(number) == self._note and handler is not None:
                 signal.signal(number, handler)
 
-    def pass_on(self, frame: FrameType | None = None) -> Callable[..., Any] | None:
+    def pass_on(self) -> Callable[..., Any] | None:
         """The handler that was there before us, if it was the user's own."""
         handler = self._before.get(self.asked or 0)
         return handler if callable(handler) else None

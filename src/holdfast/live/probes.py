@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from holdfast.live.shards import is_dtensor, local_part, local_values
+
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -30,14 +32,18 @@ class Plan:
     """
 
     def __init__(self) -> None:
-        self._key: tuple[int, ...] = ()
+        self.key: tuple[int, ...] = ()
         self.uniform = False
+        self.cut_up = False
+        """Whether some are DTensors, of which this rank holds a part."""
 
     def update(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         """Look again if these are other parameters than last time."""
         key = tuple(map(id, parameters))
-        if key != self._key:
-            self._key = key
+        if key != self.key:
+            self.key = key
+            self.cut_up = any(map(is_dtensor, gradients))
+            gradients = [local_part(gradient) for gradient in gradients]
             self.uniform = all(
                 gradient.layout is torch.strided
                 and gradient.device == gradients[0].device
@@ -47,7 +53,7 @@ class Plan:
 
     def surprise(self) -> None:
         """They were not what they used to be."""
-        self._key, self.uniform = (), False
+        self.key, self.uniform = (), False
 
 
 def measure(
@@ -61,6 +67,8 @@ def measure(
     """
     if each is not None:
         norms = list(each)
+    elif not gradients:
+        norms = [torch.zeros(())]
     elif uniform:
         norms = _foreach_norm(gradients)
     else:
@@ -140,4 +148,5 @@ def count_all_nonfinite(tensors: Sequence[Tensor]) -> tuple[int, int]:
 
 
 def _values(tensor: Tensor) -> Tensor:
+    tensor = local_values(tensor)
     return tensor.coalesce().values() if tensor.is_sparse else tensor

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.config import Settings
 from holdfast.core.findings import Finding, Severity
@@ -25,10 +25,15 @@ from holdfast.core.records import (
 )
 from holdfast.core.signals import Signal
 from holdfast.engine import Engine
+from holdfast.live.checksums import WEIGHTS_EVERY
 from holdfast.live.notices import Notices, logger
 from holdfast.live.samples import EVERY, ZEROS_EVERY
+from holdfast.live.tally import COLUMNS
 from holdfast.policy import Action, Ladder, Policy, Rung, Verdict
 from holdfast.sinks.run_dir import RunDirWriter
+
+if TYPE_CHECKING:
+    from holdfast.live.ranks import Ranks
 
 _SPARSE_SIGNALS = {
     "host_rss_bytes": Signal(every=EVERY),
@@ -39,6 +44,8 @@ _SPARSE_SIGNALS = {
     "param/update_ratio": Signal(every=EVERY),
     "buffer/norm": Signal(every=EVERY),
     "param/grad_zero_share": Signal(every=ZEROS_EVERY),
+    **{name: Signal(every=EVERY) for name in COLUMNS},
+    "rank/weights_hash": Signal(every=WEIGHTS_EVERY),
 }
 ALWAYS = ("grad_norm", "lr", "grads_carried", "grad_nonfinite_tensors", "step_time_s")
 """Measured at every step, whether or not a value shows up in it: absent then means zero."""
@@ -57,7 +64,10 @@ class Recorder:
         facts: Mapping[str, Any],
         notices: Notices,
         always: Sequence[str] = ALWAYS,
+        rank: int = 0,
+        ranks: Ranks | None = None,
     ) -> None:
+        """`rank` names the files; `ranks` are those that write one run together."""
         self.engine = Engine(settings)
         self._ladders: defaultdict[str, Ladder] = defaultdict(Ladder)
         self.actions: deque[Action] = deque(maxlen=10_000)
@@ -67,12 +77,18 @@ class Recorder:
         self._signals = {name: Signal() for name in always}
         self._header_due = True
         self._seq = 0
+        self._rank = rank
+        # Of ranks that decide together, each writes down the same steps: none is its own.
+        self._voice = rank if ranks is None else 0
+        self._size = 1 if ranks is None else ranks.size
         self.writer = (
-            RunDirWriter(run_dir, told=lambda text: notices.once("run-dir", text))
+            RunDirWriter(run_dir, rank=rank, told=lambda text: notices.once("run-dir", text))
             if run_dir is not None
             else None
         )
         self._segment = self.writer.segment if self.writer else 0
+        if ranks is not None:
+            self._segment = ranks.agree_on_start(self._segment)
 
     def declare(self, names: Sequence[str]) -> None:
         """Say that signals of these names may come, so that checks know they can run."""
@@ -89,15 +105,19 @@ class Recorder:
 
     def setup(self, step: int, topic: str, facts: Mapping[str, Any]) -> None:
         """Record facts about the set-up."""
-        self._emit(SetupRecord(self._segment, self._next(), topic, facts, step=step))
+        self._emit(
+            SetupRecord(self._segment, self._next(), topic, facts, step=step, rank=self._voice)
+        )
 
     def tensor(self, step: int, name: str, role: str, **about: Any) -> None:
         """Record the state of a tensor."""
+        about["rank"] = self._rank
         self._emit(TensorRecord(self._segment, self._next(), step, name, role, **about), now=True)
 
     def event(self, step: int, kind: str, data: Mapping[str, Any]) -> None:
         """Record that something happened."""
-        self._emit(EventRecord(self._segment, self._next(), step, kind, data), now=True)
+        event = EventRecord(self._segment, self._next(), step, kind, data, rank=self._rank)
+        self._emit(event, now=True)
 
     def step(
         self,
@@ -109,7 +129,9 @@ class Recorder:
     ) -> None:
         """Record the numbers of a step."""
         self.declare([name for name in (*values, *columns) if name not in self._signals])
-        record = StepRecord(self._segment, self._next(), step, values, columns, held=held)
+        record = StepRecord(
+            self._segment, self._next(), step, values, columns, held=held, rank=self._voice
+        )
         self._emit(record, now=held)
 
     def ladder(self, optimizer: str = "") -> Ladder:
@@ -174,12 +196,17 @@ class Recorder:
             signals=dict(self._signals),
             axes=dict(self.axes),
             facts=self._facts,
+            world_size=self._size,
             segment=self._segment,
             seq=self._seq,
+            rank=self._voice,
         )
 
     def _tell(self, findings: Sequence[Finding]) -> None:
         for finding in findings:
+            # What all ranks found together, the first says; what is a rank's own, that rank.
+            if self._rank != self._voice and finding.where.rank is None:
+                continue
             if finding.severity >= Severity.WARNING:
                 logger.warning(
                     "holdfast: step %s: %s %s: %s",

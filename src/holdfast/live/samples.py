@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from holdfast.live.probes import by_one
+from holdfast.live.shards import local_part
 
 EVERY = 10
 """Steps between two samples."""
@@ -34,7 +35,7 @@ class UpdateSampler:
         """Choose the next tensors in turn and copy them."""
         self._chosen = self._choose(parameters)
         # One call for all the copies: adding 0 is a copy that torch makes in a single launch.
-        self._before = list(torch._foreach_add(self._chosen, 0))
+        self._before = list(torch._foreach_add([local_part(p) for p in self._chosen], 0))
 
     def cancel(self) -> None:
         """The step was held back: nothing to measure."""
@@ -47,7 +48,8 @@ class UpdateSampler:
             return None
         chosen, before = self._chosen, self._before
         self.cancel()
-        return chosen, _norms(before), _norms(torch._foreach_sub(chosen, before))
+        now = [local_part(parameter) for parameter in chosen]
+        return chosen, _norms(before), _norms(torch._foreach_sub(now, before))
 
     def _choose(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         chosen: list[Tensor] = []

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from holdfast.live.probes import count_nonfinite
 from holdfast.live.roster import users_path
+from holdfast.live.shards import local_part
 
 MOST_NAMED = 20
 """Bad rows or features listed per tensor; the counts are always whole."""
@@ -71,6 +72,11 @@ def batch_size(batch: Any) -> int | None:
     return None
 
 
+def tensors_in(batch: Any) -> Iterator[Tensor]:
+    """The tensors of a batch, however it is nested."""
+    return (tensor for _, tensor in _tensors_in(batch, "batch", DEEPEST))
+
+
 def _buffers(models: Sequence[nn.Module]) -> Iterator[tuple[str, Tensor]]:
     for model in models:
         for path, buffer in model.named_buffers():
@@ -102,7 +108,9 @@ def _moments(
 
 
 def _bad(role: str, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[BadTensor]:
-    named = [(name, tensor) for name, tensor in tensors if _can_be_bad(tensor)]
+    # Of what is cut up, each rank looks at its own piece: a scan asks nothing of the others.
+    parts = ((name, local_part(tensor)) for name, tensor in tensors)
+    named = [(name, tensor) for name, tensor in parts if _can_be_bad(tensor)]
     if not named:
         return
     # One flag per tensor, read together: a single wait for the device instead of hundreds.

@@ -19,6 +19,8 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils import clip_grad
 from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 
+from holdfast.live.shards import is_dtensor, local_part, replicated
+
 
 class Observer(Protocol):
     """What a guard hears."""
@@ -179,11 +181,15 @@ def _watch_clipping(original: Any) -> Any:
         given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
         shared = _last_norms[0] if _last_norms and _last_norms[1] is total_norm else None
         _last_norms = None
+        if is_dtensor(total_norm):
+            # Put together here, where torch would do it next: nothing is exchanged twice.
+            total_norm = replicated(total_norm)
+        seen = local_part(total_norm)
         for observer in _listening():
-            observer.clipping(given, shared, total_norm)
+            observer.clipping(given, shared, seen)
         result = original(given, max_norm, total_norm, foreach)
         for observer in _listening():
-            observer.clipped(total_norm, float(max_norm))
+            observer.clipped(seen, float(max_norm))
         return result
 
     return clip_grads_with_norm

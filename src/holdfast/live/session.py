@@ -23,6 +23,7 @@ from holdfast.errors import TrainingHalted
 from holdfast.live import samples, scan
 from holdfast.live.adaptive_clip import AdaptiveClips
 from holdfast.live.assembly import Assembly
+from holdfast.live.ballot import Ballot
 from holdfast.live.batch_identity import Kept, Origin
 from holdfast.live.buffers import BufferShadow
 from holdfast.live.clip_memory import AdaptiveClip
@@ -30,13 +31,16 @@ from holdfast.live.graph import dtypes_in_graph
 from holdfast.live.holdings import Holdings
 from holdfast.live.note import Note
 from holdfast.live.notices import Notices
+from holdfast.live.origins import Origins
 from holdfast.live.probes import by_one
 from holdfast.live.quarantine import Quarantine
+from holdfast.live.ranks import Ranks, wrapped_late
 from holdfast.live.recorder import WITH_SCALER, Recorder
 from holdfast.live.roster import Roster
 from holdfast.live.scaling import Scaling
 from holdfast.live.snapshots import Snapshots
 from holdfast.live.survival import Survival
+from holdfast.live.tally import COLUMNS, NONFINITE, Slot, Tally
 from holdfast.live.together import Alone
 from holdfast.live.transfer import Readings
 from holdfast.live.watch import OptimizerWatch
@@ -66,10 +70,15 @@ class Session:
         keep: Mapping[str, Any],
         snapshots: Snapshots,
         together: Alone,
+        ranks: Ranks | None = None,
+        origins: Origins | None = None,
     ) -> None:
         rule = max_norm if isinstance(max_norm, AdaptiveClip) else None
         self.max_norm = None if isinstance(max_norm, AdaptiveClip) else max_norm
         self.clip = AdaptiveClips(rule, notices)
+        self.ranks = ranks
+        """The ranks that decide together; None for one that trains alone."""
+        self._origins = origins
         self.policy = policy
         self.recorder = recorder
         self.quarantine = Quarantine(recorder.event, notices, avoid=policy.avoid_bad_batches)
@@ -112,6 +121,9 @@ class Session:
         self._rates: list[float] = []
         self._precision_known = False
         self._batch_seen = False
+        if ranks is not None:
+            recorder.extend_axis("rank", [str(rank) for rank in range(ranks.size)])
+            recorder.declare([*COLUMNS, NONFINITE])
         self._record_setup()
         self._scan_start()
         if self.avoiding and recorder.writer is not None:
@@ -176,12 +188,22 @@ class Session:
     # What the seams tell.
 
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
+        if self._origins is not None:
+            self._origins.install()
         for watch in self.watches.values():
             watch.backward_begins()
         if not self._precision_known and roots:
             self._record_precision(roots)
+            if self.ranks is None and wrapped_late(self._models):
+                self._notices.once(
+                    "wrapped-late",
+                    "the model was put into DistributedDataParallel after its guard was made: "
+                    "each rank is guarded on its own and may skip a step alone. Wrap it first",
+                )
 
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
+        if self._origins is not None:
+            self._origins.backward_ended()
         losses = [self._scaling.unscaled(root) for root in roots]
         passed, self._passed = self._passed, {}
         if self._batches:
@@ -209,6 +231,8 @@ class Session:
         watch = self.watches.get(id(optimizer))
         if watch is not None:
             watch.fired = False
+            if watch.ballot is not None:
+                watch.ballot.step_begins()
 
     def scaler_stepped(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         watch = self.watches.get(id(optimizer))
@@ -228,6 +252,18 @@ class Session:
         return self._scaling.needed_for(loss)
 
     # What the watches ask.
+
+    def ballot_for(self, optimizer: Optimizer, lag: int) -> Ballot | None:
+        """An optimizer's part in the agreement of the ranks."""
+        if self.ranks is None or self._origins is None:
+            return None
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        return Ballot(self.ranks, self._origins, parameters, lag)
+
+    @property
+    def guards_off(self) -> bool:
+        """Whether some rank's guard has failed."""
+        return self.ranks is not None and self.ranks.off
 
     def begin_step(self, watch: OptimizerWatch) -> tuple[int, float]:
         """(number of the step this optimizer step belongs to, time it began)."""
@@ -260,9 +296,10 @@ class Session:
             resident = samples.host_rss_bytes()
             if resident is not None:
                 values["host_rss_bytes"] = float(resident)
-            allocated = samples.device_allocated_bytes(note.parameters[0].device)
-            if allocated is not None:
-                values["device_allocated_bytes"] = float(allocated)
+            for parameter in note.parameters[:1]:
+                allocated = samples.device_allocated_bytes(parameter.device)
+                if allocated is not None:
+                    values["device_allocated_bytes"] = float(allocated)
         if note.step % LOOK_EVERY == 0:
             self._look_at_parameters()
         return values
@@ -297,7 +334,14 @@ class Session:
     # When the numbers of a step have arrived.
 
     def deliver(
-        self, watch: OptimizerWatch, note: Note, readings: Readings, *, nonfinite: bool, spike: bool
+        self,
+        watch: OptimizerWatch,
+        note: Note,
+        readings: Readings,
+        *,
+        nonfinite: bool,
+        spike: bool,
+        tally: Tally | None = None,
     ) -> None:
         """One optimizer's part of a step is complete."""
         if self._assembly is not None and self._assembly.step != note.step:
@@ -306,11 +350,18 @@ class Session:
             self._assembly = Assembly(note.step, optimizers=len(self.watches))
         assembly = self._assembly
         assembly.add(watch.suffix, note, readings, self._roster.positions)
+        if tally is not None and self.ranks is not None:
+            assembly.add_ranks(tally, note, self.ranks, bad=nonfinite or spike)
         loss = readings.get("loss", (0.0,))[0]
         # A scaler's skip is its search for a scale, unless the loss itself is no number.
         if "scaler_skipped" not in note.values or not math.isfinite(loss):
             bad = nonfinite or (spike and self.policy.hold_spikes)
-            verdict = Verdict(note.step, nonfinite=bad and nonfinite, spike=bad and not nonfinite)
+            verdict = Verdict(
+                note.step,
+                nonfinite=bad and nonfinite,
+                spike=bad and not nonfinite,
+                poisoned=() if tally is None else _poisoned(tally),
+            )
             assembly.verdicts.append((verdict, note, watch.suffix))
         if len(self.watches) == 1:
             self._emit()
@@ -390,9 +441,13 @@ class Session:
                 self.recorder.judge(verdict, frozenset(), optimizer)
             return
         self._last_good = False
-        poisoned: tuple[str, ...] = ()
+        poisoned = verdict.poisoned
         if verdict.nonfinite and ladder.in_a_row % SCAN_AGAIN == 0:
-            poisoned = self._scan(note)
+            found = self._scan(note)
+            if self.ranks is None:
+                poisoned = found
+            elif found:  # what is to be done about it, all ranks decide at their next step
+                self.ranks.poisoned = True
         whole = Verdict(verdict.step, verdict.nonfinite, verdict.spike, poisoned)
         self.judge(whole, self.survival.rungs(), optimizer)
         if not poisoned:  # bad weights make any batch look bad
@@ -500,3 +555,8 @@ class Session:
                 "scaler": self._scaling.scaler is not None,
             },
         )
+
+
+def _poisoned(tally: Tally) -> tuple[str, ...]:
+    """As every rank says it; which tensors they are, the rank that holds them has recorded."""
+    return tuple(f"a weight or moment of rank {rank}" for rank in tally.who(Slot.POISONED))

@@ -24,6 +24,7 @@ from holdfast.live import pieces
 from holdfast.live.holdings import Holdings
 from holdfast.live.nested import map_with_paths, tensors_in
 from holdfast.live.store import Store, intact, load, seal_of, sync_folder, write_sealed
+from holdfast.live.together import Alone
 
 PIECES = "sharded"
 _TENSOR = "$tensor"
@@ -32,12 +33,10 @@ _TENSOR = "$tensor"
 class ShardedStore(Store):
     """As `Store`; writing and reading are collective: every rank must come."""
 
-    def __init__(
-        self, folder: Path, *, keep: int, rank: int, ranks: int, holdings: Holdings, group: Any
-    ) -> None:
-        super().__init__(folder, keep=keep, rank=rank, ranks=ranks)
+    def __init__(self, folder: Path, *, keep: int, holdings: Holdings, together: Alone) -> None:
+        super().__init__(folder, keep=keep, rank=together.rank, ranks=together.count)
         self._holdings = holdings
-        self._group = group
+        self._group = together.group
 
     def prepare(self, number: int, step: int, state: Any, own: Any) -> Callable[[], None]:
         """Begin a snapshot of the state as it is now; the rest of the work, for another thread."""

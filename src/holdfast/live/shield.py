@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from holdfast.errors import TrainingHalted
+from holdfast.errors import RankLost, TrainingHalted
 from holdfast.live.notices import Notices, logger
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ class Shield:
             return None
         try:
             return work(*args)
-        except TrainingHalted:
+        except (TrainingHalted, RankLost):
             raise
         except Exception as error:  # ours, whatever it is: the user's run must not pay for it
             if self._strict:
@@ -51,20 +51,39 @@ class Shield:
             )
             return None
 
-    def around(self, observer: Any) -> Any:
-        """The observer with every method under the shield."""
-        return _Shielded(self, observer)
+    def switch_off(self, reason: str) -> None:
+        """Trip without an error of our own: another rank's guard has failed."""
+        if not self.tripped:
+            self.tripped = True
+            self._give_up()
+            self._notices.once("shield", reason)
+
+    def around(self, observer: Any, instead: Any = None) -> Any:
+        """The observer with every method under the shield.
+
+        Once tripped, `instead` is told of what it has a method for.
+        """
+        return _Shielded(self, observer, instead)
 
 
 class _Shielded:
-    def __init__(self, shield: Shield, observer: Any) -> None:
+    def __init__(self, shield: Shield, observer: Any, instead: Any) -> None:
         self._shield = shield
         self._observer = observer
+        self._instead = instead
 
     def __getattr__(self, name: str) -> Any:
         method = partial(self._shield, getattr(self._observer, name))
+        instead = getattr(self._instead, name, None)
+        if instead is not None:
+            method = partial(self._tell, method, instead)
         setattr(self, name, method)
         return method
+
+    def _tell(self, method: Callable[..., Any], instead: Callable[..., Any], *args: Any) -> None:
+        method(*args)
+        if self._shield.tripped:
+            instead(*args)
 
 
 def _first_line(error: Exception) -> str:

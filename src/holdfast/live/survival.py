@@ -6,6 +6,7 @@ EMA included.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,18 +100,34 @@ class Survival:
 
     def _found_spoiled(self, rungs: frozenset[Rung]) -> None:
         """A snapshot was no good: something is non-finite that no loss has shown."""
-        names = self._session.scan_for_poison(self._session.step)
+        here = self._session.scan_for_poison(self._session.step)
+        names = tuple(
+            dict.fromkeys(name for each in self._together.gathered(here) for name in each)
+        )
         if names:
             self._session.judge(Verdict(self._session.step, poisoned=names), rungs)
             self.after_step()
             self._going_back = None
 
     def check_at_end(self) -> None:
-        """The run is over: what it leaves behind is good, or the last that was."""
-        if self.keeper.can_roll_back():
+        """The run is over: what it leaves behind is good, or the last that was.
+
+        Not with several ranks: one of them may have ended for another reason, and not be asked.
+        """
+        if self._together.count == 1 and self.keeper.can_roll_back():
             self._found_spoiled(frozenset({Rung.ROLL_BACK}))
 
     # Leaving and coming back.
+
+    def asked_to_leave(self) -> int | None:
+        """The signal that came, here or to another rank; the same answer everywhere."""
+        number = None if self.preemption is None else self.preemption.asked
+        ranks = self._session.ranks
+        if ranks is None:
+            return number
+        if number is not None:
+            ranks.ask_to_leave()
+        return (number or signal.SIGTERM) if ranks.leaving else None
 
     def leave(self, number: int) -> None:
         """The machine is about to be taken away: everything onto the disk."""
@@ -126,7 +143,7 @@ class Survival:
 
     def resume(self, run_dir: Path) -> int:
         """Take up the newest whole snapshot of a run directory; the steps made before it."""
-        found = read_newest(run_dir, self._together)
+        found = read_newest(run_dir, self._holdings, self._together)
         if found is None:
             return 0
         steps, state, own = found

@@ -1,7 +1,7 @@
 """Rare agreements among ranks: which snapshot, which number, whether all is well.
 
-The verdict about a step travels in a reduction of its own; this is for what happens once in a
-hundred steps or less.
+The verdict about a step travels in a reduction of its own (`ballot.py`); this is for what happens
+once in a hundred steps or less, always at the same step on every rank.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ class Alone:
 
     rank = 0
     count = 1
+    group: Any = None
+    """The process group for what goes through the host; None for one process."""
 
     def from_first(self, value: T) -> T:
         """What rank 0 says."""
@@ -33,13 +35,16 @@ class Alone:
 class Together(Alone):
     """A training of several processes. Every rank must ask the same questions in the same order."""
 
-    def __init__(self, group: Any = None) -> None:
+    def __init__(self, group: Any) -> None:
         import torch.distributed as dist
 
         self._dist = dist
-        self._group = group
         self.rank = dist.get_rank(group)
         self.count = dist.get_world_size(group)
+        # Through the host, so that no question waits for the device's queue.
+        self.group = dist.new_group(
+            dist.get_process_group_ranks(group), backend="gloo", use_local_synchronization=True
+        )
 
     def from_first(self, value: T) -> T:
         return self.gathered(value)[0]
@@ -49,5 +54,5 @@ class Together(Alone):
 
     def gathered(self, value: T) -> list[T]:
         answers: list[Any] = [None] * self.count
-        self._dist.all_gather_object(answers, value, group=self._group)
+        self._dist.all_gather_object(answers, value, group=self.group)
         return answers

@@ -12,6 +12,8 @@ from itertools import zip_longest
 
 from torch import Tensor
 
+from holdfast.live.shards import gradient_of, local_part
+
 Stamp = tuple[tuple[int, int] | None, ...]
 
 
@@ -67,6 +69,8 @@ class GradientTokens:
     def _stamp(self) -> Stamp:
         stamps = []
         for token in self._tokens:
-            gradient = token.grad
-            stamps.append(None if gradient is None else (id(gradient), gradient._version))
+            gradient = gradient_of(token)
+            stamps.append(
+                None if gradient is None else (id(gradient), local_part(gradient)._version)
+            )
         return tuple(stamps)

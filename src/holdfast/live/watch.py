@@ -20,6 +20,7 @@ from holdfast.core.bound import LARGEST, Bound, History
 from holdfast.core.state import decode, encode
 from holdfast.live import samples
 from holdfast.live.backoff import RateFactor
+from holdfast.live.ballot import Ballot, Say
 from holdfast.live.brake import HostBrake, KernelBrake, is_fused_on_cuda
 from holdfast.live.clips import ClipNote, Clips
 from holdfast.live.closures import SearchState
@@ -33,6 +34,8 @@ from holdfast.live.probes import (
     with_gradients,
     zero_shares,
 )
+from holdfast.live.shards import local_part, local_values
+from holdfast.live.tally import Slot
 from holdfast.live.tokens import GradientTokens
 from holdfast.live.transfer import DeviceTransfer, HostTransfer, Readings
 
@@ -81,6 +84,8 @@ class OptimizerWatch:
             if device.type == "cuda"
             else HostTransfer(self._deliver)
         )
+        self.ballot = session.ballot_for(optimizer, self.transfer.lag)
+        """This optimizer's part in the agreement of the ranks; None for one that trains alone."""
 
     # What the seams tell.
 
@@ -88,6 +93,8 @@ class OptimizerWatch:
         """A backward pass is about to run somewhere."""
         if not self.inside and self.tokens.backward_begins():
             self._forget_losses()
+            if self.ballot is not None:
+                self.ballot.gradients_cleared()
 
     def backward_ended(self, losses: Sequence[Tensor], components: dict[str, Tensor]) -> None:
         """A backward pass ran; its losses are ours if it reached our gradients."""
@@ -126,10 +133,14 @@ class OptimizerWatch:
         self.fired = True
         self._bad_on_device = None
         self.transfer.collect()
+        if self.ballot is not None and self.ballot.ranks.off:
+            return False
         parameters, gradients = with_gradients(self.optimizer)
         if not gradients:
             self._clips.forget()
             self._session.stepped_without_gradients()
+            if self.ballot is not None:
+                self._take_part_idly(self.ballot)
             return False
         scale: Tensor | None = getattr(self.optimizer, "grad_scale", None)
         self._clip = self._clips.recall(parameters, scale)
@@ -146,10 +157,12 @@ class OptimizerWatch:
         tensors["each"] = norms.each if carried is None else norms.each / carried
         if note.rates and math.isnan(note.lr):
             tensors["lr"] = self.optimizer.param_groups[0]["lr"]
-        if note.step - self._zeros_at >= samples.ZEROS_EVERY:
+        if note.step - self._zeros_at >= samples.ZEROS_EVERY and not self._cut_up():
             self._zeros_at = note.step
             tensors["zeros"] = zero_shares(gradients)
         self._note, self._tensors = note, tensors
+        if self.ballot is not None:
+            self._agree(self.ballot, note, tensors)
         if self._fused:
             self._judge_on_device(tensors, scale, note)
         else:
@@ -181,6 +194,10 @@ class OptimizerWatch:
         self._forget_losses()
         self.transfer.send(note, tensors)
 
+    def hold(self) -> None:
+        """Hold the step back whatever has failed: all ranks agreed to."""
+        self._brake.hold([p for group in self.optimizer.param_groups for p in group["params"]])
+
     def let_go(self) -> None:
         """Give back gradients and whatever was set on the optimizer."""
         self._brake.release()
@@ -208,12 +225,19 @@ class OptimizerWatch:
     @torch.no_grad()
     def skipped_by_scaler(self) -> None:
         """A GradScaler found an overflow and never called `optimizer.step`."""
+        self.transfer.collect()
+        if self.ballot is not None and self.ballot.ranks.off:
+            return
         parameters, _ = with_gradients(self.optimizer)
         note = self._new_note(parameters)
         note.sampled = False
         note.values["scaler_skipped"] = 1.0
         tensors = self._loss_tensors(self._device())
         tensors["total"] = torch.full((), math.inf, device=self._device())
+        if self.ballot is not None:
+            say = Say(note.step, note.started, skipped=torch.ones(()))
+            self.ballot.cast(say, tensors, self, ())
+            tensors["total"] = torch.full_like(tensors["total"], math.inf)
         self._bad_on_device = None
         self._settle_buffers(note, tensors)
         self._clips.forget()
@@ -256,6 +280,8 @@ class OptimizerWatch:
         """Norms before any clipping."""
         if self._clip is not None:
             return self._clip.norms
+        if self._plan.cut_up:
+            gradients = [local_values(gradient) for gradient in gradients]
         try:
             return measure(gradients, uniform=self._plan.uniform)
         except (NotImplementedError, RuntimeError):
@@ -282,9 +308,13 @@ class OptimizerWatch:
     def _judge_on_host(
         self, gradients: list[Tensor], tensors: dict[str, Tensor], note: Note
     ) -> None:
-        total, loss, theirs, clip = self._read(tensors)
+        total, loss, theirs, clip, off = self._read(tensors)
+        if off:  # some rank's guard has failed: nobody may act alone
+            return
         if theirs:
             note.values["scaler_skipped"] = 1.0  # the kernel skips by itself
+            if self.ballot is not None:  # but only where the overflow is
+                self._hold(note)
             return
         note.unseen = math.isfinite(total) and not math.isfinite(clip)
         nonfinite = note.unseen or not (math.isfinite(total) and math.isfinite(loss))
@@ -293,13 +323,16 @@ class OptimizerWatch:
             note.limit = self.history.limit()
         if nonfinite or (outside and self._session.policy.hold_spikes):
             note.held = True
-            if nonfinite and self._clip is None:  # clipping has spread them over all gradients
+            if nonfinite and self._clip is None and not self._cut_up():
+                # Clipping spreads them over all gradients; of pieces, this rank has not all.
                 note.nonfinite_counts = count_all_nonfinite(gradients)
-            self._brake.hold(note.parameters)
+            self._hold(note)
             return
         each = tensors["each"] if note.sampled else tensors.pop("each")  # nobody will look
         if self._clip is not None and self._clip.coefficient is not None:
             tensors["coef"] = self._clip.coefficient
+        if self._plan.cut_up:
+            gradients = [local_part(gradient) for gradient in gradients]
         if self._session.max_norm is not None:
             left = self._left(tensors["total"])
             coefficient = torch.clamp(self._session.max_norm / (left + 1e-6), max=1.0)
@@ -309,24 +342,29 @@ class OptimizerWatch:
             norms, uniform = Norms(each, tensors["total"]), self._plan.uniform
             tensors |= self._adaptive.on_host(note, gradients, norms, self._clip, uniform=uniform)
 
-    def _read(self, tensors: dict[str, Tensor]) -> tuple[float, float, float, float]:
-        """Norm, loss, a GradScaler's verdict and the user's clipping, with one wait at most."""
-        total, loss = tensors["total"], tensors.get("loss")
-        theirs = getattr(self.optimizer, "found_inf", None)
+    def _hold(self, note: Note) -> None:
+        if self.ballot is not None:
+            self.ballot.hold_agreed = True
+        self._brake.hold(note.parameters)
+
+    def _read(self, tensors: dict[str, Tensor]) -> tuple[float, float, float, float, float]:
+        """Norm, loss, a GradScaler's verdict, the user's clipping and whether a rank's guard is
+        off, with one wait at most."""
+        total = tensors["total"]
         clip = None if self._clip is None else self._clip.coefficient
+        parts = (tensors.get("loss"), self._scalers_verdict(tensors), clip, tensors.get("off"))
         if total.device.type == "cpu":
-            return (
-                float(total),
-                0.0 if loss is None else float(loss),
-                0.0 if theirs is None else float(theirs),
-                0.0 if clip is None else float(clip),
-            )
-        zero = torch.zeros_like(total)
-        parts = [
-            zero if part is None else part.reshape(()).to(zero) for part in (loss, theirs, clip)
-        ]
-        read: tuple[float, float, float, float] = tuple(torch.stack([total, *parts]).tolist())
-        return read
+            host = [0.0 if part is None else float(part) for part in parts]
+        else:
+            zero = torch.zeros_like(total)
+            on_device = [zero if part is None else part.reshape(()).to(zero) for part in parts]
+            total, *host = torch.stack([total, *on_device]).tolist()
+        return float(total), *host  # type: ignore[return-value]
+
+    def _scalers_verdict(self, tensors: dict[str, Tensor]) -> Tensor | None:
+        """What a GradScaler found here, or on any rank."""
+        found: Tensor | None = tensors.get("skip", getattr(self.optimizer, "found_inf", None))
+        return found
 
     def _judge_on_device(
         self, tensors: dict[str, Tensor], scale: Tensor | None, note: Note
@@ -340,11 +378,16 @@ class OptimizerWatch:
         if theirs_too is not None:
             judged = judged + (theirs_too - theirs_too)
         bad = ~(judged <= hold_above)
-        tensors["bad"] = self._bad_on_device = bad
-        theirs = getattr(self.optimizer, "found_inf", None)
+        off = tensors.get("off")
+        if off is not None:  # some rank's guard has failed: nobody may act alone
+            bad = bad & ~off
+        tensors["bad"] = self._bad_on_device = held = bad
+        theirs = self._scalers_verdict(tensors)
         if theirs is not None:
             skipped = theirs.to(total.device).reshape(()) > 0
             tensors["scaler_skipped"] = skipped
+            if self.ballot is not None:  # the overflow may be another rank's
+                held = bad | skipped
             # An overflow the scaler deals with says nothing against the forward pass.
             self._bad_on_device = bad & ~skipped
             if loss is not None:
@@ -353,6 +396,8 @@ class OptimizerWatch:
         if self._session.max_norm is not None:
             # 1 / the coefficient of clip_grad_norm_, in half the operations
             clip = torch.clamp((self._left(total) + 1e-6) / self._session.max_norm, min=1.0)
+            if off is not None:
+                clip = torch.where(off, 1.0, clip)
             tensors["clip_divisor"] = clip if theirs_too is None else clip / theirs_too
             divisor = clip if scale is None else scale * clip
         elif self._adaptive is not None:
@@ -364,12 +409,42 @@ class OptimizerWatch:
             tensors |= numbers
         elif theirs_too is not None:
             tensors["coef"] = theirs_too
-        self._kernel.apply(bad, divisor)
+        self._kernel.apply(held, divisor)
 
     def _left(self, total: Tensor) -> Tensor:
         """The norm that the user's own clipping, if any, has left."""
         clip = self._clip
         return total if clip is None or clip.coefficient is None else total * clip.coefficient
+
+    # Together with the other ranks.
+
+    def _agree(self, ballot: Ballot, note: Note, tensors: dict[str, Tensor]) -> None:
+        """From here on the numbers are those of all ranks."""
+        clip = self._clip
+        say = Say(
+            note.step,
+            note.started,
+            skipped=getattr(self.optimizer, "found_inf", None),
+            clip=None if clip is None else clip.total,
+            doubt=None if clip is None else clip.coefficient,
+            sampled=note.sampled,
+            batches=note.batches,
+        )
+        update = ballot.cast(say, tensors, self._plan.key, note.parameters)
+        if update is not None:
+            note.updated, tensors["weight_norms"], tensors["update_norms"] = update
+
+    def _take_part_idly(self, ballot: Ballot) -> None:
+        """Nothing to step here; other ranks may have something, and wait for this one's say."""
+        note = self._new_note(())
+        note.sampled, note.limit = False, self.history.limit()
+        tensors = self._loss_tensors(self._device())
+        tensors["total"] = torch.zeros((), device=self._device())
+        ballot.cast(Say(note.step, note.started, idle=True), tensors, self, ())
+        self._note, self._tensors = note, tensors
+
+    def _cut_up(self) -> bool:
+        return self.ballot is not None and self.ballot.sharded
 
     # After the step.
 
@@ -391,7 +466,7 @@ class OptimizerWatch:
             self._sampler.cancel()
             return
         sample = self._sampler.after()
-        if sample is not None:
+        if sample is not None and not (self.ballot and self.ballot.keep_update(sample)):
             note.updated, tensors["weight_norms"], tensors["update_norms"] = sample
 
     # When the numbers have arrived.
@@ -399,6 +474,11 @@ class OptimizerWatch:
     def _deliver(self, note: Note, readings: Readings) -> None:
         total = readings["total"][0]
         loss = readings["loss"][0] if "loss" in readings else 0.0
+        tally = None
+        if self.ballot is not None:
+            tally = self.ballot.delivered(readings["calls"], readings.get("ranks"))
+            if self.ballot.ranks.off or tally.count(Slot.IDLE) == self.ballot.ranks.size:
+                return
         if readings.get("scaler_skipped", (0.0,))[0]:
             note.values["scaler_skipped"] = 1.0
         skipped = "scaler_skipped" in note.values
@@ -414,6 +494,7 @@ class OptimizerWatch:
             readings,
             nonfinite=note.unseen or not (math.isfinite(total) and math.isfinite(loss)),
             spike=outside and math.isfinite(total),
+            tally=tally,
         )
 
     def _forget_losses(self) -> None:

@@ -1,0 +1,131 @@
+"""Parameters of which a rank holds only a part.
+
+A DTensor's own operations talk to the other ranks. The guard measures what lies here and lets its
+one reduction do the rest, so it must know, for every parameter, how many ranks hold the same piece:
+a norm over all ranks counts each piece once.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def is_dtensor(tensor: Tensor) -> bool:
+    """Whether it is a DTensor; asking never imports what makes one."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def local_part(tensor: Any) -> Any:
+    """What lies on this rank, sharing its memory: of an ordinary tensor, everything."""
+    if not is_dtensor(tensor):
+        return tensor
+    with torch.no_grad():
+        return tensor.to_local()
+
+
+def local_values(tensor: Any) -> Any:
+    """What lies on this rank, summed up first where every rank holds a summand."""
+    if is_dtensor(tensor) and any(place.is_partial() for place in tensor.placements):
+        tensor = replicated(tensor)
+    return local_part(tensor)
+
+
+def replicated(tensor: Any) -> Any:
+    """A DTensor whose summands were added up; a collective of all ranks of its mesh."""
+    from torch.distributed.tensor import Replicate
+
+    places = [Replicate() if place.is_partial() else place for place in tensor.placements]
+    return tensor.redistribute(placements=places)
+
+
+def gradient_of(parameter: Any) -> Any:
+    """Its gradient; of one that FSDP2 gathers without reducing it yet, the sum so far."""
+    gradient = parameter.grad
+    if gradient is None and is_dtensor(parameter):
+        unit = _units.get(id(parameter))
+        if unit is not None and unit.sharded_param is parameter:
+            whole = getattr(unit, "_unsharded_param", None)
+            gradient = unit.unsharded_accumulated_grad
+            gradient = gradient if gradient is not None or whole is None else whole.grad
+    return gradient
+
+
+def remember_units(models: Iterable[nn.Module]) -> None:
+    """Learn which parameters FSDP2 has sharded: their gradients may be where nobody looks."""
+    for model in models:
+        for group in parameter_groups(model):
+            for unit in group.fsdp_params:
+                _units[id(unit.sharded_param)] = unit
+
+
+_units: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+"""What FSDP2 knows of a parameter, by the parameter's identity."""
+
+
+def parameter_groups(model: nn.Module) -> list[Any]:
+    """The groups of parameters that FSDP2 reduces together."""
+    kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
+    found: list[Any] = []
+    if kind is None:
+        return found
+    for unit in model.modules():
+        if isinstance(unit, kind):
+            state: Any = unit._get_fsdp_state()
+            one = [getattr(state, "_fsdp_param_group", None)]  # as torch named it before 2.9
+            found += [group for group in getattr(state, "_fsdp_param_groups", one) if group]
+    return found
+
+
+class Copies:
+    """How many ranks of a group hold the same piece of a parameter."""
+
+    def __init__(self, models: Iterable[nn.Module], size: int, *, alike: bool) -> None:
+        """`alike`: every rank of the group has the same list of parameters."""
+        self._size = size
+        self._alike = alike
+        self._flat = _flat_parameters(models)
+
+    def of(self, parameter: Any) -> int:
+        """Ranks that hold the same piece, this one included; all of them: it is a replica."""
+        pieces = self._flat.get(id(parameter), 1)
+        members = self._size
+        if is_dtensor(parameter):
+            mesh = parameter.device_mesh
+            for dimension, place in enumerate(parameter.placements):
+                if place.is_shard():
+                    pieces *= mesh.size(dimension)
+            # Ranks outside the mesh hold copies, unless they hold other parameters altogether.
+            members = self._size if self._alike else mesh.size()
+        return max(members // pieces, 1)
+
+
+def _flat_parameters(models: Iterable[nn.Module]) -> dict[int, int]:
+    """Parameters that FullyShardedDataParallel (the first) cut up, with the number of pieces."""
+    module = sys.modules.get("torch.distributed.fsdp")
+    if module is None:
+        return {}
+    found: dict[int, int] = {}
+    for model in models:
+        # The outermost first: what an inner unit cut up itself, it overwrites.
+        for unit in model.modules():
+            if isinstance(unit, module.FullyShardedDataParallel):
+                whole = unit.sharding_strategy is module.ShardingStrategy.NO_SHARD
+                pieces = 1 if whole else unit.process_group.size()
+                found.update({id(parameter): pieces for parameter in unit.parameters()})
+    return found
+
+
+def names_and_shapes(models: Iterable[nn.Module]) -> Sequence[tuple[str, tuple[int, ...]]]:
+    """What a model is made of, to compare with the other ranks."""
+    return [
+        (name, tuple(parameter.shape) if is_dtensor(parameter) else (parameter.ndim,))
+        for model in models
+        for name, parameter in model.named_parameters()
+    ]

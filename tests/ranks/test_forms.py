@@ -1,0 +1,143 @@
+"""Trainings of every form on several ranks: scalers, closures, several optimizers, no wrapper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gang import gang
+from together import (
+    Plan,
+    refusals,
+    train,
+    train_apart,
+    train_by_closure,
+    train_flat,
+    train_idly,
+    train_scaled,
+    train_two,
+    train_unevenly,
+    train_with_group,
+    train_wrapped_late,
+)
+from trainings import assert_same
+from twins import steps_of
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_a_scaler_that_skips_skips_on_all_ranks(kind: str) -> None:
+    plan = Plan(kind=kind, steps=14)
+    guarded = gang(train_scaled, 2, plan)
+    plain = gang(train_scaled, 2, plan.but(guarded=False))
+    for (ours, scales), (theirs, expected) in zip(guarded, plain, strict=True):
+        assert scales == expected
+        assert len(set(scales)) > 1, "it had to search"
+        assert not ours.actions, "an overflow of the scale is the scaler's business"
+        assert_same(theirs.state, ours.state)
+        extra = np.diff(ours.collectives) - np.diff(theirs.collectives)
+        assert set(extra) == {1}, "skipped or not, every step is agreed on once"
+
+
+@pytest.mark.parametrize("defect", ["backward_begins", "scaler_stepped"])
+def test_a_failed_guard_and_a_scaler_that_skips(defect: str) -> None:
+    plan = Plan(steps=14)
+    failed = gang(train_scaled, 2, plan, defect)
+    plain = gang(train_scaled, 2, plan.but(guarded=False))
+    for (ours, scales), (theirs, expected) in zip(failed, plain, strict=True):
+        assert scales == expected
+        assert_same(theirs.state, ours.state)
+        assert sum("switched" in text for text in ours.said) == 1
+
+
+def test_optimizers_with_closures() -> None:
+    plan = Plan(steps=8, faults={3: (1, "loss"), 5: (0, "backward")})
+    never = plan.but(guarded=False, faults={}, without=frozenset({3, 5}))
+    expected = gang(train_by_closure, 2, never)
+    for ours, theirs in zip(gang(train_by_closure, 2, plan), expected, strict=True):
+        assert [action["step"] for action in ours.actions] == [3, 5]
+        assert_same(theirs.state, ours.state)
+
+
+def test_several_optimizers(tmp_path: Path) -> None:
+    plan = Plan(steps=12, faults={4: (1, "backward"), 8: (0, "loss")}, guard={"run_dir": tmp_path})
+    (*actions, whole), (*others, other) = gang(train_two, 2, plan)
+    assert actions == others
+    assert [action["step"] for action in actions] == [4, 8]
+    for one, two in zip(whole["whole"], other["whole"], strict=True):
+        assert torch.equal(one, two)
+        assert torch.isfinite(one).all()
+    records = {record.step: record for record in steps_of(tmp_path) if record.rank == 0}
+    assert dict(records[4].columns["rank/nonfinite"].items()) == {0: 0.0, 1: 1.0}
+    assert dict(records[8].columns["rank/nonfinite"].items()) == {0: 1.0, 1: 0.0}
+
+
+def test_models_of_their_own_are_not_followed(tmp_path: Path) -> None:
+    """A process group exists, but nobody shares gradients: ranks may even differ in length."""
+    plan = Plan(faults={6: (1, "loss")}, guard={"run_dir": tmp_path})
+    (first, exchanged), (second, _) = gang(train_apart, 2, plan, [9, 14])
+    assert exchanged == 0
+    assert not first.actions
+    assert [action["step"] for action in second.actions] == [6]
+    steps = steps_of(tmp_path)
+    assert [sum(record.rank == rank for record in steps) for rank in (0, 1)] == [9, 14]
+    assert not any("rank/loss" in record.columns for record in steps)
+
+
+def test_a_group_given_by_hand() -> None:
+    plan = Plan(steps=12, faults={4: (1, "only the loss"), 8: (0, "backward")})
+    one, other = gang(train_with_group, 2, plan)
+    assert one.actions == other.actions
+    assert [action["step"] for action in one.actions] == [4, 8]
+    for name, weight in one.whole.items():
+        assert torch.equal(weight, other.whole[name])
+
+
+def test_a_group_without_this_rank_is_refused() -> None:
+    (said,), _ = gang(refusals, 2)
+    assert "no member" in said
+
+
+def test_a_wrapper_that_comes_too_late_is_named() -> None:
+    for said in gang(train_wrapped_late, 2):
+        assert [text for text in said if "Wrap it first" in text]
+
+
+def test_uneven_inputs_switch_the_guard_off() -> None:
+    """`model.join()` lets ranks take different numbers of steps: there is nothing to agree on."""
+    for said, weights in gang(train_unevenly, 2):
+        assert [text for text in said if "model.join()" in text]
+        assert all(bool(torch.isfinite(weight).all()) for weight in weights)
+
+
+def test_a_rank_without_gradients_takes_part(tmp_path: Path) -> None:
+    plan = Plan(steps=16, faults={12: (0, "only the loss")}, guard={"run_dir": tmp_path})
+    one, other = gang(train_idly, 2, plan)
+    assert one.actions == other.actions
+    assert [action["step"] for action in one.actions] == [12]
+    for rank in (0, 1):
+        steps = [record.step for record in steps_of(tmp_path) if record.rank == rank]
+        assert steps == [step for step in range(16) if step not in (5, 15)], "no step at all there"
+
+
+def test_flat_parameters(tmp_path: Path) -> None:
+    """FullyShardedDataParallel, the first: plain tensors that are pieces all the same."""
+    plan = Plan(steps=9, faults={5: (1, "loss")}, guard={"run_dir": tmp_path})
+    held = gang(train_flat, 2, plan)
+    never = gang(train_flat, 2, plan.but(guarded=False, faults={}, without=frozenset({5})))
+    for (ours, _), (theirs, _) in zip(held, never, strict=True):
+        assert [action["step"] for action in ours.actions] == [5]
+        assert_same(theirs.state, ours.state)
+    found = [r.values["grad_norm"] for r in steps_of(tmp_path) if r.rank == 0 and r.step != 5]
+    assert found == pytest.approx(never[0][1], rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_one_small_reduction_per_step_and_nothing_else(kind: str) -> None:
+    plan = Plan(kind=kind, steps=24, faults={9: (1, "loss"), 15: (0, "backward")})
+    guarded = gang(train, 2, plan)[0].collectives
+    plain = gang(train, 2, plan.but(guarded=False))[0].collectives
+    assert set(np.diff(guarded) - np.diff(plain)) == {1}, "bad steps and samples included"
+    # One more to agree on the start of the record.
+    assert guarded[0] - plain[0] == 2
