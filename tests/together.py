@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -84,6 +85,8 @@ class Plan:
     """Reduce the gradients after every micro-batch, not only after the last."""
     fault_at: int = -1
     """The micro-batch of a step that a fault strikes; -1: the last."""
+    resume: bool = False
+    """Take up what an earlier run has left in the run directory."""
     each: Callable[[int, int, Any, Any], None] | None = None
     """Called before every step: (rank, step, model, guard)."""
 
@@ -116,6 +119,8 @@ def train(rank: int, plan: Plan) -> Outcome:
     optimizer = _optimizer(plan, model)
     watched = net if plan.kind == "inner" else model
     guard = Guard(watched, optimizer, **plan.guard) if plan.guarded else None
+    if guard and plan.resume:
+        guard.resume()
     data = [
         batch
         for at, batch in enumerate(batches(plan.steps * plan.accumulate, seed=100 + rank))
@@ -123,7 +128,8 @@ def train(rank: int, plan: Plan) -> Outcome:
     ]
     numbers = [at for at in range(plan.steps) if at not in plan.without]
     losses, collectives, norms = [], [], []
-    for count, batch in enumerate(guard(data) if guard else data):
+    done = guard.step * plan.accumulate if guard else 0
+    for count, batch in enumerate(guard(data) if guard else data, start=done):
         number, micro = numbers[count // plan.accumulate], count % plan.accumulate
         last = micro == plan.accumulate - 1
         struck = micro == plan.fault_at % plan.accumulate
@@ -326,21 +332,18 @@ def train_until_lost(
 
 
 def train_until_asked_to_leave(rank: int, plan: Plan, victim: int, at: int) -> int:
-    """One rank is asked to leave; the step after which each of them knows."""
-
-    class Left(Exception):
-        pass
+    """One rank is asked to leave; the step after which each of them goes."""
+    steps = []
 
     def each(rank: int, number: int, model: Any, guard: Any) -> None:
-        if guard._ranks.leaving:
-            raise Left(number - 1)
+        steps.append(number)
         if rank == victim and number == at:
             guard._ranks.ask_to_leave()
 
     try:
         train(rank, plan.but(each=each))
-    except Left as left:
-        return int(left.args[0])
+    except SystemExit as left:
+        return steps[-1] if left.code == 128 + signal.SIGTERM else -1
     return -1
 
 

@@ -17,10 +17,8 @@ from together import (
     train_with_defect,
     train_with_two_defects,
 )
-from trainings import assert_same
+from trainings import assert_same, skip_or_halt
 from twins import steps_of
-
-from holdfast import Policy
 
 FAULTS = {24: (1, "loss"), 26: (0, "backward"), 27: (1, "spike"), 30: (0, "only the loss")}
 
@@ -75,7 +73,7 @@ def test_halted_at_the_same_step_whoever_looked_before() -> None:
     """`guard.findings` on one rank must not make it know, and stop, earlier than the others."""
     faults = dict.fromkeys(range(8, 30), (1, "loss"))
     plan = Plan(optimizer="fused", faults=faults, each=look_at_findings_on_one_rank)
-    plan = plan.but(guard={"policy": Policy(skips_in_a_row=3)})
+    plan = plan.but(guard={"policy": skip_or_halt(skips_in_a_row=3)})
     ends = gang(as_on_a_device, 2, train_until_lost, plan, -1, -1)
     assert [name for name, _, _ in ends] == ["TrainingHalted"] * 2
     assert ends[0][2] == ends[1][2]

@@ -81,4 +81,4 @@ def test_a_post_mortem_counts_every_step_once(tmp_path: Path) -> None:
     engine = Engine(strict=True)
     found = [(f.code, f.step) for f in engine.run(RunDir(tmp_path).records())]
     assert found == [(code, step) for code, step, _ in outcome[0].findings]
-    assert [code for code, _ in found] == ["HD101", "HD201"]
+    assert [code for code, _ in found] == ["HD101", "HD201", "HD602"]

@@ -69,7 +69,7 @@ def test_a_snapshot_waits_for_nobody() -> None:
                 squared_error(model, batch).backward()
                 optimizer.step()
                 optimizer.zero_grad()
-        assert guard._session.survival.keeper.can_roll_back()
+        assert guard._session.survival.keeper.can_roll_back(60)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

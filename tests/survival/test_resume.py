@@ -143,7 +143,7 @@ def test_the_ladder_and_the_history_survive(tmp_path: Path) -> None:
         train(model, optimizer, guard, 40)
         limit = guard._session.watches[id(optimizer)].history.limit()
         guard._session.recorder.ladder().roll_backs.append(3)
-        guard._session.survival.keeper.save_now(guard.step)
+        guard._session.survival.keeper.save(guard.step)
     _, optimizer, guard = a_guard(tmp_path, seed=9)
     with guard:
         assert guard.resume() == 40

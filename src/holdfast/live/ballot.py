@@ -156,6 +156,7 @@ class Ballot:
             calls = there.view(-1, _WIDTH)[:, CALLS].sum(dim=0).tolist()
         tally = Tally(calls, there if table is None else table)
         self.ranks.leaving = self.ranks.leaving or tally.count(Slot.LEAVE) > 0
+        self.ranks.saving = self.ranks.saving or tally.count(Slot.SAVE) > 0
         self.ranks.off = self.ranks.off or tally.count(Slot.OFF) > 0
         return tally
 
@@ -214,11 +215,12 @@ class Ballot:
             Slot.SECONDS: ready - self._ended if self._ended else UNKNOWN,
             Slot.LOSSES: has_loss,
             Slot.LEAVE: ranks.leave_asked,
+            Slot.SAVE: ranks.save_asked,
             Slot.POISONED: ranks.poisoned,
             Slot.IDLE: say.idle,
             Slot.OFF: False,
         }
-        ranks.poisoned = False
+        ranks.poisoned = ranks.save_asked = False
         return torch.tensor(list(map(float, told.values())), dtype=torch.float32)
 
     def _made(self, scale: Tensor | None) -> tuple[Tensor | None, Tensor | None]:

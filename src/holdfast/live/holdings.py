@@ -82,6 +82,14 @@ class Holdings:
                 found.add(path)
         return found
 
+    def is_shared(self, path: Path, tensor: Tensor) -> bool:
+        """Whether a tensor of the state is one for all ranks: a weight, or a moment of one."""
+        if pieces.is_sharded(tensor):
+            return True
+        if path[0] == "models":
+            return path[-1] in self._weights[path[1]]
+        return path[0] == "optimizers" and tensor.ndim > 0
+
     def demand_fit(self, state: Mapping[str, Any]) -> None:
         """Raise UsageError if a state is of another training."""
         for kind, mine in (("models", self._models), ("optimizers", self._optimizers)):

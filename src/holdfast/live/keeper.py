@@ -16,13 +16,22 @@ from holdfast.live.snapshots import Snapshot, Snapshots, size_of, take
 from holdfast.live.store import Store
 from holdfast.live.together import Alone
 
+ARRIVED_AFTER = 4
+"""Steps after which the copy of a snapshot is waited for, if it has not come by itself."""
+TRUSTED_AFTER = 8
+"""Steps after which every rank knows if any has doubts about a snapshot; none come closer."""
 MEMORY_SHARE = 0.5
 """Snapshots take at most so much of the host memory that is free."""
 FOLDER = "snapshots"
 
 
 class Keeper:
-    """The snapshots of one training."""
+    """The snapshots of one training.
+
+    With several ranks nothing is asked of the others here. Every rank takes its snapshots at the
+    same steps. One whose part is no good says so with the next step's reduction; so a snapshot that
+    is `TRUSTED_AFTER` steps old and was not doubted is good on all of them.
+    """
 
     def __init__(
         self,
@@ -39,61 +48,90 @@ class Keeper:
         self._settings = settings
         self._own = own
         self._notices = notices
-        self._together = together
+        self._alone = together.count == 1
+        every = settings.every
+        self._every = every if self._alone or not every else max(every, TRUSTED_AFTER)
         self._ring: deque[Snapshot] = deque()
         self._arriving: Snapshot | None = None
         self.size = 0
         """Bytes of one snapshot, once there is one."""
         self._room: int | None = None
-        # Now, while nobody minds a wait for the device.
-        self._meant = holdings.meant_nonfinite(holdings.capture())
         self._due = 0
-        self._store = self._open(run_dir) if run_dir is not None and settings.on_disk else None
-        self._number: int | None = None
+        self._store: Store | None = None
+        self._number = 0
         self._writer: ThreadPoolExecutor | None = None
         self._writing: Future[None] | None = None
         self._may_write_at = 0.0
-
-    def can_roll_back(self) -> bool:
-        """Whether there is a good state to go back to. Waits for a copy that is on its way."""
-        self._settle()
-        return bool(self._ring)
+        # Now, while nobody minds a wait for the device or the other ranks.
+        present = holdings.capture()
+        self._meant = holdings.meant_nonfinite(present)
+        if not self._alone:
+            # Weights and two moments; their own sizes are not known yet.
+            self._room = min(together.gathered(self._find_room(3 * size_of(present))))
+        if run_dir is not None and settings.on_disk:
+            self._store = open_store(run_dir, holdings, together, settings.on_disk)
+            self._number = together.from_first(self._store.next_number())
 
     @property
     def on_disk(self) -> bool:
         """Whether snapshots go to disk."""
         return self._store is not None
 
-    def first(self, step: int) -> None:
+    def can_roll_back(self, step: int) -> bool:
+        """Whether there is a good state to go back to. Waits for a copy that is on its way."""
+        self._settle()
+        return bool(self._trusted(step))
+
+    def last_good(self, step: int, *, older: bool) -> Snapshot:
+        """The last good state; `older`: it did not help, the one before if there is one."""
+        trusted = self._trusted(step)
+        if older and len(trusted) > 1:
+            trusted.pop()
+        self._ring = deque(trusted)
+        return trusted[-1]
+
+    def distrust(self, step: int) -> None:
+        """A rank found something non-finite: what was taken just now may hold it."""
+        self._settle()
+        self._ring = deque(self._trusted(step))
+
+    def first(self, step: int) -> bool:
         """The state before the first step: whatever goes wrong can be undone to here at least."""
-        if self._settings.every and self._room is None:
-            self._due = step + self._settings.every
-            self._take(step, to_disk=False)
+        if not self._every or self._due:
+            return True
+        self._due = step + self._every
+        self._take(step, to_disk=False)
+        return self._settle_if_here()
 
     def at_boundary(self, step: int) -> bool:
-        """Between two steps. False when the state turned out to be no good."""
-        if not self._settings.every or step < self._due:
-            return True
-        self._due = step + self._settings.every
-        good = self._settle()
-        self._take(step, to_disk=self._disk_is_due())
-        return self._settle() and good if self._here_already() else good
+        """Between two steps. False when a state turned out to be no good."""
+        good = True
+        if self._arriving is not None and step >= self._arriving.step + ARRIVED_AFTER:
+            good = self._settle()
+        if not self._every or step < self._due:
+            return good
+        self._due = step + self._every
+        good = self._settle() and good
+        self._take(step, to_disk=self._alone and self.disk_is_due())
+        return self._settle_if_here() and good
 
-    def save_now(self, step: int) -> bool:
-        """Snapshot to disk, complete when this returns. False: not written, or no good."""
+    def save(self, step: int) -> bool:
+        """A snapshot that goes to disk. False when it is no good."""
+        if self._store is None:
+            return True
+        good = self._settle()
+        self._take(step, to_disk=True)
+        return self._settle() and good
+
+    def disk_is_due(self) -> bool:
+        """Whether the time for another snapshot on disk has come."""
         if self._store is None:
             return False
-        self._settle()
-        self._take(step, to_disk=True)
-        good = self._settle()
-        self.wait()
-        return good and self._store is not None
-
-    def last_good(self, *, older: bool) -> Snapshot:
-        """The last good state; `older`: it did not help, the one before if there is one."""
-        if older and len(self._ring) > 1:
-            self._ring.pop()
-        return self._ring[-1]
+        if self._settings.disk_share >= 1.0:
+            self.wait()
+            return True
+        busy = self._writing is not None and not self._writing.done()
+        return not busy and time.monotonic() >= self._may_write_at
 
     def wait(self) -> None:
         """Until what is being written is on disk."""
@@ -113,36 +151,43 @@ class Keeper:
     def _take(self, step: int, *, to_disk: bool) -> None:
         state = self._holdings.capture()
         size = size_of(state)
-        if self._room is None or size > 1.1 * self.size:  # the first has no moments in it yet
-            self._room = self._find_room(size)
+        if self._alone and (self._room is None or size > 1.1 * self.size):
+            self._room = self._find_room(size)  # the first has no moments in it yet
         self.size = size
-        if self._room == 0:
+        if not self._room:
             return
-        reuse = self._ring.popleft() if self._may_overwrite() else None
+        reuse = self._ring.popleft() if self._may_overwrite(self._room) else None
         snapshot = take(step, state, reuse, self._meant)
         self._arriving = snapshot
         if to_disk:
             snapshot.rank = self._own()
             self._write(snapshot)
 
-    def _may_overwrite(self) -> bool:
+    def _may_overwrite(self, room: int) -> bool:
         # Never the only good one: until its copy has arrived and is verified, a new one is nothing.
-        assert self._room is not None
-        full = len(self._ring) >= max(self._room, 2)
-        return full and not self._ring[0].busy
+        return len(self._ring) >= max(room, 2) and not self._ring[0].busy
 
-    def _here_already(self) -> bool:
-        return self._arriving is not None and self._arriving.event is None
+    def _trusted(self, step: int) -> list[Snapshot]:
+        if self._alone:
+            return list(self._ring)
+        return [snapshot for snapshot in self._ring if snapshot.step + TRUSTED_AFTER <= step]
+
+    def _settle_if_here(self) -> bool:
+        on_its_way = self._arriving is not None and self._arriving.event is not None
+        return True if on_its_way else self._settle()
 
     def _settle(self) -> bool:
         """Take in the snapshot that was on its way. False when it is no good."""
         snapshot, self._arriving = self._arriving, None
         if snapshot is None:
             return True
-        if not self._together.all_true(snapshot.good):
+        if not snapshot.good:
             return False
-        self._ring.append(snapshot)
-        while len(self._ring) > (self._room or 1):
+        room = max(self._room or 1, 1 if self._alone else 2)
+        # With other ranks the ring's older half must be one that can be trusted.
+        if self._alone or not self._ring or snapshot.step >= self._ring[-1].step + TRUSTED_AFTER:
+            self._ring.append(snapshot)
+        while len(self._ring) > room:
             self._ring.popleft()
         return True
 
@@ -151,7 +196,6 @@ class Keeper:
         free = host_memory.available_bytes()
         wanted = self._settings.in_memory
         fits = wanted if free is None or not size else int(free * MEMORY_SHARE / size)
-        fits = min(self._together.gathered(fits))
         if fits < wanted:
             self._notices.once(
                 "snapshot-memory",
@@ -164,23 +208,9 @@ class Keeper:
 
     # Writing.
 
-    def _open(self, run_dir: Path) -> Store:
-        return open_store(run_dir, self._holdings, self._together, self._settings.on_disk)
-
-    def _disk_is_due(self) -> bool:
-        if self._store is None:
-            return False
-        if self._settings.disk_share >= 1.0:
-            self.wait()
-            return True
-        busy = self._writing is not None and not self._writing.done()
-        return self._together.from_first(not busy and time.monotonic() >= self._may_write_at)
-
     def _write(self, snapshot: Snapshot) -> None:
         assert self._store is not None
         self.wait()
-        if self._number is None:
-            self._number = self._together.from_first(self._store.next_number())
         if self._writer is None:
             self._writer = ThreadPoolExecutor(1, thread_name_prefix="holdfast-snapshots")
         snapshot.busy = True

@@ -44,6 +44,10 @@ class Ranks:
         """Some rank's guard failed; every rank's is switched off at the same step."""
         self.poisoned = False
         """To be told: this rank found a weight or a moment of its own non-finite."""
+        self.save_asked = False
+        """To be told: it is time to write a snapshot."""
+        self.saving = False
+        """It is; true at the same step on every rank, until they have done so."""
         self._leave_asked = False
         self._models = models
         self.alike = False

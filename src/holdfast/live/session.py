@@ -449,7 +449,7 @@ class Session:
             elif found:  # what is to be done about it, all ranks decide at their next step
                 self.ranks.poisoned = True
         whole = Verdict(verdict.step, verdict.nonfinite, verdict.spike, poisoned)
-        self.judge(whole, self.survival.rungs(), optimizer)
+        self.judge(whole, self.survival.rungs(whole), optimizer)
         if not poisoned:  # bad weights make any batch look bad
             reason = "non-finite" if verdict.nonfinite else "spike"
             self.quarantine.take(note.step, note.batches, reason)

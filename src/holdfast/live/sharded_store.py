@@ -1,10 +1,11 @@
 """Snapshots on disk of trainings whose tensors are spread over ranks (FSDP2, tensor parallel).
 
 torch.distributed.checkpoint does the work: every rank writes its own pieces, in the background, and
-they can be read by another number of ranks. Beside them each rank writes, sealed and last:
+they can be read by another number of ranks. Buffers are not among them: ranks that are not made to
+agree have each their own running statistics. Each rank writes, sealed and last:
 
     snapshots/<n>-step<k>/sharded/     what torch.distributed.checkpoint wrote
-                          rank<R>.pt   what is that rank's own, and the shape of the whole state
+                          rank<R>.pt   that rank's own, and the outline of the whole state
                           rank<R>.json the seal of that, and of this rank's files in `sharded`
 """
 
@@ -43,8 +44,12 @@ class ShardedStore(Store):
         home = self._home(number, step)
         home.mkdir(parents=True, exist_ok=True)
         present = self._holdings.capture()
-        tensors = {_key(path): tensor for path, tensor in tensors_in(present)}
-        outline = map_with_paths(present, _outlined)
+        tensors = {
+            _key(path): tensor
+            for path, tensor in tensors_in(present)
+            if self._holdings.is_shared(path, tensor)
+        }
+        outline = map_with_paths(present, self._outlined)
         writing: Any = async_save(
             tensors, checkpoint_id=str(home / PIECES), process_group=self._group
         )
@@ -79,6 +84,16 @@ class ShardedStore(Store):
         load_pieces(targets, checkpoint_id=str(home / PIECES), process_group=self._group)
         return state, kept["own"] if mine.exists() else None
 
+    def _outlined(self, tensor: Tensor, path: tuple[Any, ...]) -> Any:
+        """What is this rank's own as it is; of the rest, what it will take to read it."""
+        if not self._holdings.is_shared(path, tensor):
+            return tensor.detach().to("cpu", copy=True)
+        return {
+            _TENSOR: pieces.is_sharded(tensor),
+            "shape": tuple(tensor.shape),
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+        }
+
     def _names(self) -> tuple[str, ...]:
         return tuple(f"rank{rank}" for rank in range(self._ranks))
 
@@ -103,14 +118,6 @@ def _intact_with_pieces(home: Path, name: str) -> bool:
 
 def _key(path: tuple[Any, ...]) -> str:
     return "/".join(map(str, path))
-
-
-def _outlined(tensor: Tensor, path: tuple[Any, ...]) -> dict[str, Any]:
-    return {
-        _TENSOR: pieces.is_sharded(tensor),
-        "shape": tuple(tensor.shape),
-        "dtype": str(tensor.dtype).removeprefix("torch."),
-    }
 
 
 def _filled(outline: Any, target: Callable[..., Tensor], path: tuple[Any, ...] = ()) -> Any:

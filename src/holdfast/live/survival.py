@@ -57,21 +57,26 @@ class Survival:
         self.preemption = Preemption() if listens else None
         self._going_back: Snapshot | None = None
         self._gone_back = False
+        self._every = settings.every
+        self._save_at = settings.every
 
-    def rungs(self) -> frozenset[Rung]:
+    def rungs(self, verdict: Verdict) -> frozenset[Rung]:
         """What can be done about a bad step now."""
+        if verdict.poisoned:
+            self.keeper.distrust(verdict.step)
         always = {Rung.SKIP, Rung.BACK_OFF, Rung.HALT}
-        return frozenset(always | {Rung.ROLL_BACK} if self.keeper.can_roll_back() else always)
+        can = self.keeper.can_roll_back(verdict.step)
+        return frozenset(always | {Rung.ROLL_BACK} if can else always)
 
     def before_first_step(self) -> None:
         """Whatever was loaded is loaded: this is what the run starts from."""
-        self.keeper.first(self._session.steps)
+        self._doubt_unless(self.keeper.first(self._session.steps))
 
     # Rolling back.
 
     def roll_back(self, step: int, *, older: bool) -> None:
         """Return to the last good state at the next opportunity."""
-        snapshot = self.keeper.last_good(older=older)
+        snapshot = self.keeper.last_good(step, older=older)
         self._going_back = snapshot
         self._gone_back = False
         self._session.recorder.event(
@@ -90,22 +95,43 @@ class Survival:
             # Again: the rest of the body may have fed bad numbers to an EMA or a scaler.
             snapshot, self._going_back = self._going_back, None
             self._put_back(snapshot)
-        elif good and not self.keeper.at_boundary(self._session.steps):
-            self._found_spoiled(self.rungs())
+        elif good:
+            steps, ranks = self._session.steps, self._session.ranks
+            if ranks is not None and ranks.saving:
+                ranks.saving = False
+                self._doubt_unless(self.keeper.save(steps))
+            else:
+                self._doubt_unless(self.keeper.at_boundary(steps))
+            if ranks is not None and ranks.rank == 0 and self._wants_to_save(steps):
+                ranks.save_asked = True
+
+    def _wants_to_save(self, steps: int) -> bool:
+        """Rank 0 alone looks at the clock; the others hear of it with the next step."""
+        due = steps >= self._save_at and self.keeper.disk_is_due()
+        if due:
+            self._save_at = steps + max(self._every, 1)
+        return due
 
     def _put_back(self, snapshot: Snapshot) -> None:
         # The schedule goes with the data, and the data go on.
         self._holdings.restore(snapshot.state, schedule=False)
         self._session.state_replaced()
 
-    def _found_spoiled(self, rungs: frozenset[Rung]) -> None:
+    def _doubt_unless(self, good: bool) -> None:
         """A snapshot was no good: something is non-finite that no loss has shown."""
-        here = self._session.scan_for_poison(self._session.step)
-        names = tuple(
-            dict.fromkeys(name for each in self._together.gathered(here) for name in each)
-        )
+        if good:
+            return
+        if self._session.ranks is not None:  # all ranks decide about it at their next step
+            self._session.scan_for_poison(self._session.step)
+            self._session.ranks.poisoned = True
+        else:
+            self._mend()
+
+    def _mend(self, rungs: frozenset[Rung] | None = None) -> None:
+        names = self._session.scan_for_poison(self._session.step)
         if names:
-            self._session.judge(Verdict(self._session.step, poisoned=names), rungs)
+            verdict = Verdict(self._session.step, poisoned=names)
+            self._session.judge(verdict, self.rungs(verdict) if rungs is None else rungs)
             self.after_step()
             self._going_back = None
 
@@ -114,8 +140,8 @@ class Survival:
 
         Not with several ranks: one of them may have ended for another reason, and not be asked.
         """
-        if self._together.count == 1 and self.keeper.can_roll_back():
-            self._found_spoiled(frozenset({Rung.ROLL_BACK}))
+        if self._together.count == 1 and self.keeper.can_roll_back(self._session.step):
+            self._mend(frozenset({Rung.ROLL_BACK}))
 
     # Leaving and coming back.
 
@@ -131,7 +157,8 @@ class Survival:
 
     def leave(self, number: int) -> None:
         """The machine is about to be taken away: everything onto the disk."""
-        saved = self.keeper.save_now(self._session.steps)
+        saved = self.keeper.on_disk and self.keeper.save(self._session.steps)
+        self.keeper.wait()
         self._session.recorder.event(
             self._session.step, "preempted", {"signal": number, "saved": saved}
         )

@@ -47,11 +47,13 @@ class Slot(IntEnum):
     """1 where there was a loss. So it is with those below."""
     LEAVE = 12
     """This rank was asked to leave."""
-    POISONED = 13
+    SAVE = 13
+    """It is time to write a snapshot to disk."""
+    POISONED = 14
     """It found a weight or a moment non-finite."""
-    IDLE = 14
+    IDLE = 15
     """No parameter had a gradient."""
-    OFF = 15
+    OFF = 16
     """Its guard has failed."""
 
 

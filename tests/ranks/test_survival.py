@@ -1,0 +1,112 @@
+"""Snapshots, roll-back and resume with several ranks: all at the same step, to the same state."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gang import gang
+from together import Outcome, Plan, poison_a_weight, train
+from trainings import assert_same
+from twins import all_finite, events_of
+
+from holdfast import Snapshots
+
+KINDS = ["ddp", "fsdp"]
+OFTEN = Snapshots(every=4, disk_share=1.0)
+
+
+def poison_later(rank: int, step: int, model: Any, guard: Any) -> None:
+    """Rank 1's own copy or piece of a weight goes bad at step 20."""
+    poison_a_weight(rank, step - 12, model, guard)
+
+
+def die_at_21(rank: int, step: int, model: Any, guard: Any) -> None:
+    if step == 21:
+        guard._session.survival.keeper.wait()
+        os._exit(1)
+
+
+def leave_at_21(rank: int, step: int, model: Any, guard: Any) -> None:
+    if step == 21 and rank == 1:
+        guard._session.survival.preemption.asked = 15
+
+
+def resumed_at(run_dir: Path) -> int:
+    """Where the ranks took up the run: all at the same step."""
+    (steps,) = {event.data["steps"] for event in events_of(run_dir, "resumed")}
+    return int(steps)
+
+
+def rungs(outcome: Outcome) -> list[tuple[str, int]]:
+    return [(action["action"], action["step"]) for action in outcome.actions]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_weight_poisoned_on_one_rank_rolls_all_of_them_back(kind: str, size: int) -> None:
+    plan = Plan(kind=kind, each=poison_later, guard={"snapshots": Snapshots(every=4)})
+    outcomes = gang(train, size, plan)
+    for outcome in outcomes:
+        assert rungs(outcome) == rungs(outcomes[0])
+        assert [name for name, _ in rungs(outcome)].count("roll-back") == 1
+        assert all_finite(outcome.state)
+        assert_same(outcomes[0].whole, outcome.whole)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "hsdp"])
+def test_a_run_that_died_goes_on_bit_for_bit(kind: str, tmp_path: Path) -> None:
+    size = 4 if kind == "hsdp" else 2
+    plan = Plan(kind=kind, guard={"run_dir": tmp_path, "snapshots": OFTEN})
+    calm = gang(train, size, plan.but(guard={"snapshots": OFTEN}))
+    assert gang(train, size, plan.but(each=die_at_21), lone=True) == [None] * size
+    resumed = gang(train, size, plan.but(resume=True))
+    steps = resumed_at(tmp_path)
+    assert steps >= 16
+    for one, other in zip(calm, resumed, strict=True):
+        assert_same(one.state, other.state)
+        assert one.losses[-len(other.losses) :] == other.losses
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_asked_to_leave_nothing_is_lost(kind: str, tmp_path: Path) -> None:
+    plan = Plan(kind=kind, guard={"run_dir": tmp_path, "snapshots": Snapshots(every=100)})
+    calm = gang(train, 2, plan.but(guard={}))
+    with pytest.raises(Exception, match="SystemExit: 143"):
+        gang(train, 2, plan.but(each=leave_at_21))
+    resumed = gang(train, 2, plan.but(resume=True))
+    steps = resumed_at(tmp_path)
+    assert steps == 23, "told with step 22, and gone after it"
+    for one, other in zip(calm, resumed, strict=True):
+        assert_same(one.state, other.state)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_part_that_is_torn_on_one_rank_is_passed_over_on_all(kind: str, tmp_path: Path) -> None:
+    plan = Plan(kind=kind, steps=30, guard={"run_dir": tmp_path, "snapshots": OFTEN})
+    calm = gang(train, 2, plan)
+    homes = sorted((tmp_path / "snapshots").iterdir(), key=_number)
+    seal = homes[-1] / "rank1.json"
+    seal.write_text(json.dumps({**json.loads(seal.read_text()), "sha256": "0"}))
+    resumed = gang(train, 2, plan.but(resume=True))
+    steps = resumed_at(tmp_path)
+    assert f"step{steps}" == homes[-2].name.split("-")[1]
+    for one, other in zip(calm, resumed, strict=True):
+        assert_same(one.state, other.state)
+
+
+def _number(home: Path) -> int:
+    return int(home.name.split("-")[0])
+
+
+def test_pieces_of_four_ranks_are_taken_up_by_two(tmp_path: Path) -> None:
+    plan = Plan(kind="fsdp", guard={"run_dir": tmp_path, "snapshots": OFTEN})
+    before = gang(train, 4, plan.but(steps=16))
+    after = gang(train, 2, plan.but(steps=16, resume=True))
+    for name, weight in before[0].whole.items():
+        assert weight.shape == after[0].whole[name].shape
+    assert_same(after[0].whole, after[1].whole)
+    assert all_finite(after[0].whole)
