@@ -255,7 +255,7 @@ def _poison_statistics(training: Training, place: int) -> bool:
 
 
 def _collapse_scale(training: Training, place: int) -> bool:
-    if training.scaler._scale is None:  # switched off, or nothing was scaled yet
+    if not training.recipe.scaled or training.scaler._scale is None:  # nothing was scaled yet
         return False
     training.scaler.update(2.0 ** -(20 + place % 20))
     return True
