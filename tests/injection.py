@@ -150,11 +150,12 @@ def clean(recipe: Recipe, without: frozenset[int] = frozenset()) -> Outcome:
 def carry_out(recipe: Recipe, schedule: list[Fault], run_dir: Path | None) -> Outcome:
     """The training under a guard, with the faults of a schedule."""
     training = Training(recipe)
-    if any(fault.kind == "read-only run directory" for fault in schedule):
+    read_only = [fault for fault in schedule if fault.kind == "read-only run directory"]
+    if read_only:
         run_dir = NOWHERE
     scaler = training.scaler if recipe.scaled else None
     options = dict(OPTIONS, scaler=scaler, max_norm=recipe.max_norm, run_dir=run_dir)
-    outcome = Outcome(training.model, training.optimizer)
+    outcome = Outcome(training.model, training.optimizer, applied=read_only)
     with Guard(training.model, training.optimizer, training.scheduler, **options) as guard:
         outcome.guard = guard
         try:
@@ -254,9 +255,10 @@ def _poison_statistics(training: Training, place: int) -> bool:
 
 
 def _collapse_scale(training: Training, place: int) -> bool:
-    if training.recipe.scaled:
-        training.scaler.update(2.0 ** -(20 + place % 20))
-    return training.recipe.scaled
+    if not training.recipe.scaled or training.scaler._scale is None:  # nothing was scaled yet
+        return False
+    training.scaler.update(2.0 ** -(20 + place % 20))
+    return True
 
 
 BETWEEN_STEPS: dict[str, Callable[[Training, int], bool]] = {
@@ -306,7 +308,7 @@ AROUND: dict[str, Callable[[Guard, int], bool]] = {
     "exception in a check": _raise_in_check,
     "full disk": _fill_disk,
     "lost run directory": _lose_directory,
-    "read-only run directory": lambda guard, place: True,  # from the start
+    "read-only run directory": lambda guard, place: False,  # it was so from the start
 }
 
 SKIPPED = (*IN_BATCH, *IN_LOSS, "nan gradient", "inf gradient")

@@ -40,7 +40,7 @@ RECIPES = {
     "scaler, fused, clipped by the user": Recipe(scaled=True, fused=True, clip=1.0),
 }
 
-NOISE = 2.0
+NOISE = 3.0
 """What a loss at the end may differ by when a third of the steps were lost."""
 SCAN_AGAIN = 10
 """In a streak of bad steps a bad weight may go unnoticed so long."""
