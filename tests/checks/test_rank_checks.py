@@ -118,6 +118,16 @@ def test_ranks_share_exactly_when_they_are_the_same_reader(readers: list[int], s
         assert len(found[0].evidence["sharing"]) == max(sizes.values())
 
 
+def test_sharing_is_told_once_and_once_more_after_it_had_ended() -> None:
+    def shared(first: int, count: int) -> list[list[float]]:
+        return [[float(at)] * 2 for at in range(first, first + count)]
+
+    apart = [[1e3, 2e3], [3e3, 4e3]]
+    found = told(RankOrderShared(), "batch_hash", [*shared(1, 10), *apart, *shared(20, 20)])
+    assert len(found) == 2
+    assert found[1].evidence["samples"] == 13, "more than half of 12 + 13"
+
+
 @pytest.mark.parametrize("distinct", [2, 3, 10])
 @pytest.mark.parametrize("world", [2, 8, 64])
 def test_chance_on_a_tiny_data_set_is_no_sharing(world: int, distinct: int) -> None:

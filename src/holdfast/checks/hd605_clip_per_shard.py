@@ -69,7 +69,7 @@ class ClipPerShard(Check):
         for name in record.columns:
             if family(name) != SIGNAL:
                 continue
-            norms = {rank: norm for rank, norm in by_rank(record, name).items() if norm >= 0}
+            norms = by_rank(record, name)
             if len(norms) < 2:
                 continue
             low, high = min(norms.values()), max(norms.values())
