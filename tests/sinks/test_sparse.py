@@ -44,6 +44,13 @@ def test_a_healthy_rank_leaves_no_file(tmp_path: Path) -> None:
     assert write(tmp_path, HEADER, SetupRecord(0, 1, "parameters", {}), *steps) == []
 
 
+def test_thousands_of_ranks_do_not_all_try_whether_they_could_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "write_bytes", pytest.fail)
+    assert write(tmp_path, HEADER) == []
+
+
 def test_what_a_rank_alone_can_tell_is_written_after_its_header(tmp_path: Path) -> None:
     bad = TensorRecord(0, 6, 4, "x", "input", stats={"nan": 1.0}, rank=RANK)
     assert write(tmp_path, HEADER, held(RANK), bad) == [

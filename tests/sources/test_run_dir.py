@@ -164,10 +164,12 @@ def test_empty_lines_are_nothing(run: Path) -> None:
     assert source.torn == 0
 
 
+@pytest.mark.parametrize("at_once", [1, 1 << 16])
 def test_a_giant_line_is_skipped_whole_and_counted_once(
-    run: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     monkeypatch.setattr(run_dir, "LONGEST_LINE", 300)
+    monkeypatch.setattr(run_dir, "AT_ONCE", (1, at_once))
     lines = (run / STEPS).read_bytes().splitlines(keepends=True)
     # However it is cut into pieces, no piece of it may be taken for a record.
     giant = b" " * 300 + line(step(3)).rstrip() + b" " * 1000 + line(step(3))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding, Where
@@ -11,9 +11,11 @@ from holdfast.core.numbers import say
 from holdfast.core.parameters import LISTED
 from holdfast.core.ranks import by_rank, say_ranks
 from holdfast.core.records import Header, StepRecord
-from holdfast.core.window import MAD_TO_SIGMA, Window
+from holdfast.core.window import Window
 
 SIGNAL = "rank/step_time_s"
+MOVE_TO_SIGMA = math.sqrt(math.pi) / 2
+"""The mean change from one normal value to the next, times this, is their standard deviation."""
 STALL = math.log(2.0)
 """A sample of twice the median says as much as one of a hundred times."""
 RELAPSE = 2
@@ -107,23 +109,25 @@ class StragglerRank(Check):
         middle = median(logs.values())
         places = {rank: value - middle for rank, value in logs.items()}
         # Changes, so that a rank that is always slow adds nothing to the noise.
-        moves = [abs(place - self.before[r]) for r, place in places.items() if r in self.before]
+        moves = [
+            min(abs(place - self.before[rank]), STALL)
+            for rank, place in places.items()
+            if rank in self.before
+        ]
         self.before = places
         if len(moves) > 1:
-            spread = MAD_TO_SIGMA / math.sqrt(2) * median(moves)
-            self.noise.push(spread * len(times) / (len(times) - 1))
+            self.noise.push(MOVE_TO_SIGMA * fmean(moves) * len(times) / (len(times) - 1))
 
     def _learn_lateness(self, times: dict[int, float], step: int) -> None:
-        limits, ordered = self.limits, sorted(times.values())
-        middle = (len(times) - 1) // 2
-        pace, above = ordered[middle], ordered[middle + 1]
+        limits = self.limits
+        # The lower median: of two ranks the faster one.
+        pace = sorted(times.values())[(len(times) - 1) // 2]
         threshold = max(pace * limits.ratio, pace + limits.amount_s)
         for rank, seconds in times.items():
             is_slow = seconds >= threshold
             if not is_slow and rank not in self.slow:
                 continue
-            # The median of the others: of two ranks that is the other one, faster or slower.
-            lateness = math.log(seconds) - math.log(pace if seconds > pace else above)
+            lateness = math.log(seconds) - math.log(pace)
             since, weight, samples, total = self.slow.get(rank, (float(step), 0.0, 0.0, 0.0))
             # Bounded, so that a rank that has recovered is soon seen to have.
             weight = min(weight + 1, 2.0 * limits.samples) if is_slow else weight - RELAPSE
@@ -147,7 +151,8 @@ class StragglerRank(Check):
         # exp(-2 · drift · h / variance), however long one waits.
         drift = math.log(limits.ratio) / 2
         surplus = total - samples * drift
-        return bool(2 * drift * surplus >= limits.certainty * self.noise.median**2)
+        variance = fmean(self.noise.values) ** 2 if len(self.noise) else math.inf
+        return bool(2 * drift * surplus >= limits.certainty * variance)
 
     def _finding(self, record: StepRecord, news: list[int], times: dict[int, float]) -> Finding:
         worst = max(news, key=lambda rank: self.lately[rank].median)

@@ -34,12 +34,12 @@ class Sparse:
 
     def _tells(self, record: Record) -> bool:
         if isinstance(record, StepRecord):
-            return record.held and self._mine(record)
+            return self._mine(record)
         if isinstance(record, EventRecord):
             return record.kind not in DECIDED_TOGETHER
         return isinstance(record, TensorRecord)
 
     def _mine(self, record: StepRecord) -> bool:
-        """Whether this rank made what the step was held for."""
+        """Whether the step went bad, and through this rank."""
         column = record.columns.get("rank/nonfinite")
         return column is not None and bool(dict(column.items()).get(self._rank))
