@@ -318,6 +318,7 @@ def train_until_lost(
                 time.sleep(7)
             os._exit(1)
 
+    os.environ.pop("HOLDFAST_STRICT", None)
     try:
         train(rank, plan.but(each=each))
     except Exception as error:
@@ -366,17 +367,20 @@ def train_with_two_defects(rank: int, plan: Plan) -> Outcome:
     return train_with_defect(rank, plan, rank if rank else -1, "watch.before", 4 + rank)
 
 
-def train_scaled(rank: int, plan: Plan, defect: str = "") -> tuple[Outcome, list[float]]:
+def train_scaled(
+    rank: int, plan: Plan, defect: str = "", scale: float = 2.0**127
+) -> tuple[Outcome, list[float]]:
     """A plan under a GradScaler that has to find its scale; the scale after each step."""
     said = _listen()
     if defect and rank == 1:
         os.environ.pop("HOLDFAST_STRICT", None)
-        _break(Session, defect, 3)
+        _break(Session, defect, 1)
     torch.manual_seed(0)
     model = wrapped(Net(), plan)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=4)
-    guard = Guard(model, optimizer, scaler=scaler, **plan.guard) if plan.guarded else None
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=4)
+    options = {**plan.guard, "group": dist.group.WORLD if plan.kind == "local" else None}
+    guard = Guard(model, optimizer, scaler=scaler, **options) if plan.guarded else None
     scales, collectives = [], []
     for number, batch in enumerate(batches(plan.steps, seed=100 + rank)):
         fault = plan.faults.get(number)
@@ -578,3 +582,18 @@ def train_flat(rank: int, plan: Plan) -> tuple[Outcome, list[float]]:
         guard.close()
     actions = [action.to_dict() for action in guard.actions] if guard else []
     return Outcome(local_state(model, optimizer), {}, [], actions, [], said, [], []), norms
+
+
+def spoil_a_gradient(rank: int, step: int, model: Any, guard: Any) -> None:
+    """After it was averaged, rank 1's copy alone: NaN at step 24, far too large at step 27."""
+    factor = {24: float("nan"), 27: 1e6}.get(step)
+    if rank == 1 and factor is not None:
+        gradient = next(model.parameters()).grad
+        assert gradient is not None
+        gradient *= factor
+
+
+def clip_badly(rank: int, step: int, model: Any, guard: Any) -> None:
+    """Rank 1 clips to NaN at step 7."""
+    if rank == 1 and step == 7:
+        clip_grad_norm_(model.parameters(), float("nan"))
