@@ -25,7 +25,7 @@ from trainings import batches
 
 from holdfast import Guard
 from holdfast.errors import UsageError
-from holdfast.live import watch
+from holdfast.live import ranks, watch
 from holdfast.live.ballot import Ballot
 from holdfast.live.brake import HostBrake
 from holdfast.live.recorder import Recorder
@@ -107,18 +107,18 @@ class Outcome:
     norms: list[float]
 
 
-def train(rank: int, plan: Plan) -> Outcome:
+def train(rank: int, plan: Plan, device: str = "cpu") -> Outcome:
     """Run a plan on this rank."""
     said = _listen()
     torch.manual_seed(0)
-    net = Net()
+    net = Net().to(device)
     model = wrapped(net, plan)
     optimizer = _optimizer(plan, model)
     watched = net if plan.kind == "inner" else model
     guard = Guard(watched, optimizer, **plan.guard) if plan.guarded else None
     data = [
-        batch
-        for at, batch in enumerate(batches(plan.steps * plan.accumulate, seed=100 + rank))
+        (x.to(device), y.to(device))
+        for at, (x, y) in enumerate(batches(plan.steps * plan.accumulate, seed=100 + rank))
         if at // plan.accumulate not in plan.without
     ]
     numbers = [at for at in range(plan.steps) if at not in plan.without]
@@ -597,3 +597,43 @@ def clip_badly(rank: int, step: int, model: Any, guard: Any) -> None:
     """Rank 1 clips to NaN at step 7."""
     if rank == 1 and step == 7:
         clip_grad_norm_(model.parameters(), float("nan"))
+
+
+def train_on_cuda(rank: int, plan: Plan) -> Outcome:
+    """Two ranks may share a device when they talk over gloo."""
+    outcome = train(rank, plan, "cuda")
+    outcome.state = {name: _on_host(value) for name, value in outcome.state.items()}
+    outcome.whole = {name: _on_host(value) for name, value in outcome.whole.items()}
+    return outcome
+
+
+def _on_host(value: Any) -> Any:
+    return value.cpu() if isinstance(value, Tensor) else value
+
+
+def train_over_nccl(rank: int, steps: int, bad: Sequence[int]) -> list[int]:
+    """A rank that agrees with nobody but itself, over NCCL, and whose host never waits."""
+    dist.destroy_process_group()
+    store = dist.HashStore()
+    torch.cuda.set_device(0)
+    dist.init_process_group("nccl", store=store, rank=0, world_size=1)
+    torch.manual_seed(0)
+    net = Net().cuda()
+    del net.unused
+    model = nn.parallel.DistributedDataParallel(net)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+    data = [(x.cuda(), y.cuda()) for x, y in batches(steps)]
+    followed = ranks.Ranks(dist.group.WORLD, [model])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranks, "find", lambda *_: followed)
+        guard = Guard(model, optimizer)
+    for number, batch in enumerate(guard(data)):
+        if number == 5:
+            torch.cuda.set_sync_debug_mode("error")
+        if number == min(bad):
+            torch.cuda.set_sync_debug_mode("default")  # an incident may wait
+        loss_of(model, batch, "loss" if number in bad else "").backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    guard.close()
+    return [action.step for action in guard.actions]
