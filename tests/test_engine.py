@@ -92,6 +92,22 @@ def engine(*checks: Check, strict: bool = False) -> Engine:
     return Engine(checks=[CheckCrashed(), *checks], strict=strict)
 
 
+def test_of_ranks_that_decide_together_one_tells_every_step() -> None:
+    """What is a rank's own is heard from each; without agreement, every rank's steps count."""
+    well = Counting()
+    well.needs = Needs(kinds=(StepRecord, TensorRecord), signals=("loss",))
+    headers = [
+        Header("test", signals={"loss": Signal()}, world_size=2, rank=rank) for rank in (0, 1)
+    ]
+    steps = [StepRecord(0, at, at, {"loss": 1.0}, rank=rank) for at in (1, 2) for rank in (0, 1)]
+    tensors = [TensorRecord(0, 3, 2, "w", "weight", rank=rank) for rank in (0, 1)]
+    engine(well).run([*headers, *steps, *tensors])
+    assert well.seen == 2 + 2
+    alone = Counting()
+    engine(alone).run([HEADER, *steps])
+    assert alone.seen == 4
+
+
 # Quarantine
 
 

@@ -26,7 +26,7 @@ from trainings import batches
 
 from holdfast import Guard
 from holdfast.errors import UsageError
-from holdfast.live import watch
+from holdfast.live import ranks, watch
 from holdfast.live.ballot import Ballot
 from holdfast.live.brake import HostBrake
 from holdfast.live.recorder import Recorder
@@ -110,11 +110,11 @@ class Outcome:
     norms: list[float]
 
 
-def train(rank: int, plan: Plan) -> Outcome:
+def train(rank: int, plan: Plan, device: str = "cpu") -> Outcome:
     """Run a plan on this rank."""
     said = _listen()
     torch.manual_seed(0)
-    net = Net()
+    net = Net().to(device)
     model = wrapped(net, plan)
     optimizer = _optimizer(plan, model)
     watched = net if plan.kind == "inner" else model
@@ -122,8 +122,8 @@ def train(rank: int, plan: Plan) -> Outcome:
     if guard and plan.resume:
         guard.resume()
     data = [
-        batch
-        for at, batch in enumerate(batches(plan.steps * plan.accumulate, seed=100 + rank))
+        (x.to(device), y.to(device))
+        for at, (x, y) in enumerate(batches(plan.steps * plan.accumulate, seed=100 + rank))
         if at // plan.accumulate not in plan.without
     ]
     numbers = [at for at in range(plan.steps) if at not in plan.without]
@@ -324,6 +324,7 @@ def train_until_lost(
                 time.sleep(7)
             os._exit(1)
 
+    os.environ.pop("HOLDFAST_STRICT", None)
     try:
         train(rank, plan.but(each=each))
     except Exception as error:
@@ -369,17 +370,20 @@ def train_with_two_defects(rank: int, plan: Plan) -> Outcome:
     return train_with_defect(rank, plan, rank if rank else -1, "watch.before", 4 + rank)
 
 
-def train_scaled(rank: int, plan: Plan, defect: str = "") -> tuple[Outcome, list[float]]:
+def train_scaled(
+    rank: int, plan: Plan, defect: str = "", scale: float = 2.0**127
+) -> tuple[Outcome, list[float]]:
     """A plan under a GradScaler that has to find its scale; the scale after each step."""
     said = _listen()
     if defect and rank == 1:
         os.environ.pop("HOLDFAST_STRICT", None)
-        _break(Session, defect, 3)
+        _break(Session, defect, 1)
     torch.manual_seed(0)
     model = wrapped(Net(), plan)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=4)
-    guard = Guard(model, optimizer, scaler=scaler, **plan.guard) if plan.guarded else None
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=4)
+    options = {**plan.guard, "group": dist.group.WORLD if plan.kind == "local" else None}
+    guard = Guard(model, optimizer, scaler=scaler, **options) if plan.guarded else None
     scales, collectives = [], []
     for number, batch in enumerate(batches(plan.steps, seed=100 + rank)):
         fault = plan.faults.get(number)
@@ -581,3 +585,58 @@ def train_flat(rank: int, plan: Plan) -> tuple[Outcome, list[float]]:
         guard.close()
     actions = [action.to_dict() for action in guard.actions] if guard else []
     return Outcome(local_state(model, optimizer), {}, [], actions, [], said, [], []), norms
+
+
+def spoil_a_gradient(rank: int, step: int, model: Any, guard: Any) -> None:
+    """After it was averaged, rank 1's copy alone: NaN at step 24, far too large at step 27."""
+    factor = {24: float("nan"), 27: 1e6}.get(step)
+    if rank == 1 and factor is not None:
+        gradient = next(model.parameters()).grad
+        assert gradient is not None
+        gradient *= factor
+
+
+def clip_badly(rank: int, step: int, model: Any, guard: Any) -> None:
+    """Rank 1 clips to NaN at step 7."""
+    if rank == 1 and step == 7:
+        clip_grad_norm_(model.parameters(), float("nan"))
+
+
+def train_on_cuda(rank: int, plan: Plan) -> Outcome:
+    """Two ranks may share a device when they talk over gloo."""
+    outcome = train(rank, plan, "cuda")
+    outcome.state = {name: _on_host(value) for name, value in outcome.state.items()}
+    outcome.whole = {name: _on_host(value) for name, value in outcome.whole.items()}
+    return outcome
+
+
+def _on_host(value: Any) -> Any:
+    return value.cpu() if isinstance(value, Tensor) else value
+
+
+def train_over_nccl(rank: int, steps: int, bad: Sequence[int]) -> list[int]:
+    """A rank that agrees with nobody but itself, over NCCL, and whose host never waits."""
+    dist.destroy_process_group()
+    store = dist.HashStore()
+    torch.cuda.set_device(0)
+    dist.init_process_group("nccl", store=store, rank=0, world_size=1)
+    torch.manual_seed(0)
+    net = Net().cuda()
+    del net.unused
+    model = nn.parallel.DistributedDataParallel(net)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+    data = [(x.cuda(), y.cuda()) for x, y in batches(steps)]
+    followed = ranks.Ranks(dist.group.WORLD, [model])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranks, "find", lambda *_: followed)
+        guard = Guard(model, optimizer)
+    for number, batch in enumerate(guard(data)):
+        if number == 5:
+            torch.cuda.set_sync_debug_mode("error")
+        if number == min(bad):
+            torch.cuda.set_sync_debug_mode("default")  # an incident may wait
+        loss_of(model, batch, "loss" if number in bad else "").backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    guard.close()
+    return [action.step for action in guard.actions]

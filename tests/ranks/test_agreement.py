@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from gang import gang
-from together import Outcome, Plan, halved, run_all, train
+from together import Outcome, Plan, clip_badly, halved, run_all, spoil_a_gradient, train
 from trainings import assert_same
 from twins import steps_of
 
@@ -109,11 +109,12 @@ def test_a_fault_in_one_micro_batch(at: int, always: bool, tmp_path: Path) -> No
     assert_named(plan, 2)
 
 
-def test_sharded_micro_batches(tmp_path: Path) -> None:
+@pytest.mark.parametrize("always", [False, True], ids=["at the end", "at every micro-batch"])
+def test_sharded_micro_batches(always: bool, tmp_path: Path) -> None:
     """FSDP2 gathers gradients out of sight until it reduces them; their losses count all the
     same."""
     faults = {5: (1, "backward"), 9: (0, "loss")}
-    plan = planted(2, "fsdp", faults, tmp_path, accumulate=2, fault_at=0)
+    plan = planted(2, "fsdp", faults, tmp_path, accumulate=2, fault_at=0, always_reduce=always)
     assert_held(plan, both(2, plan))
     assert_named(plan, 2)
     assert all(record.values["micro_batches"] == 2 for record in steps_of(plan.guard["run_dir"]))
@@ -134,6 +135,18 @@ def test_a_hook_of_the_users_leaves_the_loss_to_tell(tmp_path: Path) -> None:
     assert dict(records[6].columns["rank/nonfinite"].items()) == {0: 0.0, 1: 1.0}
     assert "rank/nonfinite" not in records[9].columns, "nobody can tell"
     assert sum("communication hook of its own" in text for text in pairs[0][0].said) == 1
+
+
+@pytest.mark.parametrize(
+    ("each", "steps"), [(spoil_a_gradient, [24, 27]), (clip_badly, [7])], ids=["spoilt", "clipped"]
+)
+def test_a_gradient_that_goes_bad_after_the_reduction(each: Any, steps: list[int]) -> None:
+    """One rank's copy only: the others would go on with theirs."""
+    plan = Plan(each=each)
+    never = plan.but(guarded=False, each=None, without=frozenset(steps))
+    for guarded, clean in gang(run_all, 2, [(train, plan), (train, never)]):
+        assert [action["step"] for action in guarded.actions] == steps
+        assert_same(clean.state, guarded.state)
 
 
 @pytest.mark.slow

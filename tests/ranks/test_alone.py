@@ -51,7 +51,8 @@ DEFECTS = [
 @pytest.mark.parametrize(("method", "after"), DEFECTS)
 def test_a_guard_that_fails_takes_the_others_along(method: str, after: int) -> None:
     """No rank waits for it, none acts alone: from then on all train as if unguarded."""
-    plan = Plan(steps=16, guard={"max_norm": 0.3})
+    faults = dict.fromkeys((5, 6), (0, "only the loss"))
+    plan = Plan(steps=16, faults=faults, guard={"max_norm": 0.3})
     guarded = gang(train_with_defect, 2, plan, 1, method, after)
     assert_all_let_go(guarded)
     # Clipped by all up to some step, by none from there on.

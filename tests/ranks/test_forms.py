@@ -40,6 +40,22 @@ def test_a_scaler_that_skips_skips_on_all_ranks(kind: str) -> None:
         assert set(extra) == {1}, "skipped or not, every step is agreed on once"
 
 
+def test_an_overflow_on_one_rank_only(tmp_path: Path) -> None:
+    """Its scaler skips the step; the others, whose scalers see nothing, hold it back too."""
+    plan = Plan(kind="local", steps=9, faults={5: (1, "backward")}, guard={"run_dir": tmp_path})
+    gang(train_scaled, 2, plan, "", 2.0**10)
+    for record in steps_of(tmp_path):
+        assert record.held == (record.step == 5)
+        assert ("scaler_skipped" in record.values) == (record.step == 5)
+    # With gradients of their own, ranks differ; what counts is that neither moved at step 5.
+    never = plan.but(guarded=False, faults={}, guard={})
+    (moved, _), _ = gang(train_scaled, 2, plan.but(faults={}, guard={}), "", 2.0**10)
+    (held, _), _ = gang(train_scaled, 2, plan.but(guard={}), "", 2.0**10)
+    (plain, _), _ = gang(train_scaled, 2, never, "", 2.0**10)
+    assert_same(plain.state, moved.state)
+    assert not held.whole["head.weight"].equal(moved.whole["head.weight"])
+
+
 @pytest.mark.parametrize("defect", ["backward_begins", "scaler_stepped"])
 def test_a_failed_guard_and_a_scaler_that_skips(defect: str) -> None:
     plan = Plan(steps=14)

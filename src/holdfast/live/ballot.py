@@ -185,9 +185,9 @@ class Ballot:
         replicas = self._replicas() if say.step % checksums.WEIGHTS_EVERY == 0 else ()
         numbers = {
             Slot.LOSS: tensors.get("loss"),
-            Slot.PLAIN: plain,
+            # x - x is 0, or NaN where x is not finite.
+            Slot.PLAIN: plain if say.doubt is None else plain + (say.doubt - say.doubt),
             Slot.SHARD: shard,
-            Slot.WHOLE: total if say.doubt is None else total + (say.doubt - say.doubt),
             Slot.MADE: made,
             Slot.FIRST: first,
             Slot.SKIPPED: say.skipped,
@@ -269,17 +269,15 @@ class Ballot:
         wanted: bool,
     ) -> None:
         table = vector[: self._table].view(self.ranks.size, _WIDTH)
-        loss, whole = table[:, Slot.LOSS], table[:, Slot.WHOLE]
-        # x - x is 0, or NaN where x is not finite.
-        fault = (whole - whole).sum()
+        loss = table[:, Slot.LOSS]
         total = table[:, Slot.PLAIN].amax()
         if self.sharded:
             total = torch.linalg.vector_norm(torch.cat([total[None], table[:, Slot.SHARD]]))
         if "loss" in tensors:
             tensors["loss"] = loss.sum() / table[:, Slot.LOSSES].sum()
-        else:
-            fault = fault + (loss - loss).sum()
-        tensors["total"] = total + fault
+        else:  # another rank's may be bad
+            total = total + (loss - loss).sum()
+        tensors["total"] = total
         if each is not None:
             tensors["each"] = layout.read(self._sums(vector), each)
         tensors["skip"] = table[:, Slot.SKIPPED].amax() > 0

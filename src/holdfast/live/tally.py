@@ -26,34 +26,33 @@ class Slot(IntEnum):
 
     LOSS = 0
     PLAIN = 1
-    """Norm of the gradients that every rank holds whole, after they were averaged."""
+    """Norm of the gradients that every rank holds whole, after they were averaged; not finite
+    either where the user's clipping was not."""
     SHARD = 2
     """Norm of the pieces of gradients that lie on this rank."""
-    WHOLE = 3
-    """Norm of everything here; not finite where anything is, the user's clipping included."""
-    MADE = 4
+    MADE = 3
     """Norm of this rank's own gradient, before it was averaged with the others'."""
-    FIRST = 5
+    FIRST = 4
     """The first backward pass of the step, from 1, that made it non-finite; 0: none did."""
-    SKIPPED = 6
+    SKIPPED = 5
     """A GradScaler found an overflow."""
-    CLIP = 7
+    CLIP = 6
     """The norm by which the user clipped."""
-    BATCH = 8
-    WEIGHTS = 9
-    SECONDS = 10
+    BATCH = 7
+    WEIGHTS = 8
+    SECONDS = 9
     """The time this rank needed, before it waited for the others."""
-    LOSSES = 11
+    LOSSES = 10
     """1 where there was a loss. So it is with those below."""
-    LEAVE = 12
+    LEAVE = 11
     """This rank was asked to leave."""
-    SAVE = 13
+    SAVE = 12
     """It is time to write a snapshot to disk."""
-    POISONED = 14
+    POISONED = 13
     """It found a weight or a moment non-finite."""
-    IDLE = 15
+    IDLE = 14
     """No parameter had a gradient."""
-    OFF = 16
+    OFF = 15
     """Its guard has failed."""
 
 
