@@ -23,9 +23,10 @@ PUBLIC = [
     "TrainingHalted",
     "Where",
     "__version__",
+    "checkpoint_activations",
     "diagnose",
 ]
-NEEDS_TORCH = {"Guard"}
+NEEDS_TORCH = {"Guard", "checkpoint_activations"}
 
 
 def test_the_public_names_are_these_and_no_others() -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.config import Settings
     from holdfast.core.findings import Finding, Remedy, Severity, Where
     from holdfast.errors import HoldfastError, TrainingHalted
+    from holdfast.live.checkpointing import checkpoint_activations
     from holdfast.live.guard import Guard
     from holdfast.policy import Policy
     from holdfast.report import Report, diagnose
@@ -33,6 +34,7 @@ _HOMES = {
     "Severity": "holdfast.core.findings",
     "TrainingHalted": "holdfast.errors",
     "Where": "holdfast.core.findings",
+    "checkpoint_activations": "holdfast.live.checkpointing",
     "diagnose": "holdfast.report",
 }
 
@@ -48,6 +50,7 @@ __all__ = [
     "TrainingHalted",
     "Where",
     "__version__",
+    "checkpoint_activations",
     "diagnose",
 ]
 
