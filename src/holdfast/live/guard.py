@@ -179,6 +179,7 @@ class Guard:
             return
         self._shield(self._session.flush)
         self._closed = True
+        self._session.retention.close()
         seams.uninstall(self._observer)
         for hook in self._hooks:
             hook.remove()
@@ -225,6 +226,7 @@ class Guard:
     def _let_go(self) -> None:
         for watch in self._session.watches.values():
             watch.let_go()
+        self._session.retention.close()
 
     def _scalars(self, components: dict[str, Any]) -> dict[str, Tensor]:
         named = {}

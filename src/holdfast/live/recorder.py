@@ -25,6 +25,7 @@ from holdfast.core.records import (
 )
 from holdfast.core.signals import Signal
 from holdfast.engine import Engine
+from holdfast.live import retention
 from holdfast.live.notices import Notices, logger
 from holdfast.live.samples import EVERY, ZEROS_EVERY
 from holdfast.policy import Action, Ladder, Policy, Rung, Verdict
@@ -33,6 +34,7 @@ from holdfast.sinks.run_dir import RunDirWriter
 _SPARSE_SIGNALS = {
     "host_rss_bytes": Signal(every=EVERY),
     "device_allocated_bytes": Signal(every=EVERY),
+    "graphs_kept": Signal(every=retention.EVERY),
     "param/grad_norm": Signal(every=EVERY),
     "param/weight_norm": Signal(every=EVERY),
     "param/update_ratio": Signal(every=EVERY),

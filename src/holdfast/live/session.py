@@ -28,6 +28,7 @@ from holdfast.live.note import Note
 from holdfast.live.notices import Notices
 from holdfast.live.probes import by_one
 from holdfast.live.recorder import WITH_SCALER, Recorder
+from holdfast.live.retention import Retention
 from holdfast.live.roster import Roster
 from holdfast.live.scaling import Scaling
 from holdfast.live.transfer import Readings
@@ -60,6 +61,7 @@ class Session:
         self.policy = policy
         self.recorder = recorder
         self.buffers = BufferShadow(models)
+        self.retention = Retention(recorder.event)
         self.halted: TrainingHalted | None = None
         self._models = models
         self._optimizers = optimizers
@@ -123,6 +125,7 @@ class Session:
     # What the seams tell.
 
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
+        self.retention.forward_over()
         for watch in self.watches.values():
             watch.backward_begins()
         if not self._precision_known and roots:
@@ -133,6 +136,7 @@ class Session:
         passed, self._passed = self._passed, {}
         for watch in self.watches.values():
             watch.backward_ended(losses, passed)
+        self.retention.backward_ended(self.steps, roots)
 
     def clipping(
         self, parameters: Sequence[Tensor], norms: Sequence[Tensor] | None, total: Tensor
@@ -205,6 +209,9 @@ class Session:
             allocated = samples.device_allocated_bytes(note.parameters[0].device)
             if allocated is not None:
                 values["device_allocated_bytes"] = float(allocated)
+        kept = self.retention.reading()
+        if kept is not None:
+            values["graphs_kept"] = kept
         if note.step % LOOK_EVERY == 0:
             self._look_at_parameters()
         return values
