@@ -108,10 +108,8 @@ def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    try:
-        return vars(value)
-    except TypeError:
-        return {}
+    found: dict[str, Any] = getattr(value, "__dict__", {})
+    return found if type(found) is dict else {}
 
 
 def _is_tensor(value: Any) -> bool:

@@ -76,9 +76,10 @@ def _function_around(file: str, line: int) -> str | None:
         return None
     found = None
     for node in ast.walk(tree):  # the outer before the inner
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            if node.lineno <= line <= (node.end_lineno or node.lineno):
-                found = node.name
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if node.lineno <= line <= (node.end_lineno or node.lineno):
+            found = node.name
     return found or "<module>"
 
 
