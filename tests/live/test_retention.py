@@ -523,12 +523,12 @@ def test_the_watch_keeps_nothing_alive() -> None:
         def body(net: Net, batch: Any, number: int) -> Tensor:
             loss = error_of(net, batch)
             loss.backward()
-            del batch
-            counts.append(sum(issubclass(type(item), Tensor) for item in gc.get_objects()))
+            if number in (19, 29, 39):
+                counts.append(sum(issubclass(type(item), Tensor) for item in gc.get_objects()))
             return loss
 
         loop(guarded, body, steps=40)
-        return max(counts[20:]) - counts[19]
+        return max(counts) - counts[0]
 
     gc.collect()
     assert most_tensors(lambda *_: None) == 0

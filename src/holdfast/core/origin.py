@@ -16,6 +16,7 @@ Origin: TypeAlias = dict[str, Any]
 
 _KINDS: dict[str, type | tuple[type, ...]] = {
     "of": str,
+    "what": str,
     "file": str,
     "line": int,
     "function": str,
@@ -25,7 +26,6 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     "carried": bool,
     "bytes": (int, float),
     "steps": int,
-    "processes": int,
 }
 
 
@@ -38,6 +38,13 @@ def origin_of(event: EventRecord) -> Origin:
     }
 
 
+def tells_growth(event: EventRecord, signal: str) -> bool:
+    """Whether the event says what makes this signal grow."""
+    if event.kind == "retained":
+        return event.data.get("bound") is None
+    return event.kind == "growth" and event.data.get("of") == signal
+
+
 def where_made(origin: Origin, rank: int = 0) -> Where:
     """As a finding names it."""
     return Where(
@@ -47,6 +54,16 @@ def where_made(origin: Origin, rank: int = 0) -> Where:
         op=origin.get("op"),
         rank=rank or None,
     )
+
+
+def said_growth(origin: Origin) -> str:
+    """What grows and which line made it; empty where that is not known."""
+    line = said_line(origin)
+    if not line:
+        return ""
+    if origin.get("what") == "workers":
+        return f"it is the loader workers that grow, and the data set they read is at {line}"
+    return f"what is kept was made at {line}"
 
 
 def said_line(origin: Origin) -> str:

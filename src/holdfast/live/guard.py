@@ -179,7 +179,7 @@ class Guard:
             return
         self._shield(self._session.flush)
         self._closed = True
-        self._session.retention.close()
+        self._session.rest()
         seams.uninstall(self._observer)
         for hook in self._hooks:
             hook.remove()
@@ -226,7 +226,7 @@ class Guard:
     def _let_go(self) -> None:
         for watch in self._session.watches.values():
             watch.let_go()
-        self._session.retention.close()
+        self._session.rest()
 
     def _scalars(self, components: dict[str, Any]) -> dict[str, Tensor]:
         named = {}

@@ -62,6 +62,11 @@ def is_machinery(file: str) -> bool:
     )
 
 
+def is_ours(file: str) -> bool:
+    """Whether a file is part of holdfast."""
+    return file.startswith(_ours())
+
+
 def with_function(place: Place) -> Place:
     """The place with the name of the function around the line, where it was not known."""
     if place.function is not None:

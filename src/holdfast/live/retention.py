@@ -97,6 +97,8 @@ class Retention:
         self._traced: list[_Made] = []
         self._traced_step = -1
         self._reaches_back = False
+        self.many = False
+        """Whether so many graphs are kept that memory must be growing."""
 
     def reading(self) -> float | None:
         """How many earlier steps' graphs are alive, if this step was a probe. Asked once."""
@@ -134,6 +136,7 @@ class Retention:
     def _probe(self, step: int, starts: Sequence[Any]) -> None:
         if step != self._last_probe:
             self._reading = self._count_suspiciously(step)
+            self.many = self._reading >= LOOK_AGAIN
             self._probes.append(_Probe(step, max(step - self._last_probe, 1), _DEAD))
             self._last_probe = step
         if self._tracing and (not self._traced or step == self._traced_step):

@@ -24,6 +24,7 @@ from holdfast.live import samples, scan
 from holdfast.live.assembly import Assembly
 from holdfast.live.buffers import BufferShadow
 from holdfast.live.graph import dtypes_in_graph
+from holdfast.live.hoard import Hoard
 from holdfast.live.note import Note
 from holdfast.live.notices import Notices
 from holdfast.live.probes import by_one
@@ -62,6 +63,7 @@ class Session:
         self.recorder = recorder
         self.buffers = BufferShadow(models)
         self.retention = Retention(recorder.event)
+        self.hoard = Hoard(recorder.event)
         self.halted: TrainingHalted | None = None
         self._models = models
         self._optimizers = optimizers
@@ -209,6 +211,8 @@ class Session:
             allocated = samples.device_allocated_bytes(note.parameters[0].device)
             if allocated is not None:
                 values["device_allocated_bytes"] = float(allocated)
+            if not self.retention.many:  # they explain what grows, better than allocations could
+                self.hoard.sampled(note.step, values)
         kept = self.retention.reading()
         if kept is not None:
             values["graphs_kept"] = kept
@@ -269,6 +273,11 @@ class Session:
         for watch in self.watches.values():
             watch.transfer.flush()
         self._emit()
+
+    def rest(self) -> None:
+        """Leave nothing switched on."""
+        self.retention.close()
+        self.hoard.close()
 
     def raise_if_halted(self) -> None:
         """Stop the run if the policy said so."""
