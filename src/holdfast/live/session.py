@@ -38,6 +38,8 @@ from holdfast.policy import Policy, Rung, Verdict
 
 BATCHES_KEPT = 16
 """Batches of the current step that are remembered, for naming the bad one under accumulation."""
+MOST_COMPONENTS = 100
+"""Names of loss components that are recorded; a new name at every step would fill the memory."""
 LOOK_EVERY = 100
 """Steps between two looks at which parameters there are and which of them train."""
 SCAN_AGAIN = 10
@@ -86,6 +88,7 @@ class Session:
         self._batches: deque[Any] = deque(maxlen=BATCHES_KEPT)
         self._assembly: Assembly | None = None
         self._passed: dict[str, Tensor] = {}
+        self._components: set[str] = set()
         self._rates: list[float] = []
         self._precision_known = False
         self._batch_seen = False
@@ -171,7 +174,15 @@ class Session:
 
     def components(self, named: Mapping[str, Tensor]) -> None:
         """The named parts of the loss whose backward comes next."""
-        self._passed = dict(named)
+        room = MOST_COMPONENTS - len(self._components)
+        self._components.update([name for name in named if name not in self._components][:room])
+        self._passed = {name: part for name, part in named.items() if name in self._components}
+        if len(self._passed) < len(named):
+            self._notices.once(
+                "components",
+                f"more than {MOST_COMPONENTS} names of loss components: further ones are not "
+                "recorded; a name stands for one part of the loss throughout the run",
+            )
 
     def scaler_for(self, loss: Tensor) -> GradScaler | None:
         """The scaler that a loss still needs."""
