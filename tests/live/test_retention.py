@@ -179,6 +179,45 @@ def the_second_of_two_losses(guarded: Guarded) -> Any:
     return losses, [state_of(*pair) for pair in zip(players, optimizers, strict=True)]
 
 
+def the_second_backward_of_a_step(guarded: Guarded) -> Any:
+    kept = []
+
+    def body(net: Net, batch: Any, number: int) -> Tensor:
+        x, y = batch
+        net(x)[1].square().mean().backward()
+        loss = error_of(net, batch)
+        loss.backward()
+        kept.append(loss)
+        return loss
+
+    return loop(guarded, body)
+
+
+def first_features(net: nn.Sequential, x: Tensor) -> Tensor:
+    return net[0](x)  # the features
+
+
+def features_far_from_the_loss(guarded: Guarded) -> Any:
+    """Of the first layer of many: hundreds of nodes lie between them and the loss."""
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.LayerNorm(6)) for _ in range(60)]
+    net = nn.Sequential(*layers)
+    optimizer = SGD(net.parameters(), lr=1e-3)
+    guard = guarded(net, optimizer)
+    kept, losses = [], []
+    for x, y in guard(batches(STEPS)) if guard else batches(STEPS):
+        features = first_features(net, x)
+        loss = (net[1:](features) - y).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        kept.append(features)
+        losses.append(float(loss.detach()))
+    if guard:
+        guard.close()
+    return losses, state_of(net, optimizer)
+
+
 LEAKS: dict[Training, tuple[Any, str, str | None]] = {
     # training: (function of the line, what the line says, the holder)
     losses_in_a_list: (error_of, "# the loss", "list `kept` in body()"),
@@ -187,6 +226,12 @@ LEAKS: dict[Training, tuple[Any, str, str | None]] = {
     a_state_carried_on: (Net.forward, "# the state", None),
     a_scaled_loss_in_a_list: (error_of, "# the loss", "list `kept` in a_scaled_loss_in_a_list()"),
     every_fiftieth_loss: (error_of, "# the loss", "list `logged` in body()"),
+    the_second_backward_of_a_step: (error_of, "# the loss", "list `kept` in body()"),
+    features_far_from_the_loss: (
+        first_features,
+        "# the features",
+        "list `kept` in features_far_from_the_loss()",
+    ),
     the_second_of_two_losses: (
         error_of,
         "# the loss",
