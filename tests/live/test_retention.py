@@ -183,7 +183,7 @@ def the_second_backward_of_a_step(guarded: Guarded) -> Any:
     kept = []
 
     def body(net: Net, batch: Any, number: int) -> Tensor:
-        x, y = batch
+        x, _ = batch
         net(x)[1].square().mean().backward()
         loss = error_of(net, batch)
         loss.backward()

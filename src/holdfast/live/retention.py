@@ -112,10 +112,13 @@ class Retention:
 
     def backward_ended(self, step: int, roots: Sequence[Tensor]) -> None:
         """The gradients of these losses were computed for a step."""
+        if self._first < 0:
+            self._first = step
+        # A probe must know where the two steps before it ended; of the others nothing is needed.
+        if not (self._attempts or any(self._is_probe(step + ahead) for ahead in (0, 1, 2))):
+            return
         starts = [root.grad_fn for root in roots if root.grad_fn is not None]
         if step != self._step:
-            if self._first < 0:
-                self._first = step
             self._step = step
             self._before, self._long_before = self._newest, self._before
         for start in starts:
