@@ -309,14 +309,17 @@ def test_a_check_sees_the_roles_it_asks_for() -> None:
     assert (picky.seen, any_role.seen) == (1, 2)
 
 
-def test_facts_of_the_set_up_alone_do_not_cover_a_check_that_judges_steps() -> None:
+@pytest.mark.parametrize(
+    "other", [SetupRecord(0, 1, "model", {}), EventRecord(0, 1, 0, "note", {})], ids=repr
+)
+def test_facts_and_events_alone_do_not_cover_a_check_that_judges_steps(other: Any) -> None:
     class OfBoth(Counting):
-        needs = Needs(signals=("loss",), kinds=(StepRecord, SetupRecord))
+        needs = Needs(signals=("loss",), kinds=(StepRecord, type(other)))
 
     check = OfBoth()
     runner = engine(check)
     runner.feed(HEADER)
-    runner.feed(SetupRecord(0, 1, "model", {}))
+    runner.feed(other)
     assert check.seen == 1, "it is told"
     assert "ACME1" in {item.code for item in runner.not_run()}, "but has judged nothing"
     runner.feed(step(2))

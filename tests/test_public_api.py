@@ -26,9 +26,10 @@ PUBLIC = [
     "Where",
     "ZClip",
     "__version__",
+    "checkpoint_activations",
     "diagnose",
 ]
-NEEDS_TORCH = {"AdaGC", "Guard", "ZClip"}
+NEEDS_TORCH = {"AdaGC", "Guard", "Snapshots", "ZClip", "checkpoint_activations"}
 
 
 def test_the_public_names_are_these_and_no_others() -> None:

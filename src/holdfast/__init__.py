@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast.core.findings import Finding, Remedy, Severity, Where
     from holdfast.errors import HoldfastError, TrainingHalted
     from holdfast.live.adagc import AdaGC
+    from holdfast.live.checkpointing import checkpoint_activations
     from holdfast.live.guard import Guard
     from holdfast.live.snapshots import Snapshots
     from holdfast.live.zclip import ZClip
@@ -39,6 +40,7 @@ _HOMES = {
     "TrainingHalted": "holdfast.errors",
     "Where": "holdfast.core.findings",
     "ZClip": "holdfast.live.zclip",
+    "checkpoint_activations": "holdfast.live.checkpointing",
     "diagnose": "holdfast.report",
 }
 
@@ -57,6 +59,7 @@ __all__ = [
     "Where",
     "ZClip",
     "__version__",
+    "checkpoint_activations",
     "diagnose",
 ]
 

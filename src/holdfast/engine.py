@@ -59,8 +59,8 @@ class _Seat:
         needs = self.check.needs
         if isinstance(record, TensorRecord) and needs.roles and record.role not in needs.roles:
             return False
-        # Facts about the set-up only help a check that judges steps.
-        if not isinstance(record, SetupRecord) or StepRecord not in needs.kinds:
+        # Facts about the set-up and events only help a check that judges steps.
+        if not isinstance(record, (SetupRecord, EventRecord)) or StepRecord not in needs.kinds:
             self.seen = True
         return True
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import gc
 import math
 import tracemalloc
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
-from trainings import batches
+from trainings import batches, squared_error
+from twins import steps_of
 
 from holdfast import Guard, Policy
+from holdfast.live.tokens import MOST_TOKENS
 
 MEGABYTE = 1 << 20
 
@@ -75,6 +78,48 @@ def test_own_memory_is_flat_over_hundreds_of_steps() -> None:
         finally:
             tracemalloc.stop()
     assert grown < 60_000
+
+
+def test_what_is_taken_out_of_the_model_is_let_go(tmp_path: Path) -> None:
+    """A head replaced at every step, its BatchNorm too: the guard holds on to none of them."""
+    model, optimizer = tiny()
+    assert isinstance(model, nn.Sequential)
+    heads: list[weakref.ref[nn.Module]] = []
+    with Guard(model, optimizer, run_dir=tmp_path) as guard:
+        guard._session._look_at_parameters()
+        names = list(guard._session._roster.names)
+        for batch in guard(batches(60)):
+            model[1] = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2))
+            optimizer.param_groups[0]["params"] = list(model.parameters())
+            heads += [weakref.ref(model[1]), weakref.ref(model[1][0].running_mean)]
+            optimizer.zero_grad()
+            squared_error(model, batch).backward()
+            optimizer.step()
+            guard._session._look_at_parameters()  # as at every hundredth step
+        gc.collect()
+        alive = [head for head in heads if head() is not None]
+        grown = set(guard._session._roster.names) - set(names)
+        assert len(alive) <= 4, "of the last step, and those watched for being cleared"
+        assert grown == {"1.0.weight", "1.0.bias", "1.1.weight", "1.1.bias"}, "named once"
+        assert len(guard._session._roster.names) <= len(names) + 4 + MOST_TOKENS
+        assert len(guard._session.buffers) == 6
+    assert written(tmp_path) / 60 < 2000
+
+
+def test_ever_new_names_of_components_do_not_fill_the_memory(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    model, optimizer = tiny()
+    with Guard(model, optimizer, run_dir=tmp_path) as guard:
+        for number, batch in enumerate(guard(batches(150))):
+            loss = squared_error(model, batch)
+            guard.backward(loss, **{f"part{number}": loss, "whole": loss})
+            optimizer.step()
+            optimizer.zero_grad()
+    named = {name for step in steps_of(tmp_path) for name in step.values if "loss/" in name}
+    assert len(named) == 100
+    assert all("loss/whole" in step.values for step in steps_of(tmp_path))
+    assert caplog.text.count("more than 100 names of loss components") == 1
 
 
 def test_the_run_directory_grows_by_so_much_a_step(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding, Severity
 from holdfast.core.growth import Growth, GrowthRule, GrowthWatch
 from holdfast.core.numbers import say_bytes
-from holdfast.core.records import Header, StepRecord
+from holdfast.core.origin import Origin, origin_of, said_growth, tells_growth, where_made
+from holdfast.core.records import EventRecord, Header, StepRecord
 
 SIGNAL = "host_rss_bytes"
 
@@ -29,7 +30,8 @@ class HostMemoryGrowth(Check):
     of the mean rise, the later blocks add at least 85 % of what the earlier ones did, and the sum
     is more than 10 % and 64 MiB, over at least 300 steps. The recent half and quarter are judged
     too, for a leak that began late, but only by what exceeds every level seen before. Told once,
-    until half of it has been given back.
+    until half of it has been given back. In a live run allocations are traced for thirty steps
+    once memory is suspected to grow: the line is the one that made most of what was still there.
 
     ## False alarms
     Filling caches and allocators slow down, a jump at the first validation stays, garbage
@@ -51,7 +53,7 @@ class HostMemoryGrowth(Check):
     name = "host-memory-growth"
     severity = Severity.ERROR
     summary = "memory of the process and its workers rises without a plateau"
-    needs = Needs(signals=(SIGNAL,))
+    needs = Needs(signals=(SIGNAL,), kinds=(StepRecord, EventRecord))
 
     @dataclass(frozen=True)
     class Limits(GrowthRule):
@@ -60,11 +62,16 @@ class HostMemoryGrowth(Check):
 
     def start(self) -> None:
         self.watch = GrowthWatch()
+        self.origin: Origin = {}
 
     def begin(self, header: Header) -> None:
         self.watch.restart()  # a new process starts from a level of its own
 
-    def observe(self, record: StepRecord) -> Iterable[Finding]:
+    def observe(self, record: StepRecord | EventRecord) -> Iterable[Finding]:
+        if isinstance(record, EventRecord):
+            if tells_growth(record, SIGNAL):
+                self.origin = origin_of(record)
+            return
         level = record.values.get(SIGNAL)
         if level is None or record.held:
             return
@@ -77,7 +84,8 @@ class HostMemoryGrowth(Check):
             record,
             f"host memory rose from {say_bytes(growth.before)} to {say_bytes(growth.after)} over "
             f"{growth.steps} steps, {say_bytes(growth.per_step)} a step, and is still rising at "
-            "the same pace: something is kept at every step",
+            f"the same pace: {said_growth(self.origin) or 'something is kept at every step'}",
+            where=where_made(self.origin, record.rank),
             remedies=[
                 "Look for what outlives a step: a loss or output put in a list without `.item()` "
                 "or `.detach()`, a metric never reset; compare two `tracemalloc` snapshots.",

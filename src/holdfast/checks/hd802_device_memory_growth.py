@@ -7,7 +7,8 @@ from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding, Severity
 from holdfast.core.growth import Growth, GrowthRule, GrowthWatch
 from holdfast.core.numbers import say_bytes
-from holdfast.core.records import Header, StepRecord
+from holdfast.core.origin import Origin, origin_of, said_growth, tells_growth, where_made
+from holdfast.core.records import EventRecord, Header, StepRecord
 
 SIGNAL = "device_allocated_bytes"
 
@@ -30,7 +31,8 @@ class DeviceMemoryGrowth(Check):
     of the mean rise, the later blocks add at least 85 % of what the earlier ones did, and the sum
     is more than 10 % and 64 MiB, over at least 300 steps. The recent half and quarter are judged
     too, for a leak that began late, but only by what exceeds every level seen before. Told once,
-    until half of it has been given back.
+    until half of it has been given back. In a live run the line is that which made most of the
+    tensors that were still there twenty steps later, once memory was suspected to grow.
 
     ## False alarms
     Optimizer state made at the first step, an allocator that warms up, unfreezing layers one after
@@ -50,7 +52,7 @@ class DeviceMemoryGrowth(Check):
     name = "device-memory-growth"
     severity = Severity.ERROR
     summary = "memory allocated on the device rises without a plateau"
-    needs = Needs(signals=(SIGNAL,))
+    needs = Needs(signals=(SIGNAL,), kinds=(StepRecord, EventRecord))
 
     @dataclass(frozen=True)
     class Limits(GrowthRule):
@@ -59,11 +61,16 @@ class DeviceMemoryGrowth(Check):
 
     def start(self) -> None:
         self.watch = GrowthWatch()
+        self.origin: Origin = {}
 
     def begin(self, header: Header) -> None:
         self.watch.restart()  # a new process starts from a level of its own
 
-    def observe(self, record: StepRecord) -> Iterable[Finding]:
+    def observe(self, record: StepRecord | EventRecord) -> Iterable[Finding]:
+        if isinstance(record, EventRecord):
+            if tells_growth(record, SIGNAL):
+                self.origin = origin_of(record)
+            return
         level = record.values.get(SIGNAL)
         if level is None or record.held:
             return
@@ -76,7 +83,9 @@ class DeviceMemoryGrowth(Check):
             record,
             f"allocated device memory rose from {say_bytes(growth.before)} to "
             f"{say_bytes(growth.after)} over {growth.steps} steps, {say_bytes(growth.per_step)} a "
-            "step, and is still rising at the same pace: tensors outlive their step",
+            "step, and is still rising at the same pace: "
+            f"{said_growth(self.origin) or 'tensors outlive their step'}",
+            where=where_made(self.origin, record.rank),
             remedies=[
                 "Look for tensors kept from step to step: a loss summed or listed without "
                 "`.item()` or `.detach()`, a recurrent state carried on with its graph, "

@@ -17,6 +17,11 @@
     samples.py    what is measured now and then: update sizes, weights, memory
     seams.py      where torch itself is watched: backward, gradient clipping, GradScaler
     graph.py      reading the autograd graph of a loss
+    retention.py  graphs that outlive their step, and the line that made them
+    hoard.py      the line that keeps what it makes, once memory is seen to grow
+    holders.py    the user's variable that keeps tensors
+    places.py     the user's own line in a stack
+    checkpointing.py  activation checkpointing, switched on from outside
     scan.py       looking for non-finite numbers in the state once something went wrong
     recorder.py   from numbers to records, findings, actions and the run directory
     ranks.py      the other ranks, and the one reduction in which they agree

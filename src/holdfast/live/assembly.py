@@ -24,6 +24,7 @@ SHARED = (
     "samples_per_s",
     "host_rss_bytes",
     "device_allocated_bytes",
+    "graphs_kept",
 )
 """Values of the step as a whole, not of one of its optimizers."""
 

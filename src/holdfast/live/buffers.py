@@ -9,6 +9,7 @@ behind the version counter's back.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -27,7 +28,8 @@ class BufferShadow:
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         self._roots = list(modules)
-        self._homes: list[tuple[nn.Module, str, str]] = []
+        # Weak: a module that is taken out of the model shall go, and its buffers with it.
+        self._homes: list[tuple[weakref.ref[nn.Module], str, str]] = []
         self._copies: list[Tensor | None] = []
         # The tensor itself, not its id: that of one replaced meanwhile may be another's by now.
         self._stamps: list[tuple[Tensor, int] | None] = []
@@ -46,8 +48,14 @@ class BufferShadow:
         return [path for _, _, path in self._homes]
 
     def look_again(self) -> None:
-        """Find the buffers that were not there before; the others keep their positions."""
-        known = {(id(module), name) for module, name, _ in self._homes}
+        """Find the buffers that were not there before; the others keep their positions.
+
+        The place of one whose module is gone is taken by the one that came to its path.
+        """
+        known = {(id(module), name) for home, name, _ in self._homes if (module := home())}
+        free = {path: at for at, (home, _, path) in enumerate(self._homes) if home() is None}
+        for at in free.values():
+            self._copies[at] = self._stamps[at] = None
         seen = {id(self.current(position)) for position in range(len(self._homes))}
         for root in self._roots:
             for path, module in root.named_modules():
@@ -56,21 +64,30 @@ class BufferShadow:
                         continue
                     if buffer.nbytes <= LARGEST_BYTES:
                         seen.add(id(buffer))
-                        self._homes.append((module, name, users_path(f"{path}.{name}")))
-                        self._copies.append(None)
-                        self._stamps.append(None)
+                        self._settle_in(module, name, users_path(f"{path}.{name}"), free)
+
+    def _settle_in(self, module: nn.Module, name: str, path: str, free: dict[str, int]) -> None:
+        home = (weakref.ref(module), name, path)
+        if path in free:
+            self._homes[free.pop(path)] = home
+        else:
+            self._homes.append(home)
+            self._copies.append(None)
+            self._stamps.append(None)
 
     def current(self, position: int) -> Tensor | None:
         """The buffer itself, as it is now."""
-        module, name, _ = self._homes[position]
-        return module._buffers.get(name)
+        home, name, _ = self._homes[position]
+        module = home()
+        return None if module is None else module._buffers.get(name)
 
     def touched(self) -> list[int]:
         """Positions of the buffers that changed, or may have, since they were last copied."""
         found = []
-        for position, (module, name, _) in enumerate(self._homes):
-            buffer = module._buffers.get(name)
-            if buffer is None:
+        for position, (home, name, _) in enumerate(self._homes):
+            module = home()
+            buffer = None if module is None else module._buffers.get(name)
+            if module is None or buffer is None:
                 continue
             stamp = self._stamps[position]
             if (
@@ -109,8 +126,10 @@ class BufferShadow:
             if _alike(copy, buffer):
                 buffer.copy_(copy)
             else:  # the forward put another tensor in its place
-                module, name, _ = self._homes[position]
-                buffer = module._buffers[name] = copy.clone()
+                home, name, _ = self._homes[position]
+                buffer = copy.clone()
+                if (module := home()) is not None:
+                    module._buffers[name] = buffer
             self._stamp(position, buffer)
         return len(touched)
 

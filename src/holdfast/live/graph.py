@@ -3,26 +3,54 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
 
 MOST_NODES = 2000
 """Enough to meet every dtype of a deep model, little enough to be free."""
+LEAF = 1 << 63
+"""Nodes are numbered as they are made; those of parameters stand above every number."""
 
 
 def dtypes_in_graph(roots: Sequence[Tensor]) -> set[str]:
     """The dtypes of the values that flow through the graph of these tensors."""
     found = {str(root.dtype).removeprefix("torch.") for root in roots}
-    todo: deque[Any] = deque(root.grad_fn for root in roots if root.grad_fn is not None)
-    seen: set[Any] = set(todo)
-    while todo and len(seen) < MOST_NODES:
-        node = todo.popleft()
+    for node in nodes(root.grad_fn for root in roots):
         for described in getattr(node, "_input_metadata", ()):
             found.add(str(described.dtype).removeprefix("torch."))
+    return found
+
+
+def nodes(
+    starts: Iterable[Any], *, after: int | None = None, most: int = MOST_NODES
+) -> Iterator[Any]:
+    """The nodes of a graph from its end; with `after`, those computed after that number only."""
+    todo: deque[Any] = deque(node for node in starts if node is not None)
+    seen: set[Any] = set(todo)
+    while todo:
+        node = todo.popleft()
+        yield node
         for following, _ in node.next_functions:
-            if following is not None and following not in seen:
+            if following is None or following in seen or len(seen) >= most:
+                continue
+            if after is None or after < following._sequence_nr() < LEAF:
                 seen.add(following)
                 todo.append(following)
-    return found
+
+
+def earliest(node: Any, *, after: int, most: int = 512) -> Any:
+    """The end of the path that leads to what was computed first, after a number.
+
+    Whatever of this forward is kept with its graph keeps that node, too, or nearly always.
+    """
+    for _ in range(most):
+        oldest, number = None, LEAF
+        for following, _ in node.next_functions:
+            if following is not None and after < (made := following._sequence_nr()) < number:
+                oldest, number = following, made
+        if oldest is None:
+            return node
+        node = oldest
+    return node

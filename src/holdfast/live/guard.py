@@ -265,6 +265,7 @@ class Guard:
         self._closed = True
         if self._origins is not None:
             self._origins.close()
+        self._session.rest()
         seams.uninstall(self._observer)
         for hook in self._hooks:
             hook.remove()
@@ -354,6 +355,7 @@ class Guard:
     def _let_go(self) -> None:
         for watch in self._session.watches.values():
             watch.let_go()
+        self._session.rest()
 
     def _scalars(self, components: dict[str, Any]) -> dict[str, Tensor]:
         named = {}

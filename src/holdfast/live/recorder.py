@@ -25,6 +25,7 @@ from holdfast.core.records import (
 )
 from holdfast.core.signals import Signal
 from holdfast.engine import Engine
+from holdfast.live import retention
 from holdfast.live.checksums import WEIGHTS_EVERY
 from holdfast.live.notices import Notices, logger
 from holdfast.live.samples import EVERY, ZEROS_EVERY
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _SPARSE_SIGNALS = {
     "host_rss_bytes": Signal(every=EVERY),
     "device_allocated_bytes": Signal(every=EVERY),
+    "graphs_kept": Signal(every=retention.EVERY),
     "param/grad_norm": Signal(every=EVERY),
     "param/clip_coef": Signal(every=EVERY),
     "param/weight_norm": Signal(every=EVERY),

@@ -73,7 +73,12 @@ def host_rss_bytes() -> int | None:
     own = _rss_of(os.getpid())
     if own is None:
         return None
-    return own + sum(_rss_of(child) or 0 for child in _children())
+    return own + worker_rss_bytes()
+
+
+def worker_rss_bytes() -> int:
+    """Resident memory of the children (loader workers) alone."""
+    return sum(_rss_of(child) or 0 for child in _children())
 
 
 def device_allocated_bytes(device: torch.device) -> int | None:

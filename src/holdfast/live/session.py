@@ -28,6 +28,7 @@ from holdfast.live.batch_identity import Kept, Origin
 from holdfast.live.buffers import BufferShadow
 from holdfast.live.clip_memory import AdaptiveClip
 from holdfast.live.graph import dtypes_in_graph
+from holdfast.live.hoard import Hoard
 from holdfast.live.holdings import Holdings
 from holdfast.live.note import Note
 from holdfast.live.notices import Notices
@@ -36,6 +37,7 @@ from holdfast.live.probes import by_one
 from holdfast.live.quarantine import Quarantine
 from holdfast.live.ranks import Ranks, wrapped_late
 from holdfast.live.recorder import WITH_SCALER, Recorder
+from holdfast.live.retention import Retention
 from holdfast.live.roster import Roster
 from holdfast.live.scaling import Scaling
 from holdfast.live.snapshots import Snapshots
@@ -48,6 +50,8 @@ from holdfast.policy import BackOff, Policy, Rung, Verdict
 
 BATCHES_KEPT = 16
 """Batches of the current step that are remembered, for naming the bad one under accumulation."""
+MOST_COMPONENTS = 100
+"""Names of loss components that are recorded; a new name at every step would fill the memory."""
 LOOK_EVERY = 100
 """Steps between two looks at which parameters there are and which of them train."""
 SCAN_AGAIN = 10
@@ -83,6 +87,8 @@ class Session:
         self.recorder = recorder
         self.quarantine = Quarantine(recorder.event, notices, avoid=policy.avoid_bad_batches)
         self.buffers = BufferShadow(models)
+        self.retention = Retention(recorder.event)
+        self.hoard = Hoard(recorder.event)
         self.halted: TrainingHalted | None = None
         self._has_halted = False
         self._models = models
@@ -118,6 +124,7 @@ class Session:
         self._batches: deque[Kept] = deque(maxlen=BATCHES_KEPT)
         self._assembly: Assembly | None = None
         self._passed: dict[str, Tensor] = {}
+        self._components: set[str] = set()
         self._rates: list[float] = []
         self._precision_known = False
         self._batch_seen = False
@@ -190,6 +197,7 @@ class Session:
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
         if self._origins is not None:
             self._origins.install()
+        self.retention.forward_over()
         for watch in self.watches.values():
             watch.backward_begins()
         if not self._precision_known and roots:
@@ -210,6 +218,7 @@ class Session:
             self._batches[-1].losses.extend(losses)
         for watch in self.watches.values():
             watch.backward_ended(losses, passed)
+        self.retention.backward_ended(self.steps, roots)
 
     def clipping(
         self, parameters: Sequence[Tensor], norms: Sequence[Tensor] | None, total: Tensor
@@ -245,7 +254,15 @@ class Session:
 
     def components(self, named: Mapping[str, Tensor]) -> None:
         """The named parts of the loss whose backward comes next."""
-        self._passed = dict(named)
+        room = MOST_COMPONENTS - len(self._components)
+        self._components.update([name for name in named if name not in self._components][:room])
+        self._passed = {name: part for name, part in named.items() if name in self._components}
+        if len(self._passed) < len(named):
+            self._notices.once(
+                "components",
+                f"more than {MOST_COMPONENTS} names of loss components: further ones are not "
+                "recorded; a name stands for one part of the loss throughout the run",
+            )
 
     def scaler_for(self, loss: Tensor) -> GradScaler | None:
         """The scaler that a loss still needs."""
@@ -300,6 +317,11 @@ class Session:
                 allocated = samples.device_allocated_bytes(parameter.device)
                 if allocated is not None:
                     values["device_allocated_bytes"] = float(allocated)
+            if not self.retention.many:  # they explain what grows, better than allocations could
+                self.hoard.sampled(note.step, values)
+        kept = self.retention.reading()
+        if kept is not None:
+            values["graphs_kept"] = kept
         if note.step % LOOK_EVERY == 0:
             self._look_at_parameters()
         return values
@@ -407,6 +429,11 @@ class Session:
         self.recorder.load_state_dict(state["recorder"])
         self.quarantine.load_state_dict(state["quarantine"])
         self.clip.load_state_dict(state["clip"])
+
+    def rest(self) -> None:
+        """Leave nothing switched on."""
+        self.retention.close()
+        self.hoard.close()
 
     def raise_if_halted(self) -> None:
         """Stop the run if the policy said so."""
