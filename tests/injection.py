@@ -24,16 +24,13 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils import clip_grad_norm_
 from trainings import Batch, Net, batches, make_net, squared_error
 
-from holdfast import Guard, TrainingHalted
+from holdfast import Guard, Snapshots, TrainingHalted
 
 STEPS = 48
 GRACE = 20
 """So many gradients must have been learned before a spike can be told from one of them."""
 
-ROLLS_BACK = False
-"""Whether the guard mends a state that went bad. Until it does, such a run must halt."""
-OPTIONS: dict[str, Any] = {}
-"""What a guard needs for it, say snapshots."""
+OPTIONS: dict[str, Any] = {"snapshots": Snapshots(every=8, disk_share=1.0)}
 
 DATA = batches(STEPS, size=64)
 (HELD_OUT,) = batches(1, seed=0, size=256)

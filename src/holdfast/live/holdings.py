@@ -110,6 +110,13 @@ class Holdings:
                 )
 
     @torch.no_grad()
+    def restore_buffers(self, state: Mapping[str, Any]) -> None:
+        """Put the models' buffers back, and nothing that was learned."""
+        for model, weights, saved in zip(self._models, self._weights, state["models"], strict=True):
+            buffers = {name: v for name, v in saved["state"].items() if name not in weights}
+            _restore_model(model, {**saved, "state": buffers})
+
+    @torch.no_grad()
     def restore(self, state: Mapping[str, Any], *, schedule: bool) -> None:
         """Put a state back into the same objects; `schedule`: learning rates and scheduler too."""
         self.demand_fit(state)

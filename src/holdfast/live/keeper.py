@@ -95,6 +95,11 @@ class Keeper:
         self._settle()
         self._ring = deque(self._trusted(step))
 
+    def spoiled_buffers(self) -> list[str]:
+        """Buffers that are not finite although they were when the guard was made."""
+        found = self._holdings.meant_nonfinite(self._holdings.capture()) - self._meant
+        return sorted(str(path[-1]) for path in found if path[0] == "models")
+
     def first(self, step: int) -> bool:
         """The state before the first step: whatever goes wrong can be undone to here at least."""
         if not self._every or self._due:

@@ -128,12 +128,24 @@ class Survival:
             self._mend()
 
     def _mend(self, rungs: frozenset[Rung] | None = None) -> None:
-        names = self._session.scan_for_poison(self._session.step)
-        if names:
-            verdict = Verdict(self._session.step, poisoned=names)
+        step = self._session.step
+        names = self._session.scan_for_poison(step)
+        if not names:
+            self._mend_buffers(step)
+        else:
+            verdict = Verdict(step, poisoned=names)
             self._session.judge(verdict, self.rungs(verdict) if rungs is None else rungs)
             self.after_step()
             self._going_back = None
+
+    def _mend_buffers(self, step: int) -> None:
+        """Statistics can be put back by themselves: nothing learned is lost."""
+        names = self.keeper.spoiled_buffers()
+        if names and self.keeper.can_roll_back(step):
+            snapshot = self.keeper.last_good(step, older=False)
+            self._holdings.restore_buffers(snapshot.state)
+            self._session.state_replaced()
+            self._session.recorder.event(step, "mended", {"buffers": names, "to": snapshot.step})
 
     def check_at_end(self) -> None:
         """The run is over: what it leaves behind is good, or the last that was.
