@@ -29,7 +29,7 @@ from holdfast.live.note import Note
 from holdfast.live.notices import Notices
 from holdfast.live.origins import Origins
 from holdfast.live.probes import by_one
-from holdfast.live.ranks import Ranks, wrapped_late
+from holdfast.live.ranks import UNEVEN, Ranks, wrapped_late
 from holdfast.live.recorder import WITH_SCALER, Recorder
 from holdfast.live.roster import Roster
 from holdfast.live.scaling import Scaling
@@ -135,8 +135,10 @@ class Session:
     # What the seams tell.
 
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
-        if self._origins is not None:
+        if self._origins is not None and self.ranks is not None:
             self._origins.install()
+            if self._origins.uneven:
+                self.ranks.off = UNEVEN
         for watch in self.watches.values():
             watch.backward_begins()
         if not self._precision_known and roots:
@@ -203,11 +205,6 @@ class Session:
             return None
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         return Ballot(self.ranks, self._origins, parameters, lag)
-
-    @property
-    def guards_off(self) -> bool:
-        """Whether some rank's guard has failed."""
-        return self.ranks is not None and self.ranks.off
 
     def begin_step(self, watch: OptimizerWatch) -> tuple[int, float]:
         """(number of the step this optimizer step belongs to, time it began)."""
@@ -295,14 +292,15 @@ class Session:
         if tally is not None and self.ranks is not None:
             assembly.add_ranks(tally, note, self.ranks, bad=nonfinite or spike)
         loss = readings.get("loss", (0.0,))[0]
+        poisoned = () if tally is None else _poisoned(tally)
         # A scaler's skip is its search for a scale, unless the loss itself is no number.
-        if "scaler_skipped" not in note.values or not math.isfinite(loss):
+        if "scaler_skipped" not in note.values or not math.isfinite(loss) or poisoned:
             bad = nonfinite or (spike and self.policy.hold_spikes)
             verdict = Verdict(
                 note.step,
                 nonfinite=bad and nonfinite,
                 spike=bad and not nonfinite,
-                poisoned=() if tally is None else _poisoned(tally),
+                poisoned=poisoned,
             )
             assembly.verdicts.append((verdict, note, watch.suffix))
         if len(self.watches) == 1:
