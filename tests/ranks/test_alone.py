@@ -7,16 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 from gang import gang
-from together import (
-    Outcome,
-    Plan,
+from mishaps import (
     poison_a_weight,
-    train,
     train_until_asked_to_leave,
     train_until_lost,
     train_with_defect,
     train_with_two_defects,
 )
+from together import Outcome, Plan, train
 from trainings import assert_same
 
 

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import torch
 from gang import gang
-from together import (
-    Plan,
+from mishaps import (
     refusals,
-    train,
     train_apart,
     train_by_closure,
     train_flat,
@@ -22,6 +20,7 @@ from together import (
     train_with_group,
     train_wrapped_late,
 )
+from together import Plan, train
 from trainings import assert_same
 from twins import steps_of
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from gang import gang
-from together import Plan, train_on_cuda, train_over_nccl
+from mishaps import train_on_cuda, train_over_nccl
+from together import Plan
 from trainings import assert_same
 
 pytestmark = [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from gang import gang
-from together import Plan, halved, run_all, train
+from mishaps import halved
+from together import Plan, run_all, train
 from trainings import assert_same
 
 VARIANTS: dict[int, dict[str, Plan]] = {
