@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-PATIENCE = 120.0
+PATIENCE = 45.0
 """Seconds after which a gang counts as hanging."""
 
 _context = multiprocessing.get_context("forkserver")
 # The server imports torch once; its children are forked from it in no time. It is no test and
 # knows where to find what it shall import from its environment alone.
-_context.set_forkserver_preload(["mishaps"])
+_context.set_forkserver_preload(["together"])
 _PATH = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
 
 

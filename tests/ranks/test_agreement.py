@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from gang import gang
-from mishaps import clip_badly, halved, spoil_a_gradient
-from together import Outcome, Plan, run_all, train
+from together import Outcome, Plan, clip_badly, halved, run_all, spoil_a_gradient, train
 from trainings import assert_same
 from twins import steps_of
 

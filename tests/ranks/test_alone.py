@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 from gang import gang
-from mishaps import (
+from together import (
+    Outcome,
+    Plan,
     poison_a_weight,
+    train,
     train_until_asked_to_leave,
     train_until_lost,
     train_with_defect,
     train_with_two_defects,
 )
-from together import Outcome, Plan, train
 from trainings import assert_same
 
 

@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 from gang import gang
-from mishaps import (
+from together import (
+    Plan,
     as_on_a_device,
     look_at_findings_on_one_rank,
     poison_a_weight,
+    train,
     train_until_asked_to_leave,
     train_until_lost,
     train_with_defect,
     train_with_two_defects,
 )
-from together import Plan, train
 from trainings import assert_same
 from twins import steps_of
 

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 from gang import gang
-from mishaps import (
+from together import (
+    Plan,
     refusals,
+    train,
     train_apart,
     train_by_closure,
     train_flat,
@@ -20,7 +22,6 @@ from mishaps import (
     train_with_group,
     train_wrapped_late,
 )
-from together import Plan, train
 from trainings import assert_same
 from twins import steps_of
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from gang import gang
-from mishaps import train_on_cuda, train_over_nccl
-from together import Plan
+from together import Plan, train_on_cuda, train_over_nccl
 from trainings import assert_same
 
 pytestmark = [

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from gang import gang
-from mishaps import nudge_a_weight, train_same_data
-from together import Plan, train
+from together import Plan, nudge_a_weight, train, train_same_data
 from twins import headers_of, steps_of
 
 from holdfast.core.records import StepRecord

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from gang import gang
-from mishaps import halved
-from together import Plan, run_all, train
+from together import Plan, halved, run_all, train
 from trainings import assert_same
 
 VARIANTS: dict[int, dict[str, Plan]] = {
