@@ -45,7 +45,7 @@ class Guarded:
 
     def steps(self, count: int) -> None:
         for _ in range(count):
-            next(self._batches)
+            next(self._batches).random_(self.training.case.vocabulary)  # nothing to learn by heart
             self.training.step()
 
     def block(self) -> float:

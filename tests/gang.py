@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-PATIENCE = 45.0
+PATIENCE = 120.0
 """Seconds after which a gang counts as hanging."""
 
 _context = multiprocessing.get_context("forkserver")

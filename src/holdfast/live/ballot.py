@@ -23,7 +23,7 @@ from torch import Tensor
 from holdfast.live import checksums, samples
 from holdfast.live.layout import Layout
 from holdfast.live.origins import Origin, Origins
-from holdfast.live.ranks import Ranks
+from holdfast.live.ranks import FAILED, Ranks
 from holdfast.live.shards import local_part
 from holdfast.live.tally import CALLS, MISSING, UNKNOWN, Slot, Tally
 
@@ -157,7 +157,8 @@ class Ballot:
         tally = Tally(calls, there if table is None else table)
         self.ranks.leaving = self.ranks.leaving or tally.count(Slot.LEAVE) > 0
         self.ranks.saving = self.ranks.saving or tally.count(Slot.SAVE) > 0
-        self.ranks.off = self.ranks.off or tally.count(Slot.OFF) > 0
+        if tally.count(Slot.OFF):
+            self.ranks.off = self.ranks.off or FAILED
         return tally
 
     def keep_update(self, sample: Sample) -> bool:
@@ -290,7 +291,7 @@ class Ballot:
         """Read what a working guard would have read by now; whether the guards are off."""
         while self._unread and self._rounds - self._unread[0][0] >= max(self._lag - 1, 0):
             self.delivered()
-        return self.ranks.off
+        return bool(self.ranks.off)
 
     # Places.
 

@@ -328,12 +328,6 @@ class Guard:
         """Whether the step is held back. A guard that has failed still tells the other ranks."""
         if watch.ballot is not None:
             watch.ballot.step_begins()
-        if self._origins is not None and self._origins.uneven:
-            self._shield.switch_off(
-                "under model.join() ranks take different numbers of steps and cannot agree on "
-                "each: the guard is switched off. Give every rank the same number of batches"
-            )
-            return False
         held = self._shield(watch.before)
         if self._shield.tripped:
             self._duty.step(watch)
@@ -341,11 +335,8 @@ class Guard:
         return bool(held)
 
     def _stay_together(self) -> None:
-        if self._session.guards_off:
-            self._shield.switch_off(
-                "another rank's guard failed, so all ranks' were switched off at the same step; "
-                "training goes on unwatched. That rank's log says why"
-            )
+        if self._ranks is not None and self._ranks.off:
+            self._shield.switch_off(self._ranks.off)
 
     def _bring_home(self) -> None:
         # With other ranks, what is due later stays away: they must all learn it at the same step.

@@ -54,7 +54,8 @@ class Quarantine:
 
     def take(self, step: int, batches: Sequence[Kept], reason: str) -> None:
         """The step's update was held back: blame the batches it was made of."""
-        guilty = [kept for kept in batches if _went_bad(kept)] or batches
+        alone = len(batches) == 1
+        guilty = batches if alone else [kept for kept in batches if _went_bad(kept)] or batches
         for kept in guilty:
             if kept.blamed:  # by another optimizer, or at an earlier step made of the same batch
                 continue

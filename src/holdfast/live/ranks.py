@@ -27,6 +27,15 @@ from holdfast.errors import RankLost, UsageError
 from holdfast.live import shards
 from holdfast.live.notices import Notices
 
+FAILED = (
+    "another rank's guard failed, so all ranks' were switched off at the same step; "
+    "training goes on unwatched. That rank's log says why"
+)
+UNEVEN = (
+    "under model.join() ranks take different numbers of steps and cannot agree on each: the guard "
+    "is switched off. Give every rank the same number of batches"
+)
+
 Group = Any
 """A torch process group."""
 
@@ -40,8 +49,8 @@ class Ranks:
         self.size = dist.get_world_size(group)
         self.leaving = False
         """Some rank was asked to leave; true at the same step on every rank."""
-        self.off = False
-        """Some rank's guard failed; every rank's is switched off at the same step."""
+        self.off = ""
+        """Why every rank's guard is switched off, at the same step; empty: it is not."""
         self.poisoned = False
         """To be told: this rank found a weight or a moment of its own non-finite."""
         self.save_asked = False

@@ -35,7 +35,7 @@ from holdfast.live.notices import Notices
 from holdfast.live.origins import Origins
 from holdfast.live.probes import by_one
 from holdfast.live.quarantine import Quarantine
-from holdfast.live.ranks import Ranks, wrapped_late
+from holdfast.live.ranks import UNEVEN, Ranks, wrapped_late
 from holdfast.live.recorder import WITH_SCALER, Recorder
 from holdfast.live.retention import Retention
 from holdfast.live.roster import Roster
@@ -45,6 +45,7 @@ from holdfast.live.survival import Survival
 from holdfast.live.tally import COLUMNS, NONFINITE, Slot, Tally
 from holdfast.live.together import Alone
 from holdfast.live.transfer import Readings
+from holdfast.live.waiting import may_wait
 from holdfast.live.watch import OptimizerWatch
 from holdfast.policy import BackOff, Policy, Rung, Verdict
 
@@ -195,8 +196,10 @@ class Session:
     # What the seams tell.
 
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
-        if self._origins is not None:
+        if self._origins is not None and self.ranks is not None:
             self._origins.install()
+            if self._origins.uneven:
+                self.ranks.off = UNEVEN
         self.retention.forward_over()
         for watch in self.watches.values():
             watch.backward_begins()
@@ -276,11 +279,6 @@ class Session:
             return None
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         return Ballot(self.ranks, self._origins, parameters, lag)
-
-    @property
-    def guards_off(self) -> bool:
-        """Whether some rank's guard has failed."""
-        return self.ranks is not None and self.ranks.off
 
     def begin_step(self, watch: OptimizerWatch) -> tuple[int, float]:
         """(number of the step this optimizer step belongs to, time it began)."""
@@ -375,14 +373,15 @@ class Session:
         if tally is not None and self.ranks is not None:
             assembly.add_ranks(tally, note, self.ranks, bad=nonfinite or spike)
         loss = readings.get("loss", (0.0,))[0]
+        poisoned = () if tally is None else _poisoned(tally)
         # A scaler's skip is its search for a scale, unless the loss itself is no number.
-        if "scaler_skipped" not in note.values or not math.isfinite(loss):
+        if "scaler_skipped" not in note.values or not math.isfinite(loss) or poisoned:
             bad = nonfinite or (spike and self.policy.hold_spikes)
             verdict = Verdict(
                 note.step,
                 nonfinite=bad and nonfinite,
                 spike=bad and not nonfinite,
-                poisoned=() if tally is None else _poisoned(tally),
+                poisoned=poisoned,
             )
             assembly.verdicts.append((verdict, note, watch.suffix))
         if len(self.watches) == 1:
@@ -468,8 +467,13 @@ class Session:
                 self.recorder.judge(verdict, frozenset(), optimizer)
             return
         self._last_good = False
+        with may_wait():
+            self._look_into(verdict, note, optimizer, again=ladder.in_a_row % SCAN_AGAIN == 0)
+
+    def _look_into(self, verdict: Verdict, note: Note, optimizer: str, *, again: bool) -> None:
+        """A bad step: is it the state, which batch, and what is to be done?"""
         poisoned = verdict.poisoned
-        if verdict.nonfinite and ladder.in_a_row % SCAN_AGAIN == 0:
+        if verdict.nonfinite and again:
             found = self._scan(note)
             if self.ranks is None:
                 poisoned = found

@@ -15,9 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+_ORDINARY = (Tensor, nn.Parameter)
+
 
 def is_dtensor(tensor: Tensor) -> bool:
     """Whether it is a DTensor; asking never imports what makes one."""
+    if type(tensor) in _ORDINARY:  # asked of many tensors at every step
+        return False
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
