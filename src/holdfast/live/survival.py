@@ -21,6 +21,7 @@ from holdfast.live.notices import Notices
 from holdfast.live.preemption import Preemption
 from holdfast.live.snapshots import Snapshot, Snapshots
 from holdfast.live.together import Alone
+from holdfast.live.waiting import may_wait
 from holdfast.policy import Rung, Verdict
 
 if TYPE_CHECKING:
@@ -114,8 +115,9 @@ class Survival:
 
     def _put_back(self, snapshot: Snapshot) -> None:
         # The schedule goes with the data, and the data go on.
-        self._holdings.restore(snapshot.state, schedule=False)
-        self._session.state_replaced()
+        with may_wait():
+            self._holdings.restore(snapshot.state, schedule=False)
+            self._session.state_replaced()
 
     def _doubt_unless(self, good: bool) -> None:
         """A snapshot was no good: something is non-finite that no loss has shown."""
@@ -125,7 +127,8 @@ class Survival:
             self._session.scan_for_poison(self._session.step)
             self._session.ranks.poisoned = True
         else:
-            self._mend()
+            with may_wait():
+                self._mend()
 
     def _mend(self, rungs: frozenset[Rung] | None = None) -> None:
         step = self._session.step
