@@ -226,7 +226,7 @@ def test_peak_memory_falls_on_the_device_and_the_loss_stays() -> None:
 
     most, losses = peak(lambda _: nullcontext())
     less, same = peak(lambda m: checkpoint_activations(m, classes=nn.TransformerEncoderLayer))
-    assert same == losses
+    assert same == pytest.approx(losses, rel=1e-5)  # CUDA's kernels differ in the last bit
     assert less < most / 2
 
 
