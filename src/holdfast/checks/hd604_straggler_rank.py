@@ -118,16 +118,15 @@ class StragglerRank(Check):
             self.noise.push(MOVE_TO_SIGMA * fmean(moves) * len(times) / (len(times) - 1))
 
     def _learn_lateness(self, times: dict[int, float], step: int) -> None:
-        limits, ordered = self.limits, sorted(times.values())
-        middle = (len(times) - 1) // 2
-        pace, above = ordered[middle], ordered[middle + 1]
+        limits = self.limits
+        # The lower median: of two ranks the faster one.
+        pace = sorted(times.values())[(len(times) - 1) // 2]
         threshold = max(pace * limits.ratio, pace + limits.amount_s)
         for rank, seconds in times.items():
             is_slow = seconds >= threshold
             if not is_slow and rank not in self.slow:
                 continue
-            # Against the median of the others; of two ranks that is the other one, even if slower.
-            lateness = math.log(seconds) - math.log(pace if seconds > pace else above)
+            lateness = math.log(seconds) - math.log(pace)
             since, weight, samples, total = self.slow.get(rank, (float(step), 0.0, 0.0, 0.0))
             # Bounded, so that a rank that has recovered is soon seen to have.
             weight = min(weight + 1, 2.0 * limits.samples) if is_slow else weight - RELAPSE
