@@ -45,7 +45,7 @@ try:
 
     SLOTS, GUARD_FOLLOWS_RANKS = len(Slot), True
 except ImportError:
-    SLOTS, GUARD_FOLLOWS_RANKS = 13, False
+    SLOTS, GUARD_FOLLOWS_RANKS = 15, False
 """Numbers a rank tells the others at a step, and whether this guard does."""
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 FLOAT = 4

@@ -16,8 +16,8 @@ from holdfast.core.window import Window
 SIGNAL = "rank/step_time_s"
 MOVE_TO_SIGMA = math.sqrt(math.pi) / 2
 """The mean change from one normal value to the next, times this, is their standard deviation."""
-STALL = math.log(2.0)
-"""A sample of twice the median says as much as one of a hundred times."""
+STALL = math.log(3.0)
+"""A sample of three times the median says as much as one of a thousand times."""
 RELAPSE = 2
 """A sample at the others' pace takes back so many slow ones: slow half of the time is not slow."""
 
@@ -35,10 +35,9 @@ class StragglerRank(Check):
     ## How it is measured
     Against the median of the ranks, on sampled steps. A rank is slow in a sample if it needs 1.25
     times the median and 5 ms more. It is a straggler when two things hold. For at least 60 steps
-    its slow samples have outweighed the others, of which each counts double, by now by 8. And they
-    cannot be chance: how late it was, added up, has outgrown what the noise of this run, learned
-    from how the ranks change places from one sample to the next, would ever add up to. Told once,
-    until it keeps pace again.
+    its slow samples have outweighed the others, of which each counts double, by now by 8. And its
+    lateness stands out by 8 standard deviations of the noise of this run, which is learned from
+    how the ranks change places from one sample to the next. Told once, until it keeps pace again.
 
     ## False alarms
     The first 30 steps of a segment are left out (compilation, caches), and steps that were held
@@ -69,8 +68,8 @@ class StragglerRank(Check):
         """By so many must slow samples outweigh the others …"""
         steps: int = 60
         """… and for so long: an upload or a neighbour on the node takes a while, too."""
-        certainty: float = 25.0
-        """The logarithm of the odds against chance: there are many ranks and many samples."""
+        sigmas: float = 8.0
+        """By so much must it stand out of the noise: there are many ranks and many samples."""
         grace: int = 30
         """Steps of a segment that are left out."""
 
@@ -78,7 +77,7 @@ class StragglerRank(Check):
         self.first: int | None = None
         self.before: dict[int, float] = {}
         """Where each rank stood at the sample before, relative to all."""
-        self.noise = Window(32)
+        self.noise = Window(64)
         self.slow: dict[int, list[float]] = {}
         """Of each rank that was slow lately: since which step, weight, samples and the sum of its
         lateness (the logarithm of its ratio). Ranks that keep pace are not in it."""
@@ -147,12 +146,8 @@ class StragglerRank(Check):
         since, weight, samples, total = self.slow[rank]
         if rank in self.told or weight < limits.samples or step - since < limits.steps:
             return False
-        # A sum of noise, less half of the shift looked for at each sample, exceeds h with odds of
-        # exp(-2 · drift · h / variance), however long one waits.
-        drift = math.log(limits.ratio) / 2
-        surplus = total - samples * drift
-        variance = fmean(self.noise.values) ** 2 if len(self.noise) else math.inf
-        return bool(2 * drift * surplus >= limits.certainty * variance)
+        noise = fmean(self.noise.values) if len(self.noise) else math.inf
+        return bool(total >= limits.sigmas * noise * math.sqrt(samples))
 
     def _finding(self, record: StepRecord, news: list[int], times: dict[int, float]) -> Finding:
         worst = max(news, key=lambda rank: self.lately[rank].median)

@@ -171,10 +171,14 @@ class _Place:
 
 def _flat(tensor: Tensor) -> Tensor:
     """Its values in the order of memory: channels-last moments must come back as such."""
+    if tensor.is_contiguous():
+        return tensor.view(-1)
     return tensor.permute(_by_stride(tensor)).reshape(-1)
 
 
 def _shaped_like(tensor: Tensor, flat: Tensor) -> Tensor:
+    if tensor.is_contiguous():
+        return flat.view(tensor.shape)
     order = _by_stride(tensor)
     shape = [tensor.shape[dim] for dim in order]
     return flat.view(shape).permute([order.index(dim) for dim in range(tensor.ndim)])

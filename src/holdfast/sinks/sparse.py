@@ -11,7 +11,7 @@ from holdfast.core.records import EventRecord, Header, Record, StepRecord, Tenso
 
 FULL_RANKS = 64
 """Ranks below this one write everything: eight nodes of eight fit in one directory listing."""
-DECIDED_TOGETHER = ("action", "scan", "end")
+DECIDED_TOGETHER = ("action", "scan", "roll-back", "resumed", "preempted", "end")
 """Events that happen on all ranks at once, so that rank 0 has told them."""
 
 
