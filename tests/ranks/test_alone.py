@@ -19,6 +19,8 @@ from together import (
 )
 from trainings import assert_same
 
+from holdfast import Snapshots
+
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_a_rank_that_dies_is_missed(kind: str) -> None:
@@ -92,7 +94,11 @@ def test_asked_to_leave_all_hear_it_at_the_same_step() -> None:
 def test_a_poisoned_weight_on_one_rank_is_everybodys_business(tmp_path: Path) -> None:
     """One rank finds it; what is done about it, all do, at the same step."""
     plans = [
-        Plan(kind=kind, each=poison_a_weight, guard={"run_dir": tmp_path / kind})
+        Plan(
+            kind=kind,
+            each=poison_a_weight,
+            guard={"run_dir": tmp_path / kind, "snapshots": Snapshots(every=0)},
+        )
         for kind in ("ddp", "fsdp")
     ]
     for plan in plans:

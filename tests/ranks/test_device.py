@@ -20,6 +20,8 @@ from together import (
 from trainings import assert_same, skip_or_halt
 from twins import steps_of
 
+from holdfast import Snapshots
+
 FAULTS = {24: (1, "loss"), 26: (0, "backward"), 27: (1, "spike"), 30: (0, "only the loss")}
 
 
@@ -80,7 +82,7 @@ def test_halted_at_the_same_step_whoever_looked_before() -> None:
 
 
 def test_a_poisoned_weight_is_everybodys_business() -> None:
-    plan = Plan(optimizer="fused", each=poison_a_weight)
+    plan = Plan(optimizer="fused", each=poison_a_weight, guard={"snapshots": Snapshots(every=0)})
     ends = gang(as_on_a_device, 2, train_until_lost, plan, -1, -1)
     for name, message, step in ends:
         assert name == "TrainingHalted"

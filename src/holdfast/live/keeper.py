@@ -145,8 +145,10 @@ class Keeper:
             writing.result()
 
     def close(self) -> None:
-        """No more snapshots; what is being written gets there."""
+        """No more snapshots; what is being written gets there, what is in memory goes."""
         self.wait()
+        self._ring.clear()
+        self._arriving = None
         if self._writer is not None:
             self._writer.shutdown()
             self._writer = None
@@ -214,14 +216,16 @@ class Keeper:
     # Writing.
 
     def _write(self, snapshot: Snapshot) -> None:
-        assert self._store is not None
         self.wait()
+        store = self._store
+        if store is None:  # the disk has failed meanwhile
+            return
         if self._writer is None:
             self._writer = ThreadPoolExecutor(1, thread_name_prefix="holdfast-snapshots")
         snapshot.busy = True
         number, self._number = self._number, self._number + 1
-        job = self._store.prepare(number, snapshot.step, snapshot.state, snapshot.rank)
-        self._writing = self._writer.submit(self._write_down, self._store, snapshot, job)
+        job = store.prepare(number, snapshot.step, snapshot.state, snapshot.rank)
+        self._writing = self._writer.submit(self._write_down, store, snapshot, job)
 
     def _write_down(self, store: Store, snapshot: Snapshot, job: Callable[[], None]) -> None:
         began = time.monotonic()
