@@ -108,9 +108,9 @@ class Survival:
 
     def _wants_to_save(self, steps: int) -> bool:
         """Rank 0 alone looks at the clock; the others hear of it with the next step."""
-        due = steps >= self._save_at and self.keeper.disk_is_due()
+        due = bool(self._every) and steps >= self._save_at and self.keeper.disk_is_due()
         if due:
-            self._save_at = steps + max(self._every, 1)
+            self._save_at = steps + self._every
         return due
 
     def _put_back(self, snapshot: Snapshot) -> None:
