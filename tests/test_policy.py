@@ -22,6 +22,10 @@ policies = st.builds(
     skips_in_a_row=st.integers(1, 5),
     skips_per_window=st.integers(1, 8),
     window=st.integers(1, 20),
+    grace=st.integers(1, 4),
+    cooldown=st.integers(1, 10),
+    back_offs=st.integers(0, 3),
+    roll_backs=st.integers(0, 3),
     halt=st.booleans(),
 )
 verdicts = st.builds(
@@ -50,7 +54,7 @@ def live(policy: Policy, verdicts: list[Verdict], **kwargs: Any) -> list[Rung]:
     ladder, taken = Ladder(), []
     for verdict in verdicts:
         action = policy.decide(ladder, verdict, **kwargs)
-        ladder.climb(action)
+        ladder.climb(action, policy.cooldown)
         taken.append(action.rung)
     return taken
 
@@ -153,6 +157,60 @@ def test_a_guard_without_a_rung_goes_past_it() -> None:
         assert Policy().decide(ladder, bad(1), available).rung is expected
 
 
+def test_a_streak_climbs_rung_by_rung_and_each_is_borne_a_little() -> None:
+    policy = Policy(skips_in_a_row=3, grace=2, back_offs=2, roll_backs=2)
+    taken = live(policy, [bad(step) for step in range(20)], rungs=EVERY_RUNG)
+    skip, off, back, halt = Rung.SKIP, Rung.BACK_OFF, Rung.ROLL_BACK, Rung.HALT
+    ladder = [skip, skip, skip, off, skip, skip, off, skip, skip, back, skip, skip, back]
+    assert taken == [*ladder, skip, skip, *[halt] * 5]
+
+
+def test_after_a_roll_back_the_rate_is_not_what_is_wrong() -> None:
+    policy = Policy(skips_in_a_row=1, grace=1, back_offs=5)
+    poisoned = Verdict(0, nonfinite=True, poisoned=("w",))
+    taken = live(policy, [poisoned, *[bad(step) for step in range(1, 8)]], rungs=EVERY_RUNG)
+    assert Rung.BACK_OFF not in taken
+
+
+def test_enough_good_steps_end_an_incident() -> None:
+    policy = Policy(skips_in_a_row=2, grace=1, cooldown=10, back_offs=1, roll_backs=0)
+    first = [bad(0), bad(1), bad(2)]
+    calm = [Verdict(step) for step in range(3, 13)]
+    again = [bad(13), bad(14), bad(15)]
+    taken = live(policy, [*first, *calm, *again], rungs=EVERY_RUNG)
+    assert taken[2] is taken[-1] is Rung.BACK_OFF
+    taken = live(policy, [*first, *calm[:-1], *again], rungs=EVERY_RUNG)
+    assert taken[-2:] == [Rung.HALT, Rung.HALT], "not over yet: one is borne, and there is no rung"
+
+
+def test_roll_backs_are_so_many_within_a_window() -> None:
+    policy = Policy(roll_backs=2, window=100)
+    poisoned = [Verdict(step, poisoned=("w",)) for step in (0, 50, 99, 160)]
+    taken = live(policy, poisoned, rungs=EVERY_RUNG)
+    assert taken == [Rung.ROLL_BACK, Rung.ROLL_BACK, Rung.HALT, Rung.ROLL_BACK]
+
+
+def test_a_back_off_says_by_how_much() -> None:
+    ladder = restored({"in_a_row": 99, "held": []})
+    action = Policy(back_off_factor=0.25).decide(ladder, bad(1), EVERY_RUNG)
+    assert action.to_dict()["factor"] == 0.25
+
+
+@lightly
+@given(policies, st.lists(st.sampled_from(["good", "bad", "poisoned"]), max_size=120))
+def test_no_rung_is_taken_beyond_its_budget(policy: Policy, story: list[str]) -> None:
+    verdicts = [
+        Verdict(at, nonfinite=what != "good", poisoned=("w",) if what == "poisoned" else ())
+        for at, what in enumerate(story)
+    ]
+    taken = live(policy, verdicts, rungs=EVERY_RUNG)
+    for at, rung in enumerate(taken):
+        recent = taken[max(0, at - policy.window + 1) : at + 1]
+        assert recent.count(Rung.ROLL_BACK) <= policy.roll_backs
+        if rung is Rung.BACK_OFF:
+            assert policy.back_offs
+
+
 @lightly
 @given(policies, st.lists(st.booleans(), max_size=80))
 def test_skips_are_bounded_whatever_comes(policy: Policy, steps: list[bool]) -> None:
@@ -205,11 +263,11 @@ class Climbing(RuleBasedStateMachine):
     def take_a_step(self, sick: bool, poisoned: bool) -> None:
         self.step += 1
         verdict = Verdict(self.step, nonfinite=sick, poisoned=("w",) if poisoned else ())
-        one = self.policy.decide(self.ladder, verdict)
-        other = self.policy.decide(self.copied, verdict)
+        one = self.policy.decide(self.ladder, verdict, EVERY_RUNG)
+        other = self.policy.decide(self.copied, verdict, EVERY_RUNG)
         assert one == other
-        self.ladder.climb(one)
-        self.copied.climb(other)
+        self.ladder.climb(one, self.policy.cooldown)
+        self.copied.climb(other, self.policy.cooldown)
 
     @rule()
     def resume(self) -> None:
@@ -239,10 +297,25 @@ def test_a_restored_ladder_is_still_bounded() -> None:
 # The numbers a user may set
 
 
-@pytest.mark.parametrize("name", ["skips_in_a_row", "skips_per_window", "window"])
+@pytest.mark.parametrize(
+    "name", ["skips_in_a_row", "skips_per_window", "window", "grace", "cooldown"]
+)
 def test_patience_counts_from_one(name: str) -> None:
     with pytest.raises(SettingsError, match=f"{name}=…"):
         Policy(**{name: 0})
+
+
+@pytest.mark.parametrize("name", ["back_offs", "back_off_steps", "rewarm_steps", "roll_backs"])
+def test_budgets_count_from_zero(name: str) -> None:
+    Policy(**{name: 0})
+    with pytest.raises(SettingsError, match=f"{name}=…"):
+        Policy(**{name: -1})
+
+
+@pytest.mark.parametrize("factor", [0.0, 1.0, -0.5, float("nan")])
+def test_a_factor_lies_between_zero_and_one(factor: float) -> None:
+    with pytest.raises(SettingsError, match="back_off_factor"):
+        Policy(back_off_factor=factor)
 
 
 def test_a_policy_comes_from_the_settings_table() -> None:

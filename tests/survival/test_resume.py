@@ -16,6 +16,7 @@ from twins import events_of
 
 from holdfast import Guard, Snapshots
 from holdfast.errors import UsageError
+from holdfast.live.store import Store
 
 SCRIPT = Path(__file__).parent / "interrupted.py"
 LOADERS = ["shuffled", "workers", "generator", "sampler", "stream", "stateful"]
@@ -92,7 +93,38 @@ def test_a_run_that_is_asked_to_leave_saves_itself_and_goes(
     assert_same(undisturbed("shuffled"), torch.load(result, weights_only=False))
 
 
+def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
+    process = start(tmp_path / "run", tmp_path / "result.pt", "--pause", "30")
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(2.0)  # now it sleeps at the end of the first step
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGTERM, err
+
+
 # Within one process
+
+
+def test_a_handler_of_the_users_own_is_called_after_the_snapshot(tmp_path: Path) -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+    try:
+        model, optimizer, guard = a_guard(tmp_path, snapshots=Snapshots(every=1000))
+        for number, batch in enumerate(guard(batches(12))):
+            squared_error(model, batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if number == 6:
+                signal.raise_signal(signal.SIGUSR1)
+                assert heard == []
+        assert heard == [signal.SIGUSR1]
+        assert next(Store(tmp_path / "snapshots", keep=3).newest_first())[1] == 7
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "the guard was closed"
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def a_guard(run_dir: Path | None = None, seed: int = 0, **options: Any) -> tuple[Any, Any, Guard]:
