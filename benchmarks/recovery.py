@@ -10,6 +10,7 @@ warm-up and at steps drawn by the seed,
 - poison: single batches that make a NaN, every other one in the gradient alone, as the square root
   of an empty sum does, with a loss that looks fine;
 - a bad stretch: twenty batches in a row with random targets, of ordinary size;
+- bad memory: one weight turns infinite between two steps;
 - all of it.
 
 The same model, data and faults for every rule; `loss`, the one on held-out text at the end, is the
@@ -63,6 +64,8 @@ class Batch(NamedTuple):
     """What the loss is multiplied by."""
     empty_root: bool = False
     """Whether the square root of an empty sum is added to the loss: 0, with a gradient of NaN."""
+    flips_a_bit: bool = False
+    """Whether a weight turns infinite before it, as a bad memory cell makes it."""
 
 
 class Language:
@@ -112,6 +115,9 @@ def spoil(scenario: str, language: Language, batches: list[Batch], scale: Scale)
         for count, at in enumerate(drawn[scale.spikes : scale.spikes + scale.poisoned]):
             poison = {"empty_root": True} if count % 2 else {"weight": math.nan}
             batches[at] = batches[at]._replace(**poison)
+    if scenario in ("bad memory", "all"):
+        at = drawn[scale.spikes + scale.poisoned]
+        batches[at] = batches[at]._replace(flips_a_bit=True)
     if scenario in ("bad stretch", "all"):
         first = scale.first_fault + span
         for at in range(first, first + scale.stretch):
@@ -212,7 +218,7 @@ RULES: dict[str, Callable[[nn.Module], contextlib.AbstractContextManager[Trainin
     "holdfast, clip 1.0": lambda model: guarded(model, max_norm=1.0),
     "holdfast, AdaGC": lambda model: guarded(model, max_norm=holdfast.AdaGC()),
 }
-SCENARIOS = ("clean", "spikes", "poison", "bad stretch", "all")
+SCENARIOS = ("clean", "spikes", "poison", "bad stretch", "bad memory", "all")
 
 
 # Running and summing up.
@@ -252,6 +258,8 @@ def carry_out(
         try:
             began = time.process_time()
             for number, batch in enumerate(training.feed(batches)):
+                if batch.flips_a_bit:
+                    model.tokens.weight.data[0, 0] = math.inf
                 loss = loss_of(model, batch)
                 loss.backward()
                 if training.before_step(loss):

@@ -32,7 +32,8 @@ def test_recovery(tmp_path: Path) -> None:
     record = json.loads(found.read_text())
     assert {"date", "machine", "torch", "python", "holdfast", "scale"} <= record.keys()
     results = record["results"]
-    assert results.keys() == {"clean", "spikes", "poison", "bad stretch", "all"}
+    scenarios = {"clean", "spikes", "poison", "bad stretch", "bad memory", "all"}
+    assert results.keys() == scenarios
     for scenario, rows in results.items():
         assert scenario in done.stdout
         for rule, row in rows.items():
