@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import subprocess
 import sys
@@ -110,6 +111,7 @@ def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
 
 def test_a_handler_of_the_users_own_is_called_after_the_snapshot(tmp_path: Path) -> None:
     heard: list[int] = []
+    listening = signal.getsignal(signal.SIGTERM)
     before = signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
     try:
         model, optimizer, guard = a_guard(tmp_path, snapshots=Snapshots(every=1000))
@@ -122,7 +124,7 @@ def test_a_handler_of_the_users_own_is_called_after_the_snapshot(tmp_path: Path)
                 assert heard == []
         assert heard == [signal.SIGUSR1]
         assert next(Store(tmp_path / "snapshots", keep=3).newest_first())[1] == 7
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "the guard was closed"
+        assert signal.getsignal(signal.SIGTERM) is listening, "the guard was closed"
     finally:
         signal.signal(signal.SIGUSR1, before)
 
@@ -139,6 +141,17 @@ def train(model: Any, optimizer: Any, guard: Guard, steps: int = 12) -> None:
         squared_error(model, batch).backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+def test_a_guard_that_nobody_closed_stops_listening_when_it_goes(tmp_path: Path) -> None:
+    gc.collect()
+    listening = signal.getsignal(signal.SIGTERM)
+    model, optimizer, guard = a_guard(tmp_path)
+    train(model, optimizer, guard, 3)
+    assert signal.getsignal(signal.SIGTERM) is not listening
+    del model, optimizer, guard
+    gc.collect()
+    assert signal.getsignal(signal.SIGTERM) is listening
 
 
 def test_nothing_to_resume_is_a_fresh_start(tmp_path: Path) -> None:

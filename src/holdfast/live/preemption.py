@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import signal
 import threading
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -16,24 +18,33 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasa
 
 
 class Preemption:
-    """Listens for the signals from `__init__` to `close`; does nothing outside the main thread."""
+    """Listens for the signals from `__init__` to `close`; does nothing outside the main thread.
+
+    The handlers do not hold it: a guard that nobody closed goes with its training, they with it.
+    """
 
     def __init__(self) -> None:
         self.asked: int | None = None
         """The number of the signal that came."""
         self._before: dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
-                self._before[number] = signal.getsignal(number)
-                signal.signal(number, self._note)
+        if threading.current_thread() is not threading.main_thread():
+            return
+        listener = weakref.ref(self)
+
+        def note(number: int, frame: FrameType | None) -> None:
+            alive = listener()
+            if alive is not None:
+                alive._note(number, frame)
+
+        for number in SIGNALS:
+            self._before[number] = signal.getsignal(number)
+            signal.signal(number, note)
+        self._stop = weakref.finalize(self, _stop_listening, dict(self._before), note)
 
     def close(self) -> None:
         """Whoever listened before listens again."""
-        before, self._before = self._before, {}
-        for number, handler in before.items():
-            # Somebody else may listen by now: theirs stays.
-            if signal.getsignal(number) == self._note and handler is not None:
-                signal.signal(number, handler)
+        if self._before:
+            self._stop()
 
     def pass_on(self) -> Callable[..., Any] | None:
         """The handler that was there before us, if it was the user's own."""
@@ -49,3 +60,11 @@ class Preemption:
             before(number, frame)
         else:
             raise SystemExit(128 + number)
+
+
+def _stop_listening(before: dict[int, Any], ours: Callable[..., Any]) -> None:
+    for number, handler in before.items():
+        # Somebody else may listen by now: theirs stays. Only the main thread may change it.
+        if signal.getsignal(number) is ours and handler is not None:
+            with suppress(ValueError):
+                signal.signal(number, handler)
