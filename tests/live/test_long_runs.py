@@ -38,6 +38,12 @@ def endless(model: nn.Module, optimizer: torch.optim.Optimizer, guard: Guard, st
         optimizer.zero_grad()
 
 
+def look_again(guard: Guard) -> None:
+    """As at every hundredth step."""
+    guard._session.buffers.look_again()
+    guard._session.inspection.parameters(guard.step)
+
+
 def records_only(model: Any, optimizer: Any, run_dir: Path) -> Guard:
     """A guard that goes on for ever and writes no snapshots."""
     plan = Snapshots(on_disk=0)
@@ -94,8 +100,8 @@ def test_what_is_taken_out_of_the_model_is_let_go(tmp_path: Path) -> None:
     assert isinstance(model, nn.Sequential)
     heads: list[weakref.ref[nn.Module]] = []
     with Guard(model, optimizer, run_dir=tmp_path) as guard:
-        guard._session._look_at_parameters()
-        names = list(guard._session._roster.names)
+        look_again(guard)
+        names = list(guard._session.inspection.roster.names)
         for batch in guard(batches(60)):
             model[1] = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2))
             optimizer.param_groups[0]["params"] = list(model.parameters())
@@ -103,13 +109,13 @@ def test_what_is_taken_out_of_the_model_is_let_go(tmp_path: Path) -> None:
             optimizer.zero_grad()
             squared_error(model, batch).backward()
             optimizer.step()
-            guard._session._look_at_parameters()  # as at every hundredth step
+            look_again(guard)
         gc.collect()
         alive = [head for head in heads if head() is not None]
-        grown = set(guard._session._roster.names) - set(names)
+        grown = set(guard._session.inspection.roster.names) - set(names)
         assert len(alive) <= 4, "of the last step, and those watched for being cleared"
         assert grown == {"1.0.weight", "1.0.bias", "1.1.weight", "1.1.bias"}, "named once"
-        assert len(guard._session._roster.names) <= len(names) + 4 + MOST_TOKENS
+        assert len(guard._session.inspection.roster.names) <= len(names) + 4 + MOST_TOKENS
         assert len(guard._session.buffers) == 6
     assert written(tmp_path) / 60 < 2000
 

@@ -106,3 +106,16 @@ def test_a_poisoned_weight_on_one_rank_is_everybodys_business(tmp_path: Path) ->
             assert name == "TrainingHalted"
             assert "rank 1" in message
             assert step == 10
+
+
+def test_ranks_that_train_for_themselves_keep_their_snapshots_apart(tmp_path: Path) -> None:
+    guard = {"run_dir": tmp_path, "snapshots": Snapshots(every=4, disk_share=1.0)}
+    plan = Plan(kind="local", guard=guard)
+    outcomes = gang(train, 2, plan)
+    assert sorted(path.name for path in tmp_path.glob("snapshots*")) == [
+        "snapshots",
+        "snapshots.rank1",
+    ]
+    again = gang(train, 2, plan.but(resume=True))
+    for one, other in zip(outcomes, again, strict=True):
+        assert_same(one.state, other.state)

@@ -149,9 +149,11 @@ def test_it_is_written_down(tmp_path: Path) -> None:
     assert "inner.weight is non-finite" in action.data["reason"]
 
 
-def test_a_long_streak_climbs_the_whole_ladder_and_an_older_snapshot_is_tried() -> None:
+def test_a_long_streak_climbs_the_whole_ladder_and_an_older_snapshot_is_tried(
+    tmp_path: Path,
+) -> None:
     policy = Policy(skips_in_a_row=3, grace=2, back_offs=1, roll_backs=2)
-    run = Run(policy=policy)
+    run = Run(policy=policy, run_dir=tmp_path)
 
     def train() -> None:
         for _ in run.steps(60, lambda number: math.nan if number >= 12 else 1.0):
@@ -162,7 +164,37 @@ def test_a_long_streak_climbs_the_whole_ladder_and_an_older_snapshot_is_tried() 
     skips = [Rung.SKIP] * 2
     expected = [Rung.SKIP, *skips, Rung.BACK_OFF, *skips, Rung.ROLL_BACK, *skips, Rung.ROLL_BACK]
     assert run.rungs == [*expected, *skips, Rung.HALT]
+    assert [event.data["to"] for event in events_of(tmp_path, "roll-back")] == [10, 5]
     assert all_finite(run.state)
+
+
+def test_the_same_snapshot_serves_twice() -> None:
+    """What was trained after the first roll-back has not leaked into it."""
+    run = Run(snapshots=Snapshots(every=100))
+    kept: dict[int, Any] = {}
+    with run.guard:
+        for number in run.steps(30):
+            kept[number] = run.state
+            if number in (8, 20):
+                spoil_weight(run.model, run.optimizer)
+    assert run.rungs == [Rung.ROLL_BACK, Rung.ROLL_BACK]
+    assert_same(kept[9], kept[21])
+
+
+@pytest.mark.parametrize("kept", [1, 2, 3])
+def test_a_snapshot_that_is_no_good_never_costs_the_last_good_one(kept: int) -> None:
+    torch.manual_seed(0)
+    table = nn.Embedding(10, 4)
+    optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+    with Guard(table, optimizer, snapshots=Snapshots(every=5, in_memory=kept)) as guard:
+        for number in guard(range(40)):
+            if number in (17, 28):
+                table.weight.data[9] = math.nan
+            table(torch.arange(5)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert [action.rung for action in guard.actions] == [Rung.ROLL_BACK] * 2
+    assert bool(torch.isfinite(table.weight).all())
 
 
 def test_roll_backs_have_a_budget() -> None:

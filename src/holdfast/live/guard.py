@@ -12,8 +12,6 @@ Everything else is in `session.py` and behind it.
 
 from __future__ import annotations
 
-import platform
-import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -26,21 +24,21 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from holdfast._version import __version__
 from holdfast.config import Settings
 from holdfast.core.findings import Finding
-from holdfast.errors import LossNotScalar, UsageError
-from holdfast.live import brake, closures, index_tape, ranks, seams, shards
+from holdfast.errors import UsageError
+from holdfast.live import arguments, brake, closures, index_tape, ranks, seams, shards
 from holdfast.live.adaptive_clip import demand_limit
 from holdfast.live.batch_identity import Observed, Origin
 from holdfast.live.clip_memory import AdaptiveClip
 from holdfast.live.duty import Duty
-from holdfast.live.holdings import SCHEDULE, Stateful
+from holdfast.live.holdings import Stateful
 from holdfast.live.journey import Journey, Pass
 from holdfast.live.loader import GuardedLoader
 from holdfast.live.notices import Notices
 from holdfast.live.origins import Origins
 from holdfast.live.recorder import Recorder
+from holdfast.live.roster import users_model
 from holdfast.live.session import Session
 from holdfast.live.shield import Shield
 from holdfast.live.snapshots import Snapshots
@@ -89,8 +87,8 @@ class Guard:
         (DistributedDataParallel, FSDP, DTensor), if any. Then every rank must make its guard and
         step its optimizers alike.
         """
-        models = _listed(model, nn.Module, "model")
-        optimizers = _listed(optimizer, Optimizer, "optimizer")
+        models = arguments.listed(model, nn.Module, "model")
+        optimizers = arguments.listed(optimizer, Optimizer, "optimizer")
         demand_limit(max_norm)
         self._notices = Notices()
         self._optimizers = optimizers
@@ -103,14 +101,15 @@ class Guard:
                     "fuse", f"{type(item).__name__} cannot be fused here; left as it is"
                 )
         settings = settings or Settings.load()
+        policy = policy or Policy.from_mapping(settings.policy)
         parameters = [p for item in optimizers for g in item.param_groups for p in g["params"]]
         shards.remember_units(models)
         self._ranks = ranks.find(models, parameters, group, self._notices)
         recorder = Recorder(
             settings=settings,
-            policy=policy or Policy.from_mapping(settings.policy),
+            policy=policy,
             run_dir=run_dir,
-            facts=_facts(models, optimizers, max_norm),
+            facts=arguments.facts(models, optimizers, max_norm),
             notices=self._notices,
             rank=ranks.own_number() if self._ranks is None else self._ranks.rank,
             ranks=self._ranks,
@@ -120,16 +119,16 @@ class Guard:
             None if self._ranks is None else Origins(models, self._shield, self._notices)
         )
         self._session = Session(
-            [ranks.unwrapped(item) for item in models],
+            [users_model(item) for item in models],
             optimizers,
             scaler=scaler,
             max_norm=max_norm,
-            policy=policy or Policy.from_mapping(settings.policy),
+            policy=policy,
             recorder=recorder,
             notices=self._notices,
-            keep=_named(keep, scheduler=scheduler, scaler=scaler),
+            keep=arguments.named(keep, scheduler=scheduler, scaler=scaler),
             snapshots=snapshots or Snapshots(),
-            together=Alone() if self._ranks is None else Together(self._ranks.group),
+            together=Together(self._ranks.group) if self._ranks else Alone(ranks.own_number()),
             ranks=self._ranks,
             origins=self._origins,
         )
@@ -160,11 +159,12 @@ class Guard:
 
         With a GradScaler in use the loss is scaled first, unless you did so yourself.
         """
-        _demand_scalar(loss)
+        arguments.demand_scalar(loss)
         if self._closed:
             self._say_closed("guard.backward()")
         else:
-            self._shield(self._session.components, self._scalars(components))
+            named = arguments.scalars(components, self._notices)
+            self._shield(self._session.components, named)
         scaler = self._session.scaler_for(loss)
         target = loss if scaler is None else scaler.scale(loss)
         target.backward(retain_graph=retain_graph)
@@ -348,27 +348,6 @@ class Guard:
             watch.let_go()
         self._session.rest()
 
-    def _scalars(self, components: dict[str, Any]) -> dict[str, Tensor]:
-        named = {}
-        for name, value in components.items():
-            try:
-                tensor = value.detach() if isinstance(value, Tensor) else torch.as_tensor(value)
-            except (RuntimeError, TypeError, ValueError):
-                self._say_odd(name, f"is {value!r:.40}")
-                continue
-            if tensor.numel() == 1:
-                named[name] = tensor.reshape(())
-            else:
-                self._say_odd(name, f"has shape {tuple(tensor.shape)}")
-        return named
-
-    def _say_odd(self, name: str, what: str) -> None:
-        self._notices.once(
-            f"component-{name}",
-            f"loss component {name!r} {what}, not one number: it is not recorded; "
-            "pass its mean or sum",
-        )
-
     def _replace_other(self, optimizer: Optimizer) -> None:
         other = _guards.get(optimizer)
         guard = other() if other else None
@@ -379,59 +358,3 @@ class Guard:
 
     def _say_closed(self, what: str) -> None:
         self._notices.once("closed", f"{what} after guard.close(): training goes on unwatched")
-
-
-def _listed(given: Any, kind: type, what: str) -> list[Any]:
-    items = [given] if isinstance(given, kind) else list(given) if _is_sequence(given) else [given]
-    for item in items:
-        if not isinstance(item, kind):
-            raise UsageError(
-                f"Guard takes a {what} or a list of them: got {type(item).__name__}, "
-                f"which is no torch {kind.__name__}"
-            )
-    if not items:
-        raise UsageError(f"Guard needs at least one {what}")
-    return items
-
-
-def _named(keep: Mapping[str, Any] | None, *, scheduler: Any, scaler: Any) -> dict[str, Any]:
-    """Everything with a state of its own besides models and optimizers."""
-    named = dict(keep or {})
-    for name, item in named.items():
-        if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
-            raise UsageError(
-                f"keep={{{name!r}: …}} takes what has state_dict and load_state_dict: "
-                f"got {type(item).__name__}"
-            )
-    given = {SCHEDULE: scheduler, "scaler": scaler}
-    return named | {name: item for name, item in given.items() if hasattr(item, "state_dict")}
-
-
-def _demand_scalar(loss: Any) -> None:
-    if isinstance(loss, Tensor) and loss.numel() == 1:
-        return
-    what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
-    raise LossNotScalar(
-        f"guard.backward() takes a loss of one number, got {what}: "
-        "reduce it first, for example with loss.mean()"
-    )
-
-
-def _is_sequence(given: Any) -> bool:
-    return isinstance(given, (list, tuple))
-
-
-def _facts(
-    models: Sequence[nn.Module],
-    optimizers: Sequence[Optimizer],
-    max_norm: float | AdaptiveClip | None,
-) -> dict[str, Any]:
-    return {
-        "holdfast": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "models": [type(model).__name__ for model in models],
-        "optimizers": [type(optimizer).__name__ for optimizer in optimizers],
-        "max_norm": repr(max_norm) if isinstance(max_norm, AdaptiveClip) else max_norm,
-    }

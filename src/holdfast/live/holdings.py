@@ -17,6 +17,7 @@ from holdfast.errors import UsageError
 from holdfast.live import pieces
 from holdfast.live.buffers import LARGEST_BYTES
 from holdfast.live.nested import Path, map_tensors, plain, tensors_in
+from holdfast.live.shards import is_dtensor, local_part
 
 SCHEDULE = "scheduler"
 """The one part that a roll-back leaves alone: it goes with the data, and the data go on."""
@@ -40,7 +41,7 @@ class Holdings:
         others: Mapping[str, Stateful],
     ) -> None:
         """`others` by name: `scheduler`, `scaler`, `ema`, …; may gain members later."""
-        self._models = [bare(model) for model in models]
+        self._models = models
         self._optimizers = optimizers
         self.others = others
         self._weights = [
@@ -51,7 +52,7 @@ class Holdings:
     @property
     def sharded(self) -> bool:
         """Whether any part of it lies on other ranks only."""
-        return any(pieces.is_sharded(p) for model in self._models for p in model.parameters())
+        return any(is_dtensor(p) for model in self._models for p in model.parameters())
 
     def parameters(self) -> list[list[Tensor]]:
         """The parameters of each optimizer, in the order of its state dict."""
@@ -78,13 +79,13 @@ class Holdings:
             is_weight = path[0] == "models" and path[-1] in self._weights[path[1]]
             if is_weight or not tensor.is_floating_point():
                 continue
-            if not bool(torch.isfinite(pieces.local(tensor)).all()):
+            if not bool(torch.isfinite(local_part(tensor)).all()):
                 found.add(path)
         return found
 
     def is_shared(self, path: Path, tensor: Tensor) -> bool:
         """Whether a tensor of the state is one for all ranks: a weight, or a moment of one."""
-        if pieces.is_sharded(tensor):
+        if is_dtensor(tensor):
             return True
         if path[0] == "models":
             return path[-1] in self._weights[path[1]]
@@ -127,17 +128,6 @@ class Holdings:
         for name, item in self.others.items():
             if name in state["others"] and (schedule or name != SCHEDULE):
                 item.load_state_dict(map_tensors(state["others"][name], Tensor.clone))
-
-
-def bare(model: nn.Module) -> nn.Module:
-    """The user's own module, without what torch.compile and DDP wrap around it."""
-    while True:
-        inner = getattr(model, "_orig_mod", None)
-        if inner is None and isinstance(model, nn.parallel.DistributedDataParallel):
-            inner = model.module
-        if not isinstance(inner, nn.Module):
-            return model
-        model = inner
 
 
 def _model_state(model: nn.Module) -> dict[str, Any]:

@@ -22,7 +22,6 @@ TRUSTED_AFTER = 8
 """Steps after which every rank knows if any has doubts about a snapshot; none come closer."""
 MEMORY_SHARE = 0.5
 """Snapshots take at most so much of the host memory that is free."""
-FOLDER = "snapshots"
 
 
 class Keeper:
@@ -248,7 +247,7 @@ class Keeper:
 
 def open_store(run_dir: Path, holdings: Holdings, together: Alone, keep: int) -> Store:
     """The snapshots of a run directory, in the form this training needs."""
-    folder = run_dir / FOLDER
+    folder = run_dir / together.folder
     if not holdings.sharded:
         return Store(folder, keep=keep, rank=together.rank, ranks=together.count)
     from holdfast.live.sharded_store import ShardedStore  # torch.distributed, only where it is used

@@ -6,7 +6,6 @@ it back without a word to the others.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from holdfast.live.nested import map_tensors
+from holdfast.live.shards import is_dtensor, local_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +24,6 @@ class Piece:
     local: Tensor
     like: Any
     """The DTensor's mesh, placements, shape and stride."""
-
-
-def is_sharded(tensor: Any) -> bool:
-    """Whether a tensor is a DTensor; asks nothing of torch.distributed where nobody uses it."""
-    module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and isinstance(tensor, module.DTensor)
 
 
 def is_piece(value: Any) -> bool:
@@ -43,23 +37,18 @@ def shape_of(value: Any) -> tuple[int, ...]:
     return tuple(value.shape) if isinstance(value, Tensor) else ()
 
 
-def local(tensor: Tensor) -> Tensor:
-    """The part of a tensor that lies on this rank."""
-    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
-
-
 def copied(tensor: Tensor, copy: Callable[[Tensor], Tensor]) -> Any:
     """A copy of a tensor, or of this rank's part of it."""
-    if not is_sharded(tensor):
+    if not is_dtensor(tensor):
         return copy(tensor.detach())
     whole: Any = tensor
     like = (whole.device_mesh, whole.placements, tuple(whole.shape), tuple(whole.stride()))
-    return Piece(copy(whole.to_local().detach()), like)
+    return Piece(copy(local_part(whole)), like)
 
 
 def fill(target: Tensor, saved: Any) -> None:
     """Copy a saved tensor, or this rank's part of it, into one in use."""
-    local(target).copy_(saved.local if isinstance(saved, Piece) else local(saved))
+    local_part(target).copy_(saved.local if isinstance(saved, Piece) else local_part(saved))
 
 
 def revive(state: Any, optimizer: Optimizer) -> Any:

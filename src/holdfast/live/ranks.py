@@ -160,12 +160,6 @@ def wrapped_late(models: Sequence[nn.Module]) -> bool:
     return any(dist.get_world_size(unit.process_group) > 1 for unit in replicas_of(models))
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The user's own model, whose names he knows."""
-    inner = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-    return inner if isinstance(inner, nn.Module) else model
-
-
 def _group_of(models: Sequence[nn.Module], parameters: Iterable[Tensor], notices: Notices) -> Group:
     if dist.get_world_size() <= 1:
         return None

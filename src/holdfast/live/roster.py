@@ -27,6 +27,17 @@ def users_path(path: str) -> str:
     return ".".join(part for part in path.split(".") if part not in _WRAPPERS)
 
 
+def users_model(model: nn.Module) -> nn.Module:
+    """The user's own module, without what torch.compile and DDP wrap around it."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and isinstance(model, nn.parallel.DistributedDataParallel):
+            inner = model.module
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+
+
 class Roster:
     """Every parameter of the models and of the optimizers, each once.
 

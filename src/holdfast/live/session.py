@@ -27,9 +27,9 @@ from holdfast.live.ballot import Ballot
 from holdfast.live.batch_identity import Kept, Origin
 from holdfast.live.buffers import BufferShadow
 from holdfast.live.clip_memory import AdaptiveClip
-from holdfast.live.graph import dtypes_in_graph
 from holdfast.live.hoard import Hoard
 from holdfast.live.holdings import Holdings
+from holdfast.live.inspection import Inspection
 from holdfast.live.note import Note
 from holdfast.live.notices import Notices
 from holdfast.live.origins import Origins
@@ -38,7 +38,6 @@ from holdfast.live.quarantine import Quarantine
 from holdfast.live.ranks import UNEVEN, Ranks, wrapped_late
 from holdfast.live.recorder import WITH_SCALER, Recorder
 from holdfast.live.retention import Retention
-from holdfast.live.roster import Roster
 from holdfast.live.scaling import Scaling
 from holdfast.live.snapshots import Snapshots
 from holdfast.live.survival import Survival
@@ -92,12 +91,10 @@ class Session:
         self.hoard = Hoard(recorder.event)
         self.halted: TrainingHalted | None = None
         self._has_halted = False
+        self.inspection = Inspection(models, optimizers, recorder, notices)
         self._models = models
-        self._optimizers = optimizers
         self._scaling = Scaling(scaler)
         self._notices = notices
-        self._roster = Roster(models, optimizers)
-        self._parameters_seen: dict[str, Any] = {}
         bound = registry.get("HD207").bound or Bound("grad_norm")
         self.watches = {
             id(optimizer): OptimizerWatch(self, optimizer, number, bound)
@@ -127,13 +124,11 @@ class Session:
         self._passed: dict[str, Tensor] = {}
         self._components: set[str] = set()
         self._rates: list[float] = []
-        self._precision_known = False
         self._batch_seen = False
         if ranks is not None:
             recorder.extend_axis("rank", [str(rank) for rank in range(ranks.size)])
             recorder.declare([*COLUMNS, NONFINITE])
-        self._record_setup()
-        self._scan_start()
+        self.inspection.at_start()
         if self.avoiding and recorder.writer is not None:
             self.quarantine.read_back(recorder.writer.path / "events.jsonl")
 
@@ -203,8 +198,9 @@ class Session:
         self.retention.forward_over()
         for watch in self.watches.values():
             watch.backward_begins()
-        if not self._precision_known and roots:
-            self._record_precision(roots)
+        if not self.inspection.precision_known and roots:
+            scaled = self._scaling.scaler is not None
+            self.inspection.precision(self.step, roots, scaled=scaled)
             if self.ranks is None and wrapped_late(self._models):
                 self._notices.once(
                     "wrapped-late",
@@ -321,7 +317,8 @@ class Session:
         if kept is not None:
             values["graphs_kept"] = kept
         if note.step % LOOK_EVERY == 0:
-            self._look_at_parameters()
+            self.buffers.look_again()
+            self.inspection.parameters(note.step)
         return values
 
     def batches_of_step(self) -> Sequence[Kept]:
@@ -369,7 +366,7 @@ class Session:
         if self._assembly is None:
             self._assembly = Assembly(note.step, optimizers=len(self.watches))
         assembly = self._assembly
-        assembly.add(watch.suffix, note, readings, self._roster.positions)
+        assembly.add(watch.suffix, note, readings, self.inspection.roster.positions)
         if tally is not None and self.ranks is not None:
             assembly.add_ranks(tally, note, self.ranks, bad=nonfinite or spike)
         loss = readings.get("loss", (0.0,))[0]
@@ -441,7 +438,7 @@ class Session:
             raise halted
 
     def _name_axes(self, assembly: Assembly) -> None:
-        self.recorder.extend_axis("param", self._roster.names)
+        self.recorder.extend_axis("param", self.inspection.roster.names)
         if "buffer/norm" in assembly.columns:
             self.recorder.extend_axis("buffer", self.buffers.names)
         rates = assembly.columns.get("group/lr")
@@ -474,7 +471,8 @@ class Session:
         """A bad step: is it the state, which batch, and what is to be done?"""
         poisoned = verdict.poisoned
         if verdict.nonfinite and again:
-            found = self._scan(note)
+            found = self.inspection.state(note.step)
+            self.inspection.batches(note.step, note.batches)
             if self.ranks is None:
                 poisoned = found
             elif found:  # what is to be done about it, all ranks decide at their next step
@@ -513,79 +511,6 @@ class Session:
         if self._body_open:
             self._body_open = False
             self.survival.boundary(good=self._last_good)
-
-    # Looking at the state.
-
-    def scan_for_poison(self, step: int) -> tuple[str, ...]:
-        """Record every non-finite tensor of the state; the names of weights and moments."""
-        poisoned = []
-        for bad in scan.scan_state(self._models, self._optimizers, self._names()):
-            self._record_tensor(step, bad)
-            if bad.role in ("weight", "moment"):
-                poisoned.append(bad.name)
-        return tuple(poisoned)
-
-    def _scan(self, note: Note) -> tuple[str, ...]:
-        """The same, and the step's batches."""
-        poisoned = self.scan_for_poison(note.step)
-        for kept in note.batches:
-            for bad in scan.scan_batch(kept.batch, kept.indices()):
-                self._record_tensor(note.step, bad)
-        return poisoned
-
-    def _scan_start(self) -> None:
-        """State that came from a checkpoint may be bad before the first step."""
-        for bad in scan.scan_state(self._models, self._optimizers, self._names()):
-            self._record_tensor(0, bad)
-        self.recorder.event(0, "scan", {"roles": ["weight", "buffer", "moment"]})
-
-    def _record_tensor(self, step: int, bad: scan.BadTensor) -> None:
-        self.recorder.tensor(
-            step,
-            bad.name,
-            bad.role,
-            dtype=str(bad.tensor.dtype).removeprefix("torch."),
-            shape=tuple(bad.tensor.shape),
-            stats=bad.stats,
-            facts=bad.facts,
-        )
-
-    def _names(self) -> dict[int, str]:
-        return self._roster.by_identity()
-
-    def _look_at_parameters(self) -> None:
-        self.buffers.look_again()
-        facts = self._roster.refresh()
-        if facts != self._parameters_seen:
-            self._record_setup(facts)
-        gone = self._roster.vanished()
-        if gone:
-            self._notices.once(
-                "vanished",
-                f"the optimizer holds {gone[0]}"
-                + (f" and {len(gone) - 1} more" if len(gone) > 1 else "")
-                + ", which the model no longer has: it is watched on, but trains nothing. "
-                "Build the optimizer after the model is final",
-            )
-
-    def _record_setup(self, facts: dict[str, Any] | None = None) -> None:
-        self._parameters_seen = facts or self._roster.refresh()
-        self.recorder.extend_axis("param", self._roster.names)
-        self.recorder.setup(self.step, "parameters", self._parameters_seen)
-
-    def _record_precision(self, roots: Sequence[Tensor]) -> None:
-        self._precision_known = True
-        trainable = self._parameters_seen["trainable"]
-        dtypes = {self._parameters_seen["dtypes"][at] for at in trainable}
-        self.recorder.setup(
-            self.step,
-            "precision",
-            {
-                "weights": sorted(dtypes),
-                "compute": sorted(dtypes_in_graph(roots)),
-                "scaler": self._scaling.scaler is not None,
-            },
-        )
 
 
 def _poisoned(tally: Tally) -> tuple[str, ...]:

@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.distributed.checkpoint.state_dict_loader import load as load_pieces
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
-from holdfast.live import pieces
 from holdfast.live.holdings import Holdings
 from holdfast.live.nested import map_with_paths, tensors_in
+from holdfast.live.shards import is_dtensor
 from holdfast.live.store import Store, intact, load, seal_of, sync_folder, write_sealed
 from holdfast.live.together import Alone
 
@@ -89,7 +89,7 @@ class ShardedStore(Store):
         if not self._holdings.is_shared(path, tensor):
             return tensor.detach().to("cpu", copy=True)
         return {
-            _TENSOR: pieces.is_sharded(tensor),
+            _TENSOR: is_dtensor(tensor),
             "shape": tuple(tensor.shape),
             "dtype": str(tensor.dtype).removeprefix("torch."),
         }

@@ -19,6 +19,7 @@ from torch import Tensor
 from holdfast.errors import SettingsError
 from holdfast.live import pieces
 from holdfast.live.nested import Path, map_with_paths, tensors_in
+from holdfast.live.shards import local_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def take(
 
 def size_of(state: Mapping[str, Any]) -> int:
     """Bytes of a state."""
-    return sum(pieces.local(tensor).nbytes for _, tensor in tensors_in(state))
+    return sum(local_part(tensor).nbytes for _, tensor in tensors_in(state))
 
 
 class _Copier:

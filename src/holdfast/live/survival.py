@@ -57,7 +57,6 @@ class Survival:
         listens = settings.on_signal and self.keeper.on_disk
         self.preemption = Preemption() if listens else None
         self._going_back: Snapshot | None = None
-        self._gone_back = False
         self._every = settings.every
         self._save_at = settings.every
 
@@ -79,24 +78,24 @@ class Survival:
         """Return to the last good state at the next opportunity."""
         snapshot = self.keeper.last_good(step, older=older)
         self._going_back = snapshot
-        self._gone_back = False
         self._session.recorder.event(
             step, "roll-back", {"to": snapshot.step, "lost": step + 1 - snapshot.step}
         )
 
     def after_step(self) -> None:
         """The optimizer has stepped: before anybody uses bad weights, they are replaced."""
-        if self._going_back is not None and not self._gone_back:
-            self._gone_back = True
-            self._put_back(self._going_back)
+        snapshot, self._going_back = self._going_back, None
+        if snapshot is None:
+            return
+        with may_wait():
+            # The schedule goes with the data, and the data go on.
+            self._holdings.restore(snapshot.state, schedule=False)
+            self._session.state_replaced()
 
     def boundary(self, *, good: bool) -> None:
         """The loop's body is complete; `good`: its last step was."""
-        if self._going_back is not None:
-            # Again: the rest of the body may have fed bad numbers to an EMA or a scaler.
-            snapshot, self._going_back = self._going_back, None
-            self._put_back(snapshot)
-        elif good:
+        self.after_step()  # a verdict may have come when no optimizer stepped
+        if good:
             steps, ranks = self._session.steps, self._session.ranks
             if ranks is not None and ranks.saving:
                 ranks.saving = False
@@ -113,18 +112,12 @@ class Survival:
             self._save_at = steps + self._every
         return due
 
-    def _put_back(self, snapshot: Snapshot) -> None:
-        # The schedule goes with the data, and the data go on.
-        with may_wait():
-            self._holdings.restore(snapshot.state, schedule=False)
-            self._session.state_replaced()
-
     def _doubt_unless(self, good: bool) -> None:
         """A snapshot was no good: something is non-finite that no loss has shown."""
         if good:
             return
         if self._session.ranks is not None:  # all ranks decide about it at their next step
-            self._session.scan_for_poison(self._session.step)
+            self._session.inspection.state(self._session.step)
             self._session.ranks.poisoned = True
         else:
             with may_wait():
@@ -132,14 +125,13 @@ class Survival:
 
     def _mend(self, rungs: frozenset[Rung] | None = None) -> None:
         step = self._session.step
-        names = self._session.scan_for_poison(step)
+        names = self._session.inspection.state(step)
         if not names:
             self._mend_buffers(step)
         else:
             verdict = Verdict(step, poisoned=names)
             self._session.judge(verdict, self.rungs(verdict) if rungs is None else rungs)
             self.after_step()
-            self._going_back = None
 
     def _mend_buffers(self, step: int) -> None:
         """Statistics can be put back by themselves: nothing learned is lost."""

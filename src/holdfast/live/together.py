@@ -19,6 +19,11 @@ class Alone:
     group: Any = None
     """The process group for what goes through the host; None for one process."""
 
+    def __init__(self, number: int = 0) -> None:
+        """`number` tells it from other processes that train for themselves beside it."""
+        self.folder = f"snapshots.rank{number}" if number else "snapshots"
+        """Where its snapshots go in the run directory."""
+
     def from_first(self, value: T) -> T:
         """What rank 0 says."""
         return value
@@ -38,6 +43,7 @@ class Together(Alone):
     def __init__(self, group: Any) -> None:
         import torch.distributed as dist
 
+        super().__init__()
         self._dist = dist
         self.rank = dist.get_rank(group)
         self.count = dist.get_world_size(group)
