@@ -26,9 +26,9 @@ from injection import (
 from trainings import assert_same
 
 from holdfast.core.records import StepRecord
-from holdfast.live.nested import tensors_in
 from holdfast.live.store import Store
 from holdfast.sources.run_dir import RunDir
+from holdfast.torch_tools.nested import tensors_in
 
 # When a scaler skips the very first step, the schedule is ahead of the optimizer.
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step:UserWarning")

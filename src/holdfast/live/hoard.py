@@ -23,7 +23,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from holdfast.core.growth import Growth, GrowthRule, GrowthWatch
 from holdfast.live import samples
-from holdfast.live.places import Place, is_ours, users_own, with_function
+from holdfast.torch_tools.places import Place, is_ours, users_own, with_function
 
 MIB = 2**20
 HOST, DEVICE = "host_rss_bytes", "device_allocated_bytes"

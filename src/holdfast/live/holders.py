@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from holdfast.live.places import is_machinery
+from holdfast.torch_tools.places import is_machinery
 
 MOST_OBJECTS = 20_000
 MOST_ITEMS = 256

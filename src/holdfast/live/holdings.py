@@ -16,8 +16,8 @@ from torch.optim import Optimizer
 from holdfast.errors import UsageError
 from holdfast.live import pieces
 from holdfast.live.buffers import LARGEST_BYTES
-from holdfast.live.nested import Path, map_tensors, plain, tensors_in
 from holdfast.live.shards import is_dtensor, local_part
+from holdfast.torch_tools.nested import Path, map_tensors, plain, tensors_in
 
 SCHEDULE = "scheduler"
 """The one part that a roll-back leaves alone: it goes with the data, and the data go on."""

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from holdfast.live import rng
-from holdfast.live.nested import map_tensors, plain
+from holdfast.torch_tools import rng
+from holdfast.torch_tools.nested import map_tensors, plain
 
 
 @dataclass(slots=True)

@@ -13,8 +13,8 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from holdfast.live.nested import map_tensors
 from holdfast.live.shards import is_dtensor, local_part
+from holdfast.torch_tools.nested import map_tensors
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from holdfast.live.graph import earliest, nodes
 from holdfast.live.holders import find_holder
-from holdfast.live.places import Place, from_traceback, users_own
+from holdfast.torch_tools.places import Place, from_traceback, users_own
 
 EVERY = 25
 """Steps between two probes …"""

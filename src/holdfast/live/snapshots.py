@@ -18,8 +18,8 @@ from torch import Tensor
 
 from holdfast.errors import SettingsError
 from holdfast.live import pieces
-from holdfast.live.nested import Path, map_with_paths, tensors_in
 from holdfast.live.shards import local_part
+from holdfast.torch_tools.nested import Path, map_with_paths, tensors_in
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from holdfast.live import rng
 from holdfast.live.holdings import Holdings
 from holdfast.live.journey import Journey
 from holdfast.live.keeper import Keeper, read_newest
@@ -23,6 +22,7 @@ from holdfast.live.snapshots import Snapshot, Snapshots
 from holdfast.live.together import Alone
 from holdfast.live.waiting import may_wait
 from holdfast.policy import Rung, Verdict
+from holdfast.torch_tools import rng
 
 if TYPE_CHECKING:
     from holdfast.live.session import Session

@@ -1,0 +1,37 @@
+"""The step that went bad: what it trains, its batches, and how to run it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+
+
+@dataclass(slots=True)
+class Scene:
+    """Everything an investigation may look at. Whoever runs the passes puts state back itself:
+    random numbers, buffers, scaler, schedules and gradients are, before every pass, as they were
+    before the step; the optimizers never move a weight."""
+
+    models: Sequence[nn.Module]
+    optimizers: Sequence[Optimizer]
+    batches: Sequence[Any]
+    """What the loader gave for this step: one, or several under accumulation."""
+    names: Mapping[int, str]
+    """Paths of the parameters in the model, by identity (`id`)."""
+    step: int = 0
+    symptom: Literal["nonfinite", "spike"] = "nonfinite"
+    scaler: GradScaler | None = None
+    limit: float | None = None
+    """For a spike: the gradient norm that was allowed."""
+    usual: Mapping[str, float] = field(default_factory=dict)
+    """What was normal before, where somebody knows: `loss`, `loss/<component>`, and
+    `grad_norm/<parameter>`."""
+    sample_names: Callable[[int, Sequence[int]], Sequence[Any]] | None = None
+    """(which batch, rows) → what the data set calls them."""
+    gentle: bool = False
+    """A pass that raises would end the training: only what cannot raise may be tried."""

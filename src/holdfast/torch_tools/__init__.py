@@ -1,0 +1,1 @@
+"""What every part that works with torch shares: nested states, random numbers, whose line it is."""
