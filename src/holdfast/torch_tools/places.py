@@ -19,8 +19,6 @@ from typing import Any
 
 import torch
 
-import holdfast
-
 _FRAME = re.compile(r'\s*File "(?P<file>.*)", line (?P<line>\d+)(?:, in (?P<function>.*))?')
 
 
@@ -95,7 +93,7 @@ def _torch() -> str:
 
 @cache
 def _ours() -> str:
-    return _folder(Path(holdfast.__file__).parent)
+    return _folder(Path(__file__).parents[1])
 
 
 @cache
