@@ -31,6 +31,7 @@ def digest(tensor: Tensor) -> int:
 class Given:
     """The arguments of a call, as they were before it."""
 
+    func: Any
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     originals: Mapping[int, Tensor] = field(default_factory=dict)
@@ -189,7 +190,7 @@ class Autopsy:
     ) -> None:
         trouble.inputs = tuple(self._described(given, arguments))
         trouble.output = describe(bad, "output", "computed")
-        trouble.rows = self._rows(call, arguments, bad)
+        trouble.rows = self._rows(call, given, arguments, bad)
         forward = call.forward
         trouble.kind = births.explain(
             births.BadCall(
@@ -227,19 +228,20 @@ class Autopsy:
         return "constant" if maker.constant else "computed"
 
     def _rows(
-        self, call: Call, arguments: Sequence[tuple[str, Tensor]], bad: Tensor
+        self, call: Call, given: Given, arguments: Sequence[tuple[str, Tensor]], bad: Tensor
     ) -> tuple[int, ...]:
         if call.batch >= len(self._samples):
             return ()
         samples = self._samples[call.batch]
-        if self._by_sample(call, samples, bad):
-            return samples.with_bad(bad)
+        for result in (bad, *_unreduced(call, given)):
+            if self._by_sample(call, samples, result):
+                return samples.with_bad(result)
         inputs = [
             tensor
             for _, argument in arguments
             if (tensor := plain(argument)) is not None
             and tensor.is_floating_point()
-            and self._owners.of(tensor) is None
+            and (self._owners.of(tensor) or _NOBODYS)[0] not in ("weight", "buffer")
             and samples.axis(tensor.shape) is not None
         ]
         for rule in (samples.with_bad, samples.standing_out):
@@ -255,6 +257,8 @@ class Autopsy:
         return samples.axis(tensor.shape) is not None
 
 
+_NOBODYS = ("computed", "")
+_NO_REDUCTION = 0
 _CHOOSES = frozenset(("where", "masked_fill"))
 
 
@@ -270,6 +274,20 @@ def _chosen(aten: str, name: str, tensor: Tensor, masks: Mapping[str, Tensor]) -
     if name == "self" and aten == "where":
         return torch.where(taken, tensor, nothing)
     return torch.where(taken, nothing, tensor)
+
+
+def _unreduced(call: Call, given: Given) -> Iterator[Tensor]:
+    """What a loss was before it was summed up: the op once more, with `reduction="none"`."""
+    names = call.facts.arguments
+    if call.phase == "backward" or "reduction" not in names:
+        return
+    args, kwargs, position = list(given.args), dict(given.kwargs), names.index("reduction")
+    if position < len(args):
+        args[position] = _NO_REDUCTION
+    else:
+        kwargs["reduction"] = _NO_REDUCTION
+    result = given.func(*args, **kwargs)
+    yield result[0] if isinstance(result, tuple) else result
 
 
 def _training(call: Call, given: Given) -> bool:

@@ -103,11 +103,13 @@ class _Walk:
         """Whether the infinity was made by the very op whose backward this is: hidden in the
         forward (`where`), it comes out here."""
         makers = [self.calls[order] for source in sources for order in source.writers]
-        return any(maker.same_code(call) and not self._inherited(maker) for maker in makers)
-
-    @staticmethod
-    def _inherited(call: Call) -> bool:
-        return call.trouble is not None and bool(call.trouble.sources)
+        for maker in makers:
+            if maker.trouble is None or not maker.same_code(call):
+                continue
+            inherited = maker.trouble.sources
+            if self._own_result(maker, inherited) if inherited else maker.phase == "forward":
+                return True
+        return False
 
     def _end_at(self, leaf: Leaf, reader: Call | None) -> None:
         if leaf.unseen:

@@ -112,20 +112,21 @@ class Trace(TorchDispatchMode, PassObserver):
         try:
             facts = facts_of(func)
             if facts.mutated and not facts.overwrites and not facts.collective:
-                before = _as_they_are(facts, args, kwargs)
+                before = _as_they_are(func, facts, args, kwargs)
         except Exception as error:
             self._note(error, func)
         result = func(*args, **kwargs)
         try:
             if facts is not None:
                 with self._lock:
-                    self._look(facts, args, kwargs, before, result)
+                    self._look(func, facts, args, kwargs, before, result)
         except Exception as error:
             self._note(error, func)
         return result
 
     def _look(
         self,
+        func: Any,
         facts: OpFacts,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
@@ -145,7 +146,7 @@ class Trace(TorchDispatchMode, PassObserver):
         else:
             outputs = self._numbers(facts, _tensors(result))
         if any(found for _, found in outputs):
-            given = before or Given(args, kwargs)
+            given = before or Given(func, args, kwargs)
             call.trouble = self._autopsy.examine(call, given, outputs)
         elif self.shares is not None and call.phase == "backward":
             self.shares.look(call, args, [tensor for tensor, _ in outputs])
@@ -249,7 +250,9 @@ class Trace(TorchDispatchMode, PassObserver):
             self.errors.append(f"{where}: {type(error).__name__}: {error}")
 
 
-def _as_they_are(facts: OpFacts, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Given:
+def _as_they_are(
+    func: Any, facts: OpFacts, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Given:
     """The arguments with copies of those that the op is about to change."""
     originals: dict[int, Tensor] = {}
 
@@ -267,7 +270,8 @@ def _as_they_are(facts: OpFacts, args: tuple[Any, ...], kwargs: Mapping[str, Any
 
     names = facts.arguments
     before = tuple(kept(names[at], value) for at, value in enumerate(args))
-    return Given(before, {name: kept(name, value) for name, value in kwargs.items()}, originals)
+    named = {name: kept(name, value) for name, value in kwargs.items()}
+    return Given(func, before, named, originals)
 
 
 def _tensors(result: Any) -> list[Tensor]:
