@@ -308,6 +308,14 @@ class TestDeliberateInfinities:
             "return (torch.relu(model(x) - 100) * mask).mean()",
         )
 
+    def test_infinity_added_to_the_loss(self) -> None:
+        def compute(model: nn.Module, x: Tensor) -> Tensor:
+            loss = model(x).mean()
+            return loss + INF
+
+        birth = traced(Mlp(), torch.rand(6, 4), compute).birth
+        assert (birth.op, line_of(birth)) == ("add", "return loss + INF")
+
     def test_saturated_probabilities_are_no_mask(self) -> None:
         def compute(model: nn.Module, batch: Any) -> Tensor:
             x, y = batch

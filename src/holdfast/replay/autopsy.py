@@ -13,6 +13,7 @@ from holdfast.replay import births, deliberate
 from holdfast.replay.calls import Call, Leaf, Source, Trouble
 from holdfast.replay.explanation import Operand
 from holdfast.replay.finiteness import NAN, flags, plain
+from holdfast.replay.op_facts import OpFacts
 from holdfast.replay.operands import Owners, describe, tensor_arguments
 from holdfast.replay.samples import Samples
 from holdfast.replay.writes import Write, Writes, address
@@ -36,6 +37,8 @@ class Given:
     kwargs: Mapping[str, Any]
     originals: Mapping[int, Tensor] = field(default_factory=dict)
     """Of copies (by identity) of what the op has changed: the tensors themselves."""
+    handed_over: Trouble | None = None
+    """What was bad of that which a collective op gave to the other ranks."""
 
 
 class Autopsy:
@@ -77,6 +80,19 @@ class Autopsy:
             self._tell(call, trouble, given, arguments, bad)
         return trouble
 
+    def handed_over(self, given: Given, facts: OpFacts) -> Trouble | None:
+        """What a collective op is about to hand to the other ranks; None if all is well."""
+        sources = tuple(
+            self.source(name, tensor, found)
+            for name, argument in tensor_arguments(facts, given.args, given.kwargs)
+            if (tensor := plain(argument)) is not None and (found := flags(tensor))
+        )
+        all_flags = 0
+        for source in sources:
+            all_flags |= source.flags
+        meant = not all_flags & NAN and all(source.deliberate for source in sources)
+        return Trouble(all_flags, sources, deliberate=meant) if sources else None
+
     def source(self, name: str, tensor: Tensor, found: int, memory: Tensor | None = None) -> Source:
         """Where the bad numbers of a plain tensor come from; `memory`: where they were, if it is
         a copy."""
@@ -86,6 +102,8 @@ class Autopsy:
         if bad:
             meant = all(self._deliberate(order) for order in bad)
             return Source(name, found, writers=bad, deliberate=meant and not found & NAN)
+        if self._writes.shared(memory):
+            return Source(name, found)  # another rank's
         leaf = self._leaf(name, tensor, found, memory, writes)
         return Source(name, found, leaf=leaf, deliberate=leaf.deliberate)
 
@@ -145,7 +163,7 @@ class Autopsy:
             found,
             deliberate=meant,
             written=True,
-            kind=None if meant else births.explain_leaf(operand),
+            kind=births.explain_leaf(operand),
             inputs=(operand,),
             output=operand,
         )
@@ -174,7 +192,7 @@ class Autopsy:
         if trouble.deliberate:
             aten = call.facts.aten
             picks = aten in deliberate.SELECTS or aten in deliberate.REDUCES
-            return bool(trouble.sources) and (picks or bad.numel() == 1)
+            return (bool(trouble.sources) and picks) or bad.numel() == 1
         if not trouble.sources:
             return True
         inherited = any(source.flags & NAN for source in trouble.sources)

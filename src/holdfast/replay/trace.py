@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from holdfast.replay import ambient
 from holdfast.replay.autopsy import Autopsy, Given, digest
-from holdfast.replay.calls import Call, Source
+from holdfast.replay.calls import Call, Source, Trouble
 from holdfast.replay.components import Component, read_graphs
 from holdfast.replay.finiteness import flags, plain
 from holdfast.replay.forward_calls import ForwardCalls
@@ -111,7 +111,10 @@ class Trace(TorchDispatchMode, PassObserver):
         facts, before = None, None
         try:
             facts = facts_of(func)
-            if facts.mutated and not facts.overwrites and not facts.collective:
+            if facts.collective:
+                before = Given(func, args, kwargs)
+                before.handed_over = self._autopsy.handed_over(before, facts)
+            elif facts.mutated and not facts.overwrites:
                 before = _as_they_are(func, facts, args, kwargs)
         except Exception as error:
             self._note(error, func)
@@ -136,15 +139,11 @@ class Trace(TorchDispatchMode, PassObserver):
         call = self._call(facts, args)
         if facts.view:
             return
-        if facts.mutated:
-            changed = [
-                tensor
-                for name, tensor in tensor_arguments(facts, args, kwargs)
-                if name.partition("[")[0] in facts.mutated
-            ]
-            outputs = self._numbers(facts, [*changed, *_tensors(result)])
-        else:
-            outputs = self._numbers(facts, _tensors(result))
+        changed = _changed(facts, args, kwargs) if facts.mutated else []
+        if facts.collective and before is not None:
+            self._exchanged(call, before.handed_over, [*changed, *_tensors(result)])
+            return
+        outputs = self._numbers(facts, [*changed, *_tensors(result)])
         if any(found for _, found in outputs):
             given = before or Given(func, args, kwargs)
             call.trouble = self._autopsy.examine(call, given, outputs)
@@ -158,14 +157,24 @@ class Trace(TorchDispatchMode, PassObserver):
         if facts.uninitialised and outputs and outputs[0][0].is_floating_point():
             call.digest = digest(outputs[0][0])
 
+    def _exchanged(
+        self, call: Call, handed_over: Trouble | None, tensors: Sequence[Tensor]
+    ) -> None:
+        """What is written may not be there yet, and may be any rank's."""
+        call.trouble = handed_over
+        for tensor in tensors:
+            numbers = plain(tensor)
+            if numbers is not None:
+                self._writes.note(numbers, call.order, handed_over.flags if handed_over else 0)
+                self._writes.share(numbers)
+
     def _numbers(self, facts: OpFacts, tensors: Sequence[Tensor]) -> list[tuple[Tensor, int]]:
         """The plain tensors among these, each with its flags."""
-        blind = facts.uninitialised or facts.collective  # nothing there yet that would count
         found: list[tuple[Tensor, int]] = []
         for tensor in tensors:
             numbers = plain(tensor)
             if numbers is not None and all(numbers is not other for other, _ in found):
-                found.append((numbers, 0 if blind else flags(numbers)))
+                found.append((numbers, 0 if facts.uninitialised else flags(numbers)))
         return found
 
     def _call(self, facts: OpFacts, args: tuple[Any, ...]) -> Call:
@@ -272,6 +281,11 @@ def _as_they_are(
     before = tuple(kept(names[at], value) for at, value in enumerate(args))
     named = {name: kept(name, value) for name, value in kwargs.items()}
     return Given(func, before, named, originals)
+
+
+def _changed(facts: OpFacts, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    given = tensor_arguments(facts, args, kwargs)
+    return [tensor for name, tensor in given if name.partition("[")[0] in facts.mutated]
 
 
 def _tensors(result: Any) -> list[Tensor]:
