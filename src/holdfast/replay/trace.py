@@ -266,23 +266,26 @@ def _as_they_are(
 ) -> Given:
     """The arguments with copies of those that the op is about to change."""
     originals: dict[int, Tensor] = {}
-
-    def kept(name: str, value: Any) -> Any:
-        if name not in facts.mutated:
-            return value
-        if isinstance(value, (list, tuple)):
-            return [kept(name, item) for item in value]
-        tensor = plain(value) if isinstance(value, Tensor) else None
-        if tensor is None or not tensor.is_floating_point():
-            return value
-        copy = tensor.clone()
-        originals[id(copy)] = tensor
-        return copy
-
-    names = facts.arguments
-    before = tuple(kept(names[at], value) for at, value in enumerate(args))
-    named = {name: kept(name, value) for name, value in kwargs.items()}
+    before = tuple(
+        _kept(value, originals) if name in facts.mutated else value
+        for name, value in zip(facts.arguments, args, strict=False)
+    )
+    named = {
+        name: _kept(value, originals) if name in facts.mutated else value
+        for name, value in kwargs.items()
+    }
     return Given(func, before, named, originals)
+
+
+def _kept(value: Any, originals: dict[int, Tensor]) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_kept(item, originals) for item in value]
+    tensor = plain(value) if isinstance(value, Tensor) else None
+    if tensor is None or not tensor.is_floating_point():
+        return value
+    copy = tensor.clone()
+    originals[id(copy)] = tensor
+    return copy
 
 
 def _changed(facts: OpFacts, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
