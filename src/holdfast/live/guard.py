@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 import torch
@@ -27,14 +27,25 @@ from torch.optim import Optimizer
 from holdfast.config import Settings
 from holdfast.core.findings import Finding
 from holdfast.errors import UsageError
-from holdfast.live import arguments, brake, closures, index_tape, ranks, seams, shards
+from holdfast.live import (
+    arguments,
+    brake,
+    closures,
+    index_tape,
+    loop_body,
+    ranks,
+    seams,
+    shards,
+)
 from holdfast.live.adaptive_clip import demand_limit
 from holdfast.live.batch_identity import Observed, Origin
 from holdfast.live.clip_memory import AdaptiveClip
 from holdfast.live.duty import Duty
 from holdfast.live.holdings import Stateful
+from holdfast.live.incidents import Cure, Rerun
 from holdfast.live.journey import Journey, Pass
 from holdfast.live.loader import GuardedLoader
+from holdfast.live.loop_body import LoopBody
 from holdfast.live.notices import Notices
 from holdfast.live.origins import Origins
 from holdfast.live.recorder import Recorder
@@ -42,9 +53,11 @@ from holdfast.live.roster import users_model
 from holdfast.live.session import Session
 from holdfast.live.shield import Shield
 from holdfast.live.snapshots import Snapshots
+from holdfast.live.stage import Stage
 from holdfast.live.together import Alone, Together
 from holdfast.live.watch import OptimizerWatch
 from holdfast.policy import Action, Policy
+from holdfast.replay.explanation import Explanation
 
 Batch = TypeVar("Batch")
 
@@ -160,12 +173,13 @@ class Guard:
         With a GradScaler in use the loss is scaled first, unless you did so yourself.
         """
         arguments.demand_scalar(loss)
+        listener = self._stage or self._session
         if self._closed:
             self._say_closed("guard.backward()")
         else:
             named = arguments.scalars(components, self._notices)
-            self._shield(self._session.components, named)
-        scaler = self._session.scaler_for(loss)
+            self._shield(listener.components, named)
+        scaler = listener.scaler_for(loss)
         target = loss if scaler is None else scaler.scale(loss)
         target.backward(retain_graph=retain_graph)
 
@@ -183,7 +197,7 @@ class Guard:
 
         `waited`: seconds until the loader had it, where somebody knows.
         """
-        if not self._closed:
+        if not self._closed and not self.replaying:
             self._shield(self._session.batch_came, batch, waited, origin)
 
     def count_from(self, step: int) -> None:
@@ -195,9 +209,53 @@ class Guard:
 
         The moment for everything that must see a whole step: scheduler, scaler and EMA included.
         """
-        if not self._closed:
+        if not self._closed and not self.replaying:
             self._shield(self._session.batch_wanted)
+            self._look_into()
             self._go_on()
+
+    def replay_with(self, run: Rerun | None) -> None:
+        """How a bad step is run again: `run(batches)` does forward and backward; adapters say it.
+
+        A loop over `guard(loader)` needs nothing of the kind: its own body is run.
+        """
+        self._session.incidents.run = run
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the step that runs now is a repetition, to find out why it went bad.
+
+        Nothing is updated in it; a loop may look here before it logs or counts.
+        """
+        return self._stage is not None
+
+    @property
+    def explanations(self) -> list[Explanation]:
+        """Why steps went bad, for those that were run again."""
+        self._bring_home()
+        return list(self._session.incidents.found)
+
+    @property
+    def cures(self) -> list[Cure]:
+        """What `Policy(cure="apply")` has put in force; each can be undone."""
+        return list(self._session.incidents.cures)
+
+    def run_again(self, frame: FrameType | None) -> Iterator[Any]:
+        """A bad step waits to be looked into: by the body of the loop in this frame.
+
+        Where the body cannot be taken out of its loop, the batches to be given to it once more.
+        """
+        incidents = self._session.incidents
+        body = self._shield(loop_body.find, frame, incidents.batches())
+        if body is None:
+            return incidents.yield_again(self._observer)
+        self._look_into(body)
+        return iter(())
+
+    @property
+    def step_waits(self) -> bool:
+        """Whether a bad step is still to be looked into."""
+        return self._session.incidents.pending and not self._closed and not self._shield.tripped
 
     def resume(self, run_dir: str | Path | None = None) -> int:
         """Take up the newest whole snapshot; the steps made before it, 0 if there is none.
@@ -287,7 +345,21 @@ class Guard:
             self._shield(self._session.recorder.event, self._session.step, "exception", what)
         self._close(well=error is None)
 
+    @property
+    def _stage(self) -> Stage | None:
+        stage = self._session.incidents.stage
+        return stage if stage is not None and stage.performing else None
+
+    def _look_into(self, run: LoopBody | None = None) -> None:
+        """Run the bad step that waits again, where somebody can."""
+        incidents = self._session.incidents
+        how = run or incidents.run
+        if how is not None and self.step_waits:
+            self._shield(incidents.look_into, how, self._observer)
+
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        if self._stage is not None:
+            return self._stage.before_step(optimizer, args, kwargs)
         watch = self._session.watches[id(optimizer)]
         closure = closures.find_closure(args, kwargs)
         if closure is None or self._shield.tripped:
@@ -301,6 +373,9 @@ class Guard:
         return closures.with_closure(args, kwargs, answer)
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._stage is not None:
+            self._stage.after_step(optimizer)
+            return
         search, self._search = self._search, None
         watch = self._session.watches[id(optimizer)]
         self._shield(watch.after, search)

@@ -7,6 +7,7 @@ of tensors and plain data only, so that it loads with `weights_only=True`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -116,6 +117,23 @@ class Holdings:
         for model, weights, saved in zip(self._models, self._weights, state["models"], strict=True):
             buffers = {name: v for name, v in saved["state"].items() if name not in weights}
             _restore_model(model, {**saved, "state": buffers})
+
+    @contextmanager
+    def other_weights(self, state: Mapping[str, Any]) -> Iterator[None]:
+        """The models' weights and buffers of another state, for a while."""
+        present = [
+            map_tensors(_model_state(model), lambda t: local_part(t).detach().clone())
+            for model in self._models
+        ]
+        with torch.no_grad():
+            for model, saved in zip(self._models, state["models"], strict=True):
+                _restore_model(model, saved)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for model, saved in zip(self._models, present, strict=True):
+                    _restore_model(model, saved)
 
     @torch.no_grad()
     def restore(self, state: Mapping[str, Any], *, schedule: bool) -> None:

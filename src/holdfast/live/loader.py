@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -31,6 +32,8 @@ class GuardedLoader(Generic[Batch]):
             source = self._guard.draw_from(one, number)
             while True:
                 self._guard.step_done()
+                if self._guard.step_waits:
+                    yield from self._guard.run_again(sys._getframe().f_back)
                 asked = time.perf_counter()
                 try:
                     batch = next(source)

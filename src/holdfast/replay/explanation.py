@@ -108,8 +108,10 @@ class Explanation:
     step: int
     symptom: Literal["nonfinite", "spike"]
     nature: Nature
-    summary: str
-    """One or two sentences that stand by themselves."""
+    headline: str = ""
+    """What happened and where, in a sentence."""
+    summary: str = ""
+    """The same, and what helped."""
     births: tuple[Birth, ...] = ()
     """The one to mend first stands first."""
     spike: Spike | None = None

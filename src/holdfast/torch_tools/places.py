@@ -41,7 +41,7 @@ def users_own(frames: Iterable[Place]) -> Place | None:
     for frame in frames:
         if is_machinery(frame.file):
             continue
-        if not frame.file.startswith(_installed()):
+        if not is_installed(frame.file):
             return frame
         foreign = foreign or frame
     return foreign
@@ -55,14 +55,19 @@ def from_traceback(lines: Iterable[str]) -> list[Place]:
 
 def is_machinery(file: str) -> bool:
     """Whether a file is part of torch, of Python or of holdfast."""
-    return file.startswith(("<frozen", "<eval_with_key", _torch(), _ours())) or (
-        file.startswith(_standard()) and not file.startswith(_installed())
-    )
+    if file.startswith(("<frozen", "<eval_with_key", _torch())) or is_ours(file):
+        return True
+    return file.startswith(_standard()) and not is_installed(file)
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file belongs to a package that was installed."""
+    return file.startswith(_installed())
 
 
 def is_ours(file: str) -> bool:
-    """Whether a file is part of holdfast."""
-    return file.startswith(_ours())
+    """Whether a file is part of holdfast; its demo plays a user."""
+    return file.startswith(_ours()) and not file.startswith(f"{_ours()}demo{os.sep}")
 
 
 def with_function(place: Place) -> Place:
