@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,6 @@ class HoldfastCallback(Callback):
         super().__init__()
         self._options = {"run_dir": run_dir, **options}
         self._held = 0
-        self._batch_idx = 0
 
     def close(self) -> None:
         """Stop watching."""
@@ -63,8 +62,10 @@ class HoldfastCallback(Callback):
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, *args: Any
     ) -> None:
-        if self.guard is not None:
-            self._batch_idx = batch_idx
+        if isinstance(self.guard, Guard):
+            run = functools.partial(_run_again, trainer, pl_module, batch_idx)
+            self.guard.saw_batch(batch, run=run)
+        elif self.guard is not None:
             self.guard.saw_batch(batch)
 
     def on_train_batch_end(
@@ -99,21 +100,7 @@ class HoldfastCallback(Callback):
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
         options = {"scaler": getattr(trainer.precision_plugin, "scaler", None), **self._options}
         scheduler = schedulers[0] if len(schedulers) == 1 else None
-        guard = Guard(pl_module, optimizers, scheduler, **options)
-        guard.replay_with(functools.partial(self._run_again, trainer, pl_module))
-        return guard
-
-    def _run_again(self, trainer: Any, pl_module: Any, batches: Sequence[Any]) -> None:
-        """The step's forward and backward passes once more; what it logs is not logged again."""
-        with _without_logging(pl_module):
-            for at, batch in enumerate(batches):
-                number = self._batch_idx + 1 - len(batches) + at
-                wanted = inspect.signature(pl_module.training_step).parameters
-                output = trainer.strategy.training_step(*(batch, number)[: max(len(wanted), 1)])
-                if pl_module.automatic_optimization and output is not None:
-                    loss = output["loss"] if isinstance(output, Mapping) else output
-                    loss = loss / trainer.accumulate_grad_batches
-                    trainer.strategy.backward(loss, trainer.optimizers[0])
+        return Guard(pl_module, optimizers, scheduler, **options)
 
     def _log_held(self, trainer: Any) -> None:
         """To the loggers, beside what the module logs: how many updates were held back so far."""
@@ -122,6 +109,18 @@ class HoldfastCallback(Callback):
             self._held = held
             for logger in trainer.loggers:
                 logger.log_metrics({"holdfast_held": held}, step=trainer.global_step)
+
+
+def _run_again(trainer: Any, pl_module: Any, batch_idx: int, batch: Any) -> None:
+    """A forward and backward pass once more; what it logs is not logged again."""
+    takes = len(inspect.signature(pl_module.training_step).parameters)
+    with _without_logging(pl_module):
+        output = trainer.strategy.training_step(*(batch, batch_idx)[: max(takes, 1)])
+        if pl_module.automatic_optimization and output is not None:
+            loss = output["loss"] if isinstance(output, Mapping) else output
+            loss = loss / trainer.accumulate_grad_batches
+            scaler = getattr(trainer.precision_plugin, "scaler", None)
+            pl_module.backward(loss if scaler is None else scaler.scale(loss))
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from holdfast.live.guard import Guard
 from holdfast.policy import Action
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 _transformers = bring("transformers", extra="transformers")
 TrainerCallback: Any = _transformers.TrainerCallback
@@ -47,8 +47,6 @@ class HoldfastCallback(TrainerCallback):
         self._factor = 1.0
         self._waited: float | None = None
         self._told: Action | None = None
-        self._calls: list[Callable[[Any], Any]] = []
-        """The calls of `training_step` of the present step; each takes its inputs."""
 
     def close(self) -> None:
         """Stop watching."""
@@ -80,12 +78,10 @@ class HoldfastCallback(TrainerCallback):
             scaler = getattr(optimizer, "scaler", None)
             options = {"scaler": scaler, **self._options}
             self.guard = Guard(model, torch_optimizer(optimizer), lr_scheduler, **options)
-            self.guard.replay_with(self._run_again)
         self.guard.count_from(state.global_step)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._factor = getattr(self.guard, "rate_factor", 1.0)
-        self._calls.clear()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._losses.stepped()
@@ -153,19 +149,16 @@ class HoldfastCallback(TrainerCallback):
     def _around_training_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def training_step(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             waited, self._waited = self._waited, None
-            if self.guard is not None:
+            if isinstance(self.guard, Guard):
+                run = functools.partial(_again, original, model, args, kwargs)
+                self.guard.saw_batch(inputs, waited, run=run)
+            elif self.guard is not None:
                 self.guard.saw_batch(inputs, waited)
-            self._calls.append(lambda again: original(model, again, *args, **kwargs))
             loss = original(model, inputs, *args, **kwargs)
             self._losses.add(loss.detach())
             return loss
 
         return training_step
-
-    def _run_again(self, batches: Sequence[Any]) -> None:
-        """The step's forward and backward passes once more."""
-        for call, inputs in zip(self._calls, batches, strict=True):
-            call(inputs)
 
     def _around_get_batch_samples(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def get_batch_samples(*args: Any, **kwargs: Any) -> Any:
@@ -175,6 +168,11 @@ class HoldfastCallback(TrainerCallback):
             return samples
 
         return get_batch_samples
+
+
+def _again(step: Callable[..., Any], model: Any, args: Any, kwargs: Any, inputs: Any) -> None:
+    """A forward and backward pass once more, over these inputs."""
+    step(model, inputs, *args, **kwargs)
 
 
 def _trainer_calling(callback: HoldfastCallback) -> Any:

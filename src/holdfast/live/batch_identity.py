@@ -63,6 +63,8 @@ class Kept:
     """Batches of the same step that came before it."""
     losses: deque[Tensor] = field(default_factory=lambda: deque(maxlen=LOSSES_KEPT))
     blamed: bool = False
+    run: Callable[[Any], Any] | None = None
+    """How a framework runs forward and backward over a batch in its place."""
     versions: int | None = None
     """How often its tensors had been changed in place when it was handed out."""
     _identity: Identity | None = None

@@ -12,8 +12,9 @@ Everything else is in `session.py` and behind it.
 
 from __future__ import annotations
 
+import sys
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -45,7 +46,6 @@ from holdfast.live.holdings import Stateful
 from holdfast.live.incidents import Cure, Rerun
 from holdfast.live.journey import Journey, Pass
 from holdfast.live.loader import GuardedLoader
-from holdfast.live.loop_body import LoopBody
 from holdfast.live.notices import Notices
 from holdfast.live.origins import Origins
 from holdfast.live.recorder import Recorder
@@ -191,14 +191,19 @@ class Guard:
         return Observed(source, number, avoid, given=one.given)
 
     def saw_batch(
-        self, batch: Any, waited: float | None = None, origin: Origin | None = None
+        self,
+        batch: Any,
+        waited: float | None = None,
+        origin: Origin | None = None,
+        run: Callable[[Any], Any] | None = None,
     ) -> None:
         """A batch is about to be trained on; for loops that do not go through `guard(loader)`.
 
-        `waited`: seconds until the loader had it, where somebody knows.
+        `waited`: seconds until the loader had it, where somebody knows. `run(batch)`: how forward
+        and backward are run over it, should the step go bad and be looked into.
         """
         if not self._closed and not self.replaying:
-            self._shield(self._session.batch_came, batch, waited, origin)
+            self._shield(self._session.batch_came, batch, waited, origin, run)
 
     def count_from(self, step: int) -> None:
         """The next step is called this: for a run that another tool has resumed."""
@@ -213,13 +218,6 @@ class Guard:
             self._shield(self._session.batch_wanted)
             self._look_into()
             self._go_on()
-
-    def replay_with(self, run: Rerun | None) -> None:
-        """How a bad step is run again: `run(batches)` does forward and backward; adapters say it.
-
-        A loop over `guard(loader)` needs nothing of the kind: its own body is run.
-        """
-        self._session.incidents.run = run
 
     @property
     def replaying(self) -> bool:
@@ -241,21 +239,23 @@ class Guard:
         return list(self._session.incidents.cures)
 
     def run_again(self, frame: FrameType | None) -> Iterator[Any]:
-        """A bad step waits to be looked into: by the body of the loop in this frame.
+        """A bad step waits to be looked into, by the body of the loop that this frame is in.
 
-        Where the body cannot be taken out of its loop, the batches to be given to it once more.
+        Where the body cannot be taken out of its loop: the batches to be given to it once more.
         """
-        incidents = self._session.incidents
-        body = self._shield(loop_body.find, frame, incidents.batches())
-        if body is None:
-            return incidents.yield_again(self._observer)
-        self._look_into(body)
-        return iter(())
+        if self._look_into(frame):
+            return iter(())
+        return self._session.incidents.yield_again(self._observer)
 
     @property
     def step_waits(self) -> bool:
         """Whether a bad step is still to be looked into."""
         return self._session.incidents.pending and not self._closed and not self._shield.tripped
+
+    def last_step_waits(self) -> bool:
+        """The same when no step will follow: what is on its way is brought home first."""
+        self._bring_home()
+        return self.step_waits
 
     def resume(self, run_dir: str | Path | None = None) -> int:
         """Take up the newest whole snapshot; the steps made before it, 0 if there is none.
@@ -350,12 +350,28 @@ class Guard:
         stage = self._session.incidents.stage
         return stage if stage is not None and stage.performing else None
 
-    def _look_into(self, run: LoopBody | None = None) -> None:
-        """Run the bad step that waits again, where somebody can."""
-        incidents = self._session.incidents
-        how = run or incidents.run
-        if how is not None and self.step_waits:
-            self._shield(incidents.look_into, how, self._observer)
+    def _look_into(self, frame: FrameType | None = None) -> bool:
+        """Run the bad step that waits again, where it can be called.
+
+        False: the loop may be given its batches once more instead.
+        """
+        incidents, latest = self._session.incidents, self._session.latest
+        if not self.step_waits or latest is None:
+            return True
+        run: Rerun | None = incidents.framework()
+        found = None
+        if run is None and frame is not None:
+            found = self._shield(loop_body.find, frame, latest.batch, incidents.ages(latest))
+            run = None if found is None else found.body
+        if incidents.all_can(run is not None) and run is not None:
+            self._shield(incidents.look_into, run, self._observer)
+            return True
+        # With other ranks, a loop that sees more batches than its neighbours' may stop too soon.
+        if frame is not None and found is not None and found.again and self._ranks is None:
+            return False
+        if frame is not None:
+            incidents.forget()
+        return True
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         if self._stage is not None:
@@ -403,6 +419,10 @@ class Guard:
         """Whether the step is held back. A guard that has failed still tells the other ranks."""
         if watch.ballot is not None:
             watch.ballot.step_begins()
+        self._shield(watch.transfer.collect)
+        if self.step_waits and not self._look_into(sys._getframe(2)):
+            # Past this step the weights are others, and the step before it cannot be run again.
+            self._session.incidents.forget()
         held = self._shield(watch.before)
         if self._shield.tripped:
             self._duty.step(watch)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.optim import Optimizer
 
 from holdfast.errors import UsageError
@@ -121,19 +122,23 @@ class Holdings:
     @contextmanager
     def other_weights(self, state: Mapping[str, Any]) -> Iterator[None]:
         """The models' weights and buffers of another state, for a while."""
-        present = [
-            map_tensors(_model_state(model), lambda t: local_part(t).detach().clone())
+        tensors = [
+            local_part(tensor).detach()
             for model in self._models
+            for tensor in (*model.parameters(), *model.buffers())
         ]
-        with torch.no_grad():
-            for model, saved in zip(self._models, state["models"], strict=True):
-                _restore_model(model, saved)
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for model, saved in zip(self._models, present, strict=True):
-                    _restore_model(model, saved)
+        kept = [tensor.clone() for tensor in tensors]
+        # Behind autograd's back: a graph that is still to be used stays valid.
+        with _unsafe_preserve_version_counter(tuple(tensors)):
+            try:
+                with torch.no_grad():
+                    for model, saved in zip(self._models, state["models"], strict=True):
+                        _restore_model(model, saved)
+                yield
+            finally:
+                with torch.no_grad():
+                    for tensor, value in zip(tensors, kept, strict=True):
+                        tensor.copy_(value)
 
     @torch.no_grad()
     def restore(self, state: Mapping[str, Any], *, schedule: bool) -> None:

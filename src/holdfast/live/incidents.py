@@ -60,8 +60,6 @@ class Incidents:
         self._healthy: Sequence[Kept] = ()
         self.found: list[Explanation] = []
         self.cures: list[Cure] = []
-        self.run: Rerun | None = None
-        """How a framework runs a step; None in a loop of the user's own."""
         self.stage: Stage | None = None
         """While a step is being run again."""
 
@@ -80,13 +78,6 @@ class Incidents:
             return
         if not self._left or note.step < self._not_before or note.step != self._session.step:
             return
-        if any(kept.changed for kept in note.batches):
-            self._notices.once(
-                "replay-changed",
-                "the loop changed its batch in place, so a bad step cannot be run again as it was: "
-                "no line can be named",
-            )
-            return
         self._left -= 1
         self._not_before = note.step + self._policy.replay_gap
         self._pending = Incident(
@@ -98,13 +89,53 @@ class Incidents:
             note.limit if verdict.spike else None,
         )
 
+    def all_can(self, can: bool) -> bool:
+        """Whether every rank can run the step again as it was."""
+        batches = () if self._pending is None else self._pending.batches
+        if any(kept.changed for kept in batches):
+            can = False
+            self._notices.once(
+                "replay-changed",
+                "the loop changed its batch in place, so a bad step cannot be run again as it was: "
+                "no line can be named",
+            )
+        return self._session.survival.together.all_true(can)
+
+    def forget(self) -> None:
+        """What waited can no longer be run again."""
+        self._pending = None
+        self._notices.once(
+            "replay-late",
+            "a bad step could not be run again, so the line that made it is not known: that needs "
+            "a plain loop over guard(loader)",
+        )
+
     @property
     def pending(self) -> bool:
         return self._pending is not None
 
-    def batches(self) -> Sequence[Any]:
-        """Those of the step that waits."""
-        return [] if self._pending is None else [kept.batch for kept in self._pending.batches]
+    def ages(self, latest: Kept) -> list[int]:
+        """How many batches before the latest those of the waiting step came."""
+        batches = () if self._pending is None else self._pending.batches
+        return [
+            0
+            if kept.origin is None or latest.origin is None
+            else latest.origin.number - kept.origin.number
+            for kept in batches
+        ]
+
+    def framework(self) -> Rerun | None:
+        """How the framework that made the step runs it again; None in a loop of the user's own."""
+        runs = [] if self._pending is None else [kept.run for kept in self._pending.batches]
+        if not runs or None in runs:
+            return None
+
+        def run_all(batches: Sequence[Any]) -> None:
+            for run, batch in zip(runs, batches, strict=True):
+                if run is not None:
+                    run(batch)
+
+        return run_all
 
     # Looking into it.
 

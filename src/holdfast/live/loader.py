@@ -38,6 +38,8 @@ class GuardedLoader(Generic[Batch]):
                 try:
                     batch = next(source)
                 except StopIteration:
+                    if self._guard.last_step_waits():
+                        yield from self._guard.run_again(sys._getframe().f_back)
                     return
                 one.given = source.given
                 self._guard.saw_batch(batch, time.perf_counter() - asked, source.origin)

@@ -1,6 +1,6 @@
 """The body of the user's training loop as something that can be called.
 
-    for i, (x, y) in enumerate(guard(loader)):   # a frame of the user's, waiting for a batch
+    for i, (x, y) in enumerate(guard(loader)):   # a frame of the user's, in this loop
         ...                                      # this, from its source, as a function
 
 Run this way, the step is the user's own code on their own line numbers, and yet an experiment: the
@@ -13,12 +13,16 @@ from __future__ import annotations
 
 import ast
 import linecache
+import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
 from io import StringIO
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
+from holdfast.live import loop_variable
+from holdfast.live.loop_variable import LoopVariable, bound_in
 from holdfast.torch_tools.places import is_installed, is_machinery
 from holdfast.torch_tools.put_back import PutBack
 
@@ -34,13 +38,13 @@ class LoopBody:
     """A loop's body, ready to be run over other batches."""
 
     def __init__(
-        self, frame: FrameType, loop: ast.For, value_of: Callable[[Any, int], Any]
+        self, frame: FrameType, loop: ast.For, variable: LoopVariable, ages: Sequence[int]
     ) -> None:
-        self._frame = frame
-        self._value_of = value_of
+        self._variable = variable
+        self._ages = ages
         used = {node.id for node in ast.walk(loop) if isinstance(node, ast.Name)}
         at_module_level = frame.f_locals is frame.f_globals
-        stored = _stored(loop)
+        stored = bound_in([loop.target, *loop.body])
         # A module's variables are found as globals; only what the body binds must be its own.
         wanted = stored if at_module_level else used
         self._arguments = {name: v for name, v in frame.f_locals.items() if name in wanted}
@@ -50,8 +54,11 @@ class LoopBody:
 
     def __call__(self, batches: Sequence[Any]) -> None:
         """Run the body once for each batch; what it prints is not printed again."""
-        values = [self._value_of(batch, at - len(batches)) for at, batch in enumerate(batches)]
-        with redirect_stdout(StringIO()):
+        ages = self._ages if len(self._ages) == len(batches) else [0] * len(batches)
+        values = [
+            self._variable.holding(batch, age) for batch, age in zip(batches, ages, strict=True)
+        ]
+        with redirect_stdout(StringIO()), _without_logs():
             self._function(values, **self._arguments)
 
     def keep(self) -> PutBack:
@@ -59,20 +66,47 @@ class LoopBody:
         return PutBack(self._reachable)
 
 
-def find(frame: FrameType | None, batches: Sequence[Any]) -> LoopBody | None:
-    """The body of the loop that waits in this frame, or in one that called it."""
+@contextmanager
+def _without_logs() -> Iterator[None]:
+    """What was logged once is not logged again."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """How a step can be run again in a loop."""
+
+    body: LoopBody | None = None
+    again: bool = False
+    """The loop may be given its batch once more: nothing else is drawn along with it."""
+
+
+def find(frame: FrameType | None, latest: Any, ages: Sequence[int]) -> Found:
+    """The training loop that this frame is in, or one that called it.
+
+    `latest` is the batch the loop has now; `ages`: how many batches before it those came that the
+    body will be run over.
+    """
     for candidate in _users_frames(frame):
-        loop = _loop_at(candidate)
-        if loop is None:
-            continue
-        value_of = _matching(loop.target, candidate.f_locals, _stored_in_body(loop), batches)
-        if value_of is None or not _liftable(loop):
-            return None
-        try:
-            return LoopBody(candidate, loop, value_of)
-        except (SyntaxError, ValueError):  # legal in its place, not in a function
-            return None
-    return None
+        loops = _loops_at(candidate)
+        if loops is None:
+            return Found(again=True)  # no source: most loops are over the loader alone
+        for loop in loops:
+            variable = loop_variable.match(loop, candidate.f_locals, latest)
+            if variable is None or (variable.beside and any(ages)):
+                continue
+            if not _liftable(loop):
+                return Found(again=not variable.beside)
+            try:
+                return Found(LoopBody(candidate, loop, variable, ages))
+            except (SyntaxError, ValueError):  # legal in its place, not in a function
+                return Found(again=not variable.beside)
+    return Found()
 
 
 def _users_frames(frame: FrameType | None) -> Iterator[FrameType]:
@@ -85,32 +119,22 @@ def _users_frames(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _loop_at(frame: FrameType) -> ast.For | None:
-    """The innermost `for` statement whose iterator the frame is waiting for."""
+def _loops_at(frame: FrameType) -> list[ast.For] | None:
+    """The `for` statements that the frame is in, innermost first; None without source."""
     try:
         lines = linecache.getlines(frame.f_code.co_filename, frame.f_globals)
         tree = ast.parse("".join(lines))
     except (SyntaxError, ValueError):
         return None
-    line = frame.f_lineno
+    if not lines:
+        return None
     found = [
         node
         for node in ast.walk(tree)
         if isinstance(node, ast.For)
-        and node.iter.lineno <= line <= (node.iter.end_lineno or node.iter.lineno)
+        and node.lineno <= frame.f_lineno <= (node.end_lineno or node.lineno)
     ]
-    position = _position(frame.f_code, frame.f_lasti)
-    exact = [node for node in found if position == (node.iter.lineno, node.iter.col_offset)]
-    chosen = exact or found
-    return chosen[-1] if len(chosen) == 1 else None
-
-
-def _position(code: CodeType, instruction: int) -> tuple[int | None, int | None] | None:
-    positions = getattr(code, "co_positions", None)
-    if positions is None:  # Python 3.10 knows lines only
-        return None
-    line, _, column, _ = [*positions()][instruction // 2]
-    return line, column
+    return sorted(found, key=lambda node: -node.lineno)
 
 
 def _liftable(loop: ast.For) -> bool:
@@ -130,65 +154,6 @@ def _own_nodes(loop: ast.For) -> Iterator[ast.AST]:
         yield node
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
             waiting.extend(ast.iter_child_nodes(node))
-
-
-def _stored(loop: ast.For) -> set[str]:
-    return _bound([loop.target, *loop.body])
-
-
-def _stored_in_body(loop: ast.For) -> set[str]:
-    return _bound(loop.body)
-
-
-def _bound(nodes: Sequence[ast.AST]) -> set[str]:
-    found = set()
-    for top in nodes:
-        for node in ast.walk(top):
-            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-                found.add(node.id)
-            elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-                found.add(node.name)
-            elif isinstance(node, ast.alias):
-                found.add((node.asname or node.name).split(".")[0])
-            elif isinstance(node, ast.ExceptHandler) and node.name:
-                found.add(node.name)
-    return found
-
-
-def _matching(
-    target: ast.expr, variables: Any, rebound: set[str], batches: Sequence[Any]
-) -> Callable[[Any, int], Any] | None:
-    """How the loop's variable comes from a batch: as it is, or counted by `enumerate`.
-
-    Told by the variables of the last pass, those that the body has not bound to something else.
-    """
-    last = batches[-1]
-    if _fits(target, last, variables, rebound):
-        return lambda batch, before_end: batch
-    if isinstance(target, ast.Tuple) and len(target.elts) == 2:
-        first = target.elts[0]
-        if isinstance(first, ast.Name) and first.id not in rebound:
-            count = variables.get(first.id)
-            if isinstance(count, int) and _fits(target.elts[1], last, variables, rebound):
-                return lambda batch, before_end: (count + 1 + before_end, batch)
-    return None
-
-
-def _fits(target: ast.expr, value: Any, variables: Any, rebound: set[str]) -> bool:
-    if isinstance(target, ast.Name):
-        return target.id in rebound or variables.get(target.id) is value
-    if isinstance(target, (ast.Tuple, ast.List)):
-        try:
-            parts = list(value) if not isinstance(value, (str, bytes)) else []
-        except TypeError:
-            return False
-        if any(isinstance(item, ast.Starred) for item in target.elts):
-            return len(parts) >= len(target.elts) - 1
-        return len(parts) == len(target.elts) and all(
-            _fits(item, part, variables, rebound)
-            for item, part in zip(target.elts, parts, strict=True)
-        )
-    return True
 
 
 def _compile(frame: FrameType, loop: ast.For, arguments: list[str]) -> Callable[..., None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -161,6 +161,8 @@ class Session:
         self._boundaries = True
         if self._stepped:
             self._batch_turned = True
+            if not any(watch.transfer.lag for watch in self.watches.values()):
+                self._emit()  # of several optimizers, whoever stepped has said so
         self._boundary()
 
     @property
@@ -172,7 +174,13 @@ class Session:
         """Whether a batch that came out of the loader shall not reach the loop."""
         return self.quarantine.avoids(self.steps, kept)
 
-    def batch_came(self, batch: Any, waited: float | None, origin: Origin | None = None) -> None:
+    def batch_came(
+        self,
+        batch: Any,
+        waited: float | None,
+        origin: Origin | None = None,
+        run: Callable[[Any], Any] | None = None,
+    ) -> None:
         """A batch is handed to the loop."""
         made, self._step_made = self._step_made, False
         if made or not any(watch.tokens.filled for watch in self.watches.values()):
@@ -187,7 +195,7 @@ class Session:
             # Looked at whenever a step goes bad: what does no harm (NaN for "unknown") is meant.
             self.recorder.event(0, "scan", {"roles": ["input"]})
         position = self._batches[-1].position + 1 if self._batches else 0
-        kept = Kept(batch, origin, position)
+        kept = Kept(batch, origin, position, run=run)
         if self.incidents.moment is not None:
             kept.watch_for_changes()
         self._batches.append(kept)
@@ -327,6 +335,11 @@ class Session:
             self.buffers.look_again()
             self.inspection.parameters(note.step)
         return values
+
+    @property
+    def latest(self) -> Kept | None:
+        """The batch that the loop has now."""
+        return self._batches[-1] if self._batches else None
 
     def batches_of_step(self) -> Sequence[Kept]:
         return tuple(self._batches)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +22,8 @@ from torch.optim.swa_utils import AveragedModel
 
 from holdfast.live import seams
 from holdfast.live.brake import HostBrake
-from holdfast.live.closures import FirstAnswer, find_closure, with_closure
+from holdfast.live.buffers import LARGEST_BYTES
+from holdfast.live.closures import FirstAnswer, SearchState, find_closure, with_closure
 from holdfast.live.scaling import Scaling
 from holdfast.live.shards import local_part
 from holdfast.replay.passes import Pass
@@ -49,6 +50,7 @@ class Stage:
         self._names = session.inspection.roster.by_identity()
         self._scaling = Scaling(session.scaling.scaler)
         self._brakes: dict[int, HostBrake] = {}
+        self._searches: dict[int, SearchState | None] = {}
         self._undo = ExitStack()
         self._within = ExitStack()
         self._pass: Pass | None = None
@@ -62,7 +64,7 @@ class Stage:
     def __enter__(self) -> Stage:
         now = Moment(exact=True)
         self._undo.callback(now.restore)
-        self._undo.callback(self._session.buffers.restore)
+        self._keep_buffers()
         self._keep_gradients()
         for item in self._stateful():
             self._keep_state(item)
@@ -128,6 +130,7 @@ class Stage:
 
     def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """Hold the step; a closure is run once, as it would be."""
+        self._searches[id(optimizer)] = SearchState.keep(optimizer)
         closure = find_closure(args, kwargs)
         answer = None
         if closure is not None:
@@ -139,6 +142,9 @@ class Stage:
 
     def after_step(self, optimizer: Optimizer) -> None:
         self._brakes.setdefault(id(optimizer), HostBrake()).release()
+        search = self._searches.pop(id(optimizer), None)
+        if search is not None:
+            search.put_back()
 
     # What the seams tell, during a pass.
 
@@ -218,6 +224,25 @@ class Stage:
 
         self._undo.callback(give_back)
 
+    def _keep_buffers(self) -> None:
+        """A following step may have its forward behind it already."""
+        kept = [
+            (module, name, buffer, buffer.detach().clone())
+            for model in self._session.models
+            for module in model.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None and buffer.nbytes <= LARGEST_BYTES
+        ]
+
+        @torch.no_grad()
+        def give_back() -> None:
+            for module, name, buffer, value in kept:
+                module._buffers[name] = buffer
+                if not torch.equal(buffer, value):
+                    buffer.copy_(value)
+
+        self._undo.callback(give_back)
+
     def _stateful(self) -> list[Any]:
         """What the guard was given, and the schedules and averages it was not."""
         given = list(self._session.survival.holdings.others.values())
@@ -256,10 +281,14 @@ class Stage:
                         group[name] = value
 
         self._undo.callback(give_back)
+        for name in ("grad_scale", "found_inf"):  # a scaler is about to step it
+            if hasattr(optimizer, name):
+                self._undo.callback(setattr, optimizer, name, getattr(optimizer, name))
 
     def _keep_scaler(self, scaler: GradScaler) -> None:
         scale, tracker = scaler._scale, scaler._growth_tracker
         kept = [None if item is None else item.clone() for item in (scale, tracker)]
+        states = {number: dict(state) for number, state in scaler._per_optimizer_states.items()}
 
         def give_back() -> None:
             for item, value in zip((scale, tracker), kept, strict=True):
@@ -267,18 +296,9 @@ class Stage:
                     item.copy_(value)
             scaler._scale, scaler._growth_tracker = scale, tracker
             scaler._per_optimizer_states.clear()
+            scaler._per_optimizer_states.update(states)
 
         self._undo.callback(give_back)
-
-
-@contextmanager
-def leaving_on_error(stage: Stage) -> Iterator[None]:
-    """Whatever ends the block, the stage is left."""
-    try:
-        yield
-    except BaseException as error:
-        stage.leave(error)
-        raise
 
 
 def in_a_line(error: BaseException) -> str:

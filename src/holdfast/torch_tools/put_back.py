@@ -23,6 +23,8 @@ MOST_OBJECTS = 20_000
 
 _CONTAINERS = (list, dict, set, deque, bytearray)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), tuple)
+_TORCHS = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+"""Containers of a module that hold what is trained."""
 _LEFT_ALONE = (
     Tensor,
     Optimizer,
@@ -41,8 +43,10 @@ class PutBack:
     def __init__(self, objects: Iterable[Any]) -> None:
         self._undo: list[Callable[[], None]] = []
         self._seen: dict[int, Any] = {}
-        for item in objects:
-            self._remember(item, DEEPEST)
+        # Near ones first: what is reached by two ways is followed from the shorter one.
+        self._waiting = deque((item, DEEPEST) for item in objects)
+        while self._waiting:
+            self._remember(*self._waiting.popleft())
 
     def __call__(self) -> None:
         """Put everything back."""
@@ -59,7 +63,7 @@ class PutBack:
             self._remember_container(value, depth)
         elif isinstance(value, nn.Module):
             for module in value.modules():
-                self._remember_attributes(module, 1)
+                self._remember_attributes(module, 2, only=_CONTAINERS)
         else:
             self._remember_attributes(value, depth)
 
@@ -68,17 +72,17 @@ class PutBack:
         self._undo.append(lambda: _refill(value, content))
         if len(content) <= MOST_LOOKED_THROUGH:
             for item in content.values() if isinstance(content, dict) else content:
-                self._remember(item, depth - 1)
+                self._waiting.append((item, depth - 1))
 
-    def _remember_attributes(self, owner: Any, depth: int) -> None:
+    def _remember_attributes(self, owner: Any, depth: int, only: Any = object) -> None:
         attributes = getattr(owner, "__dict__", None)
         if not isinstance(attributes, dict):
             return
         plain = {name: item for name, item in attributes.items() if isinstance(item, _PLAIN)}
         self._undo.append(lambda: _rebind(attributes, plain))
         for name, item in [*attributes.items()]:
-            if name not in ("_parameters", "_buffers", "_modules"):
-                self._remember(item, depth - 1)
+            if isinstance(item, only) and name not in _TORCHS:
+                self._waiting.append((item, depth - 1))
 
 
 def _refill(container: Any, content: Any) -> None:
