@@ -49,7 +49,6 @@ from holdfast.live.loader import GuardedLoader
 from holdfast.live.notices import Notices
 from holdfast.live.origins import Origins
 from holdfast.live.recorder import Recorder
-from holdfast.live.roster import users_model
 from holdfast.live.session import Session
 from holdfast.live.shield import Shield
 from holdfast.live.snapshots import Snapshots
@@ -58,6 +57,7 @@ from holdfast.live.together import Alone, Together
 from holdfast.live.watch import OptimizerWatch
 from holdfast.policy import Action, Policy
 from holdfast.replay.explanation import Explanation
+from holdfast.torch_tools.users_names import users_model
 
 Batch = TypeVar("Batch")
 
