@@ -35,6 +35,8 @@ def run(scene: Scene, step: Step, remedy: Remedy | None = None) -> Outcome:
     """One pass: forward and backward over every batch, gradients measured, state put back."""
     outcome = Outcome()
     before = rng.capture()
+    buffers = [b for model in scene.models for b in model.buffers()]
+    kept = [buffer.clone() for buffer in buffers]
     batches = scene.batches if remedy is None else remedy.batches(scene)
     for model in scene.models:
         model.zero_grad(set_to_none=True)
@@ -51,6 +53,8 @@ def run(scene: Scene, step: Step, remedy: Remedy | None = None) -> Outcome:
             if parameter.grad is not None:
                 outcome.norms[name] = float(parameter.grad.double().norm())
     rng.restore(before)
+    for buffer, value in zip(buffers, kept, strict=True):
+        buffer.copy_(value)
     return outcome
 
 
@@ -98,8 +102,10 @@ def leaves_nothing(scene: Scene, step: Step, remedy: Remedy, healthy: Scene) -> 
         step(batch)
         raise Oops
 
+    drawn = rng.capture()
     with pytest.raises(Oops), remedy.applied(scene):
         broken(scene.batches[0])
+    rng.restore(drawn)
     assert switches(scene) == state
     assert bits(run(healthy, step)) == before
 

@@ -131,12 +131,11 @@ def _with_float32_weights(
     module: nn.Module, halves: dict[str, Tensor], forward: Any, args: Any, kwargs: Any
 ) -> Any:
     copies = {name: tensor.float() for name, tensor in halves.items()}
-    versions = {name: tensor._version for name, tensor in copies.items()}
     named = {f"inner.{name}": tensor for name, tensor in copies.items()}
     output = functional_call(_Shell(module, forward), named, args, kwargs)
     with torch.no_grad():
         for name, buffer in module.named_buffers():
-            if name in copies and copies[name]._version != versions[name]:
+            if name in copies:
                 buffer.copy_(copies[name])  # running statistics go on
     return output
 
