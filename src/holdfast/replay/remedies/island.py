@@ -1,0 +1,167 @@
+"""One module in float32, outside autocast, while everything around it stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from holdfast.replay.explanation import Birth, Line
+from holdfast.replay.remedies.base import Remedy
+from holdfast.replay.remedies.compiled import forced_eager, is_compiled
+from holdfast.replay.remedies.precision import HALVES, half_in_play
+from holdfast.replay.remedies.rebuilt import rebuilt
+from holdfast.replay.remedies.regions import autocast_off, open_devices
+from holdfast.replay.scene import Scene
+
+_WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+
+
+class Fp32Island(Remedy):
+    """The module's forward, in float32: its inputs, and its weights where they are half."""
+
+    key = "fp32-island"
+
+    def __init__(self, path: str, module: nn.Module, place: Line | None = None) -> None:
+        self._path = path
+        self._module = module
+        self._place = place
+        self._calls = 0
+        self.keepable = not is_compiled(module)
+
+    @classmethod
+    def fitting(cls, birth: Birth, scene: Scene) -> Fp32Island | None:
+        """Only for a birth inside a module, in half precision."""
+        if not birth.module or not half_in_play(birth):
+            return None
+        module = find_module(scene, birth.module)
+        return None if module is None else cls(birth.module, module, birth.place)
+
+    @property
+    def text(self) -> str:
+        where = "" if self._place is None else f" ({self._place})"
+        if _half_tensors(self._module):
+            return (
+                f"Keep `{self._path}` in float32: `{self._path}.float()`, its input cast with "
+                f"`.float()` and its output cast back{where}"
+            )
+        return f"Run `{self._path}` outside autocast, in float32{where}"
+
+    @property
+    def engaged(self) -> bool:
+        return self._calls > 0
+
+    @contextmanager
+    def applied(self, scene: Scene) -> Iterator[None]:
+        self._calls = 0
+        undo = self._install()
+        try:
+            with forced_eager():
+                yield
+        finally:
+            undo()
+
+    def keep(self, scene: Scene) -> Callable[[], None]:
+        return self._install() if self.keepable else super().keep(scene)
+
+    def _install(self) -> Callable[[], None]:
+        module, own = self._module, self._module.__dict__.get("forward")
+        theirs = module.forward
+        in_force = True
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if not in_force:
+                return theirs(*args, **kwargs)
+            self._calls += 1
+            return _in_float32(module, theirs, args, kwargs)
+
+        module.__dict__["forward"] = forward
+
+        def undo() -> None:
+            nonlocal in_force
+            in_force = False
+            if module.__dict__.get("forward") is not forward:  # somebody wrapped ours: stand aside
+                return
+            if own is None:
+                del module.__dict__["forward"]
+            else:
+                module.__dict__["forward"] = own
+
+        return undo
+
+
+def find_module(scene: Scene, path: str) -> nn.Module | None:
+    """The module of that path, as the user calls it."""
+    for model in scene.models:
+        found: nn.Module
+        for name, found in model.named_modules():
+            if path in (name, _users(name)):
+                return found
+    return None
+
+
+def _users(path: str) -> str:
+    return ".".join(part for part in path.split(".") if part not in _WRAPPERS)
+
+
+def _in_float32(module: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+    under_autocast = bool(open_devices())
+    halves = _half_tensors(module)
+    given = [
+        tensor.dtype
+        for tensor in (*torch.utils._pytree.tree_leaves((args, kwargs)), *halves.values())
+        if isinstance(tensor, Tensor) and tensor.dtype in HALVES
+    ]
+    args, kwargs = rebuilt(args, _to_float32), rebuilt(kwargs, _to_float32)
+    with autocast_off():
+        if halves:
+            output = _with_float32_weights(module, halves, forward, args, kwargs)
+        else:
+            output = forward(*args, **kwargs)
+    if under_autocast or not given:
+        return output
+    return rebuilt(output, lambda value: _back(value, given[0]))
+
+
+def _with_float32_weights(
+    module: nn.Module, halves: dict[str, Tensor], forward: Any, args: Any, kwargs: Any
+) -> Any:
+    copies = {name: tensor.float() for name, tensor in halves.items()}
+    named = {f"inner.{name}": tensor for name, tensor in copies.items()}
+    output = functional_call(_Shell(module, forward), named, args, kwargs)
+    with torch.no_grad():
+        for name, buffer in module.named_buffers():
+            if name in copies:
+                buffer.copy_(copies[name])  # running statistics go on
+    return output
+
+
+class _Shell(nn.Module):
+    """Calls a module's forward alone: its hooks are already running."""
+
+    _run: Callable[..., Any]
+
+    def __init__(self, inner: nn.Module, run: Callable[..., Any]) -> None:
+        super().__init__()
+        self.inner = inner
+        self._run = run
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._run(*args, **kwargs)
+
+
+def _half_tensors(module: nn.Module) -> dict[str, Tensor]:
+    every = (*module.named_parameters(), *module.named_buffers())
+    return {name: tensor for name, tensor in every if tensor.dtype in HALVES}
+
+
+def _to_float32(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) and value.dtype in HALVES else value
+
+
+def _back(value: Any, dtype: torch.dtype) -> Any:
+    return value.to(dtype) if isinstance(value, Tensor) and value.dtype is torch.float32 else value
