@@ -126,8 +126,8 @@ class _Inquiry:
         cured: list[Remedy] = []
         tried = 0
         for remedy in remedies:
-            if not remedy.testable:
-                trials.append(Trial(remedy.key, remedy.text, "not tried", remedy.why_not))
+            if remedy.why_not:
+                trials.append(counterfactual.verdict(remedy, None, self._scene.limit))
                 continue
             if tried >= MOST_TRIALS or len(cured) >= ENOUGH_CURES:
                 trials.append(Trial(remedy.key, remedy.text, "not tried", _ENOUGH))
@@ -185,7 +185,7 @@ class _Inquiry:
         limit = self._scene.limit
         if not finite or limit is None:
             return finite
-        return max(self._agree(outcome.norm)) <= limit
+        return bool(max(self._agree(outcome.norm)) <= limit)
 
     def _an_error(self, outcome: Outcome) -> str:
         errors = [said for said in self._agree(outcome.error) if said]

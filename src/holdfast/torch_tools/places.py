@@ -65,11 +65,6 @@ def is_installed(file: str) -> bool:
     return file.startswith(_installed())
 
 
-def is_installed(file: str) -> bool:
-    """Whether a file lies where packages are installed."""
-    return file.startswith(_installed())
-
-
 def is_ours(file: str) -> bool:
     """Whether a file is part of holdfast; its demo plays a user."""
     return file.startswith(_ours()) and not file.startswith(f"{_ours()}demo{os.sep}")
