@@ -35,6 +35,7 @@ from holdfast.live import (
     index_tape,
     loop_body,
     ranks,
+    rehearsal,
     seams,
     shards,
 )
@@ -121,7 +122,7 @@ class Guard:
         recorder = Recorder(
             settings=settings,
             policy=policy,
-            run_dir=run_dir,
+            run_dir=rehearsal.run_dir_instead(run_dir),
             facts=arguments.facts(models, optimizers, max_norm),
             notices=self._notices,
             rank=ranks.own_number() if self._ranks is None else self._ranks.rank,
@@ -265,6 +266,8 @@ class Guard:
         (`guard.epochs` leaves them out altogether) and the one that was interrupted goes on with
         the very next batch.
         """
+        if rehearsal.demanded():  # the state will be that of an incident
+            return 0
         folder = Path(run_dir) if run_dir is not None else self.run_dir
         if folder is None:
             raise UsageError("guard.resume() needs a run directory: give it one, or give Guard one")
@@ -311,6 +314,22 @@ class Guard:
         """Where the run is written down; None when it is not, or no longer can be."""
         writer = self._session.recorder.writer
         return None if writer is None or writer.broken else writer.path
+
+    # For a rehearsal of an incident, see `rehearsal.py`.
+
+    def put_in_place(self, state: Mapping[str, Any]) -> None:
+        """The state an incident was captured in. Raises UsageError where it does not fit."""
+        self._session.survival.put_in_place(state)
+
+    def named_parameters(self) -> dict[str, Tensor]:
+        """Everything that is trained, by its path in the model."""
+        return self._session.inspection.roster.tensors()
+
+    def stand_aside(self) -> list[Optimizer]:
+        """Neither measure nor act any more; the optimizers it watched."""
+        self._shield.tripped = True
+        self._let_go()
+        return self._optimizers
 
     def close(self) -> None:
         """Stop watching: torch and the optimizers are as before. Closing twice does nothing."""

@@ -152,6 +152,22 @@ class Holdings:
             if name in state["others"] and (schedule or name != SCHEDULE):
                 item.load_state_dict(map_tensors(state["others"][name], Tensor.clone))
 
+    @torch.no_grad()
+    def restore_for_replay(self, state: Mapping[str, Any]) -> None:
+        """Weights, buffers and what else a forward depends on, as an incident holds them: without
+        moments, and schedules stay. Raises UsageError where they do not fit."""
+        if len(state["models"]) != len(self._models):
+            raise UsageError(
+                f"the incident holds {len(state['models'])} models, here are {len(self._models)}"
+            )
+        for model, saved in zip(self._models, state["models"], strict=True):
+            _demand_same_model(_model_state(model), saved, "incident")
+        for model, saved in zip(self._models, state["models"], strict=True):
+            _restore_model(model, saved)
+        kept = state.get("others", {})
+        for name in (self.others.keys() & kept.keys()) - {SCHEDULE}:
+            self.others[name].load_state_dict(map_tensors(kept[name], Tensor.clone))
+
 
 def _model_state(model: nn.Module) -> dict[str, Any]:
     return {"state": plain(model.state_dict()), "unlisted": dict(_unlisted(model))}
@@ -199,12 +215,14 @@ def _restore_optimizer(optimizer: Optimizer, saved: Mapping[str, Any], *, schedu
                 mine[name] = value.to(loaded.device)
 
 
-def _demand_same_model(present: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+def _demand_same_model(
+    present: Mapping[str, Any], saved: Mapping[str, Any], what: str = "snapshot"
+) -> None:
     mine, theirs = present["state"], saved["state"]
     if mine.keys() != theirs.keys():
         odd = sorted(mine.keys() ^ theirs.keys())
         raise UsageError(
-            f"the snapshot is of another model: {odd[0]}"
+            f"the {what} is of another model: {odd[0]}"
             + (f" and {len(odd) - 1} more" if len(odd) > 1 else "")
             + " is only in one of the two"
         )
@@ -212,6 +230,6 @@ def _demand_same_model(present: Mapping[str, Any], saved: Mapping[str, Any]) -> 
         shape = pieces.shape_of(theirs[name])
         if isinstance(value, Tensor) and tuple(value.shape) != shape:
             raise UsageError(
-                f"the snapshot is of another model: {name} is {shape} there "
+                f"the {what} is of another model: {name} is {shape} there "
                 f"and {tuple(value.shape)} here"
             )

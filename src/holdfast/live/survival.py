@@ -201,6 +201,11 @@ class Survival:
         self._session.recorder.event(steps, "resumed", {"steps": steps})
         return steps
 
+    def put_in_place(self, state: Mapping[str, Any]) -> None:
+        """The state an incident was captured in."""
+        self._holdings.restore_for_replay(state)
+        self._session.state_replaced()
+
     @torch.no_grad()
     def _arrived(self, state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
         """The loop is where it was: what the way here has changed is put right."""
