@@ -120,23 +120,25 @@ def explained(finding: Finding, incident: Incident) -> Finding:
     if "why" in finding.evidence or not incident.headline:
         return finding
     known, found = finding.where, incident.where()
+    remedies = [*incident.remedies()]
+    if not any(remedy.cured for remedy in remedies):  # else what might help need not be said
+        said = {remedy.text for remedy in remedies}
+        remedies += [item for item in finding.remedies if item.text not in said]
     where = Where(
         file=found.file or known.file,
         line=found.line or known.line,
         function=found.function or known.function,
-        module=found.module or known.module,
+        module=found.module if incident.birth else found.module or known.module,
         op=found.op or known.op,
         rank=known.rank if found.rank is None else found.rank,
         sample=known.sample if found.sample is None else found.sample,
     )
-    remedies = [*incident.remedies()]
-    said = {remedy.text for remedy in remedies}
     return replace(
         finding,
         message=f"{finding.message}. {incident.headline}",
         where=where,
         evidence={**finding.evidence, **incident.evidence()},
-        remedies=(*remedies, *(item for item in finding.remedies if item.text not in said)),
+        remedies=tuple(remedies),
     )
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from holdfast.config import Settings
 from holdfast.errors import UsageError
 from holdfast.live import rehearsal
-from holdfast.live.gradients_seen import GradientsSeen
-from holdfast.live.holdings import Holdings
-from holdfast.live.roster import users_model
+from holdfast.live.guard import Guard
+from holdfast.live.snapshots import Snapshots
 from holdfast.replay.capsule import Capsule
+from holdfast.replay.passes import Pass
 from holdfast.replay.rehearsed import Rehearsed, judged
 
 Step = Callable[[Any, Any], Any]
@@ -24,22 +27,38 @@ def rehearse_call(capsule: Capsule, build: Callable[[], tuple[nn.Module, Step]])
     Raises UsageError where something does not fit, and whatever `build` and `step` raise.
     """
     model, step = _built(build())
-    notes = rehearsal.put_in_place(
-        capsule, Holdings([users_model(model)], [], {}).restore_for_replay
-    )
-    batches = capsule.batches()
-    seen = GradientsSeen(dict(users_model(model).named_parameters()))
-    rehearsal.restore_random(capsule)
-    for batch in batches:
-        loss = step(model, batch)
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            raise UsageError(
-                f"step(model, batch) must return a loss of one number: got {loss!r:.60}"
-            )
-        if loss.requires_grad:
-            loss.backward()
-        seen.backward_ended([loss])
-    return judged(capsule, seen.outcome, notes)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(trained or [torch.zeros(1, requires_grad=True)], lr=0.0)
+    plan = Snapshots(every=0, on_disk=0, on_signal=False)
+    with Guard(model, optimizer, settings=Settings(), snapshots=plan) as guard:
+        notes = rehearsal.put_in_place(capsule, guard.put_in_place)
+        batches = capsule.batches()
+        rehearsal.restore_random(capsule)
+        incident = rehearsal.incident_of(capsule, batches)
+        for kept in incident.batches:
+            kept.run = lambda batch: _step(model, step, batch)
+        first = Pass("again", batches)
+        _run(guard, incident, first)
+        found = judged(capsule, first.outcome, notes)
+        if found.reproduces:
+            for _ in guard.look_into_again(incident, None):
+                raise AssertionError("a step that can be called needs no loop")
+            if guard.explanations:
+                found = replace(found, explanation=guard.explanations[-1])
+    return found
+
+
+def _run(guard: Guard, incident: Any, first: Pass) -> None:
+    runs: Sequence[Any] = [kept.run for kept in incident.batches]
+    for run, batch in zip(runs, guard.give_again(incident, first), strict=True):
+        run(batch)
+
+
+def _step(model: nn.Module, step: Step, batch: Any) -> None:
+    loss = step(model, batch)
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        raise UsageError(f"step(model, batch) must return a loss of one number: got {loss!r:.60}")
+    loss.backward()
 
 
 def _built(made: Any) -> tuple[nn.Module, Step]:

@@ -44,7 +44,7 @@ from holdfast.live.batch_identity import Observed, Origin
 from holdfast.live.clip_memory import AdaptiveClip
 from holdfast.live.duty import Duty
 from holdfast.live.holdings import Stateful
-from holdfast.live.incidents import Cure, Rerun
+from holdfast.live.incidents import Cure, Incident, Rerun
 from holdfast.live.journey import Journey, Pass
 from holdfast.live.loader import GuardedLoader
 from holdfast.live.notices import Notices
@@ -58,6 +58,7 @@ from holdfast.live.together import Alone, Together
 from holdfast.live.watch import OptimizerWatch
 from holdfast.policy import Action, Policy
 from holdfast.replay.explanation import Explanation
+from holdfast.replay.passes import Pass as OnePass
 from holdfast.torch_tools.users_names import users_model
 
 Batch = TypeVar("Batch")
@@ -146,6 +147,7 @@ class Guard:
             ranks=self._ranks,
             origins=self._origins,
         )
+        self._session.incidents.on_disk = not rehearsal.demanded()
         self._hooks = [
             hook
             for item in optimizers
@@ -321,15 +323,15 @@ class Guard:
         """The state an incident was captured in. Raises UsageError where it does not fit."""
         self._session.survival.put_in_place(state)
 
-    def named_parameters(self) -> dict[str, Tensor]:
-        """Everything that is trained, by its path in the model."""
-        return self._session.inspection.roster.tensors()
+    def give_again(self, incident: Incident, one: OnePass) -> Iterator[Any]:
+        """The batches of a captured incident for the loop, while nothing is updated."""
+        self._session.state_replaced()
+        return self._session.incidents.give(incident, one, self._observer)
 
-    def stand_aside(self) -> list[Optimizer]:
-        """Neither measure nor act any more; the optimizers it watched."""
-        self._shield.tripped = True
-        self._let_go()
-        return self._optimizers
+    def look_into_again(self, incident: Incident, frame: FrameType | None) -> Iterator[Any]:
+        """Find out why a captured incident went bad, as of a step of one's own."""
+        self._session.incidents.stand_in(incident)
+        return self.run_again(frame)
 
     def close(self) -> None:
         """Stop watching: torch and the optimizers are as before. Closing twice does nothing."""
@@ -374,7 +376,8 @@ class Guard:
 
         False: the loop may be given its batches once more instead.
         """
-        incidents, latest = self._session.incidents, self._session.latest
+        incidents = self._session.incidents
+        latest = self._session.latest or incidents.latest
         if not self.step_waits or latest is None:
             return True
         run: Rerun | None = incidents.framework()

@@ -21,6 +21,7 @@ from holdfast.live.stage import Stage
 from holdfast.live.waiting import may_wait
 from holdfast.policy import Policy, Verdict
 from holdfast.replay.explanation import Explanation
+from holdfast.replay.passes import Pass
 from holdfast.replay.scene import Scene
 from holdfast.torch_tools.rng import Moment
 
@@ -60,6 +61,8 @@ class Incidents:
         self._healthy: Sequence[Kept] = ()
         self.found: list[Explanation] = []
         self.cures: list[Cure] = []
+        self.on_disk = True
+        """Whether they are written into the run directory, if there is one."""
         self.stage: Stage | None = None
         """While a step is being run again."""
 
@@ -113,6 +116,24 @@ class Incidents:
     @property
     def pending(self) -> bool:
         return self._pending is not None
+
+    @property
+    def latest(self) -> Kept | None:
+        """The last batch of the step that waits."""
+        return None if self._pending is None else self._pending.batches[-1]
+
+    def stand_in(self, incident: Incident) -> None:
+        """A step from elsewhere waits to be looked into."""
+        self._pending = incident
+
+    def give(self, incident: Incident, one: Pass, observer: Any) -> Iterator[Any]:
+        """One pass by giving the batches to the loop."""
+        with self._staged(incident, observer) as stage:
+            stage.enter(one)
+            try:
+                yield from one.batches
+            finally:
+                stage.leave(None)
 
     def ages(self, latest: Kept) -> list[int]:
         """How many batches before the latest those of the waiting step came."""
@@ -168,15 +189,20 @@ class Incidents:
                 self._session.survival.together.gathered,
             )
         )
+        with self._staged(incident, observer) as stage:
+            yield answer, stage
+        if answer.findings is not None:
+            self._conclude(incident, answer.findings)
+
+    @contextmanager
+    def _staged(self, incident: Incident, observer: Any) -> Iterator[Stage]:
         stage = Stage(self._session, observer, before=incident.before, scale=incident.scale)
         self.stage = stage
         try:
             with may_wait(), stage:
-                yield answer, stage
+                yield stage
         finally:
             self.stage = None
-        if answer.findings is not None:
-            self._conclude(incident, answer.findings)
 
     def _scene(self, incident: Incident, *, gentle: bool) -> Scene:
         session = self._session
@@ -214,8 +240,34 @@ class Incidents:
             incident.step, "incident", encode_numbers(explanation.to_dict())
         )
         logger.warning("holdfast: step %s: why: %s", incident.step, explanation.summary)
+        self._write_down(incident, explanation)
         if self._policy.cure == "apply":
             self._apply(incident, found)
+
+    def _write_down(self, incident: Incident, explanation: Explanation) -> None:
+        """The incident into the run directory, where it was born."""
+        writer, ranks = self._session.recorder.writer, self._session.ranks
+        mine = ranks is None or ranks.rank == (explanation.rank or 0)
+        if writer is None or writer.broken or not mine or not self.on_disk:
+            return
+        capsule = importlib.import_module("holdfast.replay.capsule")
+        survival = self._session.survival
+        try:
+            folder = capsule.write(
+                writer.path,
+                explanation,
+                batches=[kept.batch for kept in incident.batches],
+                rng=incident.before.to_state(),
+                state=None if survival.holdings.sharded else survival.holdings.capture(),
+                capture=self._policy.capture,
+                rank=0 if ranks is None else ranks.rank,
+                limit=incident.limit,
+            )
+        except (OSError, RuntimeError) as error:
+            said = getattr(error, "strerror", None) or str(error).splitlines()[0]
+            self._notices.once("incident-disk", f"cannot write the incident down: {said}")
+            return
+        logger.warning("holdfast: step %s: next: holdfast replay %s", incident.step, folder)
 
     def _apply(self, incident: Incident, found: Findings) -> None:
         for remedy in found.cured:

@@ -9,23 +9,18 @@ from __future__ import annotations
 
 import atexit
 import shutil
+import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import torch
-from torch.optim import Optimizer
-
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.live import seams
-from holdfast.live.brake import HostBrake
-from holdfast.live.closures import FirstAnswer, find_closure, with_closure
-from holdfast.live.gradients_seen import GradientsSeen
+from holdfast.live.batch_identity import Kept
+from holdfast.live.incidents import Incident
 from holdfast.replay.capsule import Capsule
+from holdfast.replay.passes import Pass
 from holdfast.replay.rehearsed import Rehearsed, judged, refused
 from holdfast.torch_tools import rng
 
@@ -94,19 +89,31 @@ def _run(asked: _Demand, guard: Guard, loader: Iterable[Any]) -> Iterator[Any]:
     except HoldfastError as error:
         asked.result = refused(str(error))
         return
-    seen = GradientsSeen(guard.named_parameters())
-    with ExitStack() as within:
-        seams.install(seen)
-        within.callback(seams.uninstall, seen)
-        for optimizer in guard.stand_aside():
-            within.enter_context(_held(optimizer))
-        within.callback(lambda: _conclude(asked, seen, notes))
-        restore_random(capsule)
-        yield from batches
+    restore_random(capsule)
+    incident = incident_of(capsule, batches)
+    # The first time through the loop itself: before that, it has not bound its variables.
+    first = Pass("again", batches)
+    try:
+        yield from guard.give_again(incident, first)
+    finally:
+        asked.result = judged(capsule, first.outcome, notes)
+    if asked.result.reproduces:
+        yield from guard.look_into_again(incident, sys._getframe().f_back)
+        explanations = guard.explanations
+        if explanations:
+            asked.result = replace(asked.result, explanation=explanations[-1])
 
 
-def _conclude(asked: _Demand, seen: GradientsSeen, notes: list[str]) -> None:
-    asked.result = judged(asked.capsule, seen.outcome, notes)
+def incident_of(capsule: Capsule, batches: Sequence[Any]) -> Incident:
+    """The captured step; everything else must be in its place already."""
+    return Incident(
+        capsule.step,
+        capsule.symptom,
+        [Kept(batch, position=at) for at, batch in enumerate(batches)],
+        rng.Moment(exact=True),
+        None,
+        capsule.limit,
+    )
 
 
 def _template(capsule: Capsule, loader: Iterable[Any]) -> Any:
@@ -139,25 +146,3 @@ def restore_random(capsule: Capsule) -> None:
     state = capsule.rng()
     if state is not None:
         rng.restore(state)
-
-
-def _held(optimizer: Optimizer) -> ExitStack:
-    """While it lasts, steps of the optimizer move nothing."""
-    brake = HostBrake()
-    stack = ExitStack()
-    before = optimizer.register_step_pre_hook(partial(_hold, brake))
-    after = optimizer.register_step_post_hook(lambda *call: brake.release())
-    stack.callback(after.remove)
-    stack.callback(before.remove)
-    return stack
-
-
-def _hold(brake: HostBrake, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-    closure = find_closure(args, kwargs)
-    call = None
-    if closure is not None:  # it makes the backward pass: run once, and never searched along
-        with torch.enable_grad():
-            loss = closure()
-        call = with_closure(args, kwargs, FirstAnswer(closure, loss, held=True))
-    brake.hold([p for group in optimizer.param_groups for p in group["params"]])
-    return call

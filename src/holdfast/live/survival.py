@@ -203,7 +203,7 @@ class Survival:
 
     def put_in_place(self, state: Mapping[str, Any]) -> None:
         """The state an incident was captured in."""
-        self._holdings.restore_for_replay(state)
+        self.holdings.restore_for_replay(state)
         self._session.state_replaced()
 
     @torch.no_grad()
