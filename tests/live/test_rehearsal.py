@@ -16,6 +16,7 @@ from trainings import assert_same, batches, make_net, squared_error, state_of
 
 from holdfast import Guard
 from holdfast.live import rehearsal
+from holdfast.live.called import rehearse_call
 from holdfast.replay import capsule
 from holdfast.replay.explanation import Explanation
 from holdfast.replay.rehearsed import Rehearsed
@@ -261,6 +262,32 @@ def test_nothing_is_written_into_the_run(demand: Any, tmp_path: Path) -> None:
     assert found
     assert not run_dir.exists()
     assert guard.run_dir is not None, "the script may ask for it all the same"
+
+
+def test_a_guard_in_a_with_block(demand: Any) -> None:
+    found = demand(batches=[bad_batch()], state=None)
+    model = make_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with leaving(), Guard(model, optimizer) as guard:
+        for x, y in guard(batches(3)):
+            guard.backward(squared_error(model, (x, y)))
+            optimizer.step()
+    assert found[0].reproduces
+
+
+def test_a_function_in_a_test_of_the_users_own(tmp_path: Path) -> None:
+    def write(batch: Any) -> capsule.Capsule:
+        state, before = model_state(make_net(seed=2)), rng.capture()
+        folder = capsule.write(
+            tmp_path, TOLD, batches=[batch], rng=before, state=state, capture="batch"
+        )
+        return capsule.read(folder)
+
+    assert rehearse_call(write(bad_batch()), lambda: (make_net(), squared_error)).reproduces is True
+    fine = rehearse_call(write(batches(1)[0]), lambda: (make_net(), squared_error))
+    assert fine.reproduces is False
+    loss = squared_error(make_net(seed=2), batches(1)[0])
+    assert fine.outcome.losses == [float(loss.detach())]
 
 
 def test_afterwards_guards_train_again(demand: Any) -> None:
