@@ -132,6 +132,12 @@ def test_the_index_is_strict_json_with_versions_and_script(tmp_path: Path) -> No
     assert index["explanation"]["loss"] == "NaN"
 
 
+def test_samples_of_any_kind_can_be_written(tmp_path: Path) -> None:
+    samples = (numpy.int64(3), ("a", 1), Path("x.png"), math.inf)
+    folder = written(tmp_path, explanation=replace(EXPLANATION, samples=samples))
+    assert capsule.read(folder).explanation.samples == (3, ["a", 1], "x.png", "Infinity")
+
+
 def test_every_tensor_file_loads_safely(tmp_path: Path) -> None:
     folder = written(tmp_path)
     for name in ("batch.pt", "rng.pt", "state.pt"):
@@ -528,6 +534,10 @@ def test_foreign_folders(tmp_path: Path, whole: Path) -> None:
         ({"files": {"batch.pt": {}}}, "can read"),
         ({"files": []}, "can read"),
         ({"script": "rm -rf"}, "can read"),
+        ({"script": {"file": 1, "cwd": "", "argv": [], "module": None}}, "can read"),
+        ({"script": {"file": "x"}}, "can read"),
+        ({"captured": {}}, "can read"),
+        ({"versions": 1}, "can read"),
         ({"left_out": [1]}, "can read"),
     ],
 )

@@ -67,7 +67,8 @@ class Commands(click.Group):
     cls=Commands,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 no findings, 1 findings, 2 usage or unreadable input, 4 internal error.",
+    epilog="Exit codes: 0 no findings, 1 findings, 2 usage or unreadable input, 3 the script that "
+    "was run crashed, 4 internal error.",
 )
 @click.version_option(__version__, prog_name="holdfast", message="%(prog)s %(version)s")
 @click.pass_context

@@ -196,10 +196,20 @@ def _demand_ours(index: Mapping[str, Any], path: Path) -> None:
             "upgrade holdfast"
         )
     script = index["script"]
-    if script is not None and not isinstance(script, dict):
-        raise ValueError("script")
-    if not isinstance(index["captured"], dict):
-        raise ValueError("captured")
+    told = {
+        "script": script is None or _is_script(script),
+        "captured": index["captured"]["batch"] in ("off", "guilty-rows", "batch"),
+        "versions": isinstance(index["versions"], dict),
+    }
+    wrong = [name for name, fine in told.items() if not fine]
+    if wrong:
+        raise ValueError(f"{wrong[0]} is not as it should be")
+
+
+def _is_script(script: Mapping[str, Any]) -> bool:
+    words = [script["file"], script["cwd"], *script["argv"]]
+    module = script["module"]
+    return all(isinstance(word, str) for word in words) and isinstance(module, (str, type(None)))
 
 
 def _hint(folder: Path) -> str:

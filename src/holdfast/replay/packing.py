@@ -138,6 +138,8 @@ class _Packer:
             return self._leave(path, "an integer of too many digits")
         if value is not None and type(value) not in _SIMPLE:
             return self._leave(path, f"of the class {_class_of(value)}")
+        if isinstance(value, complex) and not _survives(value):
+            return self._leave(path, "a complex number, which this torch does not load safely")
         if isinstance(value, bytes):
             self.packed.blobs.append(path)
             return torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else _nothing()
@@ -273,10 +275,10 @@ def _dtype_can_be_stored(dtype: torch.dtype) -> bool:
         return False
 
 
-def _survives(tensor: Tensor) -> bool:
+def _survives(value: Any) -> bool:
     file = io.BytesIO()
     try:
-        torch.save(tensor, file)
+        torch.save(value, file)
         file.seek(0)
         torch.load(file, weights_only=True)
     except Exception:  # whatever torch raises: it cannot be stored

@@ -92,8 +92,14 @@ def write_text(path: Path, text: str) -> None:
 
 def write_index(path: Path, content: Mapping[str, Any]) -> None:
     """Write plain data with a checksum of itself."""
-    plain = json.loads(json.dumps(content, allow_nan=False, default=str))
+    plain = json.loads(json.dumps(content, allow_nan=False, default=_said))
     write_text(path, json.dumps({**plain, "seal": _seal(plain)}, indent=2) + "\n")
+
+
+def _said(value: Any) -> Any:
+    """What JSON has no word for: NumPy's numbers as numbers, all else by its text."""
+    scalar = hasattr(value, "item") and getattr(value, "ndim", None) == 0
+    return value.item() if scalar else str(value)
 
 
 def read_index(path: Path) -> dict[str, Any]:
