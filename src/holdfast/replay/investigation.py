@@ -8,7 +8,7 @@ its batch once more.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from holdfast.replay import counterfactual, localise, spikes, words
 from holdfast.replay.explanation import Birth, Explanation, Guilt, Nature, Spike, Trial
 from holdfast.replay.passes import Outcome, Pass
 from holdfast.replay.remedies import Remedy
+from holdfast.replay.remedies.bisection import Bisection
 from holdfast.replay.scene import Scene
 from holdfast.replay.trace import Trace
 
@@ -27,6 +28,8 @@ Agree = Callable[[T], Sequence[T]]
 """What every rank says, in their order; alone, what it is given."""
 
 MOST_TRIALS = 4
+MOST_HALVINGS = 5
+"""Passes to find guilty samples among those of the step: enough for one among 32."""
 ENOUGH_CURES = 2
 """Once so many remedies have worked, no more are tried."""
 
@@ -87,9 +90,13 @@ class _Inquiry:
             self._settle_on_a_rank()
         remedies = counterfactual.fitting(self._birth, self._spike, self._scene, nature)
         trials, cured = yield from self._try(self._same_everywhere(remedies))
+        if nature == "deterministic" and len(cured) < ENOUGH_CURES:
+            yield from self._bisect(trials, cured)
         guilt: Guilt = "unknown"
         if nature == "deterministic":
             guilt = yield from self._whose_guilt()
+        if guilt == "batch":  # another rate would only have hidden it
+            trials = [trial for trial in trials if trial.key != "smaller-rate"]
         found = self._concluded(nature, traced, trials, guilt)
         return replace_cured(found, cured)
 
@@ -149,6 +156,34 @@ class _Inquiry:
         order = {"cured": 0, "not cured": 1, "not tried": 2}
         trials.sort(key=lambda trial: order[trial.tried])
         return trials, cured
+
+    def _bisect(self, trials: list[Trial], cured: list[Remedy]) -> Generator[Pass, None, None]:
+        """Which samples are guilty, where the data flow did not tell."""
+        if len(self._agree(True)) > 1:  # whose samples are left out, all ranks would have to agree
+            return
+        if not counterfactual.worth_bisecting(self._birth, self._spike, self._scene):
+            return
+        search = Bisection(self._scene, most=MOST_HALVINGS)
+        for remedy in search:
+            one = Pass("trial", remedy.batches(self._scene), within=[remedy.applied(self._scene)])
+            yield from self._run(one)
+            search.learn(cured=one.outcome.cured(self._scene.limit))
+        if search.found is None or not search.minimal:
+            return
+        trials.insert(len(cured), Trial(search.found.key, search.found.text, "cured"))
+        cured.append(search.found)
+        self._name(search.found.rows)
+
+    def _name(self, rows: Mapping[int, Sequence[int]]) -> None:
+        """The samples that were found by leaving them out."""
+        named = [(at, tuple(those)) for at, those in rows.items() if those]
+        if len(named) != 1:
+            return
+        (batch, guilty), birth = named[0], self._birth
+        if birth is not None:
+            self._births = (replace(birth, rows=guilty, batch=batch), *self._births[1:])
+        elif self._spike is not None:
+            self._spike = replace(self._spike, rows=guilty, batch=batch)
 
     def _whose_guilt(self) -> Generator[Pass, None, Guilt]:
         known = words.plain_guilt(self._birth)
@@ -236,9 +271,14 @@ class _Inquiry:
         return Findings(words.told(explanation))
 
     def _samples(self) -> tuple[Any, ...]:
-        rows = self._birth.rows if self._birth else self._spike.rows if self._spike else ()
+        carrier = self._birth or self._spike
         names = self._scene.sample_names
-        return tuple(names(len(self._scene.batches) - 1, rows)) if rows and names else ()
+        if carrier is None or not carrier.rows or names is None:
+            return ()
+        several = len(self._scene.batches) > 1
+        if several and carrier.batch is None:
+            return ()
+        return tuple(names(carrier.batch or 0, carrier.rows))
 
 
 _ENOUGH = "others worked already"

@@ -28,7 +28,8 @@ def plain_guilt(birth: Birth | None) -> Guilt | None:
 
 def told(explanation: Explanation) -> Explanation:
     """The explanation with its sentences."""
-    spoken = replace(explanation, headline=_what(explanation))
+    said = _what(explanation)
+    spoken = replace(explanation, headline=said[:1].upper() + said[1:])
     return replace(spoken, summary=_summary(spoken))
 
 
