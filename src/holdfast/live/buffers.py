@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from holdfast.live.roster import users_path
+from holdfast.torch_tools.users_names import users_path
 
 STATISTIC_BYTES = 1 << 16
 """Up to this size a buffer may be a running statistic."""

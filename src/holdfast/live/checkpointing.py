@@ -25,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 from holdfast.errors import UsageError
 from holdfast.live.buffers import STATISTIC_BYTES
-from holdfast.live.roster import users_path
+from holdfast.torch_tools.users_names import users_path
 
 MOST_NAMED = 8
 """So many classes or paths an error lists."""

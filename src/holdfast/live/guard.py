@@ -38,13 +38,13 @@ from holdfast.live.loader import GuardedLoader
 from holdfast.live.notices import Notices
 from holdfast.live.origins import Origins
 from holdfast.live.recorder import Recorder
-from holdfast.live.roster import users_model
 from holdfast.live.session import Session
 from holdfast.live.shield import Shield
 from holdfast.live.snapshots import Snapshots
 from holdfast.live.together import Alone, Together
 from holdfast.live.watch import OptimizerWatch
 from holdfast.policy import Action, Policy
+from holdfast.torch_tools.users_names import users_model
 
 Batch = TypeVar("Batch")
 

@@ -10,6 +10,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from holdfast.torch_tools.users_names import users_path
+
 _NORMS = (
     nn.modules.batchnorm._NormBase,
     nn.LayerNorm,
@@ -17,25 +19,6 @@ _NORMS = (
     nn.RMSNorm,
     nn.LocalResponseNorm,
 )
-
-
-_WRAPPERS = {"", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
-
-
-def users_path(path: str) -> str:
-    """A path as the user wrote it: without what torch.compile and its like wrap around modules."""
-    return ".".join(part for part in path.split(".") if part not in _WRAPPERS)
-
-
-def users_model(model: nn.Module) -> nn.Module:
-    """The user's own module, without what torch.compile and DDP wrap around it."""
-    while True:
-        inner = getattr(model, "_orig_mod", None)
-        if inner is None and isinstance(model, nn.parallel.DistributedDataParallel):
-            inner = model.module
-        if not isinstance(inner, nn.Module):
-            return model
-        model = inner
 
 
 class Roster:

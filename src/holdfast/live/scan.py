@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from holdfast.live.probes import count_nonfinite
-from holdfast.live.roster import users_path
 from holdfast.live.shards import local_part
+from holdfast.torch_tools.users_names import users_path
 
 MOST_NAMED = 20
 """Bad rows or features listed per tensor; the counts are always whole."""

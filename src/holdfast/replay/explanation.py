@@ -76,6 +76,8 @@ class Birth:
     """Position among the ops of the step."""
     autocast: str | None = None
     """The dtype autocast was casting to, where it was on."""
+    batch: int = 0
+    """Which of the step's batches the rows are of, under accumulation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,8 @@ class Spike:
     layers: tuple[str, ...] = ()
     """Parameters whose gradients grew most, and by how much (`growth`)."""
     growth: tuple[float, ...] = ()
+    batch: int = 0
+    """Which of the step's batches the rows are of, under accumulation."""
 
 
 @dataclass(frozen=True, slots=True)

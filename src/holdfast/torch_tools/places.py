@@ -41,7 +41,7 @@ def users_own(frames: Iterable[Place]) -> Place | None:
     for frame in frames:
         if is_machinery(frame.file):
             continue
-        if not frame.file.startswith(_installed()):
+        if not is_installed(frame.file):
             return frame
         foreign = foreign or frame
     return foreign
@@ -58,6 +58,11 @@ def is_machinery(file: str) -> bool:
     return file.startswith(("<frozen", "<eval_with_key", _torch(), _ours())) or (
         file.startswith(_standard()) and not file.startswith(_installed())
     )
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file lies where packages are installed."""
+    return file.startswith(_installed())
 
 
 def is_ours(file: str) -> bool:

@@ -1,0 +1,45 @@
+"""What torch says about the moment an op runs at: autocast, autograd's node and its number.
+
+Most of it is not public. Where a torch lacks it, the answer is that nothing is known.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+_snapshot: Any = getattr(torch._C, "_RestorePythonTLSSnapshot", nullcontext)
+_current_node: Any = getattr(torch._C, "_current_autograd_node", lambda: None)
+_next_number: Any = getattr(getattr(torch._C, "_autograd", None), "_get_sequence_nr", lambda: 0)
+LEAF = 1 << 62
+"""Nodes are numbered as they are made; those of parameters stand above every number."""
+
+
+def autocast_dtype(device: str) -> str | None:
+    """The dtype autocast casts to, where it is on.
+
+    By the time an op is dispatched autocast has done its work and is switched off; the snapshot is
+    of the moment the op was called.
+    """
+    with _snapshot():
+        if not torch.is_autocast_enabled(device):
+            return None
+    return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+
+
+def running_node() -> Any:
+    """Autograd's node whose backward is running in this thread."""
+    return _current_node()
+
+
+def last_number() -> int:
+    """The number of the node that was made last in this thread."""
+    return int(_next_number()) - 1
+
+
+def eagerly() -> AbstractContextManager[Any]:
+    """Compiled functions run as they are written, so that lines and modules are known."""
+    set_stance = getattr(torch.compiler, "set_stance", None)
+    return nullcontext() if set_stance is None else set_stance("force_eager")

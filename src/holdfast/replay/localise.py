@@ -1,0 +1,206 @@
+"""From a bad loss or gradient back to the op that made it.
+
+The walk follows bad inputs only. An op with a bad result and finite inputs is a birth. Infinities
+are followed to where they were computed; those that somebody wrote on purpose (masks) are never to
+blame, but an op that makes NaN of them is, and so is one that picks a masked element for the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from holdfast.replay import deliberate
+from holdfast.replay.births import Kind
+from holdfast.replay.calls import Call, Leaf, Source, Trouble
+from holdfast.replay.explanation import Birth
+from holdfast.replay.finiteness import NAN, POSITIVE
+from holdfast.replay.scene import Scene
+from holdfast.replay.trace import Trace
+
+
+class Found(NamedTuple):
+    """A birth: the op; or the tensor that came bad, and the op that read it."""
+
+    call: Call
+    leaf: Leaf | None = None
+
+
+def find(trace: Trace, scene: Scene) -> tuple[Birth, ...]:
+    """Where the bad numbers of a traced pass were born, the one to mend first standing first."""
+    if trace.ends.losses:
+        walk = _walked(trace, trace.ends.losses)
+        births = [(found, set(trace.ends.gradients)) for found in walk.found]
+    else:
+        births = _from_gradients(trace)
+    named = [_birth(trace, found, reached) for found, reached in births]
+    return tuple(_distinct(sorted(named, key=lambda birth: birth.order)))
+
+
+def _from_gradients(trace: Trace) -> list[tuple[Found, set[str]]]:
+    reached: dict[tuple[int, int], tuple[Found, set[str]]] = {}
+    for name, source in trace.ends.gradients.items():
+        for found in _walked(trace, [source]).found:
+            key = (found.call.order, 0 if found.leaf is None else id(found.leaf))
+            reached.setdefault(key, (found, set()))[1].add(name)
+    return list(reached.values())
+
+
+def _walked(trace: Trace, sources: Iterable[Source]) -> _Walk:
+    walk = _Walk(trace.calls)
+    for source in sources:
+        walk.follow(source, None)
+    return walk
+
+
+@dataclass(slots=True)
+class _Walk:
+    """One way back from the ends of a pass."""
+
+    calls: Sequence[Call]
+    found: list[Found] = field(default_factory=list)
+    seen: set[int] = field(default_factory=set)
+
+    def follow(self, source: Source, reader: Call | None) -> None:
+        todo = [(source, reader)]
+        while todo:
+            source, reader = todo.pop()
+            if source.deliberate:
+                self._blame_picker(source)
+                continue
+            if source.leaf is not None:
+                self._end_at(source.leaf, reader)
+            for order in source.writers:
+                if order in self.seen:
+                    continue
+                self.seen.add(order)
+                call = self.calls[order]
+                further = self._further(call)
+                if not further:
+                    self.found.append(Found(call))
+                todo.extend((item, call) for item in further)
+
+    def _further(self, call: Call) -> list[Source]:
+        """The inputs to go on with; none, if the op itself is the birth."""
+        trouble = call.trouble
+        if trouble is None:
+            return []
+        with_nan = [source for source in trouble.sources if source.flags & NAN]
+        if not trouble.flags & NAN:
+            computed = [source for source in trouble.sources if not source.deliberate]
+            return computed or list(trouble.sources)
+        if with_nan:
+            return with_nan
+        masked = not any(source.flags & POSITIVE for source in trouble.sources)
+        if masked and deliberate.is_softmax(call.facts.aten):
+            return []
+        if call.phase == "backward" and self._own_result(call, trouble.sources):
+            return []
+        return [source for source in trouble.sources if not source.deliberate]
+
+    def _own_result(self, call: Call, sources: Sequence[Source]) -> bool:
+        """Whether the infinity was made by the very op whose backward this is: hidden in the
+        forward (`where`), it comes out here."""
+        makers = [self.calls[order] for source in sources for order in source.writers]
+        return any(maker.same_code(call) and not self._inherited(maker) for maker in makers)
+
+    @staticmethod
+    def _inherited(call: Call) -> bool:
+        return call.trouble is not None and bool(call.trouble.sources)
+
+    def _end_at(self, leaf: Leaf, reader: Call | None) -> None:
+        if leaf.unseen:
+            # Written by something that torch does not see; what it read is unknown, but numbers
+            # that were bad before are likely to be where these come from.
+            earlier = self._last_birth_before(reader)
+            if earlier is not None:
+                self.found.append(Found(earlier))
+                return
+        call = leaf.maker or reader
+        if call is not None and all(other.leaf is not leaf for other in self.found):
+            self.found.append(Found(call, leaf))
+
+    def _last_birth_before(self, reader: Call | None) -> Call | None:
+        end = len(self.calls) if reader is None else reader.order
+        for call in reversed(self.calls[:end]):
+            trouble = call.trouble
+            if trouble is not None and trouble.kind is not None and not trouble.deliberate:
+                return call
+        return None
+
+    def _blame_picker(self, source: Source) -> None:
+        """Nothing but infinities that were meant: an op took some where it should not have."""
+        chain = [call for call in self._meant(source) if call.trouble and call.trouble.kind]
+        for picks in (deliberate.SELECTS, deliberate.REDUCES):
+            chosen = [call for call in chain if call.facts.aten in picks]
+            if chosen:
+                break
+        else:
+            chosen = chain
+        if chosen and all(other.call is not chosen[0] for other in self.found):
+            self.found.append(Found(min(chosen, key=lambda call: call.order)))
+
+    def _meant(self, source: Source) -> list[Call]:
+        todo, chain = [source], dict[int, Call]()
+        while todo:
+            for order in todo.pop().writers:
+                if order not in chain:
+                    call = chain[order] = self.calls[order]
+                    todo.extend(call.trouble.sources if call.trouble else ())
+        return list(chain.values())
+
+
+def _birth(trace: Trace, found: Found, reached: set[str]) -> Birth:
+    call, leaf = found
+    teller = call.told_by
+    trouble = call.trouble
+    if leaf is not None:
+        trouble = Trouble(0, kind=leaf.kind, inputs=(leaf.operand,), rows=leaf.rows)
+    elif trouble is None:
+        trouble = Trouble(0)
+    kind = trouble.kind or Kind("unknown", f"{teller.op} gave a result that is not finite")
+    place, called_from = teller.around.place, teller.around.called_from
+    return Birth(
+        kind=kind.name,
+        cause=kind.cause,
+        phase=call.phase,
+        op=teller.op,
+        node=call.node,
+        module=teller.module.path,
+        place=None if place is None else place.read(),
+        called_from=None if called_from is None else called_from.read(),
+        inputs=trouble.inputs,
+        output=trouble.output,
+        rows=trouble.rows,
+        reached=tuple(name for name in trace.ends.gradients if name in reached),
+        component=_component(trace, found),
+        order=call.order,
+        autocast=teller.autocast,
+        batch=call.batch,
+    )
+
+
+def _component(trace: Trace, found: Found) -> str | None:
+    """The part of the loss it came through, where there is only one."""
+    through = {
+        component.name
+        for component in trace.ends.components
+        if component.sources and found in _walked(trace, component.sources).found
+    }
+    if not through and not trace.ends.losses:
+        number = found.call.told_by.number
+        through = {item.name for item in trace.ends.components if number in item.numbers}
+    return through.pop() if len(through) == 1 else None
+
+
+def _distinct(births: Iterable[Birth]) -> Iterator[Birth]:
+    """One for each piece of code: a loop or another layer's turn is no other birth. Backward's
+    account of it goes before that of the forward, where it was hidden."""
+    kept: dict[tuple[object, ...], Birth] = {}
+    for birth in births:
+        key = (birth.op, birth.module, birth.place, birth.kind if birth.place is None else None)
+        first = kept.get(key)
+        if first is None or (first.phase == "forward" and birth.phase == "backward"):
+            kept[key] = birth
+    yield from sorted(kept.values(), key=lambda birth: birth.order)

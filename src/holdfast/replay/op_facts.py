@@ -1,0 +1,87 @@
+"""What an op's schema says about how numbers flow through it, read once per op."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.replay.op_names import bare, names
+
+# Their results do not depend on the numbers in the tensors they are given.
+_SHAPE_ONLY = names(
+    "empty empty_like empty_strided empty_permuted empty_quantized new_empty "
+    "new_empty_strided zeros zeros_like new_zeros ones ones_like new_ones full full_like "
+    "new_full scalar_tensor rand rand_like randn randn_like randint randint_like arange "
+    "linspace eye"
+)
+_UNINITIALISED = names("empty empty_like empty_strided empty_permuted new_empty new_empty_strided")
+# In-place ops that leave nothing of what was there.
+_OVERWRITES = names(
+    "copy fill zero normal uniform random exponential bernoulli cauchy geometric "
+    "log_normal foreach_copy foreach_zero"
+)
+_COLLECTIVE = frozenset(("c10d", "c10d_functional", "_c10d_functional", "fsdp"))
+_SHARES_MEMORY = frozenset(("unsafe_view", "reshape_alias"))
+# `lift_fresh` is how `torch.tensor(…)` comes into being.
+_CONSTANT = names("lift_fresh full full_like new_full scalar_tensor")
+
+
+@dataclass(frozen=True, slots=True)
+class OpFacts:
+    """How an op treats its arguments."""
+
+    aten: str
+    """The name in `BadCall`: without overload, leading underscore and in-place underscore."""
+    arguments: tuple[str, ...] = ()
+    mutated: frozenset[str] = frozenset()
+    """Arguments that it changes."""
+    overwrites: bool = False
+    """Nothing of what they held is left."""
+    view: bool = False
+    """Only hands on memory that is there already."""
+    shape_only: bool = False
+    constant: bool = False
+    """Makes a tensor of what is written in the code."""
+    uninitialised: bool = False
+    collective: bool = False
+    """What it writes may come from another rank, and later."""
+
+
+_known: dict[Any, OpFacts] = {}
+
+
+def facts_of(func: Any) -> OpFacts:
+    """The facts of an op as it is dispatched."""
+    found = _known.get(func)
+    if found is None:
+        found = _known[func] = _read(func)
+    return found
+
+
+def _read(func: Any) -> OpFacts:
+    schema = getattr(func, "_schema", None)
+    if schema is None:  # a higher-order op: what it does inside is its own affair
+        return OpFacts(bare(str(getattr(func, "__name__", func))))
+    namespace, _, name = schema.name.rpartition("::")
+    aten = bare(name)
+    mutated = frozenset(
+        argument.name
+        for argument in schema.arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+    aliased = [given.alias_info is not None for given in schema.returns]
+    is_out = "out" in mutated or any(
+        argument.name in mutated and getattr(argument, "is_out", False)
+        for argument in schema.arguments
+    )
+    return OpFacts(
+        aten=aten,
+        arguments=tuple(argument.name for argument in schema.arguments),
+        mutated=mutated,
+        overwrites=is_out or (bool(mutated) and aten in _OVERWRITES),
+        view=not mutated and (any(aliased) or aten in _SHARES_MEMORY) and aten not in _CONSTANT,
+        shape_only=aten in _SHAPE_ONLY or aten in _CONSTANT,
+        constant=aten in _CONSTANT,
+        uninitialised=aten in _UNINITIALISED,
+        collective=namespace in _COLLECTIVE,
+    )

@@ -1,0 +1,282 @@
+"""Every op of a pass, and how bad numbers flow from one to the next.
+
+`Trace` is in force while the user's own step runs. Outputs are looked at as they appear; of a bad
+one everything is gathered at once, for its tensors live no longer than the step wants them to. It
+never raises into the step: what goes wrong in here is noted in `errors`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from holdfast.replay import ambient
+from holdfast.replay.autopsy import Autopsy, Given, digest
+from holdfast.replay.calls import Call, Source
+from holdfast.replay.components import Component, read_graphs
+from holdfast.replay.finiteness import flags, plain
+from holdfast.replay.forward_calls import ForwardCalls
+from holdfast.replay.frames import around
+from holdfast.replay.gradients import Gradients
+from holdfast.replay.module_paths import ModulePaths
+from holdfast.replay.op_facts import OpFacts, facts_of
+from holdfast.replay.operands import Owners, tensor_arguments
+from holdfast.replay.passes import PassObserver
+from holdfast.replay.samples import Samples
+from holdfast.replay.scene import Scene
+from holdfast.replay.shares import Shares
+from holdfast.replay.writes import Writes
+
+MOST_ERRORS = 20
+
+
+@dataclass(slots=True)
+class Ends:
+    """What came out of the pass."""
+
+    losses: list[Source] = field(default_factory=list)
+    """The bad ones of what backward was called on."""
+    components: list[Component] = field(default_factory=list)
+    gradients: dict[str, Source] = field(default_factory=dict)
+    """The bad ones, by parameter."""
+    norms: dict[str, float] = field(default_factory=dict)
+    """Of the finite ones, unscaled."""
+    written_by: dict[str, Call | None] = field(default_factory=dict)
+    """The op that wrote each of these last."""
+
+
+class Trace(TorchDispatchMode, PassObserver):
+    """A context manager for one pass; it may be entered in one function and left in another."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: list[Call] = []
+        self.ends = Ends()
+        self.errors: list[str] = []
+        self.shares: Shares | None = None
+        self._scene = scene
+        self._samples = [Samples(batch) for batch in scene.batches]
+        self._modules = ModulePaths(scene.models)
+        self._lock = threading.RLock()
+        self._looking = False
+        self._backwards = 0
+        self._heard_of_gradients = False
+        self._stance: Any = None
+
+    def __enter__(self) -> Trace:
+        self._writes = Writes()
+        self._forwards = ForwardCalls()
+        self._gradients = Gradients(self._scene)
+        shapes = frozenset(tuple(p.shape) for p in self._gradients.parameters())
+        self._autopsy = Autopsy(
+            self.calls, self._writes, Owners(self._scene), self._samples, shapes
+        )
+        if self._scene.symptom == "spike":
+            self.shares = Shares(self._samples, shapes)
+        self._modules.install()
+        self._stance = ambient.eagerly()
+        self._stance.__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        if not self._heard_of_gradients:
+            self._shielded(self._look_at_gradients, self._gradients.parameters())
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        self._stance.__exit__(*exception)
+        self._modules.remove()
+
+    def backward_begins(self, roots: Sequence[Tensor], components: Mapping[str, Tensor]) -> None:
+        self._shielded(self._look_at_losses, roots, components)
+        self._backwards += 1
+
+    def gradients_ready(self, parameters: Sequence[Tensor]) -> None:
+        self._heard_of_gradients = True
+        self._shielded(self._look_at_gradients, parameters)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self._looking:
+            return func(*args, **kwargs)
+        facts, before = None, None
+        try:
+            facts = facts_of(func)
+            if facts.mutated and not facts.overwrites and not facts.collective:
+                before = _as_they_are(facts, args, kwargs)
+        except Exception as error:
+            self._note(error, func)
+        result = func(*args, **kwargs)
+        try:
+            if facts is not None:
+                with self._lock:
+                    self._look(facts, args, kwargs, before, result)
+        except Exception as error:
+            self._note(error, func)
+        return result
+
+    def _look(
+        self,
+        facts: OpFacts,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        before: Given | None,
+        result: Any,
+    ) -> None:
+        call = self._call(facts, args)
+        if facts.view:
+            return
+        if facts.mutated:
+            changed = [
+                tensor
+                for name, tensor in tensor_arguments(facts, args, kwargs)
+                if name.partition("[")[0] in facts.mutated
+            ]
+            outputs = self._numbers(facts, [*changed, *_tensors(result)])
+        else:
+            outputs = self._numbers(facts, _tensors(result))
+        if any(found for _, found in outputs):
+            given = before or Given(args, kwargs)
+            call.trouble = self._autopsy.examine(call, given, outputs)
+        elif self.shares is not None and call.phase == "backward":
+            self.shares.look(call, args, [tensor for tensor, _ in outputs])
+        for tensor, found in outputs:
+            if facts.mutated:
+                self._writes.note(tensor, call.order, found)
+            else:
+                self._writes.begin(tensor, call.order, found)
+        if facts.uninitialised and outputs and outputs[0][0].is_floating_point():
+            call.digest = digest(outputs[0][0])
+
+    def _numbers(self, facts: OpFacts, tensors: Sequence[Tensor]) -> list[tuple[Tensor, int]]:
+        """The plain tensors among these, each with its flags."""
+        blind = facts.uninitialised or facts.collective  # nothing there yet that would count
+        found: list[tuple[Tensor, int]] = []
+        for tensor in tensors:
+            numbers = plain(tensor)
+            if numbers is not None and all(numbers is not other for other, _ in found):
+                found.append((numbers, 0 if blind else flags(numbers)))
+        return found
+
+    def _call(self, facts: OpFacts, args: tuple[Any, ...]) -> Call:
+        node = ambient.running_node()
+        frames = around(4, in_backward=node is not None)
+        in_backward = node is not None and not frames.recomputed
+        first = next((item for item in args if isinstance(item, Tensor)), None)
+        call = Call(
+            order=len(self.calls),
+            facts=facts,
+            module=self._modules.running(),
+            around=frames,
+            phase="backward" if in_backward else "forward",
+            node=node.name() if in_backward else None,
+            forward=self._forwards.of(node, nested=frames.nested) if in_backward else None,
+            autocast=None if in_backward or first is None else _autocast(first),
+            batch=max(0, self._backwards - 1) if node is not None else self._backwards,
+            dims=0 if first is None else first.ndim,
+            of_whole_numbers=facts.aten == "to_copy"
+            and first is not None
+            and not first.is_floating_point(),
+        )
+        self.calls.append(call)
+        self._forwards.note(call)
+        return call
+
+    def _look_at_losses(self, roots: Sequence[Tensor], components: Mapping[str, Tensor]) -> None:
+        for root in roots:
+            self.ends.losses.extend(self._bad_source("loss", root))
+        found = {
+            name: Component(
+                name,
+                float(tensor.detach().double().mean()),
+                tuple(self._bad_source(name, tensor)),
+                self._number_of(tensor),
+            )
+            for name, tensor in components.items()
+        }
+        read_graphs(roots, components, found)
+        self.ends.components.extend(found.values())
+
+    def _look_at_gradients(self, parameters: Sequence[Tensor]) -> None:
+        for name, gradient, scale in self._gradients.of(parameters):
+            found = list(self._bad_source(name, gradient))
+            if found:
+                self.ends.gradients[name] = found[0]
+                continue
+            local = plain(gradient.detach())
+            if local is not None:
+                norm = float(torch.linalg.vector_norm(local, dtype=torch.float32))
+                self.ends.norms[name] = norm / scale
+                self.ends.written_by[name] = self._last_writer(local)
+
+    def _bad_source(self, name: str, tensor: Tensor) -> Iterator[Source]:
+        numbers = plain(tensor.detach())
+        if numbers is not None and (found := flags(numbers)):
+            yield self._autopsy.source(name, numbers, found)
+
+    def _number_of(self, tensor: Tensor) -> int | None:
+        """Of the node a tensor was made with, which it may have been detached from."""
+        numbers = plain(tensor.detach())
+        writer = None if numbers is None else self._last_writer(numbers)
+        return None if writer is None else writer.number
+
+    def _last_writer(self, tensor: Tensor) -> Call | None:
+        writes = self._writes.into(tensor)
+        return self.calls[writes[0].order] if writes else None
+
+    def _shielded(self, look: Callable[..., None], *args: Any) -> None:
+        """Look at tensors outside of an op, without seeing oneself do it."""
+        self._looking = True
+        try:
+            with torch.no_grad():
+                look(*args)
+        except Exception as error:
+            self._note(error, look.__name__)
+        finally:
+            self._looking = False
+
+    def _note(self, error: Exception, where: Any) -> None:
+        if len(self.errors) < MOST_ERRORS:
+            self.errors.append(f"{where}: {type(error).__name__}: {error}")
+
+
+def _as_they_are(facts: OpFacts, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Given:
+    """The arguments with copies of those that the op is about to change."""
+    originals: dict[int, Tensor] = {}
+
+    def kept(name: str, value: Any) -> Any:
+        if name not in facts.mutated:
+            return value
+        if isinstance(value, (list, tuple)):
+            return [kept(name, item) for item in value]
+        tensor = plain(value) if isinstance(value, Tensor) else None
+        if tensor is None or not tensor.is_floating_point():
+            return value
+        copy = tensor.clone()
+        originals[id(copy)] = tensor
+        return copy
+
+    names = facts.arguments
+    before = tuple(kept(names[at], value) for at, value in enumerate(args))
+    return Given(before, {name: kept(name, value) for name, value in kwargs.items()}, originals)
+
+
+def _tensors(result: Any) -> list[Tensor]:
+    if isinstance(result, Tensor):
+        return [result]
+    if isinstance(result, (list, tuple)):
+        return [tensor for item in result for tensor in _tensors(item)]
+    return []
+
+
+def _autocast(tensor: Tensor) -> str | None:
+    return ambient.autocast_dtype(tensor.device.type)
