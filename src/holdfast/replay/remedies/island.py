@@ -17,6 +17,7 @@ from holdfast.replay.remedies.precision import HALVES, half_in_play
 from holdfast.replay.remedies.rebuilt import rebuilt
 from holdfast.replay.remedies.regions import autocast_off, open_devices
 from holdfast.replay.scene import Scene
+from holdfast.torch_tools.nested import tensors_in
 from holdfast.torch_tools.users_names import users_model, users_path
 
 
@@ -132,11 +133,8 @@ def find_module(scene: Scene, path: str) -> nn.Module | None:
 def _in_float32(module: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
     under_autocast = bool(open_devices())
     halves = _half_tensors(module)
-    given = [
-        tensor.dtype
-        for tensor in (*torch.utils._pytree.tree_leaves((args, kwargs)), *halves.values())
-        if isinstance(tensor, Tensor) and tensor.dtype in HALVES
-    ]
+    inputs = [tensor for _, tensor in tensors_in([args, kwargs])]
+    given = [tensor.dtype for tensor in (*inputs, *halves.values()) if tensor.dtype in HALVES]
     args, kwargs = rebuilt(args, _to_float32), rebuilt(kwargs, _to_float32)
     with autocast_off():
         if halves:
