@@ -39,7 +39,7 @@ class Fp32Island(Remedy):
         self._place = place
         self._under_autocast = under_autocast
         self._forward: _Forward | None = None
-        self.keepable = not is_compiled(module)
+        self.keepable = True
 
     @classmethod
     def fitting(cls, birth: Birth, scene: Scene) -> Fp32Island | None:
@@ -50,7 +50,10 @@ class Fp32Island(Remedy):
         if module is None:
             return None
         under_autocast = birth.autocast is not None
-        return cls(birth.module, module, birth.place, under_autocast=under_autocast)
+        island = cls(birth.module, module, birth.place, under_autocast=under_autocast)
+        # A graph that is compiled already would go on without it.
+        island.keepable = not any(map(is_compiled, scene.models))
+        return island
 
     @property
     def text(self) -> str:
