@@ -13,6 +13,7 @@ from holdfast.replay import births, deliberate
 from holdfast.replay.calls import Call, Leaf, Source, Trouble
 from holdfast.replay.explanation import Operand
 from holdfast.replay.finiteness import NAN, flags, plain
+from holdfast.replay.op_facts import OpFacts
 from holdfast.replay.operands import Owners, describe, tensor_arguments
 from holdfast.replay.samples import Samples
 from holdfast.replay.writes import Write, Writes, address
@@ -31,10 +32,13 @@ def digest(tensor: Tensor) -> int:
 class Given:
     """The arguments of a call, as they were before it."""
 
+    func: Any
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     originals: Mapping[int, Tensor] = field(default_factory=dict)
     """Of copies (by identity) of what the op has changed: the tensors themselves."""
+    handed_over: Trouble | None = None
+    """What was bad of that which a collective op gave to the other ranks."""
 
 
 class Autopsy:
@@ -76,6 +80,19 @@ class Autopsy:
             self._tell(call, trouble, given, arguments, bad)
         return trouble
 
+    def handed_over(self, given: Given, facts: OpFacts) -> Trouble | None:
+        """What a collective op is about to hand to the other ranks; None if all is well."""
+        sources = tuple(
+            self.source(name, tensor, found)
+            for name, argument in tensor_arguments(facts, given.args, given.kwargs)
+            if (tensor := plain(argument)) is not None and (found := flags(tensor))
+        )
+        all_flags = 0
+        for source in sources:
+            all_flags |= source.flags
+        meant = not all_flags & NAN and all(source.deliberate for source in sources)
+        return Trouble(all_flags, sources, deliberate=meant) if sources else None
+
     def source(self, name: str, tensor: Tensor, found: int, memory: Tensor | None = None) -> Source:
         """Where the bad numbers of a plain tensor come from; `memory`: where they were, if it is
         a copy."""
@@ -85,6 +102,8 @@ class Autopsy:
         if bad:
             meant = all(self._deliberate(order) for order in bad)
             return Source(name, found, writers=bad, deliberate=meant and not found & NAN)
+        if self._writes.shared(memory):
+            return Source(name, found)  # another rank's
         leaf = self._leaf(name, tensor, found, memory, writes)
         return Source(name, found, leaf=leaf, deliberate=leaf.deliberate)
 
@@ -144,7 +163,7 @@ class Autopsy:
             found,
             deliberate=meant,
             written=True,
-            kind=None if meant else births.explain_leaf(operand),
+            kind=births.explain_leaf(operand),
             inputs=(operand,),
             output=operand,
         )
@@ -173,7 +192,7 @@ class Autopsy:
         if trouble.deliberate:
             aten = call.facts.aten
             picks = aten in deliberate.SELECTS or aten in deliberate.REDUCES
-            return bool(trouble.sources) and (picks or bad.numel() == 1)
+            return (bool(trouble.sources) and picks) or bad.numel() == 1
         if not trouble.sources:
             return True
         inherited = any(source.flags & NAN for source in trouble.sources)
@@ -189,7 +208,7 @@ class Autopsy:
     ) -> None:
         trouble.inputs = tuple(self._described(given, arguments))
         trouble.output = describe(bad, "output", "computed")
-        trouble.rows = self._rows(call, arguments, bad)
+        trouble.rows = self._rows(call, given, arguments, bad)
         forward = call.forward
         trouble.kind = births.explain(
             births.BadCall(
@@ -227,19 +246,20 @@ class Autopsy:
         return "constant" if maker.constant else "computed"
 
     def _rows(
-        self, call: Call, arguments: Sequence[tuple[str, Tensor]], bad: Tensor
+        self, call: Call, given: Given, arguments: Sequence[tuple[str, Tensor]], bad: Tensor
     ) -> tuple[int, ...]:
         if call.batch >= len(self._samples):
             return ()
         samples = self._samples[call.batch]
-        if self._by_sample(call, samples, bad):
-            return samples.with_bad(bad)
+        for result in (bad, *_unreduced(call, given)):
+            if self._by_sample(call, samples, result):
+                return samples.with_bad(result)
         inputs = [
             tensor
             for _, argument in arguments
             if (tensor := plain(argument)) is not None
             and tensor.is_floating_point()
-            and self._owners.of(tensor) is None
+            and (self._owners.of(tensor) or _NOBODYS)[0] not in ("weight", "buffer")
             and samples.axis(tensor.shape) is not None
         ]
         for rule in (samples.with_bad, samples.standing_out):
@@ -255,6 +275,8 @@ class Autopsy:
         return samples.axis(tensor.shape) is not None
 
 
+_NOBODYS = ("computed", "")
+_NO_REDUCTION = 0
 _CHOOSES = frozenset(("where", "masked_fill"))
 
 
@@ -270,6 +292,20 @@ def _chosen(aten: str, name: str, tensor: Tensor, masks: Mapping[str, Tensor]) -
     if name == "self" and aten == "where":
         return torch.where(taken, tensor, nothing)
     return torch.where(taken, nothing, tensor)
+
+
+def _unreduced(call: Call, given: Given) -> Iterator[Tensor]:
+    """What a loss was before it was summed up: the op once more, with `reduction="none"`."""
+    names = call.facts.arguments
+    if call.phase == "backward" or "reduction" not in names:
+        return
+    args, kwargs, position = list(given.args), dict(given.kwargs), names.index("reduction")
+    if position < len(args):
+        args[position] = _NO_REDUCTION
+    else:
+        kwargs["reduction"] = _NO_REDUCTION
+    result = given.func(*args, **kwargs)
+    yield result[0] if isinstance(result, tuple) else result
 
 
 def _training(call: Call, given: Given) -> bool:

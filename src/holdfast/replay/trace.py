@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from holdfast.replay import ambient
 from holdfast.replay.autopsy import Autopsy, Given, digest
-from holdfast.replay.calls import Call, Source
+from holdfast.replay.calls import Call, Source, Trouble
 from holdfast.replay.components import Component, read_graphs
 from holdfast.replay.finiteness import flags, plain
 from holdfast.replay.forward_calls import ForwardCalls
@@ -111,21 +111,25 @@ class Trace(TorchDispatchMode, PassObserver):
         facts, before = None, None
         try:
             facts = facts_of(func)
-            if facts.mutated and not facts.overwrites and not facts.collective:
-                before = _as_they_are(facts, args, kwargs)
+            if facts.collective:
+                before = Given(func, args, kwargs)
+                before.handed_over = self._autopsy.handed_over(before, facts)
+            elif facts.mutated and not facts.overwrites:
+                before = _as_they_are(func, facts, args, kwargs)
         except Exception as error:
             self._note(error, func)
         result = func(*args, **kwargs)
         try:
             if facts is not None:
                 with self._lock:
-                    self._look(facts, args, kwargs, before, result)
+                    self._look(func, facts, args, kwargs, before, result)
         except Exception as error:
             self._note(error, func)
         return result
 
     def _look(
         self,
+        func: Any,
         facts: OpFacts,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
@@ -135,17 +139,13 @@ class Trace(TorchDispatchMode, PassObserver):
         call = self._call(facts, args)
         if facts.view:
             return
-        if facts.mutated:
-            changed = [
-                tensor
-                for name, tensor in tensor_arguments(facts, args, kwargs)
-                if name.partition("[")[0] in facts.mutated
-            ]
-            outputs = self._numbers(facts, [*changed, *_tensors(result)])
-        else:
-            outputs = self._numbers(facts, _tensors(result))
+        changed = _changed(facts, args, kwargs) if facts.mutated else []
+        if facts.collective and before is not None:
+            self._exchanged(call, before.handed_over, [*changed, *_tensors(result)])
+            return
+        outputs = self._numbers(facts, [*changed, *_tensors(result)])
         if any(found for _, found in outputs):
-            given = before or Given(args, kwargs)
+            given = before or Given(func, args, kwargs)
             call.trouble = self._autopsy.examine(call, given, outputs)
         elif self.shares is not None and call.phase == "backward":
             self.shares.look(call, args, [tensor for tensor, _ in outputs])
@@ -157,14 +157,24 @@ class Trace(TorchDispatchMode, PassObserver):
         if facts.uninitialised and outputs and outputs[0][0].is_floating_point():
             call.digest = digest(outputs[0][0])
 
+    def _exchanged(
+        self, call: Call, handed_over: Trouble | None, tensors: Sequence[Tensor]
+    ) -> None:
+        """What is written may not be there yet, and may be any rank's."""
+        call.trouble = handed_over
+        for tensor in tensors:
+            numbers = plain(tensor)
+            if numbers is not None:
+                self._writes.note(numbers, call.order, handed_over.flags if handed_over else 0)
+                self._writes.share(numbers)
+
     def _numbers(self, facts: OpFacts, tensors: Sequence[Tensor]) -> list[tuple[Tensor, int]]:
         """The plain tensors among these, each with its flags."""
-        blind = facts.uninitialised or facts.collective  # nothing there yet that would count
         found: list[tuple[Tensor, int]] = []
         for tensor in tensors:
             numbers = plain(tensor)
             if numbers is not None and all(numbers is not other for other, _ in found):
-                found.append((numbers, 0 if blind else flags(numbers)))
+                found.append((numbers, 0 if facts.uninitialised else flags(numbers)))
         return found
 
     def _call(self, facts: OpFacts, args: tuple[Any, ...]) -> Call:
@@ -249,7 +259,9 @@ class Trace(TorchDispatchMode, PassObserver):
             self.errors.append(f"{where}: {type(error).__name__}: {error}")
 
 
-def _as_they_are(facts: OpFacts, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Given:
+def _as_they_are(
+    func: Any, facts: OpFacts, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Given:
     """The arguments with copies of those that the op is about to change."""
     originals: dict[int, Tensor] = {}
 
@@ -267,7 +279,13 @@ def _as_they_are(facts: OpFacts, args: tuple[Any, ...], kwargs: Mapping[str, Any
 
     names = facts.arguments
     before = tuple(kept(names[at], value) for at, value in enumerate(args))
-    return Given(before, {name: kept(name, value) for name, value in kwargs.items()}, originals)
+    named = {name: kept(name, value) for name, value in kwargs.items()}
+    return Given(func, before, named, originals)
+
+
+def _changed(facts: OpFacts, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    given = tensor_arguments(facts, args, kwargs)
+    return [tensor for name, tensor in given if name.partition("[")[0] in facts.mutated]
 
 
 def _tensors(result: Any) -> list[Tensor]:

@@ -28,6 +28,7 @@ class Writes:
 
     def __init__(self) -> None:
         self._into: dict[int, list[Write]] = {}
+        self._shared: set[int] = set()
 
     def note(self, tensor: Tensor, order: int, flags: int) -> None:
         first, last = span(tensor)
@@ -41,7 +42,16 @@ class Writes:
     def begin(self, tensor: Tensor, order: int, flags: int) -> None:
         """The same for memory that is new: what had this address before is gone."""
         first, last = span(tensor)
-        self._into[address(tensor)] = [Write(order, flags, first, last)]
+        where = address(tensor)
+        self._into[where] = [Write(order, flags, first, last)]
+        self._shared.discard(where)
+
+    def share(self, tensor: Tensor) -> None:
+        """Other ranks write into this memory, too; when, and what, is not to be seen."""
+        self._shared.add(address(tensor))
+
+    def shared(self, tensor: Tensor) -> bool:
+        return address(tensor) in self._shared
 
     def into(self, tensor: Tensor) -> list[Write]:
         """The writes into the memory of a tensor, newest first."""
