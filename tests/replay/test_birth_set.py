@@ -36,7 +36,10 @@ KINDS = frozenset(
 PRECISIONS = (None, torch.bfloat16, torch.float16)
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*degrees of freedom is <= 0:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*degrees of freedom is <= 0:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Deterministic behavior was enabled:UserWarning"),
+]
 
 everywhere = pytest.mark.parametrize("device", DEVICES)
 each = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)

@@ -85,7 +85,9 @@ class Autopsy:
         sources = tuple(
             self.source(name, tensor, found)
             for name, argument in tensor_arguments(facts, given.args, given.kwargs)
-            if (tensor := plain(argument)) is not None and (found := flags(tensor))
+            if not name.startswith("output")
+            and (tensor := plain(argument)) is not None
+            and (found := flags(tensor))
         )
         all_flags = 0
         for source in sources:
@@ -125,7 +127,20 @@ class Autopsy:
             if found and facts.aten in _CHOOSES:
                 found = flags(_chosen(facts.aten, name, tensor, masks))
             if found:
-                yield self.source(name, tensor, found, given.originals.get(id(argument)))
+                source = self.source(name, tensor, found, given.originals.get(id(argument)))
+                yield self._exchanged(call, arguments, source) or source
+
+    def _exchanged(
+        self, call: Call, arguments: Sequence[tuple[str, Tensor]], source: Source
+    ) -> Source | None:
+        """Gloo ends some collectives by a copy out of memory of its own: what it brings is that of
+        the ranks."""
+        if call.facts.aten != "copy" or source.leaf is None or source.leaf.maker is not None:
+            return None
+        target = plain(arguments[0][1])
+        if target is None or not self._writes.shared(target):
+            return None
+        return self.source(source.name, target, source.flags)
 
     def _deliberate(self, order: int) -> bool:
         trouble = self._calls[order].trouble
