@@ -68,6 +68,8 @@ class Birth:
     output: Operand | None = None
     rows: tuple[int, ...] = ()
     """Samples of the batch it happened in; empty where they cannot be told apart."""
+    batch: int | None = None
+    """Which of the step's batches that is; None where it is not known."""
     reached: tuple[str, ...] = ()
     """Parameters whose gradients are bad because of it."""
     component: str | None = None
@@ -96,6 +98,8 @@ class Spike:
 
     component: str | None = None
     rows: tuple[int, ...] = ()
+    batch: int | None = None
+    """Which of the step's batches the rows are of; None where it is not known."""
     layers: tuple[str, ...] = ()
     """Parameters whose gradients grew most, and by how much (`growth`)."""
     growth: tuple[float, ...] = ()
