@@ -275,10 +275,7 @@ class _Inquiry:
         names = self._scene.sample_names
         if carrier is None or not carrier.rows or names is None:
             return ()
-        several = len(self._scene.batches) > 1
-        if several and carrier.batch is None:
-            return ()
-        return tuple(names(carrier.batch or 0, carrier.rows))
+        return tuple(names(carrier.batch, carrier.rows))
 
 
 _ENOUGH = "others worked already"
