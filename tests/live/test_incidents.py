@@ -366,11 +366,15 @@ def test_whose_guilt_it_is(weight: float, value: float, guilt: str) -> None:
     model = Kernel()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     snapshots = Snapshots(every=4)
+
+    def loader() -> Iterator[Tensor]:
+        yield from torch.full((5, 4), 0.9)
+        with torch.no_grad():  # the state of step 4 is still in memory
+            model.weight.fill_(weight)
+        yield from (torch.full((4,), 0.9), torch.full((4,), value))
+
     with Guard(model, optimizer, snapshots=snapshots, policy=Policy(hold_spikes=False)) as guard:
-        for number, x in enumerate(guard([*torch.full((6, 4), 0.9), torch.full((4,), value)])):
-            if number == 5:  # the state of four steps ago is still in memory
-                with torch.no_grad():
-                    model.weight.fill_(weight)
+        for x in guard(loader()):
             model(x).mean().backward()
             optimizer.step()
             optimizer.zero_grad()
