@@ -510,6 +510,15 @@ class TestLeaves:
         assert (birth.kind, birth.module) == ("poisoned-weight", "second")
         assert (birth.inputs[0].name, birth.rows) == ("second.weight", ())
 
+    def test_weight_and_bias_of_one_layer(self) -> None:
+        model = Mlp()
+        with torch.no_grad():
+            model.second.weight[1, 2] = math.nan
+            model.second.bias[0] = math.nan
+        found = traced(model, torch.rand(6, 4), lambda model, x: model(x).mean())
+        names = {birth.inputs[0].name for birth in found.births}
+        assert names == {"second.weight", "second.bias"}
+
     def test_infinite_weight(self) -> None:
         model = Mlp()
         with torch.no_grad():

@@ -205,7 +205,8 @@ def _distinct(births: Iterable[Birth]) -> Iterator[Birth]:
     account of it goes before that of the forward, where it was hidden."""
     kept: dict[tuple[object, ...], Birth] = {}
     for birth in births:
-        key = (birth.op, birth.module, birth.place, birth.kind if birth.place is None else None)
+        came_bad = birth.inputs[0].name if birth.output is None and birth.inputs else None
+        key = (birth.op, birth.module, birth.place, came_bad)
         first = kept.get(key)
         if first is None or (first.phase == "forward" and birth.phase == "backward"):
             kept[key] = birth

@@ -77,7 +77,7 @@ class Samples:
         axis = self.axis(tensor.shape)
         if axis is None or self.size is None or self.size < 2 or not tensor.is_floating_point():
             return ()
-        largest = self.per_sample(real(tensor).abs(), axis, "amax").double()
+        largest = self.per_sample(real(tensor).abs(), axis, "amax").float()
         first, second = torch.topk(largest, 2).values.tolist()
         return (int(largest.argmax()),) if first > FAR_OUT * second else ()
 

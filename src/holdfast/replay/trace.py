@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from holdfast.replay import ambient
-from holdfast.replay.autopsy import Autopsy, Given, digest
+from holdfast.replay.autopsy import Autopsy
 from holdfast.replay.calls import Call, Source, Trouble
 from holdfast.replay.components import Component, read_graphs
 from holdfast.replay.finiteness import flags, plain
@@ -31,6 +31,7 @@ from holdfast.replay.passes import PassObserver
 from holdfast.replay.samples import Samples
 from holdfast.replay.scene import Scene
 from holdfast.replay.shares import Shares
+from holdfast.replay.sources import Given, Sources, digest
 from holdfast.replay.writes import Writes
 
 MOST_ERRORS = 20
@@ -76,9 +77,9 @@ class Trace(TorchDispatchMode, PassObserver):
         self._forwards = ForwardCalls()
         self._gradients = Gradients(self._scene)
         shapes = frozenset(tuple(p.shape) for p in self._gradients.parameters())
-        self._autopsy = Autopsy(
-            self.calls, self._writes, Owners(self._scene), self._samples, shapes
-        )
+        owners = Owners(self._scene)
+        self._sources = Sources(self.calls, self._writes, owners, self._samples)
+        self._autopsy = Autopsy(self._sources, self._samples, shapes, self._note)
         if self._scene.symptom == "spike":
             self.shares = Shares(self._samples, shapes)
         self._modules.install()
@@ -93,6 +94,7 @@ class Trace(TorchDispatchMode, PassObserver):
         super().__exit__(*exception)  # type: ignore[no-untyped-call]
         self._stance.__exit__(*exception)
         self._modules.remove()
+        self._writes.forget()
 
     def backward_begins(self, roots: Sequence[Tensor], components: Mapping[str, Tensor]) -> None:
         self._shielded(self._look_at_losses, roots, components)
@@ -113,7 +115,7 @@ class Trace(TorchDispatchMode, PassObserver):
             facts = facts_of(func)
             if facts.collective:
                 before = Given(func, args, kwargs)
-                before.handed_over = self._autopsy.handed_over(before, facts)
+                before.handed_over = self._sources.handed_over(before, facts)
             elif facts.mutated and not facts.overwrites:
                 before = _as_they_are(func, facts, args, kwargs)
         except Exception as error:
@@ -207,7 +209,7 @@ class Trace(TorchDispatchMode, PassObserver):
         found = {
             name: Component(
                 name,
-                float(tensor.detach().double().mean()),
+                float(tensor.detach().float().mean()),
                 tuple(self._bad_source(name, tensor)),
                 self._number_of(tensor),
             )
@@ -231,7 +233,7 @@ class Trace(TorchDispatchMode, PassObserver):
     def _bad_source(self, name: str, tensor: Tensor) -> Iterator[Source]:
         numbers = plain(tensor.detach())
         if numbers is not None and (found := flags(numbers)):
-            yield self._autopsy.source(name, numbers, found)
+            yield self._sources.of(name, numbers, found)
 
     def _number_of(self, tensor: Tensor) -> int | None:
         """Of the node a tensor was made with, which it may have been detached from."""

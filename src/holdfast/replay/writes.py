@@ -40,7 +40,11 @@ class Writes:
             self._into.setdefault(storage._cdata, []).append(write)
 
     def begin(self, tensor: Tensor, order: int, flags: int) -> None:
-        """The same for memory that is new: what had this address before is gone."""
+        """The same for memory that is new: what had this address before is gone.
+
+        Holding addresses by weak references instead would pin a few bytes behind every block of
+        memory, and the C library's allocator then does not reuse the blocks.
+        """
         first, last = span(tensor)
         where = address(tensor)
         self._into[where] = [Write(order, flags, first, last)]
@@ -52,6 +56,11 @@ class Writes:
 
     def shared(self, tensor: Tensor) -> bool:
         return address(tensor) in self._shared
+
+    def forget(self) -> None:
+        """The pass is over."""
+        self._into.clear()
+        self._shared.clear()
 
     def into(self, tensor: Tensor) -> list[Write]:
         """The writes into the memory of a tensor, newest first."""
