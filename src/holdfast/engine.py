@@ -18,6 +18,7 @@ from holdfast.config import Settings
 from holdfast.core.check import Check, Context, Observed
 from holdfast.core.findings import Finding, NotRun
 from holdfast.core.fold import Fold
+from holdfast.core.incident import incident_of
 from holdfast.core.records import (
     EventRecord,
     Header,
@@ -106,6 +107,8 @@ class Engine:
         if isinstance(record, EventRecord) and record.kind == SCANNED:
             self._take_scan(record)
         self.opened = self._fold.add(found) if found else []
+        if isinstance(record, EventRecord) and (incident := incident_of(record)) is not None:
+            self._fold.explain(incident)
         return found
 
     def run(self, records: Iterable[Record]) -> list[Finding]:
@@ -239,10 +242,12 @@ class Engine:
         if seat.crashed:
             return "it crashed and was taken out (HD001)"
         kinds = seat.check.needs.kinds
-        if seat.seen or kinds == (EventRecord,):
+        if seat.seen:
             return None
-        if StepRecord in kinds and seat.reason:
+        if seat.reason and (StepRecord in kinds or kinds == (EventRecord,)):
             return seat.reason
+        if kinds == (EventRecord,):  # nothing happened that it is about
+            return None
         return f"no {' or '.join(_SAID[kind] for kind in kinds)} of the kind it needs were seen"
 
 

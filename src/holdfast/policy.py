@@ -94,6 +94,8 @@ class Halt(Action):
 
 
 COOLDOWN = 200
+CURES = ("suggest", "apply")
+CAPTURES = ("off", "guilty-rows", "batch")
 
 _ACTIONS = {kind.rung: kind for kind in (Proceed, Skip, BackOff, RollBack, Halt)}
 
@@ -127,6 +129,16 @@ class Policy:
     """Whether the last rung may stop the run; False: go on skipping."""
     avoid_bad_batches: bool = False
     """Leave a batch out when it comes again and its update was held back before; one rank only."""
+    replay: bool = True
+    """Run a bad step again, to name the op, the line and the sample, and to try the cures on it."""
+    replays: int = 5
+    """How many bad steps of a run are looked into so."""
+    replay_gap: int = 200
+    """For so many steps after one that was looked into, no other is."""
+    cure: str = "suggest"
+    """`suggest`: say what cured the failing step; `apply`: keep it in force if that is cheap."""
+    capture: str = "batch"
+    """What of the data an incident keeps on disk: `batch`, only the `guilty-rows`, or `off`."""
 
     def __post_init__(self) -> None:
         for name in ("skips_in_a_row", "skips_per_window", "window", "grace", "cooldown"):
@@ -135,6 +147,13 @@ class Policy:
         for name in ("back_offs", "back_off_steps", "rewarm_steps", "roll_backs"):
             if getattr(self, name) < 0:
                 raise SettingsError(f"Policy({name}=…) counts from 0: got {getattr(self, name)}")
+        if self.replays < 0 or self.replay_gap < 0:
+            raise SettingsError("Policy(replays=…, replay_gap=…) count from 0")
+        for name, words in (("cure", CURES), ("capture", CAPTURES)):
+            if getattr(self, name) not in words:
+                raise SettingsError(
+                    f"Policy({name}=…) is one of {', '.join(words)}: got {getattr(self, name)!r}"
+                )
         if not 0.0 < self.back_off_factor < 1.0:
             raise SettingsError(
                 f"Policy(back_off_factor=…) lies between 0 and 1: got {self.back_off_factor}"

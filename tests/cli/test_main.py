@@ -29,6 +29,7 @@ OPTIONS = {
         "-v",
         "PATH...",
     ],
+    "replay": ["--call", "--format", "--script", "INCIDENT", "[-- ARGS]"],
     "explain": ["--format", "CODE"],
     "checks": ["--config", "--format", "--ignore", "--select"],
     "env": ["--format"],

@@ -37,7 +37,7 @@ def command(out: Path, steps: int) -> int:
     Trains a small transformer twice: under the guard, with a batch that makes the loss NaN, and
     without that batch. What it says it has measured first; what did not hold, it admits.
     """
-    _demand_torch()
+    demand_torch("the demo")
     from holdfast.cli.waiting import waiting
     from holdfast.sinks.page import Page
 
@@ -60,10 +60,11 @@ def command(out: Path, steps: int) -> int:
     return 0
 
 
-def _demand_torch() -> None:
+def demand_torch(what: str) -> None:
+    """Raise UsageError where torch is not installed."""
     if importlib.util.find_spec("torch") is None:
         raise UsageError(
-            "the demo trains a model and needs torch, which is not installed: "
+            f"{what} runs a training and needs torch, which is not installed: "
             "pip install 'holdfast[torch]'"
         )
 

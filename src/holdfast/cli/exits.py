@@ -3,6 +3,7 @@
 0    no finding at or above --fail-on
 1    findings
 2    wrong usage, or an input that cannot be read
+3    the script that was to be run crashed
 4    a defect of holdfast, or the system refused (a full disk)
 130  interrupted (Ctrl-C)
 141  whoever read the output has gone

@@ -14,6 +14,7 @@ from holdfast.cli.exits import ReaderGone, ending
 COMMANDS = {
     "demo": "Watch a run break, and be saved. Under a minute, on a CPU.",
     "diagnose": "Say what went wrong in a run, when and why.",
+    "replay": "Run a captured incident again: exit 1 if it reproduces, 0 if it is cured.",
     "explain": "What a check looks for, why it matters, what to do.",
     "checks": "List the checks.",
     "env": "Versions and devices, to paste into a bug report.",
@@ -66,7 +67,8 @@ class Commands(click.Group):
     cls=Commands,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 no findings, 1 findings, 2 usage or unreadable input, 4 internal error.",
+    epilog="Exit codes: 0 no findings, 1 findings, 2 usage or unreadable input, 3 the script that "
+    "was run crashed, 4 internal error.",
 )
 @click.version_option(__version__, prog_name="holdfast", message="%(prog)s %(version)s")
 @click.pass_context

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from holdfast.core.findings import Finding, Severity
+from holdfast.core.incident import Incident, concerns, explained
 
 GAP = 200
 """Repeats further apart than this many records are separate episodes."""
@@ -60,6 +61,16 @@ class Fold:
             episode.count += 1
             episode.last = finding
         return fresh
+
+    def explain(self, incident: Incident) -> None:
+        """A bad step was run again: its findings gain the place, the reason and tried cures."""
+        for episode in self._episodes:
+            if concerns(incident, episode.first):
+                episode.first = explained(episode.first, incident)
+            elif concerns(incident, episode.last):  # the first of its kind was not looked into
+                merged = replace(episode.last, step=episode.first.step)
+                told = explained(merged, incident)
+                episode.first = replace(told, seq=episode.first.seq, segment=episode.first.segment)
 
     @property
     def findings(self) -> list[Finding]:

@@ -11,7 +11,10 @@ several optimizers need nothing more.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +62,10 @@ class HoldfastCallback(Callback):
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, *args: Any
     ) -> None:
-        if self.guard is not None:
+        if isinstance(self.guard, Guard):
+            run = functools.partial(_run_again, trainer, pl_module, batch_idx)
+            self.guard.saw_batch(batch, run=run)
+        elif self.guard is not None:
             self.guard.saw_batch(batch)
 
     def on_train_batch_end(
@@ -103,6 +109,29 @@ class HoldfastCallback(Callback):
             self._held = held
             for logger in trainer.loggers:
                 logger.log_metrics({"holdfast_held": held}, step=trainer.global_step)
+
+
+def _run_again(trainer: Any, pl_module: Any, batch_idx: int, batch: Any) -> None:
+    """A forward and backward pass once more; what it logs is not logged again."""
+    takes = len(inspect.signature(pl_module.training_step).parameters)
+    with _without_logging(pl_module):
+        output = trainer.strategy.training_step(*(batch, batch_idx)[: max(takes, 1)])
+        if pl_module.automatic_optimization and output is not None:
+            loss = output["loss"] if isinstance(output, Mapping) else output
+            loss = loss / trainer.accumulate_grad_batches
+            scaler = getattr(trainer.precision_plugin, "scaler", None)
+            pl_module.backward(loss if scaler is None else scaler.scale(loss))
+
+
+@contextmanager
+def _without_logging(pl_module: Any) -> Iterator[None]:
+    for name in ("log", "log_dict"):
+        setattr(pl_module, name, lambda *args, **kwargs: None)
+    try:
+        yield
+    finally:
+        for name in ("log", "log_dict"):
+            delattr(pl_module, name)
 
 
 def _has_hooks(optimizer: Any) -> bool:

@@ -149,7 +149,10 @@ class HoldfastCallback(TrainerCallback):
     def _around_training_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def training_step(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             waited, self._waited = self._waited, None
-            if self.guard is not None:
+            if isinstance(self.guard, Guard):
+                run = functools.partial(_again, original, model, args, kwargs)
+                self.guard.saw_batch(inputs, waited, run=run)
+            elif self.guard is not None:
                 self.guard.saw_batch(inputs, waited)
             loss = original(model, inputs, *args, **kwargs)
             self._losses.add(loss.detach())
@@ -165,6 +168,11 @@ class HoldfastCallback(TrainerCallback):
             return samples
 
         return get_batch_samples
+
+
+def _again(step: Callable[..., Any], model: Any, args: Any, kwargs: Any, inputs: Any) -> None:
+    """A forward and backward pass once more, over these inputs."""
+    step(model, inputs, *args, **kwargs)
 
 
 def _trainer_calling(callback: HoldfastCallback) -> Any:

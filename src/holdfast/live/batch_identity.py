@@ -63,6 +63,10 @@ class Kept:
     """Batches of the same step that came before it."""
     losses: deque[Tensor] = field(default_factory=lambda: deque(maxlen=LOSSES_KEPT))
     blamed: bool = False
+    run: Callable[[Any], Any] | None = None
+    """How a framework runs forward and backward over a batch in its place."""
+    versions: int | None = None
+    """How often its tensors had been changed in place when it was handed out."""
     _identity: Identity | None = None
 
     @property
@@ -70,6 +74,15 @@ class Kept:
         """How many samples it holds."""
         indices = self.indices() if self.origin is not None and self.origin.batched else ()
         return len(indices) or scan.batch_size(self.batch)
+
+    def watch_for_changes(self) -> None:
+        """Remember what it is now."""
+        self.versions = _versions(self.batch)
+
+    @property
+    def changed(self) -> bool:
+        """Whether the loop has changed it in place since it was handed out."""
+        return self.versions is not None and self.versions != _versions(self.batch)
 
     def indices(self) -> tuple[Index, ...]:
         """The data set's indices of its samples, in order; empty where they are not known."""
@@ -124,6 +137,10 @@ class Observed:
             return Origin(self._epoch, self.given)
         tape = source.tape
         return Origin(self._epoch, self.given, tape.dataset, source.indices, tape.batched)
+
+
+def _versions(batch: Any) -> int:
+    return sum(tensor._version for tensor in scan.tensors_in(batch) if not tensor.is_inference())
 
 
 def frozen(value: Any) -> Index:

@@ -12,11 +12,12 @@ Everything else is in `session.py` and behind it.
 
 from __future__ import annotations
 
+import sys
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 import torch
@@ -27,12 +28,23 @@ from torch.optim import Optimizer
 from holdfast.config import Settings
 from holdfast.core.findings import Finding
 from holdfast.errors import UsageError
-from holdfast.live import arguments, brake, closures, index_tape, ranks, seams, shards
+from holdfast.live import (
+    arguments,
+    brake,
+    closures,
+    index_tape,
+    loop_body,
+    ranks,
+    rehearsal,
+    seams,
+    shards,
+)
 from holdfast.live.adaptive_clip import demand_limit
 from holdfast.live.batch_identity import Observed, Origin
 from holdfast.live.clip_memory import AdaptiveClip
 from holdfast.live.duty import Duty
 from holdfast.live.holdings import Stateful
+from holdfast.live.incidents import Cure, Incident, Rerun
 from holdfast.live.journey import Journey, Pass
 from holdfast.live.loader import GuardedLoader
 from holdfast.live.notices import Notices
@@ -41,9 +53,12 @@ from holdfast.live.recorder import Recorder
 from holdfast.live.session import Session
 from holdfast.live.shield import Shield
 from holdfast.live.snapshots import Snapshots
+from holdfast.live.stage import Stage
 from holdfast.live.together import Alone, Together
 from holdfast.live.watch import OptimizerWatch
 from holdfast.policy import Action, Policy
+from holdfast.replay.explanation import Explanation
+from holdfast.replay.passes import Pass as OnePass
 from holdfast.torch_tools.users_names import users_model
 
 Batch = TypeVar("Batch")
@@ -108,7 +123,7 @@ class Guard:
         recorder = Recorder(
             settings=settings,
             policy=policy,
-            run_dir=run_dir,
+            run_dir=rehearsal.run_dir_instead(run_dir),
             facts=arguments.facts(models, optimizers, max_norm),
             notices=self._notices,
             rank=ranks.own_number() if self._ranks is None else self._ranks.rank,
@@ -132,6 +147,7 @@ class Guard:
             ranks=self._ranks,
             origins=self._origins,
         )
+        self._session.incidents.on_disk = not rehearsal.demanded()
         self._hooks = [
             hook
             for item in optimizers
@@ -160,12 +176,13 @@ class Guard:
         With a GradScaler in use the loss is scaled first, unless you did so yourself.
         """
         arguments.demand_scalar(loss)
+        listener = self._stage or self._session
         if self._closed:
             self._say_closed("guard.backward()")
         else:
             named = arguments.scalars(components, self._notices)
-            self._shield(self._session.components, named)
-        scaler = self._session.scaler_for(loss)
+            self._shield(listener.components, named)
+        scaler = listener.scaler_for(loss)
         target = loss if scaler is None else scaler.scale(loss)
         target.backward(retain_graph=retain_graph)
 
@@ -177,14 +194,19 @@ class Guard:
         return Observed(source, number, avoid, given=one.given)
 
     def saw_batch(
-        self, batch: Any, waited: float | None = None, origin: Origin | None = None
+        self,
+        batch: Any,
+        waited: float | None = None,
+        origin: Origin | None = None,
+        run: Callable[[Any], Any] | None = None,
     ) -> None:
         """A batch is about to be trained on; for loops that do not go through `guard(loader)`.
 
-        `waited`: seconds until the loader had it, where somebody knows.
+        `waited`: seconds until the loader had it, where somebody knows. `run(batch)`: how forward
+        and backward are run over it, should the step go bad and be looked into.
         """
-        if not self._closed:
-            self._shield(self._session.batch_came, batch, waited, origin)
+        if not self._closed and not self.replaying:
+            self._shield(self._session.batch_came, batch, waited, origin, run)
 
     def count_from(self, step: int) -> None:
         """The next step is called this: for a run that another tool has resumed."""
@@ -195,9 +217,48 @@ class Guard:
 
         The moment for everything that must see a whole step: scheduler, scaler and EMA included.
         """
-        if not self._closed:
+        if not self._closed and not self.replaying:
             self._shield(self._session.batch_wanted)
+            self._look_into()
             self._go_on()
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the step that runs now is a repetition, to find out why it went bad.
+
+        Nothing is updated in it; a loop may look here before it logs or counts.
+        """
+        return self._stage is not None
+
+    @property
+    def explanations(self) -> list[Explanation]:
+        """Why steps went bad, for those that were run again."""
+        self._bring_home()
+        return list(self._session.incidents.found)
+
+    @property
+    def cures(self) -> list[Cure]:
+        """What `Policy(cure="apply")` has put in force; each can be undone."""
+        return list(self._session.incidents.cures)
+
+    def run_again(self, frame: FrameType | None) -> Iterator[Any]:
+        """A bad step waits to be looked into, by the body of the loop that this frame is in.
+
+        Where the body cannot be taken out of its loop: the batches to be given to it once more.
+        """
+        if self._look_into(frame):
+            return iter(())
+        return self._session.incidents.yield_again(self._observer)
+
+    @property
+    def step_waits(self) -> bool:
+        """Whether a bad step is still to be looked into."""
+        return self._session.incidents.pending and not self._closed and not self._shield.tripped
+
+    def last_step_waits(self) -> bool:
+        """The same when no step will follow: what is on its way is brought home first."""
+        self._bring_home()
+        return self.step_waits
 
     def resume(self, run_dir: str | Path | None = None) -> int:
         """Take up the newest whole snapshot; the steps made before it, 0 if there is none.
@@ -207,6 +268,8 @@ class Guard:
         (`guard.epochs` leaves them out altogether) and the one that was interrupted goes on with
         the very next batch.
         """
+        if rehearsal.demanded():  # the state will be that of an incident
+            return 0
         folder = Path(run_dir) if run_dir is not None else self.run_dir
         if folder is None:
             raise UsageError("guard.resume() needs a run directory: give it one, or give Guard one")
@@ -254,6 +317,22 @@ class Guard:
         writer = self._session.recorder.writer
         return None if writer is None or writer.broken else writer.path
 
+    # For a rehearsal of an incident, see `rehearsal.py`.
+
+    def put_in_place(self, state: Mapping[str, Any]) -> None:
+        """The state an incident was captured in. Raises UsageError where it does not fit."""
+        self._session.survival.put_in_place(state)
+
+    def give_again(self, incident: Incident, one: OnePass) -> Iterator[Any]:
+        """The batches of a captured incident for the loop, while nothing is updated."""
+        self._session.state_replaced()
+        return self._session.incidents.give(incident, one, self._observer)
+
+    def look_into_again(self, incident: Incident, frame: FrameType | None) -> Iterator[Any]:
+        """Find out why a captured incident went bad, as of a step of one's own."""
+        self._session.incidents.stand_in(incident)
+        return self.run_again(frame)
+
     def close(self) -> None:
         """Stop watching: torch and the optimizers are as before. Closing twice does nothing."""
         self._close(well=True)
@@ -287,7 +366,38 @@ class Guard:
             self._shield(self._session.recorder.event, self._session.step, "exception", what)
         self._close(well=error is None)
 
+    @property
+    def _stage(self) -> Stage | None:
+        stage = self._session.incidents.stage
+        return stage if stage is not None and stage.performing else None
+
+    def _look_into(self, frame: FrameType | None = None) -> bool:
+        """Run the bad step that waits again, where it can be called.
+
+        False: the loop may be given its batches once more instead.
+        """
+        incidents = self._session.incidents
+        latest = self._session.latest or incidents.latest
+        if not self.step_waits or latest is None:
+            return True
+        run: Rerun | None = incidents.framework()
+        found = None
+        if run is None and frame is not None:
+            found = self._shield(loop_body.find, frame, latest.batch, incidents.ages(latest))
+            run = None if found is None else found.body
+        if incidents.all_can(run is not None) and run is not None:
+            self._shield(incidents.look_into, run, self._observer)
+            return True
+        # With other ranks, a loop that sees more batches than its neighbours' may stop too soon.
+        if frame is not None and found is not None and found.again and self._ranks is None:
+            return False
+        if frame is not None:
+            incidents.forget()
+        return True
+
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        if self._stage is not None:
+            return self._stage.before_step(optimizer, args, kwargs)
         watch = self._session.watches[id(optimizer)]
         closure = closures.find_closure(args, kwargs)
         if closure is None or self._shield.tripped:
@@ -301,6 +411,9 @@ class Guard:
         return closures.with_closure(args, kwargs, answer)
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._stage is not None:
+            self._stage.after_step(optimizer)
+            return
         search, self._search = self._search, None
         watch = self._session.watches[id(optimizer)]
         self._shield(watch.after, search)
@@ -328,6 +441,10 @@ class Guard:
         """Whether the step is held back. A guard that has failed still tells the other ranks."""
         if watch.ballot is not None:
             watch.ballot.step_begins()
+        self._shield(watch.transfer.collect)
+        if self.step_waits and not self._look_into(sys._getframe(2)):
+            # Past this step the weights are others, and the step before it cannot be run again.
+            self._session.incidents.forget()
         held = self._shield(watch.before)
         if self._shield.tripped:
             self._duty.step(watch)

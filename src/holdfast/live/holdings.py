@@ -7,10 +7,12 @@ of tensors and plain data only, so that it loads with `weights_only=True`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.optim import Optimizer
 
 from holdfast.errors import UsageError
@@ -117,6 +119,27 @@ class Holdings:
             buffers = {name: v for name, v in saved["state"].items() if name not in weights}
             _restore_model(model, {**saved, "state": buffers})
 
+    @contextmanager
+    def other_weights(self, state: Mapping[str, Any]) -> Iterator[None]:
+        """The models' weights and buffers of another state, for a while."""
+        tensors = [
+            local_part(tensor).detach()
+            for model in self._models
+            for tensor in (*model.parameters(), *model.buffers())
+        ]
+        kept = [tensor.clone() for tensor in tensors]
+        # Behind autograd's back: a graph that is still to be used stays valid.
+        with _unsafe_preserve_version_counter(tuple(tensors)):
+            try:
+                with torch.no_grad():
+                    for model, saved in zip(self._models, state["models"], strict=True):
+                        _restore_model(model, saved)
+                yield
+            finally:
+                with torch.no_grad():
+                    for tensor, value in zip(tensors, kept, strict=True):
+                        tensor.copy_(value)
+
     @torch.no_grad()
     def restore(self, state: Mapping[str, Any], *, schedule: bool) -> None:
         """Put a state back into the same objects; `schedule`: learning rates and scheduler too."""
@@ -128,6 +151,22 @@ class Holdings:
         for name, item in self.others.items():
             if name in state["others"] and (schedule or name != SCHEDULE):
                 item.load_state_dict(map_tensors(state["others"][name], Tensor.clone))
+
+    @torch.no_grad()
+    def restore_for_replay(self, state: Mapping[str, Any]) -> None:
+        """Weights, buffers and what else a forward depends on, as an incident holds them: without
+        moments, and schedules stay. Raises UsageError where they do not fit."""
+        if len(state["models"]) != len(self._models):
+            raise UsageError(
+                f"the incident holds {len(state['models'])} models, here are {len(self._models)}"
+            )
+        for model, saved in zip(self._models, state["models"], strict=True):
+            _demand_same_model(_model_state(model), saved, "incident")
+        for model, saved in zip(self._models, state["models"], strict=True):
+            _restore_model(model, saved)
+        kept = state.get("others", {})
+        for name in (self.others.keys() & kept.keys()) - {SCHEDULE}:
+            self.others[name].load_state_dict(map_tensors(kept[name], Tensor.clone))
 
 
 def _model_state(model: nn.Module) -> dict[str, Any]:
@@ -176,12 +215,14 @@ def _restore_optimizer(optimizer: Optimizer, saved: Mapping[str, Any], *, schedu
                 mine[name] = value.to(loaded.device)
 
 
-def _demand_same_model(present: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+def _demand_same_model(
+    present: Mapping[str, Any], saved: Mapping[str, Any], what: str = "snapshot"
+) -> None:
     mine, theirs = present["state"], saved["state"]
     if mine.keys() != theirs.keys():
         odd = sorted(mine.keys() ^ theirs.keys())
         raise UsageError(
-            f"the snapshot is of another model: {odd[0]}"
+            f"the {what} is of another model: {odd[0]}"
             + (f" and {len(odd) - 1} more" if len(odd) > 1 else "")
             + " is only in one of the two"
         )
@@ -189,6 +230,6 @@ def _demand_same_model(present: Mapping[str, Any], saved: Mapping[str, Any]) -> 
         shape = pieces.shape_of(theirs[name])
         if isinstance(value, Tensor) and tuple(value.shape) != shape:
             raise UsageError(
-                f"the snapshot is of another model: {name} is {shape} there "
+                f"the {what} is of another model: {name} is {shape} there "
                 f"and {tuple(value.shape)} here"
             )

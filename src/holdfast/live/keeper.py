@@ -89,6 +89,12 @@ class Keeper:
         self._ring = deque(trusted)
         return trusted[-1]
 
+    def peek(self, step: int) -> Snapshot | None:
+        """The last good state, to look at; waits for a copy that is on its way."""
+        self._settle()
+        trusted = self._trusted(step)
+        return trusted[-1] if trusted else None
+
     def distrust(self, step: int) -> None:
         """A rank found something non-finite: what was taken just now may hold it."""
         self._settle()

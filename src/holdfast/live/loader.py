@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
+
+from holdfast.live import rehearsal
 
 if TYPE_CHECKING:
     from holdfast.live.guard import Guard
@@ -23,6 +26,9 @@ class GuardedLoader(Generic[Batch]):
         return len(self._loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Batch]:
+        if rehearsal.demanded():
+            yield from rehearsal.rehearse(self._guard, self._loader)
+            return
         journey = self._guard.journey
         number, one = journey.begin(self._loader)
         if one is None:
@@ -31,10 +37,14 @@ class GuardedLoader(Generic[Batch]):
             source = self._guard.draw_from(one, number)
             while True:
                 self._guard.step_done()
+                if self._guard.step_waits:
+                    yield from self._guard.run_again(sys._getframe().f_back)
                 asked = time.perf_counter()
                 try:
                     batch = next(source)
                 except StopIteration:
+                    if self._guard.last_step_waits():
+                        yield from self._guard.run_again(sys._getframe().f_back)
                     return
                 one.given = source.given
                 self._guard.saw_batch(batch, time.perf_counter() - asked, source.origin)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from holdfast.core.bound import LARGEST
 from holdfast.live.batch_identity import Kept
+from holdfast.torch_tools.rng import Moment
 
 
 @dataclass(slots=True)
@@ -32,5 +33,9 @@ class Note:
     nonfinite_counts: tuple[int, int] | None = None
     unseen: bool = False
     """Something non-finite that neither loss nor norm show: a line search, a clipping by NaN."""
+    scale: Tensor | None = None
+    """The loss scale of the step, on its device."""
+    before: Moment | None = None
+    """The random numbers before the step, where somebody may want to run it again."""
     held: bool = False
     """The host held the update back; a fused kernel's own verdict comes with the readings."""

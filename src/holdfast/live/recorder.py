@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.config import Settings
 from holdfast.core.findings import Finding, Severity
+from holdfast.core.incident import INCIDENT
 from holdfast.core.records import (
     Column,
     EventRecord,
@@ -77,6 +78,8 @@ class Recorder:
         self._policy = policy
         self._facts = facts
         self._signals = {name: Signal() for name in always}
+        if policy.replay and policy.replays:
+            self._signals[INCIDENT] = Signal()
         self._header_due = True
         self._seq = 0
         self._rank = rank

@@ -73,6 +73,10 @@ class Roster:
         """Names by the identity of the tensor."""
         return {id(p): self.names[at] for at, p in self._present()}
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Those that are still there, by name."""
+        return {self.names[at]: p for at, p in self._present()}
+
     def vanished(self) -> list[str]:
         """Parameters the optimizers still hold although no model has them any more."""
         in_models = {id(p) for model in self._models for p in model.parameters()}

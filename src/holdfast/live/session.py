@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from holdfast.live.buffers import BufferShadow
 from holdfast.live.clip_memory import AdaptiveClip
 from holdfast.live.hoard import Hoard
 from holdfast.live.holdings import Holdings
+from holdfast.live.incidents import Incidents
 from holdfast.live.inspection import Inspection
 from holdfast.live.note import Note
 from holdfast.live.notices import Notices
@@ -46,7 +47,7 @@ from holdfast.live.together import Alone
 from holdfast.live.transfer import Readings
 from holdfast.live.waiting import may_wait
 from holdfast.live.watch import OptimizerWatch
-from holdfast.policy import BackOff, Policy, Rung, Verdict
+from holdfast.policy import Action, BackOff, Policy, Rung, Verdict
 
 BATCHES_KEPT = 16
 """Batches of the current step that are remembered, for naming the bad one under accumulation."""
@@ -92,8 +93,8 @@ class Session:
         self.halted: TrainingHalted | None = None
         self._has_halted = False
         self.inspection = Inspection(models, optimizers, recorder, notices)
-        self._models = models
-        self._scaling = Scaling(scaler)
+        self.models = models
+        self.scaling = Scaling(scaler)
         self._notices = notices
         bound = registry.get("HD207").bound or Bound("grad_norm")
         self.watches = {
@@ -109,6 +110,8 @@ class Session:
             notices=notices,
             together=together,
         )
+        self.incidents = Incidents(self, policy, notices)
+        self._usual: dict[str, float] = {}
         self._step = -1
         self._stepped: set[int] = set()
         self._batch_turned = True
@@ -158,6 +161,8 @@ class Session:
         self._boundaries = True
         if self._stepped:
             self._batch_turned = True
+            if not any(watch.transfer.lag for watch in self.watches.values()):
+                self._emit()  # of several optimizers, whoever stepped has said so
         self._boundary()
 
     @property
@@ -169,13 +174,20 @@ class Session:
         """Whether a batch that came out of the loader shall not reach the loop."""
         return self.quarantine.avoids(self.steps, kept)
 
-    def batch_came(self, batch: Any, waited: float | None, origin: Origin | None = None) -> None:
+    def batch_came(
+        self,
+        batch: Any,
+        waited: float | None,
+        origin: Origin | None = None,
+        run: Callable[[Any], Any] | None = None,
+    ) -> None:
         """A batch is handed to the loop."""
         made, self._step_made = self._step_made, False
         if made or not any(watch.tokens.filled for watch in self.watches.values()):
             # Between steps: what the user did to the buffers meanwhile is meant.
             self.buffers.renew()
             self._batches.clear()
+            self.incidents.step_begins()
         if not self._batch_seen:
             self._batch_seen = True
             if self._step < 0:
@@ -183,7 +195,10 @@ class Session:
             # Looked at whenever a step goes bad: what does no harm (NaN for "unknown") is meant.
             self.recorder.event(0, "scan", {"roles": ["input"]})
         position = self._batches[-1].position + 1 if self._batches else 0
-        self._batches.append(Kept(batch, origin, position))
+        kept = Kept(batch, origin, position, run=run)
+        if self.incidents.moment is not None:
+            kept.watch_for_changes()
+        self._batches.append(kept)
         if waited is not None:
             self._waited = (self._waited or 0.0) + waited
         self._samples += scan.batch_size(batch) or 0
@@ -199,9 +214,9 @@ class Session:
         for watch in self.watches.values():
             watch.backward_begins()
         if not self.inspection.precision_known and roots:
-            scaled = self._scaling.scaler is not None
+            scaled = self.scaling.scaler is not None
             self.inspection.precision(self.step, roots, scaled=scaled)
-            if self.ranks is None and wrapped_late(self._models):
+            if self.ranks is None and wrapped_late(self.models):
                 self._notices.once(
                     "wrapped-late",
                     "the model was put into DistributedDataParallel after its guard was made: "
@@ -211,7 +226,7 @@ class Session:
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
         if self._origins is not None:
             self._origins.backward_ended()
-        losses = [self._scaling.unscaled(root) for root in roots]
+        losses = [self.scaling.unscaled(root) for root in roots]
         passed, self._passed = self._passed, {}
         if self._batches:
             self._batches[-1].losses.extend(losses)
@@ -225,14 +240,14 @@ class Session:
         owned = [p for p in parameters if p.grad is not None]
         each = norms if norms is not None and len(norms) == len(owned) else None
         for watch in self.watches.values():
-            watch.clipping(owned, each, self._scaling.carried_by(watch.optimizer))
+            watch.clipping(owned, each, self.scaling.carried_by(watch.optimizer))
 
     def clipped(self, total: Tensor, max_norm: float) -> None:
         for watch in self.watches.values():
             watch.clipped(total, max_norm)
 
     def scaled(self, scaler: GradScaler, loss: Tensor, result: Tensor) -> None:
-        self._scaling.scaled(scaler, loss, result)
+        self.scaling.scaled(scaler, loss, result)
         self.recorder.declare(WITH_SCALER)
 
     def scaler_steps(self, scaler: GradScaler, optimizer: Optimizer) -> None:
@@ -265,7 +280,7 @@ class Session:
 
     def scaler_for(self, loss: Tensor) -> GradScaler | None:
         """The scaler that a loss still needs."""
-        return self._scaling.needed_for(loss)
+        return self.scaling.needed_for(loss)
 
     # What the watches ask.
 
@@ -321,12 +336,17 @@ class Session:
             self.inspection.parameters(note.step)
         return values
 
+    @property
+    def latest(self) -> Kept | None:
+        """The batch that the loop has now."""
+        return self._batches[-1] if self._batches else None
+
     def batches_of_step(self) -> Sequence[Kept]:
         return tuple(self._batches)
 
     def scale_tensor(self) -> Tensor | None:
         """The loss scale, on its device."""
-        return self._scaling.scale()
+        return self.scaling.scale()
 
     def buffer_norms(self) -> tuple[list[int], Tensor] | None:
         """Norms of the floating-point buffers that training changes."""
@@ -454,12 +474,28 @@ class Session:
             return
         self._name_axes(assembly)
         self.recorder.step(assembly.step, assembly.values, assembly.columns, held=assembly.held)
+        if not assembly.held:
+            self._learn_the_usual(assembly)
         for verdict, note, optimizer in assembly.verdicts:
             self._act(verdict, note, optimizer)
+
+    def _learn_the_usual(self, assembly: Assembly) -> None:
+        for name, value in assembly.values.items():
+            if name == "loss" or name.startswith("loss/"):
+                self._usual[name] = value
+        column = assembly.columns.get("param/grad_norm")
+        if column is not None:
+            names = self.inspection.roster.names
+            self._usual.update({f"grad_norm/{names[at]}": norm for at, norm in column.items()})
+
+    def usual(self) -> dict[str, float]:
+        """Loss, its components and the norms of single gradients, when they were last good."""
+        return self._usual
 
     def _act(self, verdict: Verdict, note: Note, optimizer: str) -> None:
         ladder = self.recorder.ladder(optimizer)
         if not verdict.bad:
+            self.incidents.step_was_good(note)
             if not ladder.calm:
                 self.recorder.judge(verdict, frozenset(), optimizer)
             return
@@ -478,12 +514,14 @@ class Session:
             elif found:  # what is to be done about it, all ranks decide at their next step
                 self.ranks.poisoned = True
         whole = Verdict(verdict.step, verdict.nonfinite, verdict.spike, poisoned)
-        self.judge(whole, self.survival.rungs(whole), optimizer)
+        action = self.judge(whole, self.survival.rungs(whole), optimizer)
+        if action.rung in (Rung.SKIP, Rung.BACK_OFF):  # the weights are still those that failed
+            self.incidents.step_was_bad(whole, note)
         if not poisoned:  # bad weights make any batch look bad
             reason = "non-finite" if verdict.nonfinite else "spike"
             self.quarantine.take(note.step, note.batches, reason)
 
-    def judge(self, verdict: Verdict, rungs: frozenset[Rung], optimizer: str = "") -> None:
+    def judge(self, verdict: Verdict, rungs: frozenset[Rung], optimizer: str = "") -> Action:
         """Let the policy decide, and do what it says."""
         again = self.recorder.ladder(optimizer).rolled_back
         action = self.recorder.judge(verdict, rungs, optimizer)
@@ -495,6 +533,7 @@ class Session:
             self.survival.roll_back(action.step, older=again)
         elif action.rung is Rung.HALT:
             self._halt(action.step, action.reason, verdict.poisoned)
+        return action
 
     def _halt(self, step: int, reason: str, poisoned: Sequence[str]) -> None:
         self._has_halted = True

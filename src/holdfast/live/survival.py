@@ -43,9 +43,9 @@ class Survival:
     ) -> None:
         self.journey = Journey()
         self._session = session
-        self._holdings = holdings
+        self.holdings = holdings
         self._notices = notices
-        self._together = together
+        self.together = together
         self.keeper = Keeper(
             holdings,
             settings,
@@ -89,7 +89,7 @@ class Survival:
             return
         with may_wait():
             # The schedule goes with the data, and the data go on.
-            self._holdings.restore(snapshot.state, schedule=False)
+            self.holdings.restore(snapshot.state, schedule=False)
             self._session.state_replaced()
 
     def boundary(self, *, good: bool) -> None:
@@ -138,7 +138,7 @@ class Survival:
         names = self.keeper.spoiled_buffers()
         if names and self.keeper.can_roll_back(step):
             snapshot = self.keeper.last_good(step, older=False)
-            self._holdings.restore_buffers(snapshot.state)
+            self.holdings.restore_buffers(snapshot.state)
             self._session.state_replaced()
             self._session.recorder.event(step, "mended", {"buffers": names, "to": snapshot.step})
 
@@ -147,7 +147,7 @@ class Survival:
 
         Not with several ranks: one of them may have ended for another reason, and not be asked.
         """
-        if self._together.count == 1 and self.keeper.can_roll_back(self._session.step):
+        if self.together.count == 1 and self.keeper.can_roll_back(self._session.step):
             self._mend(frozenset({Rung.ROLL_BACK}))
 
     # Leaving and coming back.
@@ -177,12 +177,12 @@ class Survival:
 
     def resume(self, run_dir: Path) -> int:
         """Take up the newest whole snapshot of a run directory; the steps made before it."""
-        found = read_newest(run_dir, self._holdings, self._together)
+        found = read_newest(run_dir, self.holdings, self.together)
         if found is None:
             return 0
         steps, state, own = found
-        self._holdings.restore(state, schedule=True)
-        missing = sorted(state["others"].keys() - self._holdings.others.keys())
+        self.holdings.restore(state, schedule=True)
+        missing = sorted(state["others"].keys() - self.holdings.others.keys())
         if missing:
             self._notices.once(
                 "resume-missing",
@@ -201,10 +201,15 @@ class Survival:
         self._session.recorder.event(steps, "resumed", {"steps": steps})
         return steps
 
+    def put_in_place(self, state: Mapping[str, Any]) -> None:
+        """The state an incident was captured in."""
+        self.holdings.restore_for_replay(state)
+        self._session.state_replaced()
+
     @torch.no_grad()
     def _arrived(self, state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
         """The loop is where it was: what the way here has changed is put right."""
-        self._holdings.restore(state, schedule=True)
+        self.holdings.restore(state, schedule=True)
         rng.restore(own["rng"])
         self._session.state_replaced()
 

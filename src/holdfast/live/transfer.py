@@ -15,8 +15,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-LAG = 2
-"""Steps between a number's birth on CUDA and its use: meanwhile the device has work queued."""
+LAG = 1
+"""Steps between a number's birth on CUDA and its use: meanwhile the device has a whole forward and
+backward pass queued. No more: a bad step is to be looked into before the weights move on."""
 
 Readings = Mapping[str, list[float]]
 

@@ -153,6 +153,7 @@ class OptimizerWatch:
         norms = self._norms(gradients)
         carried = scale if self._clip is None else self._clip.scale
         tensors = self._loss_tensors(norms.total.device)
+        note.scale = tensors.get("scale")
         tensors["total"] = norms.total if carried is None else norms.total / carried
         tensors["each"] = norms.each if carried is None else norms.each / carried
         if note.rates and math.isnan(note.lr):
@@ -233,6 +234,7 @@ class OptimizerWatch:
         note.sampled = False
         note.values["scaler_skipped"] = 1.0
         tensors = self._loss_tensors(self._device())
+        note.scale = tensors.get("scale")
         tensors["total"] = torch.full((), math.inf, device=self._device())
         if self.ballot is not None:
             say = Say(note.step, note.started, skipped=torch.ones(()))
@@ -266,6 +268,7 @@ class OptimizerWatch:
             sampled=step - self._sampled_at >= samples.EVERY,
             components=tuple(self._components),
             batches=self._session.batches_of_step(),
+            before=self._session.incidents.moment,
             rates=rates,
         )
         if note.sampled:

@@ -10,6 +10,13 @@
     investigation.py  the plan: which passes, in which order
     explanation.py    the outcome, as data
     capsule.py        the incident on disk, to be replayed elsewhere
+      contents.py       what of it is kept, and what is not
+      packing.py        batches and states in plain containers …
+      unpacking.py      … and as the loop knows them
+      sealed.py         files that tell whether they are what was written
+      versions.py       what it happened under
+      page.py           its readable page; markdown.py: whose text is nobody's markup
+    rehearsed.py      the failing step was run again: does it still go bad?
 
 Nothing here knows of the guard: `live/` runs the passes it is asked for.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -22,7 +23,9 @@ class Line:
     source: str = ""
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        """As short as it can be found again from here: `train.py:31`."""
+        here = os.path.join(os.getcwd(), "")
+        return f"{self.file.removeprefix(here)}:{self.line}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,8 @@ class Birth:
     output: Operand | None = None
     rows: tuple[int, ...] = ()
     """Samples of the batch it happened in; empty where they cannot be told apart."""
+    batch: int = 0
+    """Which of the step's batches that is, under accumulation."""
     reached: tuple[str, ...] = ()
     """Parameters whose gradients are bad because of it."""
     component: str | None = None
@@ -76,8 +81,6 @@ class Birth:
     """Position among the ops of the step."""
     autocast: str | None = None
     """The dtype autocast was casting to, where it was on."""
-    batch: int = 0
-    """Which of the step's batches the rows are of, under accumulation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +101,11 @@ class Spike:
 
     component: str | None = None
     rows: tuple[int, ...] = ()
+    batch: int = 0
+    """Which of the step's batches the rows are of, under accumulation."""
     layers: tuple[str, ...] = ()
     """Parameters whose gradients grew most, and by how much (`growth`)."""
     growth: tuple[float, ...] = ()
-    batch: int = 0
-    """Which of the step's batches the rows are of, under accumulation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +115,10 @@ class Explanation:
     step: int
     symptom: Literal["nonfinite", "spike"]
     nature: Nature
-    summary: str
-    """One or two sentences that stand by themselves."""
+    headline: str = ""
+    """What happened and where, in a sentence."""
+    summary: str = ""
+    """The same, and what helped."""
     births: tuple[Birth, ...] = ()
     """The one to mend first stands first."""
     spike: Spike | None = None

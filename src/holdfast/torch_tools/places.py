@@ -55,19 +55,19 @@ def from_traceback(lines: Iterable[str]) -> list[Place]:
 
 def is_machinery(file: str) -> bool:
     """Whether a file is part of torch, of Python or of holdfast."""
-    return file.startswith(("<frozen", "<eval_with_key", _torch(), _ours())) or (
-        file.startswith(_standard()) and not file.startswith(_installed())
-    )
+    if file.startswith(("<frozen", "<eval_with_key", _torch())) or is_ours(file):
+        return True
+    return file.startswith(_standard()) and not is_installed(file)
 
 
 def is_installed(file: str) -> bool:
-    """Whether a file lies where packages are installed."""
+    """Whether a file belongs to a package that was installed."""
     return file.startswith(_installed())
 
 
 def is_ours(file: str) -> bool:
-    """Whether a file is part of holdfast."""
-    return file.startswith(_ours())
+    """Whether a file is part of holdfast; its demo plays a user."""
+    return file.startswith(_ours()) and not file.startswith(f"{_ours()}demo{os.sep}")
 
 
 def with_function(place: Place) -> Place:

@@ -5,11 +5,67 @@ States are plain data and tensors, so that a snapshot on disk loads with `weight
 
 from __future__ import annotations
 
+import ctypes
 import random
 import sys
 from typing import Any
 
 import torch
+
+MT19937_BYTES = 624 * 4 + 4
+"""624 words and the position among them."""
+
+
+class Moment:
+    """The generators at one moment, kept as quickly as can be: for every step, in memory only."""
+
+    __slots__ = ("_cuda", "_numpy", "_python", "_torch")
+
+    def __init__(self, *, exact: bool = False) -> None:
+        """`exact`: NumPy's spare normal number too, which its memory does not show."""
+        global _numpy_known
+        if exact:
+            _numpy_known = None
+        self._python = random.getstate()
+        self._torch = torch.get_rng_state()
+        self._numpy = _numpys() if "numpy" in sys.modules else None
+        started = torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing()
+        self._cuda = torch.cuda.get_rng_state_all() if started else None
+
+    def restore(self) -> None:
+        """Let every generator go on from here."""
+        random.setstate(self._python)
+        torch.set_rng_state(self._torch)
+        if self._numpy is not None:
+            sys.modules["numpy"].random.set_state(self._numpy)
+        if self._cuda is not None:
+            torch.cuda.set_rng_state_all(self._cuda)
+
+    def to_state(self) -> dict[str, Any]:
+        """As `capture` gives it: plain data and tensors."""
+        now = Moment(exact=True)
+        self.restore()
+        try:
+            return capture()
+        finally:
+            now.restore()
+
+
+_numpy_known: tuple[Any, bytes, Any] | None = None
+"""NumPy's bit generator, its memory and its state when last asked: asking takes longer than all
+the others together, and few trainings draw from it between two steps."""
+
+
+def _numpys() -> Any:
+    global _numpy_known
+    numpy = sys.modules["numpy"]
+    generator: Any = getattr(numpy.random.mtrand._rand, "_bit_generator", None)
+    if type(generator).__name__ != "MT19937":
+        return numpy.random.get_state(legacy=False)
+    memory = ctypes.string_at(generator.ctypes.state_address, MT19937_BYTES)
+    if _numpy_known is None or _numpy_known[0] is not generator or _numpy_known[1] != memory:
+        _numpy_known = (generator, memory, numpy.random.get_state(legacy=False))
+    return _numpy_known[2]
 
 
 def capture() -> dict[str, Any]:

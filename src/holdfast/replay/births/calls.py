@@ -1,4 +1,4 @@
-"""Why an op turned finite numbers into a non-finite one: the kinds of birth, in plain words."""
+"""What an explanation is made from, and what it is: the bad call, and the kind of its birth."""
 
 from __future__ import annotations
 
@@ -33,6 +33,12 @@ class BadCall:
     """The infinities among its inputs were written on purpose (a mask), not computed."""
     facts: Mapping[str, Any] = field(default_factory=dict)
 
+    def argument(self, position: int, name: str = "", default: Any = None) -> Any:
+        """An argument, however it was passed."""
+        if position < len(self.args):
+            return self.args[position]
+        return self.kwargs.get(name, default)
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -41,14 +47,4 @@ class Kind:
     name: str
     """`division-by-zero`."""
     cause: str
-    """What happened, in a sentence with the numbers of this case."""
-
-
-def explain(call: BadCall) -> Kind:
-    """Which kind of birth it is."""
-    return Kind("unknown", f"{call.op} made a non-finite number of finite ones")
-
-
-def explain_leaf(operand: Operand) -> Kind:
-    """The kind of a birth that no op of the step made: the tensor came bad."""
-    return Kind(f"poisoned-{operand.role}", f"{operand.name} holds NaN or Inf already")
+    """What happened, in a sentence or two with the numbers of this case."""

@@ -1,0 +1,322 @@
+"""Bad steps that are looked into: which ones, with what, and what becomes of the answer.
+
+Kept at every step: the state of the random number generators, and the batches by reference. The
+rest is there anyway: weights were held back, buffers have their copies.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from holdfast.core.numbers import encode_numbers
+from holdfast.live.batch_identity import Kept
+from holdfast.live.notices import Notices, logger
+from holdfast.live.stage import Stage
+from holdfast.live.waiting import may_wait
+from holdfast.policy import Policy, Verdict
+from holdfast.replay.explanation import Explanation
+from holdfast.replay.passes import Pass
+from holdfast.replay.scene import Scene
+from holdfast.torch_tools.rng import Moment
+
+if TYPE_CHECKING:
+    from holdfast.live.note import Note
+    from holdfast.live.session import Session
+    from holdfast.replay.investigation import Elsewhere, Findings, Plan
+
+Rerun = Callable[[Sequence[Any]], None]
+"""Runs the step once more, over these batches: forward and backward at least."""
+
+
+@dataclass(slots=True)
+class Incident:
+    """A bad step that waits to be looked into."""
+
+    step: int
+    symptom: str
+    batches: Sequence[Kept]
+    before: Moment
+    scale: Tensor | None
+    limit: float | None
+
+
+class Incidents:
+    """The investigations of one guard."""
+
+    def __init__(self, session: Session, policy: Policy, notices: Notices) -> None:
+        self._session = session
+        self._policy = policy
+        self._notices = notices
+        self._left = policy.replays if policy.replay else 0
+        self._not_before = 0
+        self.moment: Moment | None = None
+        """The random numbers before the present step."""
+        self._pending: Incident | None = None
+        self._healthy: Sequence[Kept] = ()
+        self.found: list[Explanation] = []
+        self.cures: list[Cure] = []
+        self.on_disk = True
+        """Whether they are written into the run directory, if there is one."""
+        self.stage: Stage | None = None
+        """While a step is being run again."""
+
+    # What the session tells.
+
+    def step_begins(self) -> None:
+        """The first batch of a step is about to be handed to the loop."""
+        self.moment = Moment() if self._left else None
+
+    def step_was_good(self, note: Note) -> None:
+        self._healthy = note.batches[-1:]
+
+    def step_was_bad(self, verdict: Verdict, note: Note) -> None:
+        """A step was held back: worth a look?"""
+        if self._pending is not None or note.before is None or not note.batches:
+            return
+        if not self._left or note.step < self._not_before or note.step != self._session.step:
+            return
+        self._left -= 1
+        self._not_before = note.step + self._policy.replay_gap
+        self._pending = Incident(
+            note.step,
+            "spike" if verdict.spike else "nonfinite",
+            note.batches,
+            note.before,
+            note.scale,
+            note.limit if verdict.spike else None,
+        )
+
+    def all_can(self, can: bool) -> bool:
+        """Whether every rank can run the step again as it was."""
+        batches = () if self._pending is None else self._pending.batches
+        if any(kept.changed for kept in batches):
+            can = False
+            self._notices.once(
+                "replay-changed",
+                "the loop changed its batch in place, so a bad step cannot be run again as it was: "
+                "no line can be named",
+            )
+        return self._session.survival.together.all_true(can)
+
+    def forget(self) -> None:
+        """What waited can no longer be run again."""
+        self._pending = None
+        self._notices.once(
+            "replay-late",
+            "a bad step could not be run again, so the line that made it is not known: that needs "
+            "a plain loop over guard(loader)",
+        )
+
+    @property
+    def pending(self) -> bool:
+        return self._pending is not None
+
+    @property
+    def latest(self) -> Kept | None:
+        """The last batch of the step that waits."""
+        return None if self._pending is None else self._pending.batches[-1]
+
+    def stand_in(self, incident: Incident) -> None:
+        """A step from elsewhere waits to be looked into."""
+        self._pending = incident
+
+    def give(self, incident: Incident, one: Pass, observer: Any) -> Iterator[Any]:
+        """One pass by giving the batches to the loop."""
+        with self._staged(incident, observer) as stage:
+            stage.enter(one)
+            try:
+                yield from one.batches
+            finally:
+                stage.leave(None)
+
+    def ages(self, latest: Kept) -> list[int]:
+        """How many batches before the latest those of the waiting step came."""
+        batches = () if self._pending is None else self._pending.batches
+        return [
+            0
+            if kept.origin is None or latest.origin is None
+            else latest.origin.number - kept.origin.number
+            for kept in batches
+        ]
+
+    def framework(self) -> Rerun | None:
+        """How the framework that made the step runs it again; None in a loop of the user's own."""
+        runs = [] if self._pending is None else [kept.run for kept in self._pending.batches]
+        if not runs or None in runs:
+            return None
+
+        def run_all(batches: Sequence[Any]) -> None:
+            for run, batch in zip(runs, batches, strict=True):
+                if run is not None:
+                    run(batch)
+
+        return run_all
+
+    # Looking into it.
+
+    def look_into(self, run: Rerun, observer: Any) -> None:
+        """Investigate the step that waits, by calling it."""
+        with self._investigation(observer, gentle=False) as (plan, stage), _kept_by(run):
+            for one in plan:
+                stage.perform(one, run)
+
+    def yield_again(self, observer: Any) -> Iterator[Any]:
+        """The same where the step cannot be called: its batches, to be given to the loop."""
+        with self._investigation(observer, gentle=True) as (plan, stage):
+            for one in plan:
+                stage.enter(one)
+                try:
+                    yield from one.batches
+                finally:
+                    stage.leave(None)
+
+    @contextmanager
+    def _investigation(self, observer: Any, *, gentle: bool) -> Iterator[tuple[Answer, Stage]]:
+        incident, self._pending = self._pending, None
+        assert incident is not None
+        # Only now: reading it in takes time that a healthy run need not spend.
+        replay = importlib.import_module("holdfast.replay.investigation")
+        answer = Answer(
+            replay.investigate(
+                self._scene(incident, gentle=gentle),
+                self._elsewhere(incident, replay.Elsewhere),
+                self._session.survival.together.gathered,
+            )
+        )
+        with self._staged(incident, observer) as stage:
+            yield answer, stage
+        if answer.findings is not None:
+            self._conclude(incident, answer.findings)
+
+    @contextmanager
+    def _staged(self, incident: Incident, observer: Any) -> Iterator[Stage]:
+        stage = Stage(self._session, observer, before=incident.before, scale=incident.scale)
+        self.stage = stage
+        try:
+            with may_wait(), stage:
+                yield stage
+        finally:
+            self.stage = None
+
+    def _scene(self, incident: Incident, *, gentle: bool) -> Scene:
+        session = self._session
+        return Scene(
+            models=session.models,
+            optimizers=[watch.optimizer for watch in session.watches.values()],
+            batches=[kept.batch for kept in incident.batches],
+            names=session.inspection.roster.by_identity(),
+            step=incident.step,
+            symptom="spike" if incident.symptom == "spike" else "nonfinite",
+            scaler=session.scaling.scaler,
+            limit=incident.limit,
+            usual=session.usual(),
+            sample_names=_names_of(incident.batches),
+            gentle=gentle,
+        )
+
+    def _elsewhere(self, incident: Incident, kind: type[Elsewhere]) -> Elsewhere:
+        survival = self._session.survival
+        older: Callable[[], AbstractContextManager[None]] | None = None
+        if survival.keeper.can_roll_back(incident.step):
+            snapshot = survival.keeper.peek(incident.step)
+            if snapshot is not None and snapshot.step < incident.step:
+                state = snapshot.state
+
+                def older() -> AbstractContextManager[None]:
+                    return survival.holdings.other_weights(state)
+
+        return kind(older, [kept.batch for kept in self._healthy])
+
+    def _conclude(self, incident: Incident, found: Findings) -> None:
+        explanation = found.explanation
+        self.found.append(explanation)
+        self._session.recorder.event(
+            incident.step, "incident", encode_numbers(explanation.to_dict())
+        )
+        logger.warning("holdfast: step %s: why: %s", incident.step, explanation.summary)
+        self._write_down(incident, explanation)
+        if self._policy.cure == "apply":
+            self._apply(incident, found)
+
+    def _write_down(self, incident: Incident, explanation: Explanation) -> None:
+        """The incident into the run directory, where it was born."""
+        writer, ranks = self._session.recorder.writer, self._session.ranks
+        mine = ranks is None or ranks.rank == (explanation.rank or 0)
+        if writer is None or writer.broken or not mine or not self.on_disk:
+            return
+        capsule = importlib.import_module("holdfast.replay.capsule")
+        survival = self._session.survival
+        try:
+            folder = capsule.write(
+                writer.path,
+                explanation,
+                batches=[kept.batch for kept in incident.batches],
+                rng=incident.before.to_state(),
+                state=None if survival.holdings.sharded else survival.holdings.capture(),
+                capture=self._policy.capture,
+                rank=0 if ranks is None else ranks.rank,
+                limit=incident.limit,
+            )
+        except (OSError, RuntimeError) as error:
+            said = getattr(error, "strerror", None) or str(error).splitlines()[0]
+            self._notices.once("incident-disk", f"cannot write the incident down: {said}")
+            return
+        logger.warning("holdfast: step %s: next: holdfast replay %s", incident.step, folder)
+
+    def _apply(self, incident: Incident, found: Findings) -> None:
+        for remedy in found.cured:
+            if remedy.keepable and not any(cure.text == remedy.text for cure in self.cures):
+                undo = remedy.keep(self._scene(incident, gentle=False))
+                self.cures.append(Cure(incident.step, remedy.key, remedy.text, undo))
+                self._session.recorder.event(
+                    incident.step, "cure", {"key": remedy.key, "text": remedy.text}
+                )
+                logger.warning("holdfast: step %s: applied: %s", incident.step, remedy.text)
+                return
+
+
+@dataclass(slots=True)
+class Cure:
+    """A remedy that the guard has applied; `undo()` takes it back."""
+
+    step: int
+    key: str
+    text: str
+    undo: Callable[[], None]
+
+
+@contextmanager
+def _kept_by(run: Rerun) -> Iterator[None]:
+    """What a loop's body reaches through its variables is as before afterwards."""
+    keep = getattr(run, "keep", None)
+    put_back = None if keep is None else keep()
+    try:
+        yield
+    finally:
+        if put_back is not None:
+            put_back()
+
+
+class Answer:
+    """A plan's passes, and what it returns when they are done."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.findings: Findings | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        self.findings = yield from self._plan
+
+
+def _names_of(batches: Sequence[Kept]) -> Callable[[int, Sequence[int]], Sequence[Any]]:
+    def names(which: int, rows: Sequence[int]) -> Sequence[Any]:
+        indices = batches[which].indices()
+        return [indices[row] for row in rows] if rows and max(rows) < len(indices) else ()
+
+    return names

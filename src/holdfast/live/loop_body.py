@@ -1,0 +1,190 @@
+"""The body of the user's training loop as something that can be called.
+
+    for i, (x, y) in enumerate(guard(loader)):   # a frame of the user's, in this loop
+        ...                                      # this, from its source, as a function
+
+Run this way, the step is the user's own code on their own line numbers, and yet an experiment: the
+loop's counters stay where they are, an error ends the experiment and not the training, and local
+variables are those of a call. Where the source is not to be had, or the body cannot be taken out of
+its function (it yields, say), there is none, and the batch is given to the loop once more instead.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from types import FrameType
+from typing import Any
+
+from holdfast.live import loop_variable
+from holdfast.live.loop_variable import LoopVariable, bound_in
+from holdfast.torch_tools.places import is_installed, is_machinery
+from holdfast.torch_tools.put_back import PutBack
+
+VALUES = "__holdfast_values__"
+FARTHEST = 12
+"""Frames between the guard's iterator and the loop: tqdm and its like put one or two there."""
+_UNLIFTABLE = (ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith, ast.Nonlocal)
+_FUTURES = 0x1FF0000
+"""The flags of `from __future__ import …` in a code object."""
+
+
+class LoopBody:
+    """A loop's body, ready to be run over other batches."""
+
+    def __init__(
+        self, frame: FrameType, loop: ast.For, variable: LoopVariable, ages: Sequence[int]
+    ) -> None:
+        self._variable = variable
+        self._ages = ages
+        used = {node.id for node in ast.walk(loop) if isinstance(node, ast.Name)}
+        at_module_level = frame.f_locals is frame.f_globals
+        stored = bound_in([loop.target, *loop.body])
+        # A module's variables are found as globals; only what the body binds must be its own.
+        wanted = stored if at_module_level else used
+        self._arguments = {name: v for name, v in frame.f_locals.items() if name in wanted}
+        everything = {**frame.f_globals, **frame.f_locals}
+        self._reachable = [everything[name] for name in sorted(used) if name in everything]
+        self._function = _compile(frame, loop, list(self._arguments))
+
+    def __call__(self, batches: Sequence[Any]) -> None:
+        """Run the body once for each batch; what it prints is not printed again."""
+        ages = self._ages if len(self._ages) == len(batches) else [0] * len(batches)
+        values = [
+            self._variable.holding(batch, age) for batch, age in zip(batches, ages, strict=True)
+        ]
+        with redirect_stdout(StringIO()), _without_logs():
+            self._function(values, **self._arguments)
+
+    def keep(self) -> PutBack:
+        """What the body can reach through its variables, to be put back afterwards."""
+        return PutBack(self._reachable)
+
+
+@contextmanager
+def _without_logs() -> Iterator[None]:
+    """What was logged once is not logged again."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """How a step can be run again in a loop."""
+
+    body: LoopBody | None = None
+    again: bool = False
+    """The loop may be given its batch once more: nothing else is drawn along with it."""
+
+
+def find(frame: FrameType | None, latest: Any, ages: Sequence[int]) -> Found:
+    """The training loop that this frame is in, or one that called it.
+
+    `latest` is the batch the loop has now; `ages`: how many batches before it those came that the
+    body will be run over.
+    """
+    for candidate in _users_frames(frame):
+        loops = _loops_at(candidate)
+        if loops is None:
+            return Found(again=True)  # no source: most loops are over the loader alone
+        for loop in loops:
+            variable = loop_variable.match(loop, candidate.f_locals, latest)
+            if variable is None or (variable.beside and any(ages)):
+                continue
+            if not _liftable(loop):
+                return Found(again=not variable.beside)
+            try:
+                return Found(LoopBody(candidate, loop, variable, ages))
+            except (SyntaxError, ValueError):  # legal in its place, not in a function
+                return Found(again=not variable.beside)
+    return Found()
+
+
+def _users_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    for _ in range(FARTHEST):
+        if frame is None:
+            return
+        file = frame.f_code.co_filename
+        if not is_machinery(file) and not is_installed(file):
+            yield frame
+        frame = frame.f_back
+
+
+def _loops_at(frame: FrameType) -> list[ast.For] | None:
+    """The `for` statements that the frame is in, innermost first; None without source."""
+    try:
+        lines = linecache.getlines(frame.f_code.co_filename, frame.f_globals)
+        tree = ast.parse("".join(lines))
+    except (SyntaxError, ValueError):
+        return None
+    if not lines:
+        return None
+    found = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.For)
+        and node.lineno <= frame.f_lineno <= (node.end_lineno or node.lineno)
+    ]
+    return sorted(found, key=lambda node: -node.lineno)
+
+
+def _liftable(loop: ast.For) -> bool:
+    for node in _own_nodes(loop):
+        if isinstance(node, _UNLIFTABLE):
+            return False
+        if isinstance(node, ast.Name) and node.id in ("super", "__class__"):
+            return False
+    return True
+
+
+def _own_nodes(loop: ast.For) -> Iterator[ast.AST]:
+    """The nodes of the body that are not in a function of their own."""
+    waiting: list[ast.AST] = [loop.target, *loop.body]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            waiting.extend(ast.iter_child_nodes(node))
+
+
+def _compile(frame: FrameType, loop: ast.For, arguments: list[str]) -> Callable[..., None]:
+    code = frame.f_code
+    name = code.co_name if code.co_name.isidentifier() else "training_loop"
+    again = ast.For(
+        target=loop.target,
+        iter=ast.Name(VALUES, ast.Load()),
+        body=loop.body,
+        orelse=[],
+        type_comment=None,
+    )
+    signature = ast.arguments(
+        posonlyargs=[],
+        args=[ast.arg(VALUES), *[ast.arg(argument) for argument in arguments]],
+        kwonlyargs=[],
+        kw_defaults=[],
+        defaults=[],
+    )
+    # Newer Pythons ask for type parameters, older ones do not know them.
+    more: dict[str, Any] = {"type_params": []} if "type_params" in ast.FunctionDef._fields else {}
+    function = ast.FunctionDef(
+        name=name, args=signature, body=[again], decorator_list=[], returns=None, **more
+    )
+    module = ast.Module(body=[ast.copy_location(function, loop)], type_ignores=[])
+    ast.copy_location(again, loop)
+    ast.fix_missing_locations(module)
+    compiled = compile(
+        module, code.co_filename, "exec", flags=code.co_flags & _FUTURES, dont_inherit=True
+    )
+    made: dict[str, Any] = {}
+    exec(compiled, frame.f_globals, made)
+    result: Callable[..., None] = made[name]
+    return result

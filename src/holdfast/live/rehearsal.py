@@ -1,0 +1,148 @@
+"""A captured incident in the user's own loop, instead of training.
+
+`holdfast replay` sets the demand before it runs the script. The first loop over `guard(loader)`
+then gets the captured batch: weights, buffers, scaler and random numbers are put in place, no
+optimizer moves anything, and what comes of it goes to `done`, which leaves the script.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from holdfast.errors import HoldfastError, UsageError
+from holdfast.live.batch_identity import Kept
+from holdfast.live.incidents import Incident
+from holdfast.replay.capsule import Capsule
+from holdfast.replay.passes import Pass
+from holdfast.replay.rehearsed import Rehearsed, judged, refused
+from holdfast.torch_tools import rng
+
+if TYPE_CHECKING:
+    from holdfast.live.guard import Guard
+
+Done = Callable[[Rehearsed], NoReturn]
+
+
+@dataclass(slots=True)
+class _Demand:
+    capsule: Capsule
+    done: Done
+    result: Rehearsed | None = None
+
+
+_pending: _Demand | None = None
+
+
+def demand(capsule: Capsule, done: Done) -> None:
+    """From now on, loops over `guard(loader)` rehearse this incident; `done` is told, and leaves
+    the script by raising."""
+    global _pending
+    _pending = _Demand(capsule, done)
+
+
+def withdraw() -> None:
+    """Guards train again."""
+    global _pending
+    _pending = None
+
+
+def demanded() -> bool:
+    return _pending is not None
+
+
+def result() -> Rehearsed | None:
+    """What came of it, also where the loop was left before `done` could be told."""
+    return None if _pending is None else _pending.result
+
+
+def run_dir_instead(run_dir: str | Path | None) -> str | Path | None:
+    """Where a guard writes: a rehearsal is no part of the run, and leaves nothing in it."""
+    if _pending is None or run_dir is None:
+        return run_dir
+    folder = tempfile.mkdtemp(prefix="holdfast-replay-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def rehearse(guard: Guard, loader: Iterable[Any]) -> Iterator[Any]:
+    """The captured batches, once; then `done`. A loop that comes again is told the same."""
+    asked = _pending
+    assert asked is not None
+    if asked.result is None:
+        yield from _run(asked, guard, loader)
+    if asked.result is not None:
+        asked.done(asked.result)
+
+
+def _run(asked: _Demand, guard: Guard, loader: Iterable[Any]) -> Iterator[Any]:
+    capsule = asked.capsule
+    try:
+        batches = capsule.batches(_template(capsule, loader))
+        notes = put_in_place(capsule, guard.put_in_place)
+    except HoldfastError as error:
+        asked.result = refused(str(error))
+        return
+    restore_random(capsule)
+    incident = incident_of(capsule, batches)
+    # The first time through the loop itself: before that, it has not bound its variables.
+    first = Pass("again", batches)
+    try:
+        yield from guard.give_again(incident, first)
+    finally:
+        asked.result = judged(capsule, first.outcome, notes)
+    if asked.result.reproduces:
+        yield from guard.look_into_again(incident, sys._getframe().f_back)
+        explanations = guard.explanations
+        if explanations:
+            asked.result = replace(asked.result, explanation=explanations[-1])
+
+
+def incident_of(capsule: Capsule, batches: Sequence[Any]) -> Incident:
+    """The captured step; everything else must be in its place already."""
+    return Incident(
+        capsule.step,
+        capsule.symptom,
+        [Kept(batch, position=at) for at, batch in enumerate(batches)],
+        rng.Moment(exact=True),
+        None,
+        capsule.limit,
+    )
+
+
+def _template(capsule: Capsule, loader: Iterable[Any]) -> Any:
+    """A batch of the loader, where the captured one is of classes that only it can tell."""
+    return next(iter(loader), None) if capsule.needs_template else None
+
+
+def put_in_place(capsule: Capsule, put: Callable[[Mapping[str, Any]], None]) -> list[str]:
+    """Weights, buffers and the like as they were; what the reader should know about it.
+
+    Raises UsageError where they do not fit.
+    """
+    notes = [f"not kept: {item.what} ({item.why})" for item in capsule.left_out]
+    if capsule.rows_only:
+        notes.append("the batch is its guilty rows, repeated to its size")
+    state = capsule.state()
+    if state is None:
+        return notes
+    try:
+        put(state)
+    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise UsageError(
+            f"the captured state does not fit: {type(error).__name__}: {error}"
+        ) from error
+    return notes
+
+
+def restore_random(capsule: Capsule) -> None:
+    """The random numbers as they were before the step."""
+    state = capsule.rng()
+    if state is not None:
+        rng.restore(state)

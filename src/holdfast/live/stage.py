@@ -1,0 +1,311 @@
+"""The guard while a step is run again to find out what went wrong with it.
+
+Before every pass the step finds what it found the first time: weights (they were held back), random
+numbers, buffers, loss scale, no gradients. During a pass no optimizer moves anything and the
+numbers go to the pass instead of the record. Afterwards everything the guard knows of is as it was
+when the next batch was asked for.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.swa_utils import AveragedModel
+
+from holdfast.live import seams
+from holdfast.live.brake import HostBrake
+from holdfast.live.buffers import LARGEST_BYTES
+from holdfast.live.closures import FirstAnswer, SearchState, find_closure, with_closure
+from holdfast.live.scaling import Scaling
+from holdfast.live.shards import local_part
+from holdfast.replay.passes import Pass
+from holdfast.torch_tools.nested import map_tensors
+from holdfast.torch_tools.put_back import PutBack
+from holdfast.torch_tools.rng import Moment
+
+if TYPE_CHECKING:
+    from holdfast.live.session import Session
+
+
+class Stage:
+    """Where one step is rehearsed. A context manager around the whole investigation."""
+
+    def __init__(
+        self, session: Session, observer: Any, *, before: Moment, scale: Tensor | None
+    ) -> None:
+        """`before`: the random numbers before the step; `scale`: the loss scale it had."""
+        self._session = session
+        self._observer = observer
+        self._before = before
+        self._scale = scale
+        self._optimizers = [watch.optimizer for watch in session.watches.values()]
+        self._names = session.inspection.roster.by_identity()
+        self._scaling = Scaling(session.scaling.scaler)
+        self._brakes: dict[int, HostBrake] = {}
+        self._searches: dict[int, SearchState | None] = {}
+        self._undo = ExitStack()
+        self._within = ExitStack()
+        self._pass: Pass | None = None
+        self._components: Mapping[str, Tensor] = {}
+
+    @property
+    def performing(self) -> bool:
+        """Whether a pass is being run."""
+        return self._pass is not None
+
+    def __enter__(self) -> Stage:
+        now = Moment(exact=True)
+        self._undo.callback(now.restore)
+        self._keep_buffers()
+        self._keep_gradients()
+        for item in self._stateful():
+            self._keep_state(item)
+        for optimizer in self._optimizers:
+            self._keep_groups(optimizer)
+        scaler = self._scaling.scaler
+        if scaler is not None:
+            self._keep_scaler(scaler)
+        self._undo.callback(PutBack(self._session.models))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.leave(None)
+        self._undo.close()
+
+    # One pass.
+
+    def enter(self, one: Pass) -> None:
+        """Everything as before the step, and the pass's own instruments on."""
+        self._session.buffers.restore()
+        for parameter in self._parameters():
+            parameter.grad = None
+        scaler = self._scaling.scaler
+        if scaler is not None and self._scale is not None and scaler._scale is not None:
+            scaler._scale.copy_(self._scale)
+            scaler._per_optimizer_states.clear()
+        self._before.restore()
+        self._pass, self._components = one, {}
+        seams.install(self)
+        seams.uninstall(self._observer)
+        for manager in one.within:
+            self._within.enter_context(manager)
+
+    def leave(self, error: BaseException | None) -> None:
+        """The pass is over, to its end or not."""
+        one, self._pass = self._pass, None
+        if one is None:
+            return
+        if error is not None:
+            one.outcome.error = in_a_line(error)
+        with suppress(Exception):  # a body may have left a mode of its own on top
+            self._within.close()
+        self._within = ExitStack()
+        for brake in self._brakes.values():
+            brake.release()
+        seams.install(self._observer)
+        seams.uninstall(self)
+
+    def perform(self, one: Pass, run: Callable[[Sequence[Any]], None]) -> None:
+        """A pass by calling the step; whatever it raises is part of the outcome."""
+        error: BaseException | None = None
+        try:
+            self.enter(one)
+            run(one.batches)
+        except Exception as raised:
+            error = raised
+        finally:
+            self.leave(error)
+            if error is not None:
+                error.__traceback__ = None  # it would keep the step's tensors
+
+    # What the optimizers' hooks tell, during a pass.
+
+    def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """Hold the step; a closure is run once, as it would be."""
+        self._searches[id(optimizer)] = SearchState.keep(optimizer)
+        closure = find_closure(args, kwargs)
+        answer = None
+        if closure is not None:
+            with torch.enable_grad():
+                answer = FirstAnswer(closure, closure(), held=True)
+        brake = self._brakes.setdefault(id(optimizer), HostBrake())
+        brake.hold([p for group in optimizer.param_groups for p in group["params"]])
+        return None if answer is None else with_closure(args, kwargs, answer)
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        self._brakes.setdefault(id(optimizer), HostBrake()).release()
+        search = self._searches.pop(id(optimizer), None)
+        if search is not None:
+            search.put_back()
+
+    # What the seams tell, during a pass.
+
+    def components(self, named: Mapping[str, Tensor]) -> None:
+        """The named parts of the loss whose backward comes next."""
+        self._components = named
+
+    def backward_begins(self, roots: Sequence[Tensor]) -> None:
+        if self._pass is not None and self._pass.observer is not None:
+            self._pass.observer.backward_begins(roots, self._components)
+
+    @torch.no_grad()
+    def backward_ended(self, roots: Sequence[Tensor]) -> None:
+        one = self._pass
+        if one is None:
+            return
+        one.outcome.losses += [float(self._scaling.unscaled(root)) for root in roots]
+        for name, part in self._components.items():
+            value = float(part.detach())
+            one.outcome.components[name] = one.outcome.components.get(name, 0.0) + value
+        self._components = {}
+        with_gradients = [p for p in self._parameters() if p.grad is not None]
+        if one.observer is not None:
+            one.observer.gradients_ready(with_gradients)
+        one.outcome.norms = self._norms(with_gradients)
+
+    def clipping(
+        self, parameters: Sequence[Tensor], norms: Sequence[Tensor] | None, total: Tensor
+    ) -> None:
+        """Norms are taken right after backward: before any clipping."""
+
+    def clipped(self, total: Tensor, max_norm: float) -> None: ...
+
+    def scaled(self, scaler: GradScaler, loss: Tensor, result: Tensor) -> None:
+        self._scaling.scaled(scaler, loss, result)
+
+    def scaler_steps(self, scaler: GradScaler, optimizer: Optimizer) -> None: ...
+
+    def scaler_stepped(self, scaler: GradScaler, optimizer: Optimizer) -> None: ...
+
+    def scaler_for(self, loss: Tensor) -> GradScaler | None:
+        """The scaler that a loss still needs."""
+        return self._scaling.needed_for(loss)
+
+    def _norms(self, parameters: Sequence[Tensor]) -> dict[str, float]:
+        if not parameters:
+            return {}
+        gradients = [local_part(p.grad) for p in parameters if p.grad is not None]
+        device = gradients[0].device
+        norms = [
+            torch.linalg.vector_norm(g.coalesce().values() if g.is_sparse else g, dtype=_wide(g))
+            for g in gradients
+        ]
+        read = torch.stack([norm.to(device, torch.float64) for norm in norms]).tolist()
+        scale = self._scaling.scale()
+        divisor = 1.0 if scale is None else float(scale)
+        names = [self._names.get(id(p), f"parameter {at}") for at, p in enumerate(parameters)]
+        return {name: norm / divisor for name, norm in zip(names, read, strict=True)}
+
+    # What must be put back at the end.
+
+    def _parameters(self) -> Iterator[Tensor]:
+        seen: set[int] = set()
+        groups = [group["params"] for item in self._optimizers for group in item.param_groups]
+        for parameters in [*groups, *(model.parameters() for model in self._session.models)]:
+            for parameter in parameters:
+                if id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    yield parameter
+
+    def _keep_gradients(self) -> None:
+        kept = [(parameter, parameter.grad) for parameter in self._parameters()]
+
+        def give_back() -> None:
+            for parameter, gradient in kept:
+                parameter.grad = gradient
+
+        self._undo.callback(give_back)
+
+    def _keep_buffers(self) -> None:
+        """A following step may have its forward behind it already."""
+        kept = [
+            (module, name, buffer, buffer.detach().clone())
+            for model in self._session.models
+            for module in model.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None and buffer.nbytes <= LARGEST_BYTES
+        ]
+
+        @torch.no_grad()
+        def give_back() -> None:
+            for module, name, buffer, value in kept:
+                module._buffers[name] = buffer
+                if not torch.equal(buffer, value):
+                    buffer.copy_(value)
+
+        self._undo.callback(give_back)
+
+    def _stateful(self) -> list[Any]:
+        """What the guard was given, and the schedules and averages it was not."""
+        given = list(self._session.survival.holdings.others.values())
+        found = {id(item): item for item in given if not isinstance(item, GradScaler)}
+        for item in gc.get_objects():
+            # `isinstance` would ask the object, and some answer with a warning.
+            kind = type(item)
+            if issubclass(kind, LRScheduler):
+                if any(getattr(item, "optimizer", None) is mine for mine in self._optimizers):
+                    found.setdefault(id(item), item)
+            elif issubclass(kind, AveragedModel):
+                found.setdefault(id(item), item)
+        return list(found.values())
+
+    def _keep_state(self, item: Any) -> None:
+        state = map_tensors(item.state_dict(), Tensor.clone)
+        self._undo.callback(lambda: item.load_state_dict(state))
+
+    def _keep_groups(self, optimizer: Optimizer) -> None:
+        kept = [
+            {
+                name: value.clone() if isinstance(value, Tensor) else value
+                for name, value in group.items()
+                if name != "params"
+            }
+            for group in optimizer.param_groups
+        ]
+
+        def give_back() -> None:
+            for group, values in zip(optimizer.param_groups, kept, strict=True):
+                for name, value in values.items():
+                    present = group.get(name)
+                    if isinstance(present, Tensor) and isinstance(value, Tensor):
+                        present.copy_(value)
+                    else:
+                        group[name] = value
+
+        self._undo.callback(give_back)
+        for name in ("grad_scale", "found_inf"):  # a scaler is about to step it
+            if hasattr(optimizer, name):
+                self._undo.callback(setattr, optimizer, name, getattr(optimizer, name))
+
+    def _keep_scaler(self, scaler: GradScaler) -> None:
+        scale, tracker = scaler._scale, scaler._growth_tracker
+        kept = [None if item is None else item.clone() for item in (scale, tracker)]
+        states = {number: dict(state) for number, state in scaler._per_optimizer_states.items()}
+
+        def give_back() -> None:
+            for item, value in zip((scale, tracker), kept, strict=True):
+                if item is not None and value is not None:
+                    item.copy_(value)
+            scaler._scale, scaler._growth_tracker = scale, tracker
+            scaler._per_optimizer_states.clear()
+            scaler._per_optimizer_states.update(states)
+
+        self._undo.callback(give_back)
+
+
+def in_a_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _wide(tensor: Tensor) -> torch.dtype | None:
+    """Sums of squares in the tensor's own dtype would overflow in half precision."""
+    return torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else None

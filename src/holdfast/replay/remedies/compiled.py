@@ -1,0 +1,34 @@
+"""Whether torch.compile is at work, and how to go without it.
+
+Importing its machinery takes seconds, so nobody here does: what it has not loaded, it did not
+compile.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+
+def in_use() -> bool:
+    return "torch._dynamo" in sys.modules
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether it, or a part of it, was compiled."""
+    if not in_use():
+        return False
+    return any(
+        getattr(module, "_compiled_call_impl", None) is not None
+        or type(module).__name__ == "OptimizedModule"
+        for module in model.modules()
+    )
+
+
+def forced_eager() -> AbstractContextManager[Any]:
+    """What was compiled runs as it was written, so that every call can be seen and changed."""
+    return torch.compiler.set_stance("force_eager") if in_use() else nullcontext()

@@ -1,0 +1,58 @@
+"""torch's own Python functions, run so that the calls inside them can be changed as well.
+
+A function mode is switched off while it handles a call. For a function written in Python, such as
+`F.normalize`, that hides everything it calls. Called again with the mode on, it would only hand
+itself to the mode again. So a copy of it is called that does not ask.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from types import FunctionType
+from typing import Any
+
+from torch.overrides import TorchFunctionMode
+
+CALLS_BACK = {"backward", "grad"}
+"""Functions that run code of the user's: activation checkpointing runs forwards in the backward."""
+
+
+@cache
+def can_be_opened(func: Any) -> bool:
+    return isinstance(func, FunctionType) and bool(_questions(func))
+
+
+def _questions(func: FunctionType) -> list[str]:
+    return [name for name in func.__globals__ if name.startswith("has_torch_function")]
+
+
+class OpeningMode(TorchFunctionMode):
+    """A function mode that can stay on inside of a function it handles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._open: list[FunctionType] = []
+
+    def call_opened(self, func: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call it so that this mode sees what it calls."""
+        if func in self._open:  # such as `unflatten`, which asks for its C twin by its own name
+            return func(*args, **kwargs)
+        self._open.append(func)
+        try:
+            with self:
+                return _unasking(func)(*args, **kwargs)
+        finally:
+            self._open.remove(func)
+
+
+@cache
+def _unasking(func: FunctionType) -> FunctionType:
+    """The function, without its question whether somebody overrides it."""
+    within = {**func.__globals__, **dict.fromkeys(_questions(func), _nobody)}
+    copy = FunctionType(func.__code__, within, func.__name__, func.__defaults__, func.__closure__)
+    copy.__kwdefaults__ = func.__kwdefaults__
+    return copy
+
+
+def _nobody(*values: Any) -> bool:
+    return False

@@ -1,0 +1,103 @@
+"""Putting a user's own objects back as they were: lists, dicts, counters, meters.
+
+When a loop's body is run once more to find out what went wrong, it appends to the same lists and
+counts in the same objects. What it can reach through its variables is remembered before, and put
+back after: the content of containers, and the plain attributes of objects. Tensors are left alone.
+"""
+
+from __future__ import annotations
+
+import types
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+DEEPEST = 4
+"""Containers within containers are followed so far: `history["train"]["loss"]` is two."""
+MOST_LOOKED_THROUGH = 1_000
+"""In a longer list or dict, only the content is put back and not what its members hold."""
+MOST_OBJECTS = 20_000
+
+_CONTAINERS = (list, dict, set, deque, bytearray)
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), tuple)
+_TORCHS = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+"""Containers of a module that hold what is trained."""
+_LEFT_ALONE = (
+    Tensor,
+    Optimizer,
+    type,
+    types.ModuleType,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    types.GeneratorType,
+)
+
+
+class PutBack:
+    """What some objects held at one moment."""
+
+    def __init__(self, objects: Iterable[Any]) -> None:
+        self._undo: list[Callable[[], None]] = []
+        self._seen: dict[int, Any] = {}
+        # Near ones first: what is reached by two ways is followed from the shorter one.
+        self._waiting = deque((item, DEEPEST) for item in objects)
+        while self._waiting:
+            self._remember(*self._waiting.popleft())
+
+    def __call__(self) -> None:
+        """Put everything back."""
+        for undo in self._undo:
+            undo()
+
+    def _remember(self, value: Any, depth: int) -> None:
+        if isinstance(value, (*_PLAIN, *_LEFT_ALONE)):
+            return
+        if id(value) in self._seen or depth == 0 or len(self._seen) >= MOST_OBJECTS:
+            return
+        self._seen[id(value)] = value  # kept, so that the identity stays its own
+        if isinstance(value, _CONTAINERS):
+            self._remember_container(value, depth)
+        elif isinstance(value, nn.Module):
+            for module in value.modules():
+                self._remember_attributes(module, 2, only=_CONTAINERS)
+        else:
+            self._remember_attributes(value, depth)
+
+    def _remember_container(self, value: Any, depth: int) -> None:
+        content: Any = dict(value) if isinstance(value, dict) else list(value)
+        self._undo.append(lambda: _refill(value, content))
+        if len(content) <= MOST_LOOKED_THROUGH:
+            for item in content.values() if isinstance(content, dict) else content:
+                self._waiting.append((item, depth - 1))
+
+    def _remember_attributes(self, owner: Any, depth: int, only: Any = object) -> None:
+        attributes = getattr(owner, "__dict__", None)
+        if not isinstance(attributes, dict):
+            return
+        plain = {name: item for name, item in attributes.items() if isinstance(item, _PLAIN)}
+        self._undo.append(lambda: _rebind(attributes, plain))
+        for name, item in [*attributes.items()]:
+            if isinstance(item, only) and name not in _TORCHS:
+                self._waiting.append((item, depth - 1))
+
+
+def _refill(container: Any, content: Any) -> None:
+    if isinstance(container, (list, bytearray)):
+        if len(container) != len(content) or any(
+            now is not before for now, before in zip(container, content, strict=True)
+        ):
+            container[:] = content
+    else:
+        container.clear()
+        extend = container.extend if isinstance(container, deque) else container.update
+        extend(content)
+
+
+def _rebind(attributes: dict[str, Any], plain: dict[str, Any]) -> None:
+    for name, value in plain.items():
+        if name not in attributes or attributes[name] is not value:
+            attributes[name] = value

@@ -1,0 +1,367 @@
+"""`holdfast replay`: a real script, a planted birth, its capsule; then the mended script."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from holdfast.cli.main import cli
+from holdfast.replay import capsule
+
+SCRIPT = """
+import sys
+import torch
+from holdfast import Guard
+from holdfast.replay import capsule
+from holdfast.replay.explanation import Birth, Explanation, Line, Operand, Trial
+from holdfast.torch_tools import rng
+
+torch.manual_seed(0)
+WIDTH = 4
+first, last = torch.nn.Linear(3, WIDTH), torch.nn.Linear(WIDTH, 1)
+model = torch.nn.Sequential(first, torch.nn.Dropout(0.5), last)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+batches = [(torch.rand(8, 3) + 0.5, torch.rand(8, 1)) for _ in range(5)]
+batches[3][0][2, 0] = 0.0  # the bad sample
+guard = Guard(model, optimizer, run_dir="runs/first")
+guard.resume()
+print("training", *sys.argv[1:])
+
+
+def loss_of(x, y):
+    return ((model(x.log()) - y) ** 2).mean()
+
+
+for number, (x, y) in enumerate(guard(batches)):
+    state = {"models": [{"state": model.state_dict(), "unlisted": {}}]}
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    random = rng.capture()
+    optimizer.zero_grad()
+    loss = loss_of(x, y)
+    guard.backward(loss)
+    if not torch.isfinite(loss) and "plain" not in sys.argv:
+        birth = Birth(
+            "log-of-zero", "log of 1 element that is exactly 0", "forward", "log",
+            place=Line(__file__, 23, "loss_of", "return ((model(x.log()) - y) ** 2).mean()"),
+            inputs=(Operand("self", "batch", (8, 3), "float32", 0.0, 1.5, zero=1),), rows=(2,),
+            reached=("0.weight",),
+        )
+        told = Explanation(
+            number, "nonfinite", "deterministic", "log(0) made the loss NaN.", (birth,),
+            trials=(Trial("eps", "add 1e-6 before the log", "cured"),), guilt="batch",
+        )
+        capsule.write(
+            guard.run_dir, told, batches=[(x, y)], rng=random,
+            state={"models": [{"state": before, "unlisted": {}}]},
+            capture="guilty-rows" if "rows" in sys.argv else "batch",
+        )
+    optimizer.step()
+print("the end")
+"""
+MENDED = SCRIPT.replace("x.log()", "(x + 1e-6).log()")
+INCIDENT = Path("runs/first/incidents/1-step3")
+
+Shell = Callable[..., "subprocess.CompletedProcess[str]"]
+Replay = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a script that has been run once, and its incident."""
+    return train(tmp_path_factory.mktemp("home")).parent
+
+
+@pytest.fixture
+def broken(home: Path) -> Path:
+    """The script as it was then."""
+    (home / "train.py").write_text(SCRIPT)
+    return home / "train.py"
+
+
+@pytest.fixture
+def shell(home: Path) -> Shell:
+    """The command as a process of its own, in that folder."""
+
+    def call(*args: object, cwd: Path = home) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "holdfast", "replay", *(str(arg) for arg in args)],
+            capture_output=True,
+            encoding="utf-8",
+            cwd=cwd,
+            env={**os.environ, "PYTHONIOENCODING": "utf-8", "NO_COLOR": "1"},
+            timeout=120,
+        )
+
+    return call
+
+
+@pytest.fixture
+def replay(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Replay]:
+    """The same in this process, which is quicker."""
+    path = list(sys.path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def call(*args: object, cwd: Path = home) -> Result:
+        sys.modules.pop("rebuilt", None)
+        monkeypatch.chdir(cwd)
+        return CliRunner().invoke(cli, ["replay", *map(str, args)], prog_name="holdfast")
+
+    with torch.random.fork_rng():
+        yield call
+    sys.path[:] = path
+
+
+def train(folder: Path, *args: str, text: str = SCRIPT) -> Path:
+    script = folder / "train.py"
+    script.write_text(text)
+    done = subprocess.run(
+        [sys.executable, "train.py", *args], cwd=folder, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert (folder / INCIDENT / "incident.json").is_file()
+    return script
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_it_reproduces_until_the_script_is_mended(shell: Shell, broken: Path) -> None:
+    before = contents(broken.parent / "runs")
+    result = shell(INCIDENT)
+    assert result.returncode == 1, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("reproduces: the loss is NaN")
+    assert lines[-1] == "Next: holdfast explain HD101"
+    for words in ("train.py:23 in loss_of", "op log, forward pass", "add 1e-6", "1 zero"):
+        assert words in result.stdout
+    assert "training" in result.stderr, "what the script prints stays out of the result"
+    assert "the end" not in result.stderr
+    assert max(map(len, lines)) <= 200
+
+    broken.write_text(MENDED)
+    result = shell(INCIDENT)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("cured: loss ")
+    assert result.stdout.splitlines()[-1] == "Next: holdfast diagnose runs/first"
+    assert contents(broken.parent / "runs") == before, "a replay leaves nothing in the run"
+
+
+def test_the_loss_is_that_of_the_incident(replay: Replay, broken: Path) -> None:
+    """Weights, dropout's random numbers and batch are those of step 3: the mended loss is what the
+    mended script would have got at that very step."""
+    broken.write_text(MENDED)
+    found = json.loads(replay(INCIDENT, "--format", "json").stdout)
+    held = capsule.read(broken.parent / INCIDENT)
+    state, random = held.state(), held.rng()
+    assert state is not None
+    assert random is not None
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
+    model.load_state_dict(state["models"][0]["state"])
+    [(x, y)] = held.batches()
+    torch.set_rng_state(random["torch"])
+    loss = ((model((x + 1e-6).log()) - y) ** 2).mean()
+    assert found["losses"] == [float(loss.detach())]
+
+
+def test_the_mended_script_may_be_another_file(replay: Replay, broken: Path) -> None:
+    mended = broken.parent / "elsewhere" / "mended.py"
+    mended.parent.mkdir(exist_ok=True)
+    mended.write_text(MENDED)
+    assert replay(INCIDENT, "--script", mended).exit_code == 0
+    assert replay(INCIDENT, "--script", broken).exit_code == 1
+
+
+def test_json_stands_alone(shell: Shell, broken: Path) -> None:
+    result = shell(INCIDENT, "--format", "json")
+    assert result.returncode == 1
+    found = json.loads(result.stdout, parse_constant=pytest.fail)
+    assert found["verdict"] == "reproduces"
+    assert found["command"] == "replay"
+    assert found["losses"] == ["NaN"]
+    assert found["recorded"]["births"][0]["op"] == "log"
+    assert "training" in result.stderr
+
+
+def test_arguments_are_the_recorded_ones_or_those_given(replay: Replay, tmp_path: Path) -> None:
+    train(tmp_path, "--lr", "3")
+    assert "training --lr 3" in replay(INCIDENT, cwd=tmp_path).stderr
+    given = replay(INCIDENT, "--", "plain", "--x", cwd=tmp_path)
+    assert "training plain --x" in given.stderr
+
+
+def test_guilty_rows_are_enough(replay: Replay, tmp_path: Path) -> None:
+    script = train(tmp_path, "rows")
+    result = replay(INCIDENT, cwd=tmp_path)
+    assert result.exit_code == 1, result.stderr
+    assert "the batch is its guilty rows" in " ".join(result.stdout.split())
+    script.write_text(MENDED)
+    assert replay(INCIDENT, cwd=tmp_path).exit_code == 0
+
+
+def test_a_script_that_crashes(replay: Replay, broken: Path) -> None:
+    broken.write_text(SCRIPT.replace("guard.resume()", "1 / 0"))
+    result = replay(INCIDENT)
+    assert result.exit_code == 3
+    assert result.stdout.startswith("crashed: ZeroDivisionError: division by zero")
+    assert "Traceback" in result.stderr
+    assert 'train.py", line' in result.stderr
+    assert "runpy" not in result.stderr
+    broken.write_text("import sys\nsys.exit('no data here')")
+    assert replay(INCIDENT).exit_code == 3
+    broken.write_text("def (")
+    result = replay(INCIDENT, "--format", "json")
+    assert result.exit_code == 3
+    assert json.loads(result.stdout)["verdict"] == "crashed"
+
+
+@pytest.mark.parametrize(
+    ("instead", "code"),
+    [
+        ("raise ValueError('NaN')", 1),
+        ("sys.exit(1)", 1),
+        ("break", 1),
+        ("1 / 0", 1),
+    ],
+)
+def test_a_loop_that_ends_itself_over_a_nan(
+    replay: Replay, broken: Path, instead: str, code: int
+) -> None:
+    broken.write_text(SCRIPT.replace("    optimizer.step()\n", f"    {instead}\n"))
+    result = replay(INCIDENT, "--", "plain")
+    assert result.exit_code == code, result.stderr
+    assert result.stdout.startswith("reproduces: the loss is NaN")
+
+
+def test_a_crash_in_the_mended_body_is_no_cure(replay: Replay, broken: Path) -> None:
+    broken.write_text(MENDED.replace("    optimizer.step()\n", "    1 / 0\n"))
+    assert replay(INCIDENT).exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("WIDTH = 4", "WIDTH = 5"), "0.weight is (4, 3) there and (5, 3) here"),
+        (("torch.nn.Dropout(0.5)", "torch.nn.BatchNorm1d(4)"), "is only in one of the two"),
+        (("guard(batches)", "batches"), "without a loop over guard(loader)"),
+        (("guard.backward(loss)", "continue"), "no backward pass"),
+    ],
+)
+def test_what_does_not_fit(
+    replay: Replay, broken: Path, change: tuple[str, str], words: str
+) -> None:
+    broken.write_text(SCRIPT.replace(*change))
+    result = replay(INCIDENT, "--", "plain")
+    assert result.exit_code == 2, result.stdout
+    assert result.stdout == ""
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_script_that_is_gone(replay: Replay, broken: Path) -> None:
+    broken.unlink()
+    result = replay(INCIDENT)
+    assert result.exit_code == 2
+    assert "give it with --script" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert replay(INCIDENT, "--script", "nowhere.py").exit_code == 2
+
+
+def test_no_incident(replay: Replay, broken: Path, tmp_path: Path) -> None:
+    for folder, words in (("nowhere", "there is no"), ("runs/first", "1-step3")):
+        result = replay(folder)
+        assert result.exit_code == 2
+        assert words in result.stderr
+    shutil.copytree(broken.parent / INCIDENT, tmp_path / "copy")
+    (tmp_path / "copy" / "state.pt").write_bytes(b"x")
+    result = replay(tmp_path / "copy")
+    assert result.exit_code == 2
+    assert "is damaged" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+BUILD = """
+import torch
+
+def build():
+    model = torch.nn.Sequential(
+        torch.nn.Linear(3, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
+    return model, step
+
+def step(model, batch):
+    x, y = batch
+    return ((model(x.log()) - y) ** 2).mean()
+"""
+
+
+def test_a_function_instead_of_the_script(replay: Replay, broken: Path) -> None:
+    built = broken.parent / "rebuilt.py"
+    built.write_text(BUILD)
+    assert replay(INCIDENT, "--call", "rebuilt:build").exit_code == 1
+    result = replay(INCIDENT, "--call", "rebuilt.py:build")
+    assert result.exit_code == 1, result.stderr
+    built.write_text(BUILD.replace("x.log()", "(x + 1e-6).log()"))
+    result = replay(INCIDENT, "--call", "rebuilt:build", "--format", "json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["verdict"] == "cured"
+
+
+@pytest.mark.parametrize(
+    ("call", "text", "code", "words"),
+    [
+        ("rebuilt", BUILD, 2, "names no function"),
+        ("nowhere:build", BUILD, 2, "no module 'nowhere'"),
+        ("nowhere.py:build", BUILD, 2, "no file"),
+        ("rebuilt:other", BUILD, 2, "no function 'other'"),
+        ("rebuilt:build", "def build(): return 1", 2, "must return (model, step)"),
+        ("rebuilt:build", BUILD.replace("Linear(3, 4)", "Linear(3, 5)"), 2, "(5, 3) here"),
+        ("rebuilt:build", BUILD.replace(".mean()", ""), 2, "a loss of one number"),
+        ("rebuilt:build", BUILD.replace("x, y = batch", "1 / 0"), 3, "ZeroDivisionError"),
+        ("rebuilt:build", "import nothing_of_the_kind", 3, "ModuleNotFoundError"),
+    ],
+)
+def test_functions_that_will_not_do(
+    replay: Replay, broken: Path, call: str, text: str, code: int, words: str
+) -> None:
+    (broken.parent / "rebuilt.py").write_text(text)
+    result = replay(INCIDENT, "--call", call)
+    assert result.exit_code == code, result.stderr
+    assert words in result.stderr
+
+
+def test_either_or(replay: Replay, broken: Path) -> None:
+    result = replay(INCIDENT, "--script", "train.py", "--call", "a:b")
+    assert result.exit_code == 2
+    assert "not both" in result.stderr
+
+
+def test_started_as_a_module(shell: Shell, tmp_path: Path) -> None:
+    package = tmp_path / "work"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "settings.py").write_text("EPS = 0.0")
+    text = SCRIPT.replace("x.log()", "(x + EPS).log()")
+    (package / "train.py").write_text(f"from .settings import EPS\n{text}")
+    subprocess.run(
+        [sys.executable, "-m", "work.train"], cwd=tmp_path, check=True, capture_output=True
+    )
+    result = shell(INCIDENT, cwd=tmp_path)
+    assert result.returncode == 1, result.stderr
+    (package / "settings.py").write_text("EPS = 1e-6  # mended")
+    assert shell(INCIDENT, cwd=tmp_path).returncode == 0
+
+
+def test_from_another_folder(replay: Replay, broken: Path, tmp_path: Path) -> None:
+    incident = os.path.relpath(broken.parent / INCIDENT, tmp_path)
+    result = replay(incident, cwd=tmp_path)
+    assert result.exit_code == 1, result.stderr
+    assert os.listdir(tmp_path) == []
