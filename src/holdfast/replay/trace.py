@@ -32,7 +32,7 @@ from holdfast.replay.samples import Samples
 from holdfast.replay.scene import Scene
 from holdfast.replay.shares import Shares
 from holdfast.replay.sources import Given, Sources, digest
-from holdfast.replay.writes import Writes
+from holdfast.replay.writes import Writes, address
 
 MOST_ERRORS = 20
 
@@ -154,10 +154,20 @@ class Trace(TorchDispatchMode, PassObserver):
         for tensor, found in outputs:
             if facts.mutated:
                 self._writes.note(tensor, call.order, found)
-            else:
+            elif facts.constant or not self._is_an_argument(tensor, facts, args, kwargs):
                 self._writes.begin(tensor, call.order, found)
         if facts.uninitialised and outputs and outputs[0][0].is_floating_point():
             call.digest = digest(outputs[0][0])
+
+    def _is_an_argument(
+        self, tensor: Tensor, facts: OpFacts, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> bool:
+        """Whether a result is only a view of what was given: not every op says so."""
+        if not self._writes.know(tensor):
+            return False
+        given = (plain(item) for _, item in tensor_arguments(facts, args, kwargs))
+        where = address(tensor)
+        return any(item is not None and address(item) == where for item in given)
 
     def _exchanged(
         self, call: Call, handed_over: Trouble | None, tensors: Sequence[Tensor]

@@ -50,6 +50,10 @@ class Writes:
         self._into[where] = [Write(order, flags, first, last)]
         self._shared.discard(where)
 
+    def know(self, tensor: Tensor) -> bool:
+        """Whether something was written there, or into what had the address before."""
+        return address(tensor) in self._into
+
     def share(self, tensor: Tensor) -> None:
         """Other ranks write into this memory, too; when, and what, is not to be seen."""
         self._shared.add(address(tensor))
