@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -89,6 +90,7 @@ class Guard:
         settings: Settings | None = None,
         fuse: bool = False,
         group: Any = None,
+        capture: str | None = None,
     ) -> None:
         """Start watching.
 
@@ -100,7 +102,8 @@ class Guard:
         Adagrad on CUDA to their fused form, whose guard needs no host wait. `group` is the process
         group whose ranks decide together; unset, those that share the model's gradients
         (DistributedDataParallel, FSDP, DTensor), if any. Then every rank must make its guard and
-        step its optimizers alike.
+        step its optimizers alike. `capture` says what of the data an incident keeps on disk, as
+        `Policy(capture=…)` does.
         """
         models = arguments.listed(model, nn.Module, "model")
         optimizers = arguments.listed(optimizer, Optimizer, "optimizer")
@@ -117,6 +120,8 @@ class Guard:
                 )
         settings = settings or Settings.load()
         policy = policy or Policy.from_mapping(settings.policy)
+        if capture is not None:
+            policy = replace(policy, capture=capture)
         parameters = [p for item in optimizers for g in item.param_groups for p in g["params"]]
         shards.remember_units(models)
         self._ranks = ranks.find(models, parameters, group, self._notices)
