@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -160,7 +161,36 @@ def scaled(run: Run, guard: Guard) -> None:
     run.extra = {"scaler": scaler.state_dict()}
 
 
-LOOPS = [plain, counted, averaged, accumulated, generated, scaled]
+def two_models(run: Run, guard: Guard) -> None:
+    """An average made by hand, and another model with an optimizer, none known to the guard."""
+    ema = copy.deepcopy(run.model)
+    shadow = {name: p.detach().clone() for name, p in run.model.named_parameters()}
+    critic = nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    other = torch.optim.Adam(critic.parameters(), lr=1e-2)
+    counts = torch.zeros(3)
+    for x, y in guard(data()):
+        predicted = run.model(x)
+        judged = critic(torch.nan_to_num(predicted.detach(), posinf=1.0, neginf=1.0)).mean()
+        judged.backward()
+        other.step()
+        other.zero_grad()
+        F.mse_loss(predicted, y).backward()
+        run.optimizer.step()
+        run.optimizer.zero_grad()
+        counts += 1
+        with torch.no_grad():
+            for name, p in run.model.named_parameters():
+                shadow[name].lerp_(p, 0.1)
+                ema.get_parameter(name).mul_(0.9).add_(p, alpha=0.1)
+    run.extra = {
+        "ema": dict(ema.state_dict()),
+        "shadow": shadow,
+        "critic": state_of(critic, other),
+        "counts": counts,
+    }
+
+
+LOOPS = [plain, counted, averaged, accumulated, generated, scaled, two_models]
 
 
 def go(loop: Callable[[Run, Guard], None], *, replay: bool, **options: Any) -> Run:

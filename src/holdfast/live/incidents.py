@@ -16,6 +16,7 @@ from torch import Tensor
 
 from holdfast.core.numbers import encode_numbers
 from holdfast.live.batch_identity import Kept
+from holdfast.live.loop_body import LoopBody
 from holdfast.live.notices import Notices, logger
 from holdfast.live.stage import Stage
 from holdfast.live.waiting import may_wait
@@ -162,7 +163,7 @@ class Incidents:
 
     def look_into(self, run: Rerun, observer: Any) -> None:
         """Investigate the step that waits, by calling it."""
-        with self._investigation(observer, gentle=False) as (plan, stage), _kept_by(run):
+        with self._investigation(observer, gentle=False) as (plan, stage), self._kept_by(run):
             for one in plan:
                 stage.perform(one, run)
 
@@ -175,6 +176,18 @@ class Incidents:
                     yield from one.batches
                 finally:
                     stage.leave(None)
+
+    @contextmanager
+    def _kept_by(self, run: Rerun) -> Iterator[None]:
+        """What a loop's body reaches through its variables is as before afterwards."""
+        if not isinstance(run, LoopBody):
+            yield
+            return
+        put_back = run.keep(self._session.models)
+        try:
+            yield
+        finally:
+            put_back()
 
     @contextmanager
     def _investigation(self, observer: Any, *, gentle: bool) -> Iterator[tuple[Answer, Stage]]:
@@ -289,18 +302,6 @@ class Cure:
     key: str
     text: str
     undo: Callable[[], None]
-
-
-@contextmanager
-def _kept_by(run: Rerun) -> Iterator[None]:
-    """What a loop's body reaches through its variables is as before afterwards."""
-    keep = getattr(run, "keep", None)
-    put_back = None if keep is None else keep()
-    try:
-        yield
-    finally:
-        if put_back is not None:
-            put_back()
 
 
 class Answer:

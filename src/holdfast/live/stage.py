@@ -18,6 +18,10 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.optim.swa_utils import AveragedModel
 
 from holdfast.live import seams
@@ -73,7 +77,13 @@ class Stage:
         scaler = self._scaling.scaler
         if scaler is not None:
             self._keep_scaler(scaler)
-        self._undo.callback(PutBack(self._session.models))
+        self._undo.callback(PutBack(self._session.models, self._session.models))
+        for hook in (
+            # Also those that no guard watches: nothing may move.
+            register_optimizer_step_pre_hook(self._hold_any),
+            register_optimizer_step_post_hook(self._release_any),
+        ):
+            self._undo.callback(hook.remove)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -145,6 +155,15 @@ class Stage:
         search = self._searches.pop(id(optimizer), None)
         if search is not None:
             search.put_back()
+
+    def _hold_any(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        if self.performing and all(optimizer is not mine for mine in self._optimizers):
+            return self.before_step(optimizer, args, kwargs)
+        return None
+
+    def _release_any(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self.performing and all(optimizer is not mine for mine in self._optimizers):
+            self.after_step(optimizer)
 
     # What the seams tell, during a pass.
 
