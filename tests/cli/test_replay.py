@@ -1,4 +1,4 @@
-"""`holdfast replay`: a real script, a planted birth, its capsule; then the mended script."""
+"""`holdfast replay`: a script, a planted birth, the guard's incident; then the mended script."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ from holdfast.replay import capsule
 SCRIPT = """
 import sys
 import torch
-from holdfast import Guard
-from holdfast.replay import capsule
-from holdfast.replay.explanation import Birth, Explanation, Line, Operand, Trial
-from holdfast.torch_tools import rng
+from holdfast import Guard, Policy
 
 torch.manual_seed(0)
 WIDTH = 4
@@ -32,7 +29,8 @@ model = torch.nn.Sequential(first, torch.nn.Dropout(0.5), last)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
 batches = [(torch.rand(8, 3) + 0.5, torch.rand(8, 1)) for _ in range(5)]
 batches[3][0][2, 0] = 0.0  # the bad sample
-guard = Guard(model, optimizer, run_dir="runs/first")
+policy = Policy(capture=sys.argv[2] if "--capture" in sys.argv else "batch")
+guard = Guard(model, optimizer, run_dir="runs/first", policy=policy)
 guard.resume()
 print("training", *sys.argv[1:])
 
@@ -41,32 +39,14 @@ def loss_of(x, y):
     return ((model(x.log()) - y) ** 2).mean()
 
 
-for number, (x, y) in enumerate(guard(batches)):
-    state = {"models": [{"state": model.state_dict(), "unlisted": {}}]}
-    before = {key: value.clone() for key, value in model.state_dict().items()}
-    random = rng.capture()
+for x, y in guard(batches):
     optimizer.zero_grad()
     loss = loss_of(x, y)
     guard.backward(loss)
-    if not torch.isfinite(loss) and "plain" not in sys.argv:
-        birth = Birth(
-            "log-of-zero", "log of 1 element that is exactly 0", "forward", "log",
-            place=Line(__file__, 23, "loss_of", "return ((model(x.log()) - y) ** 2).mean()"),
-            inputs=(Operand("self", "batch", (8, 3), "float32", 0.0, 1.5, zero=1),), rows=(2,),
-            reached=("0.weight",),
-        )
-        told = Explanation(
-            number, "nonfinite", "deterministic", "log(0) made the loss NaN.", (birth,),
-            trials=(Trial("eps", "add 1e-6 before the log", "cured"),), guilt="batch",
-        )
-        capsule.write(
-            guard.run_dir, told, batches=[(x, y)], rng=random,
-            state={"models": [{"state": before, "unlisted": {}}]},
-            capture="guilty-rows" if "rows" in sys.argv else "batch",
-        )
     optimizer.step()
 print("the end")
 """
+PLACE = "train.py:20"
 MENDED = SCRIPT.replace("x.log()", "(x + 1e-6).log()")
 INCIDENT = Path("runs/first/incidents/1-step3")
 
@@ -142,7 +122,7 @@ def test_it_reproduces_until_the_script_is_mended(shell: Shell, broken: Path) ->
     lines = result.stdout.splitlines()
     assert lines[0].startswith("reproduces: the loss is NaN")
     assert lines[-1] == "Next: holdfast explain HD101"
-    for words in ("train.py:23 in loss_of", "op log, forward pass", "add 1e-6", "1 zero"):
+    for words in (f"{PLACE} in loss_of", "op log, forward pass", "clamp_min(1e-12)", "1 zero"):
         assert words in result.stdout
     assert "training" in result.stderr, "what the script prints stays out of the result"
     assert "the end" not in result.stderr
@@ -188,19 +168,27 @@ def test_json_stands_alone(shell: Shell, broken: Path) -> None:
     assert found["verdict"] == "reproduces"
     assert found["command"] == "replay"
     assert found["losses"] == ["NaN"]
-    assert found["recorded"]["births"][0]["op"] == "log"
     assert "training" in result.stderr
+
+
+def test_the_verdict_is_that_of_the_incident(replay: Replay, broken: Path) -> None:
+    found = json.loads(replay(INCIDENT, "--format", "json").stdout)
+    now, then = found["explanation"], found["recorded"]
+    assert then["births"][0]["kind"] == "log-of-zero"
+    assert then["births"][0]["rows"] == [2]
+    for name in ("births", "samples", "guilt", "nature", "headline", "summary", "trials"):
+        assert now[name] == then[name], name
 
 
 def test_arguments_are_the_recorded_ones_or_those_given(replay: Replay, tmp_path: Path) -> None:
     train(tmp_path, "--lr", "3")
     assert "training --lr 3" in replay(INCIDENT, cwd=tmp_path).stderr
-    given = replay(INCIDENT, "--", "plain", "--x", cwd=tmp_path)
-    assert "training plain --x" in given.stderr
+    given = replay(INCIDENT, "--", "other", "--x", cwd=tmp_path)
+    assert "training other --x" in given.stderr
 
 
 def test_guilty_rows_are_enough(replay: Replay, tmp_path: Path) -> None:
-    script = train(tmp_path, "rows")
+    script = train(tmp_path, "--capture", "guilty-rows")
     result = replay(INCIDENT, cwd=tmp_path)
     assert result.exit_code == 1, result.stderr
     assert "the batch is its guilty rows" in " ".join(result.stdout.split())
@@ -237,9 +225,10 @@ def test_a_loop_that_ends_itself_over_a_nan(
     replay: Replay, broken: Path, instead: str, code: int
 ) -> None:
     broken.write_text(SCRIPT.replace("    optimizer.step()\n", f"    {instead}\n"))
-    result = replay(INCIDENT, "--", "plain")
+    result = replay(INCIDENT)
     assert result.exit_code == code, result.stderr
     assert result.stdout.startswith("reproduces: the loss is NaN")
+    assert PLACE in result.stdout
 
 
 def test_a_crash_in_the_mended_body_is_no_cure(replay: Replay, broken: Path) -> None:
@@ -260,7 +249,7 @@ def test_what_does_not_fit(
     replay: Replay, broken: Path, change: tuple[str, str], words: str
 ) -> None:
     broken.write_text(SCRIPT.replace(*change))
-    result = replay(INCIDENT, "--", "plain")
+    result = replay(INCIDENT)
     assert result.exit_code == 2, result.stdout
     assert result.stdout == ""
     assert words in result.stderr

@@ -25,6 +25,7 @@ from strategies import lightly, mutated, quick_folder, thoroughly
 from torch import Tensor
 
 import holdfast
+from holdfast.core.numbers import encode_numbers
 from holdfast.errors import UnreadableInput, UsageError
 from holdfast.replay import capsule
 from holdfast.replay.explanation import Birth, Explanation, Line, Operand, Spike, Trial
@@ -39,6 +40,7 @@ EXPLANATION = Explanation(
     step=12,
     symptom="nonfinite",
     nature="deterministic",
+    headline="log(0).",
     summary="log(0) made the loss -Inf. Sample 3 holds a 0.",
     births=(
         Birth(
@@ -530,6 +532,9 @@ def test_foreign_folders(tmp_path: Path, whole: Path) -> None:
         ({"tool": "other"}, "no incident of holdfast"),
         ({"step": None}, "can read"),
         ({"explanation": {"step": 1}}, "can read"),
+        ({"explanation": {**EXPLANATION.to_dict(), "guilt": "the butler"}}, "can read"),
+        ({"explanation": {**EXPLANATION.to_dict(), "summary": [1]}}, "can read"),
+        ({"explanation": {**EXPLANATION.to_dict(), "trials": [{"key": "x"}]}}, "can read"),
         ({"files": {"../../secret": {}}}, "names a file of no incident"),
         ({"files": {"batch.pt": {}}}, "can read"),
         ({"files": []}, "can read"),
@@ -545,7 +550,7 @@ def test_a_well_sealed_stranger(tmp_path: Path, whole: Path, change: Any, words:
     folder = tmp_path / "incident"
     shutil.copytree(whole, folder)
     index = capsule.sealed.read_index(folder / "incident.json")
-    capsule.sealed.write_index(folder / "incident.json", {**index, **change})
+    capsule.sealed.write_index(folder / "incident.json", encode_numbers({**index, **change}))
     with pytest.raises(UnreadableInput, match=words):
         capsule.read(folder)
 
@@ -593,11 +598,14 @@ def test_the_page_says_it_all(tmp_path: Path) -> None:
 
 
 def test_the_page_of_a_spike(tmp_path: Path) -> None:
-    spike = Spike("box", (1, 2), ("head.weight",), (412.0,))
+    spike = Spike("box", (1, 2), layers=("head.weight",), growth=(412.0,))
     told = replace(EXPLANATION, births=(), symptom="spike", spike=spike, trials=())
     page = (written(tmp_path, explanation=told, limit=3.0) / "README.md").read_text()
     assert "`head.weight`: 412 times its usual" in page
     assert "holdfast explain HD207" in page
+    told = replace(told, spike=replace(spike, growth=()))
+    page = (written(tmp_path, explanation=told, limit=3.0) / "README.md").read_text()
+    assert "- largest gradients: `head.weight`" in page
 
 
 def test_nothing_on_the_page_is_markup(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -43,8 +42,7 @@ def rehearse_call(capsule: Capsule, build: Callable[[], tuple[nn.Module, Step]])
         if found.reproduces:
             for _ in guard.look_into_again(incident, None):
                 raise AssertionError("a step that can be called needs no loop")
-            if guard.explanations:
-                found = replace(found, explanation=guard.explanations[-1])
+            found = rehearsal.with_reasons(found, guard, capsule)
     return found
 
 

@@ -147,7 +147,6 @@ class Guard:
             ranks=self._ranks,
             origins=self._origins,
         )
-        self._session.incidents.on_disk = not rehearsal.demanded()
         self._hooks = [
             hook
             for item in optimizers

@@ -61,8 +61,7 @@ class Incidents:
         self._healthy: Sequence[Kept] = ()
         self.found: list[Explanation] = []
         self.cures: list[Cure] = []
-        self.on_disk = True
-        """Whether they are written into the run directory, if there is one."""
+        self._captured = False
         self.stage: Stage | None = None
         """While a step is being run again."""
 
@@ -124,7 +123,7 @@ class Incidents:
 
     def stand_in(self, incident: Incident) -> None:
         """A step from elsewhere waits to be looked into."""
-        self._pending = incident
+        self._pending, self._captured = incident, True
 
     def give(self, incident: Incident, one: Pass, observer: Any) -> Iterator[Any]:
         """One pass by giving the batches to the loop."""
@@ -236,6 +235,8 @@ class Incidents:
     def _conclude(self, incident: Incident, found: Findings) -> None:
         explanation = found.explanation
         self.found.append(explanation)
+        if self._captured:  # whoever had it run again wants the answer; the run has it already
+            return
         self._session.recorder.event(
             incident.step, "incident", encode_numbers(explanation.to_dict())
         )
@@ -248,7 +249,7 @@ class Incidents:
         """The incident into the run directory, where it was born."""
         writer, ranks = self._session.recorder.writer, self._session.ranks
         mine = ranks is None or ranks.rank == (explanation.rank or 0)
-        if writer is None or writer.broken or not mine or not self.on_disk:
+        if writer is None or writer.broken or not mine:
             return
         capsule = importlib.import_module("holdfast.replay.capsule")
         survival = self._session.survival

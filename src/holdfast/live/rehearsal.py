@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,7 +21,7 @@ from holdfast.live.batch_identity import Kept
 from holdfast.live.incidents import Incident
 from holdfast.replay.capsule import Capsule
 from holdfast.replay.passes import Pass
-from holdfast.replay.rehearsed import Rehearsed, judged, refused
+from holdfast.replay.rehearsed import Rehearsed, explained, judged, refused
 from holdfast.torch_tools import rng
 
 if TYPE_CHECKING:
@@ -99,9 +99,13 @@ def _run(asked: _Demand, guard: Guard, loader: Iterable[Any]) -> Iterator[Any]:
         asked.result = judged(capsule, first.outcome, notes)
     if asked.result.reproduces:
         yield from guard.look_into_again(incident, sys._getframe().f_back)
-        explanations = guard.explanations
-        if explanations:
-            asked.result = replace(asked.result, explanation=explanations[-1])
+        asked.result = with_reasons(asked.result, guard, capsule)
+
+
+def with_reasons(result: Rehearsed, guard: Guard, capsule: Capsule) -> Rehearsed:
+    """What came of it, and why, if the guard has found out."""
+    found = guard.explanations
+    return explained(result, found[-1], capsule) if found else result
 
 
 def incident_of(capsule: Capsule, batches: Sequence[Any]) -> Incident:

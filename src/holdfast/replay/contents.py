@@ -122,8 +122,10 @@ class Contents:
 
 
 def _rows_of(explanation: Explanation, batches: Sequence[Any]) -> GuiltyRows | str:
-    birth, spike = explanation.birth, explanation.spike
-    rows = birth.rows if birth is not None else spike.rows if spike is not None else ()
+    culprit = explanation.birth or explanation.spike
+    rows = () if culprit is None else culprit.rows
+    if len(batches) > 1 and culprit is not None and culprit.batch is not None:
+        return {culprit.batch: rows}
     if rows and len(batches) > 1:
         return f"the step had {len(batches)} batches and it is not known which of them was guilty"
     return {0: rows}
@@ -143,7 +145,7 @@ def _guilty(batches: Sequence[Any], rows: GuiltyRows | str) -> list[tuple[Any, R
             return "the batch's samples could not be told apart"
         if wanted and size is not None:
             chosen.append((batch, Rows(size, wanted)))
-    return chosen
+    return chosen or "the guilty batch could not be told"
 
 
 def _snapshot_before(run_dir: Path, step: int) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Phase = Literal["forward", "backward"]
 Tried = Literal["cured", "not cured", "not tried"]
@@ -146,7 +146,10 @@ class Explanation:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Explanation:
-        """The explanation behind `to_dict`, whether or not it went through JSON meanwhile."""
+        """The explanation behind `to_dict`, whether or not it went through JSON meanwhile.
+
+        Raises TypeError or ValueError if there is none.
+        """
         births = tuple(_birth(item) for item in data.get("births", ()))
         spike = data.get("spike")
         known = {
@@ -157,7 +160,18 @@ class Explanation:
             "samples": tuple(data.get("samples", ())),
             "notes": tuple(data.get("notes", ())),
         }
-        return cls(**known)
+        told = cls(**known)
+        for said, allowed in (
+            (told.nature, Nature),
+            (told.guilt, Guilt),
+            *((trial.tried, Tried) for trial in told.trials),
+            *((birth.phase, Phase) for birth in births),
+        ):
+            if said not in get_args(allowed):
+                raise ValueError(f"{said!r:.40} is none of {', '.join(get_args(allowed))}")
+        if not all(isinstance(text, str) for text in _texts(told)):
+            raise TypeError("a text is none")
+        return told
 
 
 def _birth(data: Mapping[str, Any]) -> Birth:
@@ -169,6 +183,13 @@ def _birth(data: Mapping[str, Any]) -> Birth:
     if read.get("output") is not None:
         read["output"] = _operand(read["output"])
     return Birth(**read)
+
+
+def _texts(told: Explanation) -> list[Any]:
+    """What is shown as it is."""
+    of_births = [text for birth in told.births for text in (birth.kind, birth.cause, birth.op)]
+    of_trials = [text for trial in told.trials for text in (trial.key, trial.text, trial.why)]
+    return [told.headline, told.summary, *of_births, *of_trials, *told.notes]
 
 
 def _operand(data: Mapping[str, Any]) -> Operand:

@@ -236,9 +236,13 @@ class _Inquiry:
         return Findings(words.told(explanation))
 
     def _samples(self) -> tuple[Any, ...]:
-        rows = self._birth.rows if self._birth else self._spike.rows if self._spike else ()
-        names = self._scene.sample_names
-        return tuple(names(len(self._scene.batches) - 1, rows)) if rows and names else ()
+        culprit, names = self._birth or self._spike, self._scene.sample_names
+        if culprit is None or not culprit.rows or names is None:
+            return ()
+        last = len(self._scene.batches) - 1
+        return tuple(
+            names(last if culprit.batch is None else min(culprit.batch, last), culprit.rows)
+        )
 
 
 _ENOUGH = "others worked already"

@@ -131,7 +131,9 @@ def _spike(explanation: Explanation) -> list[str]:
     lines = ["## What carries it", ""]
     if spike.component:
         lines.append(f"- part of the loss: {code(spike.component)}")
-    grown = list(zip(spike.layers, spike.growth, strict=False))
+    if spike.layers and not spike.growth:
+        lines.append(f"- largest gradients: {named(spike.layers)}")
+    grown = zip(spike.layers, spike.growth, strict=False)
     lines += [f"- {code(name)}: {say(growth)} times its usual" for name, growth in grown]
     return [*lines, ""]
 

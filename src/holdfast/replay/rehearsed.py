@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.core.numbers import say
+from holdfast.replay import words
 from holdfast.replay.capsule import Capsule
-from holdfast.replay.explanation import Explanation
+from holdfast.replay.explanation import Birth, Explanation
 from holdfast.replay.passes import Outcome
 
 MOST_NAMED = 3
@@ -71,6 +72,32 @@ def judged(capsule: Capsule, outcome: Outcome, notes: Sequence[str] = ()) -> Reh
         )
     loss = f"loss {say(outcome.losses[-1])}, " if outcome.losses else ""
     return answer(False, f"{loss}gradient norm {say(outcome.norm)}, every number is finite")
+
+
+def explained(rehearsed: Rehearsed, found: Explanation, capsule: Capsule) -> Rehearsed:
+    """The same with what was found this time, and what only the run could know: the data set's
+    names of the samples, whose guilt it was, and which rows of a batch that is guilty rows only."""
+    recorded = capsule.explanation
+    if not _same_birth(found.birth, recorded.birth):
+        return replace(rehearsed, explanation=found)
+    births = found.births
+    if capsule.rows_only and recorded.birth is not None:
+        births = (replace(births[0], rows=recorded.birth.rows), *births[1:])
+    same_rows = births[:1] and recorded.birth and births[0].rows == recorded.birth.rows
+    completed = replace(
+        found,
+        births=births,
+        samples=found.samples or (recorded.samples if same_rows else ()),
+        guilt=recorded.guilt if found.guilt == "unknown" else found.guilt,
+        rank=recorded.rank,
+    )
+    return replace(rehearsed, explanation=words.told(completed))
+
+
+def _same_birth(one: Birth | None, other: Birth | None) -> bool:
+    if one is None or other is None:
+        return False
+    return (one.kind, one.op, one.phase) == (other.kind, other.op, other.phase)
 
 
 def say_bad(outcome: Outcome) -> str:
