@@ -31,7 +31,7 @@ from holdfast.replay import capsule
 from holdfast.replay.explanation import Birth, Explanation, Line, Operand, Spike, Trial
 from holdfast.replay.packing import Packed, Rows, pack
 from holdfast.replay.unpacking import needs_template, unpack
-from holdfast.torch_tools import rng
+from holdfast.torch_tools import rng, sealed_files
 
 SOURCE = Path(__file__).read_text().splitlines()
 LINE = 1 + SOURCE.index("import holdfast")
@@ -159,7 +159,7 @@ def test_a_failed_writing_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     def full(path: Path, content: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(capsule.sealed, "save", full)
+    monkeypatch.setattr(sealed_files, "save", full)
     with pytest.raises(OSError, match="No space"):
         written(tmp_path)
     assert os.listdir(tmp_path / "incidents") == []
@@ -563,7 +563,7 @@ def test_a_hostile_pickle_runs_nothing(tmp_path: Path, whole: Path) -> None:
     folder = tmp_path / "incident"
     shutil.copytree(whole, folder)
     index = capsule.sealed.read_index(folder / "incident.json")
-    index["files"]["state.pt"] = capsule.sealed.save(folder / "state.pt", {"models": [Bomb()]})
+    index["files"]["state.pt"] = sealed_files.save(folder / "state.pt", {"models": [Bomb()]})
     capsule.sealed.write_index(folder / "incident.json", index)
     found = capsule.read(folder)
     with pytest.raises(UnreadableInput, match="cannot be loaded safely"):

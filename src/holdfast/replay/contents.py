@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from holdfast.core.numbers import say_bytes
-from holdfast.replay import packing, sealed
+from holdfast.replay import packing
 from holdfast.replay.explanation import Explanation
 from holdfast.replay.packing import Packed, Rows, say_path
+from holdfast.torch_tools import sealed_files
 from holdfast.torch_tools.nested import plain
 
 Capture = Literal["off", "guilty-rows", "batch"]
@@ -150,7 +151,7 @@ def _guilty(batches: Sequence[Any], rows: GuiltyRows | str) -> list[tuple[Any, R
 
 def _snapshot_before(run_dir: Path, step: int) -> str | None:
     """The newest snapshot of the run that was taken before the step."""
-    for _, steps, folder in sealed.numbered(run_dir / "snapshots"):
+    for _, steps, folder in sealed_files.numbered(run_dir / "snapshots"):
         if steps <= step and any(folder.glob("*.json")):
             return f"{folder.parent.name}/{folder.name}"
     return None
