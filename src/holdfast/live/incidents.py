@@ -7,7 +7,7 @@ rest is there anyway: weights were held back, buffers have their copies.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -125,7 +125,7 @@ class Incidents:
         """A step from elsewhere waits to be looked into."""
         self._pending, self._captured = incident, True
 
-    def give(self, incident: Incident, one: Pass, observer: Any) -> Iterator[Any]:
+    def give(self, incident: Incident, one: Pass, observer: Any) -> Generator[Any, None, None]:
         """One pass by giving the batches to the loop."""
         with self._staged(incident, observer) as stage:
             stage.enter(one)
