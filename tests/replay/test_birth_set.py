@@ -6,7 +6,6 @@ import pytest
 import torch
 from replay.birth_set import SCENARIOS, Scenario
 from replay.birth_set.lines import deliberate_lines
-from replay.birth_set.scenario import with_rows
 
 KINDS = frozenset(
     (
@@ -37,7 +36,10 @@ KINDS = frozenset(
 PRECISIONS = (None, torch.bfloat16, torch.float16)
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*degrees of freedom is <= 0:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*degrees of freedom is <= 0:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Deterministic behavior was enabled:UserWarning"),
+]
 
 everywhere = pytest.mark.parametrize("device", DEVICES)
 each = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
@@ -59,10 +61,12 @@ def test_a_scenario_is_what_it_says(
         case.repair()
         assert case.run(case.bad), "the state was not all that was wrong"
     for row in scenario.rows or ():
-        alone = with_rows(case.healthy[0], (row,), case.bad)
+        alone = case.with_rows(case.healthy[0], (row,), case.bad)
         assert not case.run(alone), f"sample {row} alone does no harm"
     if scenario.rows is not None:
-        assert case.run(with_rows(case.bad, scenario.rows, case.healthy[0])), "others are guilty"
+        assert case.run(case.with_rows(case.bad, scenario.rows, case.healthy[0])), (
+            "others are guilty"
+        )
 
 
 @everywhere

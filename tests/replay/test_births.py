@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from replay.bad_calls import backward_birth, births_of, forward_birth
 from torch import Tensor, tensor
 
-from holdfast.replay.births import BadCall, explain, explain_leaf
+from holdfast.replay.births import BadCall, culprits, explain, explain_leaf
 from holdfast.replay.explanation import Operand
 
 INF = math.inf
@@ -204,10 +205,53 @@ def test_a_slope_that_is_infinite_was_not_hidden() -> None:
     assert "hidden" not in backward_birth(torch.sqrt, tensor([0.0, 1.0])).cause
 
 
-def test_a_gradient_that_overflows_in_the_backward_of_a_log_is_an_overflow() -> None:
-    """Where nothing is 0, the slope is large and not infinite."""
-    small = tensor([1e-7, 1.0], dtype=HALF)
-    assert backward_birth(lambda x: (x.float() * 3e5).log() * 1e2, small).name == "overflow"
+def _steep(value: float) -> Tensor:
+    return torch.full((2,), value, dtype=HALF)
+
+
+NEIGHBOURS = [
+    ("log", lambda x: x.log() * 1e3, (_steep(1e-2),)),
+    ("sqrt", lambda x: x.sqrt() * 1e4, (_steep(1e-3),)),
+    ("pow", lambda x: x**0.5 * 1e4, (_steep(1e-3),)),
+    ("div", lambda x: 1e2 / x, (_steep(1e-2),)),
+    ("atanh", lambda x: torch.atanh(x) * 1e4, (_steep(0.999),)),
+    ("acos", lambda x: torch.acos(x) * 6e4, (_steep(0.99),)),
+    ("exp", lambda x: x.exp() * 1e2, (_steep(7.0),)),
+    ("norm", lambda x: x.norm() * 1e4 * 1e4, (_steep(1e-4),)),
+    ("std", lambda x: x.std() * 1e4 * 1e4, (tensor([1e-4, 2e-4], dtype=HALF),)),
+]
+
+
+@pytest.mark.parametrize(("op", "function", "values"), NEIGHBOURS, ids=[n[0] for n in NEIGHBOURS])
+def test_a_slope_that_is_only_steep_is_no_singular_one(op, function, values) -> None:
+    """Where nothing is 0 and nothing at an edge, the gradient is too large, and not infinite."""
+    assert backward_birth(function, *values).name == "overflow"
+
+
+def test_a_function_of_the_users_own_is_not_taken_for_torchs_of_that_name() -> None:
+    call = BadCall(
+        "div",
+        (tensor([1.0]), tensor([0.0])),
+        {},
+        tensor([INF]),
+        phase="backward",
+        node="LogBackward",
+    )
+    assert explain(call).name == "division-by-zero"
+    assert explain(replace(call, node="LogBackward0")).name == "log-of-zero"
+    assert explain(replace(call, node=None, forward_op="log")).name == "log-of-zero"
+
+
+def test_a_normalisation_with_an_epsilon_is_not_blamed_for_equal_numbers() -> None:
+    value = tensor([[3e38, -3e38, 3e38]])
+    kinds = {told.name for _, told in births_of(lambda x: F.layer_norm(x, (3,)), value)}
+    assert "std-singular" not in kinds
+
+
+def test_a_row_that_is_masked_in_part_is_not_blamed() -> None:
+    value = tensor([[-INF, 1.0], [INF, 1.0]])
+    kind = forward_birth(lambda x: torch.softmax(x, 1), value)
+    assert kind.name == "infinity-minus-infinity"
 
 
 def test_causes_carry_the_numbers_of_the_case() -> None:
@@ -247,6 +291,21 @@ def test_arguments_nobody_expects_are_unknown_and_no_error() -> None:
     kind = explain(BadCall("log", (), {}, tensor([math.nan])))
     assert kind.name == "unknown"
     assert "1 of 1 results NaN or Inf" in kind.cause
+
+
+def test_culprits_are_told_where_the_output_does_not_show_them() -> None:
+    scores = tensor([[0.0, -INF], [0.0, -INF], [0.0, -INF]])
+    labels = tensor([0, 1, -100])
+    lost = F.nll_loss(scores, labels)
+    found = culprits(BadCall("nll_loss_forward", (scores, labels, None, 1, -100), {}, lost))
+    assert found is not None
+    assert found.tolist() == [False, True, False]
+    rows = tensor([[-INF, 1.0], [-INF, -INF]])
+    shifted = rows - rows.amax(1, keepdim=True)  # the first row is what a mask makes of it
+    found = culprits(BadCall("sub", (rows, rows.amax(1, keepdim=True)), {}, shifted))
+    assert found is not None
+    assert found.any(1).tolist() == [False, True]
+    assert culprits(BadCall("log", (tensor([0.0]),), {}, tensor([-INF]))) is None
 
 
 LEAVES = [

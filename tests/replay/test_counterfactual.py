@@ -41,7 +41,7 @@ NATURAL_OP = {
     "division-by-zero": "div", "zero-over-zero": "div", "log-of-zero": "log",
     "log-of-negative": "log", "sqrt-of-negative": "sqrt", "sqrt-at-zero": "sqrt",
     "pow-singular": "pow", "overflow": "mm", "exp-overflow": "exp", "zero-times-infinity": "mul",
-    "infinity-minus-infinity": "sub", "norm-at-zero": "linalg_vector_norm", "std-singular": "std",
+    "infinity-minus-infinity": "sub", "norm-at-zero": "norm", "std-singular": "std",
     "acos-at-one": "acos", "masked-softmax-row": "softmax", "mean-of-nothing": "mean",
     "masked-target": "nll_loss_forward", "uninitialised-memory": "add",
 }  # fmt: skip

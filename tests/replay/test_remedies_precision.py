@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import warnings
 from collections import namedtuple
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -151,6 +153,27 @@ def test_an_island_keeps_clear_of_a_forward_that_was_replaced_before_and_after()
     undo()
     assert not run(scene, step).finite
     assert calls == ["second", "first"] * 2
+
+
+def test_copies_of_a_model_with_an_island_run_their_own_weights() -> None:
+    model, scene, birth = overflowing()
+    undo = named("fp32-island", birth, scene).keep(scene)
+    copied, loaded = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
+    undo()
+    for other in (copied, loaded):
+        with torch.no_grad():
+            other.wide.weight.zero_()
+            other.wide.bias.fill_(2.0)
+        assert torch.equal(other.wide(torch.ones(1, 4)), torch.full((1, 4), 2.0))
+        assert run(scene_of(other, *scene.batches), autocast_step(other)).finite
+    assert not torch.equal(model.wide(torch.ones(1, 4)), torch.full((1, 4), 2.0))
+
+
+def test_an_island_in_one_of_several_models() -> None:
+    model, scene, birth = overflowing()
+    several = replace(scene, models=[nn.Linear(2, 2), model])
+    assert Fp32Island.fitting(birth, several) is None
+    assert Fp32Island.fitting(replace(birth, module="model1.wide"), several) is not None
 
 
 Pair = namedtuple("Pair", ["left", "right"])

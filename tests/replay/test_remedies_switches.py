@@ -135,6 +135,7 @@ def test_an_island_in_a_compiled_model_is_tried_and_not_kept() -> None:
     birth = Birth("overflow", "", "forward", "linear", module="0", autocast="float16")
     remedy = Fp32Island.fitting(birth, scene)
     assert remedy is not None
+    assert not remedy.keepable
     assert attempt(scene, step, remedy).tried == "cured"
     assert not run(scene, step).finite
     torch._dynamo.reset()

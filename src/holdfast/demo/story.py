@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 
-from holdfast.core.findings import Finding
 from holdfast.demo import model as model_source
 from holdfast.demo.data import Alice, AliceWithABlankLine
 from holdfast.demo.teller import Teller
@@ -47,6 +46,7 @@ class Story:
             self._what_was_held(guarded)
             self._without_the_guard(guarded.before, data)
             self._and_the_run(guarded, data)
+            self._why(guarded)
         return self.broken
 
     def _train(self, data: Alice) -> Guarded:
@@ -67,19 +67,6 @@ class Story:
             [item.step for item in found] == [self.bad],
             f"HD101 nonfinite-loss was found at step {self.bad}, and nowhere else",
         )
-        line, code = planted_line()
-        self.teller.say(
-            f"Sample {BLANK_SAMPLE} of batch {self.bad} is a blank line. The loss divides by the "
-            "number of its characters, and 0/0 is NaN:"
-        )
-        self.teller.code(f"holdfast/demo/model.py:{line}", code)
-        for finding in found[:1]:
-            self._where(finding)
-
-    def _where(self, finding: Finding) -> None:
-        if finding.where.file and finding.where.line:
-            name = Path(finding.where.file).name
-            self.teller.say(f"The guard traced it to {name}:{finding.where.line}.")
 
     def _what_was_held(self, guarded: Guarded) -> None:
         self.teller.chapter("What was held back")
@@ -117,6 +104,33 @@ class Story:
             same or abs(final - other) <= 0.01 * other,
             f"a clean run that never met the batch ends at {other:.3f}"
             + (", and its weights are the same, bit for bit" if same else ""),
+        )
+
+    def _why(self, guarded: Guarded) -> None:
+        self.teller.chapter("Why, and what helps")
+        self.teller.say(
+            "The guard ran the bad step again, every op watched, followed the NaN back to where it "
+            "was born, and tried what might help on that very step."
+        )
+        line, code = planted_line()
+        explanation = guarded.explanations[0] if guarded.explanations else None
+        birth = explanation.birth if explanation else None
+        place = birth.place if birth else None
+        self._claim(
+            place is not None and place.line == line,
+            f"the line: {Path(place.file).name}:{place.line}" if place else "the line was named",
+        )
+        self.teller.code(f"holdfast/demo/model.py:{line}", code)
+        if birth is not None:
+            self.teller.say(f"{birth.cause}.")
+        self._claim(
+            birth is not None and birth.rows == (BLANK_SAMPLE,),
+            f"the sample: number {BLANK_SAMPLE} of the batch, a blank line",
+        )
+        cure = explanation.cure if explanation else None
+        self._claim(
+            cure is not None,
+            f"a cure that was tried: {cure.text}" if cure else "a cure was found",
         )
 
     def _claim(self, holds: bool, text: str) -> None:

@@ -14,6 +14,7 @@ from holdfast import Finding, Guard, Settings
 from holdfast.demo.data import Alice, Batch
 from holdfast.demo.model import Speller, loss_of
 from holdfast.policy import Action
+from holdfast.replay.explanation import Explanation
 
 SEED = 0
 RATE = 4e-3
@@ -70,6 +71,7 @@ class Guarded(NamedTuple):
     losses: dict[int, float]
     findings: list[Finding]
     actions: list[Action]
+    explanations: list[Explanation]
     before: Learner
     """A twin of the learner as it stood before the bad step."""
     fingerprint_after: str
@@ -94,8 +96,10 @@ def train_guarded(data: Alice, *, bad: int, run_dir: Path, tell: Watcher) -> Gua
             losses[batch.number] = loss.item()
             if batch.number == bad:
                 after = learner.fingerprint()
-            tell(batch.number, losses[batch.number])
-    return Guarded(learner, losses, guard.findings, guard.actions, before, after)
+            if not guard.replaying:
+                tell(batch.number, losses[batch.number])
+    findings, explanations = guard.findings, guard.explanations
+    return Guarded(learner, losses, findings, guard.actions, explanations, before, after)
 
 
 def step_unguarded(learner: Learner, batch: Batch) -> float:

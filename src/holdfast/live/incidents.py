@@ -317,7 +317,8 @@ class Answer:
 
 def _names_of(batches: Sequence[Kept]) -> Callable[[int, Sequence[int]], Sequence[Any]]:
     def names(which: int, rows: Sequence[int]) -> Sequence[Any]:
-        indices = batches[which].indices()
+        # A step may have more backward passes than batches.
+        indices = batches[min(which, len(batches) - 1)].indices()
         return [indices[row] for row in rows] if rows and max(rows) < len(indices) else ()
 
     return names

@@ -6,6 +6,7 @@ Most of it is not public. Where a torch lacks it, the answer is that nothing is 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any
 
 import torch
@@ -23,10 +24,22 @@ def autocast_dtype(device: str) -> str | None:
     By the time an op is dispatched autocast has done its work and is switched off; the snapshot is
     of the moment the op was called.
     """
-    with _snapshot():
-        if not torch.is_autocast_enabled(device):
-            return None
+    if not _can_autocast(device) or not _is_on(device):
+        return None
     return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+
+
+def _is_on(device: str) -> bool:
+    try:
+        with _snapshot():
+            return torch.is_autocast_enabled(device)
+    except RuntimeError:  # a higher-order op, which comes here without the dispatcher
+        return torch.is_autocast_enabled(device)
+
+
+@cache
+def _can_autocast(device: str) -> bool:
+    return torch.amp.is_autocast_available(device)
 
 
 def running_node() -> Any:

@@ -125,11 +125,10 @@ class Contents:
 def _rows_of(explanation: Explanation, batches: Sequence[Any]) -> GuiltyRows | str:
     culprit = explanation.birth or explanation.spike
     rows = () if culprit is None else culprit.rows
-    if len(batches) > 1 and culprit is not None and culprit.batch is not None:
-        return {culprit.batch: rows}
-    if rows and len(batches) > 1:
+    which = 0 if culprit is None or len(batches) == 1 else culprit.batch
+    if which >= len(batches):
         return f"the step had {len(batches)} batches and it is not known which of them was guilty"
-    return {0: rows}
+    return {which: rows}
 
 
 def _guilty(batches: Sequence[Any], rows: GuiltyRows | str) -> list[tuple[Any, Rows | None]] | str:

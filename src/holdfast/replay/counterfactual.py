@@ -50,7 +50,7 @@ FITTING: dict[str, tuple[str, ...]] = {
     "infinity-minus-infinity": ("guard-input", "drop-samples", "fp32-island", "bf16", "fp32"),
     "masked-softmax-row": ("guard-input", "drop-samples", "math-attention"),
     "mean-of-nothing": _OF_NOTHING,
-    "masked-target": _OF_NOTHING,
+    "masked-target": ("drop-samples", "unmask-target"),
     "poisoned-batch": ("drop-samples",),
     "poisoned-weight": ("roll-back",),
     "poisoned-buffer": ("reset-buffer",),
@@ -171,6 +171,15 @@ def _reset_buffer(birth: Birth) -> Remedy:
     )
 
 
+def _unmask_target(birth: Birth) -> Remedy:
+    where = "" if birth.place is None else f" ({birth.place})"
+    return Advice(
+        "unmask-target",
+        f"Never mask the class that is the target, or ignore such targets{where}",
+        "which of the two is wrong, mask or target, only their author knows",
+    )
+
+
 def _reset_state(birth: Birth) -> Remedy:
     where = "" if birth.place is None else f" ({birth.place})"
     return Advice(
@@ -189,6 +198,7 @@ _MAKE: dict[str, Callable[[Birth, Scene], Remedy | None]] = {
     "math-attention": lambda birth, scene: MathAttention.fitting(birth),
     "smaller-rate": lambda birth, scene: _smaller_rate(),
     "roll-back": lambda birth, scene: _roll_back(birth),
+    "unmask-target": lambda birth, scene: _unmask_target(birth),
     "reset-buffer": lambda birth, scene: _reset_buffer(birth),
     "reset-state": lambda birth, scene: _reset_state(birth),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
@@ -22,7 +23,9 @@ class Line:
     source: str = ""
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        """As short as it can be found again from here: `train.py:31`."""
+        here = os.path.join(os.getcwd(), "")
+        return f"{self.file.removeprefix(here)}:{self.line}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +71,8 @@ class Birth:
     output: Operand | None = None
     rows: tuple[int, ...] = ()
     """Samples of the batch it happened in; empty where they cannot be told apart."""
-    batch: int | None = None
-    """Which of the step's batches that is; None where it is not known."""
+    batch: int = 0
+    """Which of the step's batches that is, under accumulation."""
     reached: tuple[str, ...] = ()
     """Parameters whose gradients are bad because of it."""
     component: str | None = None
@@ -98,8 +101,8 @@ class Spike:
 
     component: str | None = None
     rows: tuple[int, ...] = ()
-    batch: int | None = None
-    """Which of the step's batches the rows are of; None where it is not known."""
+    batch: int = 0
+    """Which of the step's batches the rows are of, under accumulation."""
     layers: tuple[str, ...] = ()
     """Parameters whose gradients grew most, and by how much (`growth`)."""
     growth: tuple[float, ...] = ()

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 NAN, POSITIVE, NEGATIVE = 1, 2, 4
 INFINITE = POSITIVE | NEGATIVE
-"""Flags: there is a NaN, a +inf, a −inf among the elements."""
+"""Flags: there is a NaN; or there is none, but a +inf, a −inf. Next to a NaN infinities do not
+matter: nobody follows them."""
 
 _PLAIN = (Tensor, nn.Parameter)
 
@@ -38,11 +39,12 @@ def flags(tensor: Tensor) -> int:
     numbers = real(tensor)
     # One bad element makes the sum bad, and no kernel is cheaper; a sum may overflow by itself,
     # though.
-    if math.isfinite(_read(numbers.sum())) or _within(numbers):
+    if math.isfinite(_read(numbers.sum())):
         return 0
-    there = [numbers.isnan().any(), (numbers == math.inf).any(), (numbers == -math.inf).any()]
-    nan, positive, negative = torch.stack(there).tolist()
-    return (NAN if nan else 0) | (POSITIVE if positive else 0) | (NEGATIVE if negative else 0)
+    low, high = (_read(end) for end in torch.aminmax(numbers))
+    if math.isnan(low) or math.isnan(high):
+        return NAN
+    return (POSITIVE if high == math.inf else 0) | (NEGATIVE if low == -math.inf else 0)
 
 
 def real(tensor: Tensor) -> Tensor:
@@ -50,11 +52,6 @@ def real(tensor: Tensor) -> Tensor:
     if tensor.is_complex():
         return torch.view_as_real(tensor.resolve_conj())
     return tensor.float() if tensor.dtype.itemsize == 1 else tensor
-
-
-def _within(numbers: Tensor) -> bool:
-    low, high = torch.aminmax(numbers)
-    return math.isfinite(_read(low)) and math.isfinite(_read(high))
 
 
 def _read(scalar: Any) -> float:

@@ -41,8 +41,9 @@ class ForwardCalls:
         """The forward op of a node. `nested`: its graph was made in this thread, by a forward that
         was recomputed there."""
         number = node._sequence_nr()
-        thread = threading.get_ident() if nested else self._main
-        known = self._threads.get(thread)
+        known = self._threads.get(threading.get_ident()) if nested else None
+        if known is None or not known.numbers:
+            known = self._threads.get(self._main)
         if known is None or not 0 <= number < LEAF:
             return None
         # A node that no op was seen for belongs to the one before: writing through a view has two.

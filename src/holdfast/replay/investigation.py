@@ -7,18 +7,18 @@ its batch once more.
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
-
-from torch import nn
 
 from holdfast.replay import counterfactual, localise, spikes, words
 from holdfast.replay.explanation import Birth, Explanation, Guilt, Nature, Spike, Trial
 from holdfast.replay.passes import Outcome, Pass
 from holdfast.replay.remedies import Remedy
+from holdfast.replay.remedies.bisection import Bisection
 from holdfast.replay.scene import Scene
 from holdfast.replay.trace import Trace
 
@@ -27,6 +27,8 @@ Agree = Callable[[T], Sequence[T]]
 """What every rank says, in their order; alone, what it is given."""
 
 MOST_TRIALS = 4
+MOST_HALVINGS = 5
+"""Passes to find guilty samples among those of the step: enough for one among 32."""
 ENOUGH_CURES = 2
 """Once so many remedies have worked, no more are tried."""
 
@@ -87,9 +89,13 @@ class _Inquiry:
             self._settle_on_a_rank()
         remedies = counterfactual.fitting(self._birth, self._spike, self._scene, nature)
         trials, cured = yield from self._try(self._same_everywhere(remedies))
+        if nature == "deterministic" and len(cured) < ENOUGH_CURES:
+            yield from self._bisect(trials, cured)
         guilt: Guilt = "unknown"
         if nature == "deterministic":
             guilt = yield from self._whose_guilt()
+        if guilt == "batch":  # another rate would only have hidden it
+            trials = [trial for trial in trials if trial.key != "smaller-rate"]
         found = self._concluded(nature, traced, trials, guilt)
         return replace_cured(found, cured)
 
@@ -117,7 +123,7 @@ class _Inquiry:
             return "unknown"
         if self._well(one.outcome):
             return "transient"
-        return "compiler" if is_compiled(self._scene.models) else "unknown"
+        return "compiler" if compiled_code_runs() else "unknown"
 
     def _try(
         self, remedies: Sequence[Remedy]
@@ -149,6 +155,34 @@ class _Inquiry:
         order = {"cured": 0, "not cured": 1, "not tried": 2}
         trials.sort(key=lambda trial: order[trial.tried])
         return trials, cured
+
+    def _bisect(self, trials: list[Trial], cured: list[Remedy]) -> Generator[Pass, None, None]:
+        """Which samples are guilty, where the data flow did not tell."""
+        if len(self._agree(True)) > 1:  # whose samples are left out, all ranks would have to agree
+            return
+        if not counterfactual.worth_bisecting(self._birth, self._spike, self._scene):
+            return
+        search = Bisection(self._scene, most=MOST_HALVINGS)
+        for remedy in search:
+            one = Pass("trial", remedy.batches(self._scene), within=[remedy.applied(self._scene)])
+            yield from self._run(one)
+            search.learn(cured=one.outcome.cured(self._scene.limit))
+        if search.found is None or not search.minimal:
+            return
+        trials.insert(len(cured), Trial(search.found.key, search.found.text, "cured"))
+        cured.append(search.found)
+        self._name(search.found.rows)
+
+    def _name(self, rows: Mapping[int, Sequence[int]]) -> None:
+        """The samples that were found by leaving them out."""
+        named = [(at, tuple(those)) for at, those in rows.items() if those]
+        if len(named) != 1:
+            return
+        (batch, guilty), birth = named[0], self._birth
+        if birth is not None:
+            self._births = (replace(birth, rows=guilty, batch=batch), *self._births[1:])
+        elif self._spike is not None:
+            self._spike = replace(self._spike, rows=guilty, batch=batch)
 
     def _whose_guilt(self) -> Generator[Pass, None, Guilt]:
         known = words.plain_guilt(self._birth)
@@ -236,13 +270,11 @@ class _Inquiry:
         return Findings(words.told(explanation))
 
     def _samples(self) -> tuple[Any, ...]:
-        culprit, names = self._birth or self._spike, self._scene.sample_names
-        if culprit is None or not culprit.rows or names is None:
+        carrier = self._birth or self._spike
+        names = self._scene.sample_names
+        if carrier is None or not carrier.rows or names is None:
             return ()
-        last = len(self._scene.batches) - 1
-        return tuple(
-            names(last if culprit.batch is None else min(culprit.batch, last), culprit.rows)
-        )
+        return tuple(names(carrier.batch, carrier.rows))
 
 
 _ENOUGH = "others worked already"
@@ -254,10 +286,8 @@ def replace_cured(found: Findings, cured: Sequence[Remedy]) -> Findings:
     return Findings(found.explanation, cured)
 
 
-def is_compiled(models: Sequence[nn.Module]) -> bool:
-    """Whether any part of these models goes through torch.compile."""
-    return any(
-        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
-        for model in models
-        for module in model.modules()
-    )
+def compiled_code_runs() -> bool:
+    """Whether torch.compile has made anything of this program's: a guard may know only the model
+    that was compiled, and not what came of it."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return utils is not None and sum(utils.counters["frames"].values()) > 0

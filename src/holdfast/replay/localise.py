@@ -16,8 +16,12 @@ from holdfast.replay.births import Kind
 from holdfast.replay.calls import Call, Leaf, Source, Trouble
 from holdfast.replay.explanation import Birth
 from holdfast.replay.finiteness import NAN, POSITIVE
+from holdfast.replay.op_names import names
 from holdfast.replay.scene import Scene
 from holdfast.replay.trace import Trace
+
+# A tensor that came bad is used by the op behind these.
+_CARRIES = names("to_copy clone copy")
 
 
 class Found(NamedTuple):
@@ -69,9 +73,10 @@ class _Walk:
             if source.deliberate:
                 self._blame_picker(source)
                 continue
+            writers = source.writers
             if source.leaf is not None:
-                self._end_at(source.leaf, reader)
-            for order in source.writers:
+                writers = self._end_at(source.leaf, reader)
+            for order in writers:
                 if order in self.seen:
                     continue
                 self.seen.add(order)
@@ -79,7 +84,8 @@ class _Walk:
                 further = self._further(call)
                 if not further:
                     self.found.append(Found(call))
-                todo.extend((item, call) for item in further)
+                carried = call.facts.aten in _CARRIES and reader is not None
+                todo.extend((item, reader if carried else call) for item in further)
 
     def _further(self, call: Call) -> list[Source]:
         """The inputs to go on with; none, if the op itself is the birth."""
@@ -103,43 +109,48 @@ class _Walk:
         """Whether the infinity was made by the very op whose backward this is: hidden in the
         forward (`where`), it comes out here."""
         makers = [self.calls[order] for source in sources for order in source.writers]
-        return any(maker.same_code(call) and not self._inherited(maker) for maker in makers)
+        for maker in makers:
+            if maker.trouble is None or not maker.same_code(call):
+                continue
+            inherited = maker.trouble.sources
+            if self._own_result(maker, inherited) if inherited else maker.phase == "forward":
+                return True
+        return False
 
-    @staticmethod
-    def _inherited(call: Call) -> bool:
-        return call.trouble is not None and bool(call.trouble.sources)
-
-    def _end_at(self, leaf: Leaf, reader: Call | None) -> None:
-        if leaf.unseen:
-            # Written by something that torch does not see; what it read is unknown, but numbers
-            # that were bad before are likely to be where these come from.
-            earlier = self._last_birth_before(reader)
-            if earlier is not None:
-                self.found.append(Found(earlier))
-                return
+    def _end_at(self, leaf: Leaf, reader: Call | None) -> tuple[int, ...]:
+        """The leaf is a birth; unless its writer was not seen, and there are ops to go on with."""
+        if leaf.unseen and (likely := self._last_bad_before(reader)) is not None:
+            return (likely.order,)
         call = leaf.maker or reader
         if call is not None and all(other.leaf is not leaf for other in self.found):
             self.found.append(Found(call, leaf))
+        return ()
 
-    def _last_birth_before(self, reader: Call | None) -> Call | None:
+    def _last_bad_before(self, reader: Call | None) -> Call | None:
+        """What a writer that torch does not see has read is unknown; bad numbers that were there
+        before are likely to be what it made its own of."""
         end = len(self.calls) if reader is None else reader.order
         for call in reversed(self.calls[:end]):
-            trouble = call.trouble
-            if trouble is not None and trouble.kind is not None and not trouble.deliberate:
+            if call.trouble is not None and not call.trouble.deliberate:
                 return call
         return None
 
     def _blame_picker(self, source: Source) -> None:
         """Nothing but infinities that were meant: an op took some where it should not have."""
         chain = [call for call in self._meant(source) if call.trouble and call.trouble.kind]
-        for picks in (deliberate.SELECTS, deliberate.REDUCES):
-            chosen = [call for call in chain if call.facts.aten in picks]
-            if chosen:
-                break
-        else:
-            chosen = chain
-        if chosen and all(other.call is not chosen[0] for other in self.found):
-            self.found.append(Found(min(chosen, key=lambda call: call.order)))
+        used = [call for call in chain if call.trouble and call.trouble.sources]
+        choices = (
+            [call for call in used if call.facts.aten in deliberate.SELECTS],
+            [call for call in used if call.facts.aten in deliberate.REDUCES],
+            used,
+            chain,
+        )
+        chosen = next((choice for choice in choices if choice), None)
+        if chosen is None:
+            return
+        first = min(chosen, key=lambda call: call.order)
+        if all(other.call is not first for other in self.found):
+            self.found.append(Found(first))
 
     def _meant(self, source: Source) -> list[Call]:
         todo, chain = [source], dict[int, Call]()
@@ -199,7 +210,8 @@ def _distinct(births: Iterable[Birth]) -> Iterator[Birth]:
     account of it goes before that of the forward, where it was hidden."""
     kept: dict[tuple[object, ...], Birth] = {}
     for birth in births:
-        key = (birth.op, birth.module, birth.place, birth.kind if birth.place is None else None)
+        came_bad = birth.inputs[0].name if birth.output is None and birth.inputs else None
+        key = (birth.op, birth.module, birth.place, came_bad)
         first = kept.get(key)
         if first is None or (first.phase == "forward" and birth.phase == "backward"):
             kept[key] = birth

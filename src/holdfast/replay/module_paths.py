@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from torch import nn
-from torch.nn.modules import module as hooks
 
 from holdfast.torch_tools.users_names import users_model, users_path
 
@@ -17,7 +16,6 @@ class Running(NamedTuple):
 
     path: str
     kind: type | None
-    """Its class: also of one that is no part of the model, such as a loss."""
 
 
 _NONE = Running("", None)
@@ -36,11 +34,16 @@ class ModulePaths:
         for number, model in enumerate(self._models):
             prefix = f"model{number}." if len(self._models) > 1 else ""
             for path, module in users_model(model).named_modules():
-                self._names.setdefault(id(module), (prefix + users_path(path)).rstrip("."))
-        self._handles = [
-            hooks.register_module_forward_pre_hook(self._enter),
+                if id(module) not in self._names:
+                    self._names[id(module)] = (prefix + users_path(path)).rstrip(".")
+                    self._watch(module)
+
+    def _watch(self, module: nn.Module) -> None:
+        # Not with global hooks: torch.compile warns of them.
+        self._handles += [
+            module.register_forward_pre_hook(self._enter),
             # Recomputing a checkpointed forward ends it by an exception.
-            hooks.register_module_forward_hook(self._leave, always_call=True),
+            module.register_forward_hook(self._leave, always_call=True),
         ]
 
     def remove(self) -> None:
@@ -55,10 +58,7 @@ class ModulePaths:
 
     def _enter(self, module: nn.Module, args: Any) -> None:
         stack = self._stacks.setdefault(threading.get_ident(), [])
-        path = self._names.get(id(module))
-        if path is None:  # one that is not of the model: it ran for the one around it
-            path = stack[-1][1].path if stack else ""
-        stack.append((id(module), Running(path, type(module))))
+        stack.append((id(module), Running(self._names[id(module)], type(module))))
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         stack = self._stacks.get(threading.get_ident(), [])

@@ -52,7 +52,7 @@ def users_op(aten: str, module: type | None = None, dims: int = 0) -> str:
     if module is not None:
         if issubclass(module, nn.Linear) and aten in _PRODUCTS:
             return "linear"
-        if issubclass(module, nn.RNNBase) and _USERS.get(aten) == "rnn":
+        if issubclass(module, nn.RNNBase):
             return module.__name__.lower()
     if aten in _CONVOLUTIONS:
         return f"conv{dims - 2}d" if 3 <= dims <= 5 else "conv"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from holdfast.replay.explanation import Birth, Explanation, Guilt, Line
@@ -28,7 +27,8 @@ def plain_guilt(birth: Birth | None) -> Guilt | None:
 
 def told(explanation: Explanation) -> Explanation:
     """The explanation with its sentences."""
-    spoken = replace(explanation, headline=_what(explanation))
+    said = _what(explanation)
+    spoken = replace(explanation, headline=said[:1].upper() + said[1:])
     return replace(spoken, summary=_summary(spoken))
 
 
@@ -43,8 +43,8 @@ def _summary(explanation: Explanation) -> str:
 
 
 def place(line: Line | None) -> str:
-    """`train.py:31`, short enough for a sentence."""
-    return "" if line is None else f"{Path(line.file).name}:{line.line}"
+    """`train.py:31`; empty where it is not known."""
+    return "" if line is None else str(line)
 
 
 def samples(explanation: Explanation) -> str:

@@ -9,6 +9,7 @@ from replay.birth_set import (
     half,
     mlp,
     rnn,
+    twists,
 )
 from replay.birth_set.scenario import Case, Scenario
 
@@ -21,6 +22,7 @@ SCENARIOS = (
     *contrastive.SCENARIOS,
     *diffusion.SCENARIOS,
     *half.SCENARIOS,
+    *twists.SCENARIOS,
 )
 
 __all__ = ["SCENARIOS", "Case", "Scenario"]

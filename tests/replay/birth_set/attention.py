@@ -161,9 +161,11 @@ class BrokenMask(Attention):
 
 def mask_buffer_of_nan() -> Case:
     attn = BrokenMask()
-    return Case(
-        Model(attn), (), tokens(3), predict, lambda: attn.causal.nan_to_num_(0.0, 0.0, NEVER)
-    )
+
+    def repair() -> None:
+        attn.causal.nan_to_num_(0.0, 0.0, NEVER)
+
+    return Case(Model(attn), (), tokens(3), predict, repair)
 
 
 # Fused attention with a float mask, and a sample of absurd size.
@@ -328,10 +330,11 @@ SCENARIOS = (
         "softmax",
         "attn.inner",
         rows=(1,),
-        decoy=True,
     ),
     Scenario("temperature-zero", temperature_zero, "division-by-zero", "div", "attn", decoy=True),
-    Scenario("mask-buffer-of-nan", mask_buffer_of_nan, "poisoned-buffer", "add", "attn"),
+    Scenario(
+        "mask-buffer-of-nan", mask_buffer_of_nan, "poisoned-buffer", "add", "attn", decoy=True
+    ),
     Scenario(
         "fused-scores",
         fused_scores,

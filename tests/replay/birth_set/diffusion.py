@@ -151,7 +151,7 @@ def power_of_nothing() -> Case:
     return Case(Denoiser(), (latents(1), latents(2)), bad, by_power)
 
 
-# A latent that overflowed when it was encoded, days ago.
+# A latent that went bad when it was encoded, days ago.
 
 
 def plain(model: nn.Module, batch: Batch) -> Tensor:
@@ -160,7 +160,7 @@ def plain(model: nn.Module, batch: Batch) -> Tensor:
 
 def bad_latent() -> Case:
     bad = latents(3)
-    bad["clean"][1, 3] = math.inf
+    bad["clean"][1, 3] = math.nan
     return Case(Denoiser(), (latents(1), latents(2)), bad, plain)
 
 

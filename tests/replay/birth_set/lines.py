@@ -56,7 +56,11 @@ def deliberate_lines(scenario: Scenario, case: Case) -> set[Place]:
         found = set(_run(case, case.healthy[0]).infinite)
         if found - {guilty}:
             return found - {guilty}
+    if case.repair is not None:
+        case.repair()
     lines = _run(case, case.bad)
+    if case.repair is not None:
+        return set(lines.infinite) - {guilty}
     made, ran = lines.infinite, lines.all
     if guilty not in ran:
         return set(made)

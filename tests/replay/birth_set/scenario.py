@@ -40,6 +40,8 @@ class Case:
     autocast: torch.dtype | None = None
     scale: float | None = None
     """Of the loss, where a scaler is used."""
+    sample_dims: Mapping[str, int] = field(default_factory=dict)
+    """The dimension that counts the samples, where it is not the first."""
     optimizer: Optimizer = field(init=False)
     scaler: GradScaler | None = field(init=False, default=None)
 
@@ -61,14 +63,23 @@ class Case:
                 return torch.stack([part.float() for part in losses.values()]).sum(), losses
         return losses, {}
 
-    def backward(self, loss: Tensor) -> None:
-        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+    def scaled(self, loss: Tensor) -> Tensor:
+        return loss if self.scaler is None else self.scaler.scale(loss)
+
+    def with_rows(self, batch: Batch, rows: tuple[int, ...], other: Batch) -> Batch:
+        """The batch, with these samples taken from another one."""
+        changed = {name: value.clone() for name, value in batch.items()}
+        for name, value in changed.items():
+            dim = self.sample_dims.get(name, 0)
+            for row in rows:
+                value.select(dim, row).copy_(other[name].select(dim, row))
+        return changed
 
     def run(self, batch: Batch) -> bool:
         """Take the step up to the optimizer: whether loss and gradients are finite."""
         self.model.zero_grad(set_to_none=True)
         loss, _ = self.forward(batch)
-        self.backward(loss)
+        self.scaled(loss).backward()
         gradients = [each.grad for each in self.model.parameters() if each.grad is not None]
         return all(bool(torch.isfinite(value).all()) for value in (loss, *gradients))
 
@@ -116,15 +127,6 @@ class Scenario:
 
 def autocasting(device: str, dtype: torch.dtype | None) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext() if dtype is None else torch.autocast(device, dtype)
-
-
-def with_rows(batch: Batch, rows: tuple[int, ...], other: Batch) -> Batch:
-    """The batch, with these samples taken from another one."""
-    changed = {name: value.clone() for name, value in batch.items()}
-    for name, value in changed.items():
-        for row in rows:
-            value[row] = other[name][row]
-    return changed
 
 
 def draw(seed: int) -> torch.Generator:

@@ -8,6 +8,7 @@
     infinities.py  arithmetic with infinities that were there
     backward.py    slopes that are infinite
     leaves.py      tensors that came bad
+    culprits.py    which elements did it, where the output does not show it
 
 Every family looks at the numbers themselves and answers None where they do not bear it out: the
 next one is asked then, and in the end nobody, which is said.
@@ -29,10 +30,11 @@ from holdfast.replay.births import (
     spread,
 )
 from holdfast.replay.births.calls import BadCall, Kind
+from holdfast.replay.births.culprits import culprits
 from holdfast.replay.births.leaves import explain_leaf
 from holdfast.replay.births.numbers import floats, how_many, nonfinite, overwritten, share
 
-__all__ = ["BadCall", "Kind", "explain", "explain_leaf"]
+__all__ = ["BadCall", "Kind", "culprits", "explain", "explain_leaf"]
 
 Family = Callable[[BadCall], Kind | None]
 
@@ -46,7 +48,7 @@ _FAMILIES: dict[str, tuple[Family, ...]] = {
     **dict.fromkeys(("exp", "expm1", "exp2", "sinh", "cosh"), (magnitude.exponential,)),
     **dict.fromkeys(("std", "var", "std_mean", "var_mean"), (spread.deviation,)),
     **dict.fromkeys(
-        ("layer_norm", "group_norm", "batch_norm", "cudnn_batch_norm"), (spread.normalisation,)
+        ("layer_norm", "group_norm", "batch_norm", "rms_norm"), (spread.normalisation,)
     ),
     **dict.fromkeys(("nll_loss", "nll_loss2d"), (spread.class_loss,)),
     "addcdiv": (division.divide,),
@@ -63,6 +65,12 @@ _ALWAYS: tuple[Family, ...] = (
     infinities.let_through,
 )
 """What may be wrong with any op."""
+_SAME = {
+    "vector_norm": "norm",
+    "safe_softmax": "softmax",
+    "fused_rms_norm": "rms_norm",
+    "cudnn_ctc_loss": "ctc_loss",
+}
 _EMPTY = frozenset(("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided"))
 
 
@@ -98,7 +106,8 @@ def _plain(op: str) -> str:
     """`layer_norm` of `native_layer_norm`, `nll_loss` of `nll_loss_forward`."""
     for prefix in ("native_", "linalg_", "special_"):
         op = op.removeprefix(prefix)
-    return "norm" if op == "vector_norm" else op.removesuffix("_forward")
+    op = op.removesuffix("_forward")
+    return "batch_norm" if "batch_norm" in op and "backward" not in op else _SAME.get(op, op)
 
 
 def _uninitialised(call: BadCall) -> Kind:

@@ -18,10 +18,10 @@ from holdfast.replay.births.numbers import (
     too_small_for_half,
 )
 
-_NODE = re.compile(r"(?:.*::)?(?P<stem>\w+?)Backward\d*$")
+_NODE = re.compile(r"(?P<stem>\w+?)Backward\d+")  # a user's own Function has no number
 _HIDDEN = (
-    " The forward value was hidden by torch.where or a mask, but backward still multiplies its "
-    "slope: 0 · inf is NaN."
+    ". The gradient that arrives there is exactly 0, as where the forward value is hidden by "
+    "torch.where or a mask; but 0 · inf is NaN."
 )
 
 _SLOPES: dict[str, tuple[str, str]] = {
@@ -39,7 +39,7 @@ _SLOPES: dict[str, tuple[str, str]] = {
         "log-of-zero",
         "the slope of binary cross entropy by its target is log(p / (1 - p)), infinite at 0 and 1",
     ),
-    "div": ("division-by-zero", "it was divided by 0"),
+    "div": ("division-by-zero", "the division was by 0"),
     "reciprocal": ("division-by-zero", "1/x was taken of 0"),
     "acos": ("acos-at-one", "acos has an infinite slope at 1 and -1, and none beyond"),
     "asin": ("acos-at-one", "asin has an infinite slope at 1 and -1, and none beyond"),
@@ -92,17 +92,18 @@ def slope(call: BadCall) -> Kind | None:
     return Kind(
         name,
         f"in backward, {why}: {share_are(bad, 'elements')} there"
-        f"{too_small_for_half(call.output.dtype) if name != 'exp-overflow' else ''}."
+        f"{too_small_for_half(call.output.dtype) if name != 'exp-overflow' else ''}"
         f"{_HIDDEN if stem in _HIDEABLE and _hidden(call) else ''}",
     )
 
 
 def _stem(call: BadCall) -> str:
     """`linalgvectornorm` of `LinalgVectorNormBackward0`, or of `linalg_vector_norm`."""
-    match = _NODE.match(call.node or "")
-    name = match["stem"] if match else call.forward_op or ""
-    name = name.replace("_", "").lower()
-    return name.removeprefix("special") if name.startswith("special") else name
+    name = call.forward_op or ""
+    if call.node is not None:
+        match = _NODE.fullmatch(call.node)
+        name = match["stem"] if match else ""
+    return name.replace("_", "").lower().removeprefix("special")
 
 
 def _singular(call: BadCall) -> Tensor | None:

@@ -113,8 +113,8 @@ def _its_own(above: Any, below: Any) -> str | None:
     others = divisors != 0
     if not how_many(others):
         return None
-    rough = 4 * torch.finfo(below.dtype).eps if below.is_floating_point() else 0.0
-    centred = bool((values.mean(dims).abs() <= 1e-3 * values.abs().amax(dims)).all())
+    rough = max(1e-3, 4 * torch.finfo(below.dtype).eps if below.is_floating_point() else 0.0)
+    centred = bool((values.mean(dims).abs() <= rough * values.abs().amax(dims)).all())
     spreads = [values.std(dims, correction=correction, keepdim=True) for correction in (1, 0)]
     if centred and any(_same(spread, divisors, others, rough) for spread in spreads):
         return "std"
@@ -123,7 +123,7 @@ def _its_own(above: Any, below: Any) -> str | None:
 
 
 def _same(made: Tensor, given: Tensor, where: Tensor, rough: float) -> bool:
-    return torch.allclose(made[where], given[where], rtol=max(rough, 1e-4), atol=0.0)
+    return torch.allclose(made[where], given[where], rtol=rough, atol=0.0)
 
 
 def _repeated(below: Tensor, spread: Tensor) -> tuple[int, ...]:

@@ -62,7 +62,7 @@ def mean(call: BadCall) -> Kind | None:
 
 def class_loss(call: BadCall) -> Kind | None:
     """nll_loss: averaged over the labels that count, and none may; or the label's class is out."""
-    scores, labels, weight = call.argument(0), call.argument(1), call.argument(2, "weight")
+    labels, weight = call.argument(1), call.argument(2, "weight")
     ignored = int(call.argument(4, "ignore_index", -100))
     kept = labels != ignored
     if not how_many(kept):
@@ -79,12 +79,17 @@ def class_loss(call: BadCall) -> Kind | None:
             f"the classes of all {how_many(kept)} labels have weight 0: the mean divides by the "
             "sum of the weights, and 0/0 is NaN",
         )
+    masked = masked_labels(call)
+    return masked_target(masked, labels) if how_many(masked) else None
+
+
+def masked_labels(call: BadCall) -> Tensor:
+    """Where the label of an `nll_loss` is a class with a score of -inf."""
+    scores, labels = call.argument(0), call.argument(1)
     classes = 0 if scores.dim() == 1 else 1
     chosen = scores.gather(classes, labels.clamp(min=0).unsqueeze(classes)).squeeze(classes)
-    masked = kept & torch.isneginf(chosen)
-    if not how_many(masked):
-        return None
-    return masked_target(masked, labels)
+    found: Tensor = (labels != call.argument(4, "ignore_index", -100)) & torch.isneginf(chosen)
+    return found
 
 
 def masked_target(masked: Tensor, labels: Any) -> Kind:

@@ -11,8 +11,9 @@
     eager.py           without torch.compile
     deterministic.py   deterministic algorithms only
 
-The rest are tools of these: regions.py (autocast), half_free.py (no half precision), rows.py and
-rebuilt.py (batches), edits.py (the user's line, rewritten), opened.py (torch's own Python).
+The rest are tools of these: regions.py (autocast), half_free.py (no half precision), precision.py
+(whether it took part), compiled.py (torch.compile), rows.py and rebuilt.py (batches), edits.py (the
+user's line, rewritten), opened.py (torch's own Python).
 """
 
 from holdfast.replay.remedies.base import Advice, Remedy

@@ -6,7 +6,10 @@ Only the pieces that change are replaced; the rest stays as the user wrote it.
 from __future__ import annotations
 
 import ast
+import contextlib
+import io
 import linecache
+import tokenize
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -41,9 +44,14 @@ class Source:
     """A statement that can be rewritten."""
 
     def __init__(self, text: str) -> None:
-        self.text = text.strip()
+        self.text = _without_comment(text.strip())
         self._bytes = self.text.encode()
         self._tree = _parsed(self.text)
+
+    @property
+    def whole(self) -> bool:
+        """It can be read by itself."""
+        return self._tree is not None
 
     def rewritten(
         self, names: Collection[str], new: Callable[[Site], Sequence[Replacement] | None]
@@ -87,9 +95,8 @@ def source_of(place: Line | None) -> Source:
     """The statement at a place: its line where that is a whole one, else what the file has."""
     if place is None:
         return Source("")
-    if _parsed(place.source.strip()) is not None and place.source.strip():
-        return Source(place.source)
-    return Source(_statement(place))
+    line = Source(place.source)
+    return line if line.text and line.whole else Source(_statement(place))
 
 
 def _statement(place: Line) -> str:
@@ -109,6 +116,15 @@ def _statement(place: Line) -> str:
         return ""
     node = around[-1]
     return " ".join(line.strip() for line in lines[node.lineno - 1 : node.end_lineno])
+
+
+def _without_comment(text: str) -> str:
+    found = text
+    with contextlib.suppress(tokenize.TokenError, SyntaxError):
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT and token.start[0] == 1:
+                found = text[: token.start[1]].rstrip()
+    return found
 
 
 def _parsed(text: str) -> ast.AST | None:

@@ -28,45 +28,48 @@ class GuardInput(Remedy):
     key = "guard-input"
     safe = True
 
-    def __init__(self, place: Line, guards: Sequence[Guard]) -> None:
+    def __init__(
+        self, place: Line, guards: Sequence[Guard], called_from: Line | None = None
+    ) -> None:
         self._place = place
+        self._called_from = called_from
         self._guards = guards
-        self._guarded = 0
+        self._met: list[Guard] = []
 
     @classmethod
     def fitting(cls, birth: Birth) -> GuardInput | None:
         guards = guards_for(birth)
         if birth.place is None or not guards:
             return None
-        return cls(birth.place, guards)
+        return cls(birth.place, guards, birth.called_from)
 
     @property
     def edited(self) -> str | None:
         """The user's line as it should be; None where it cannot be written mechanically."""
         source = source_of(self._place)
-        texts = (guard.edited(source) for guard in self._guards)
+        texts = (guard.edited(source) for guard in self._met or self._guards)
         return next((text for text in texts if text is not None), None)
 
     @property
     def text(self) -> str:
         edited = self.edited
-        if edited is not None:
-            return f"At {self._place} write `{edited}`"
-        return f"At {self._place} {self._guards[0].words}"
+        guard = (self._met or self._guards)[0]
+        words = guard.words if edited is None else f"write `{edited}`"
+        called = "" if self._called_from is None else f" (called from {self._called_from})"
+        return f"At {self._place}{called} {words}"
 
     @property
     def engaged(self) -> bool:
-        return self._guarded > 0
+        return bool(self._met)
 
     @contextmanager
     def applied(self, scene: Scene) -> Iterator[None]:
-        self._guarded = 0
         mode = _AtLine(self._place, self._guards)
         try:
             with forced_eager(), mode:
                 yield
         finally:
-            self._guarded = mode.guarded
+            self._met = [guard for guard in self._guards if guard in mode.met]
 
 
 class _AtLine(OpeningMode):
@@ -76,7 +79,7 @@ class _AtLine(OpeningMode):
         super().__init__()
         self._file, self._line = os.path.abspath(place.file), place.line
         self._by_name = {name: guard for guard in reversed(guards) for name in guard.names}
-        self.guarded = 0
+        self.met: list[Guard] = []
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -101,7 +104,7 @@ class _AtLine(OpeningMode):
             result = guard.run(name, func, args, kwargs)
         except _UNFIT:  # called in a way the guard does not know: then as the user called it
             return func(*args, **kwargs)
-        self.guarded += 1
+        self.met.append(guard)
         return result
 
     def _is_from_the_line(self) -> bool:

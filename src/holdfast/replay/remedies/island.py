@@ -17,8 +17,8 @@ from holdfast.replay.remedies.precision import HALVES, half_in_play
 from holdfast.replay.remedies.rebuilt import rebuilt
 from holdfast.replay.remedies.regions import autocast_off, open_devices
 from holdfast.replay.scene import Scene
-
-_WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+from holdfast.torch_tools.nested import tensors_in
+from holdfast.torch_tools.users_names import users_model, users_path
 
 
 class Fp32Island(Remedy):
@@ -26,12 +26,20 @@ class Fp32Island(Remedy):
 
     key = "fp32-island"
 
-    def __init__(self, path: str, module: nn.Module, place: Line | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        module: nn.Module,
+        place: Line | None = None,
+        *,
+        under_autocast: bool = True,
+    ) -> None:
         self._path = path
         self._module = module
         self._place = place
-        self._calls = 0
-        self.keepable = not is_compiled(module)
+        self._under_autocast = under_autocast
+        self._forward: _Forward | None = None
+        self.keepable = True
 
     @classmethod
     def fitting(cls, birth: Birth, scene: Scene) -> Fp32Island | None:
@@ -39,25 +47,31 @@ class Fp32Island(Remedy):
         if not birth.module or not half_in_play(birth):
             return None
         module = find_module(scene, birth.module)
-        return None if module is None else cls(birth.module, module, birth.place)
+        if module is None:
+            return None
+        under_autocast = birth.autocast is not None
+        island = cls(birth.module, module, birth.place, under_autocast=under_autocast)
+        # A graph that is compiled already would go on without it.
+        island.keepable = not any(map(is_compiled, scene.models))
+        return island
 
     @property
     def text(self) -> str:
         where = "" if self._place is None else f" ({self._place})"
-        if _half_tensors(self._module):
-            return (
-                f"Keep `{self._path}` in float32: `{self._path}.float()`, its input cast with "
-                f"`.float()` and its output cast back{where}"
-            )
-        return f"Run `{self._path}` outside autocast, in float32{where}"
+        if self._under_autocast:
+            return f"Run `{self._path}` outside autocast, in float32{where}"
+        weights = f"`{self._path}.float()`, " if _half_tensors(self._module) else ""
+        return (
+            f"Keep `{self._path}` in float32: {weights}its input cast with `.float()` and its "
+            f"output cast back{where}"
+        )
 
     @property
     def engaged(self) -> bool:
-        return self._calls > 0
+        return self._forward is not None and self._forward.calls > 0
 
     @contextmanager
     def applied(self, scene: Scene) -> Iterator[None]:
-        self._calls = 0
         undo = self._install()
         try:
             with forced_eager():
@@ -69,53 +83,61 @@ class Fp32Island(Remedy):
         return self._install() if self.keepable else super().keep(scene)
 
     def _install(self) -> Callable[[], None]:
-        module, own = self._module, self._module.__dict__.get("forward")
-        theirs = module.forward
-        in_force = True
+        self._forward = forward = _Forward(self._module)
+        forward.install()
+        return forward.remove
 
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            if not in_force:
-                return theirs(*args, **kwargs)
-            self._calls += 1
-            return _in_float32(module, theirs, args, kwargs)
 
-        module.__dict__["forward"] = forward
+class _Forward:
+    """Takes the place of a module's forward.
 
-        def undo() -> None:
-            nonlocal in_force
-            in_force = False
-            if module.__dict__.get("forward") is not forward:  # somebody wrapped ours: stand aside
-                return
-            if own is None:
-                del module.__dict__["forward"]
-            else:
-                module.__dict__["forward"] = own
+    An object and no closure: models are copied and pickled, and the forward of a copy must run the
+    copy.
+    """
 
-        return undo
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._theirs = module.__dict__.get("forward")
+        self._in_force = True
+        self.calls = 0
+
+    def install(self) -> None:
+        self._module.__dict__["forward"] = self
+
+    def remove(self) -> None:
+        self._in_force = False
+        names = self._module.__dict__
+        if names.get("forward") is not self:  # somebody wrapped ours: stand aside
+            return
+        if self._theirs is None:
+            del names["forward"]
+        else:
+            names["forward"] = self._theirs
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        forward = self._theirs or type(self._module).forward.__get__(self._module)
+        if not self._in_force:
+            return forward(*args, **kwargs)
+        self.calls += 1
+        return _in_float32(self._module, forward, args, kwargs)
 
 
 def find_module(scene: Scene, path: str) -> nn.Module | None:
-    """The module of that path, as the user calls it."""
-    for model in scene.models:
+    """The module of that path; with several models, it begins with `model0.`."""
+    for number, model in enumerate(scene.models):
+        prefix = f"model{number}." if len(scene.models) > 1 else ""
         found: nn.Module
-        for name, found in model.named_modules():
-            if path in (name, _users(name)):
+        for name, found in users_model(model).named_modules():
+            if path == (prefix + users_path(name)).rstrip("."):
                 return found
     return None
-
-
-def _users(path: str) -> str:
-    return ".".join(part for part in path.split(".") if part not in _WRAPPERS)
 
 
 def _in_float32(module: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
     under_autocast = bool(open_devices())
     halves = _half_tensors(module)
-    given = [
-        tensor.dtype
-        for tensor in (*torch.utils._pytree.tree_leaves((args, kwargs)), *halves.values())
-        if isinstance(tensor, Tensor) and tensor.dtype in HALVES
-    ]
+    inputs = [tensor for _, tensor in tensors_in([args, kwargs])]
+    given = [tensor.dtype for tensor in (*inputs, *halves.values()) if tensor.dtype in HALVES]
     args, kwargs = rebuilt(args, _to_float32), rebuilt(kwargs, _to_float32)
     with autocast_off():
         if halves:

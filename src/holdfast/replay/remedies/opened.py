@@ -17,8 +17,13 @@ CALLS_BACK = {"backward", "grad"}
 """Functions that run code of the user's: activation checkpointing runs forwards in the backward."""
 
 
+@cache
 def can_be_opened(func: Any) -> bool:
-    return isinstance(func, FunctionType)
+    return isinstance(func, FunctionType) and bool(_questions(func))
+
+
+def _questions(func: FunctionType) -> list[str]:
+    return [name for name in func.__globals__ if name.startswith("has_torch_function")]
 
 
 class OpeningMode(TorchFunctionMode):
@@ -43,8 +48,7 @@ class OpeningMode(TorchFunctionMode):
 @cache
 def _unasking(func: FunctionType) -> FunctionType:
     """The function, without its question whether somebody overrides it."""
-    asked = {name: _nobody for name in func.__globals__ if name.startswith("has_torch_function")}
-    within = {**func.__globals__, **asked}
+    within = {**func.__globals__, **dict.fromkeys(_questions(func), _nobody)}
     copy = FunctionType(func.__code__, within, func.__name__, func.__defaults__, func.__closure__)
     copy.__kwdefaults__ = func.__kwdefaults__
     return copy

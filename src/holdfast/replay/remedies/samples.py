@@ -39,9 +39,9 @@ class DropSamples(Remedy):
     @classmethod
     def fitting(cls, found: Birth | Spike, scene: Scene) -> DropSamples | None:
         """For the rows that were named; for a poisoned batch also those that are seen to be bad."""
+        rows: Rows
         if found.rows:
-            at = range(len(scene.batches)) if found.batch is None else [found.batch]
-            rows = dict.fromkeys(at, found.rows)
+            rows = {found.batch: found.rows}
         elif isinstance(found, Birth) and found.kind == "poisoned-batch":
             rows = {at: bad_rows(batch) for at, batch in enumerate(scene.batches)}
         else:

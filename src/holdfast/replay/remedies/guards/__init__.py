@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from holdfast.replay.explanation import Birth
 from holdfast.replay.remedies.guards.base import Guard
-from holdfast.replay.remedies.guards.divisions import DivGuard, EpsGuard
-from holdfast.replay.remedies.guards.empties import LossGuard, MeanGuard, MemoryGuard
+from holdfast.replay.remedies.guards.divisions import DivGuard, EpsGuard, LogitGuard
+from holdfast.replay.remedies.guards.empties import CtcGuard, LossGuard, MeanGuard, MemoryGuard
 from holdfast.replay.remedies.guards.infinities import AttentionGuard, InfinityGuard, SoftmaxGuard
 from holdfast.replay.remedies.guards.logs import LogGuard, XLogYGuard
 from holdfast.replay.remedies.guards.ranges import ExpGuard, UnitGuard
-from holdfast.replay.remedies.guards.roots import NormGuard, PowGuard, SqrtGuard, StdGuard
+from holdfast.replay.remedies.guards.roots import (
+    HypotGuard,
+    NormGuard,
+    PowGuard,
+    SqrtGuard,
+    StdGuard,
+)
 
 __all__ = ["Guard", "guards_for"]
 
@@ -19,14 +25,17 @@ _GUARDS: tuple[type[Guard], ...] = (
     SqrtGuard,
     PowGuard,
     NormGuard,
+    HypotGuard,
     StdGuard,
     EpsGuard,
+    LogitGuard,
     DivGuard,
     ExpGuard,
     UnitGuard,
     SoftmaxGuard,
     AttentionGuard,
     LossGuard,
+    CtcGuard,
     MeanGuard,
     InfinityGuard,
     MemoryGuard,

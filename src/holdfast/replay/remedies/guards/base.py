@@ -27,10 +27,14 @@ class Guard(ABC):
     """The kinds of birth it is for, whatever the op."""
     anywhere: ClassVar[bool] = False
     """It changes calls at every line."""
+    small: ClassVar[float] = 1e-12
+    small_in_float16: ClassVar[float] = 1e-4
+    """What to add, or to stay above. It must not be 0 in the dtype at hand, as 1e-8 is in float16,
+    and what comes of it must neither overflow nor make huge gradients."""
 
     def __init__(self, birth: Birth) -> None:
         self.birth = birth
-        self.eps = eps_for(birth)
+        self.eps = self.small_in_float16 if float16_in_play(birth) else self.small
 
     @property
     @abstractmethod
@@ -97,13 +101,8 @@ def is_in_place(func: Any) -> bool:
     return name.endswith("_") and not name.endswith("__")
 
 
-def eps_for(birth: Birth) -> float:
-    """Small, and not 0 in the dtype at hand, nor is its inverse infinite: 1e-8 is 0 in float16."""
-    return 1e-4 if float16_in_play(birth) else 1e-12
-
-
 def eps_near_one(birth: Birth) -> float:
-    """The same for what is compared with 1: `1 - eps` must not be 1."""
+    """For what is compared with 1: `1 - eps` must not be 1."""
     dtypes = dtypes_of(birth)
     if "bfloat16" in dtypes:
         return 1e-2
@@ -112,6 +111,11 @@ def eps_near_one(birth: Birth) -> float:
     return 1e-12 if dtypes == {"float64"} else 1e-6
 
 
+def large(birth: Birth) -> float:
+    """In place of infinity: so large that its exponential is, and not the largest."""
+    return 6e4 if float16_in_play(birth) else 1e30
+
+
 def plain(number: float) -> str:
-    """As people write it: 1e-12, 0.999999."""
-    return f"{number:.12g}"
+    """As people write it: 1e-12, 0.999999, -1e30."""
+    return f"{number:.12g}".replace("e+", "e")

@@ -1,4 +1,4 @@
-"""Means of nothing, and memory that nobody filled."""
+"""Means of nothing, targets that fit nothing, and memory that nobody filled."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class LossGuard(Guard):
             "kl_div",
         }
     )
-    ops = frozenset({"nll_loss", "nll_loss_forward", "nll_loss2d_forward", "cross_entropy_loss"})
-    kinds = frozenset({"masked-target", "mean-of-nothing"})
+    ops = frozenset({"nll_loss", "mse_loss", "binary_cross_entropy"})
+    kinds = frozenset({"mean-of-nothing"})
     words = (
         'use `reduction="sum"` and divide by the number of targets that count, or by 1 where there '
         "are none"
@@ -100,6 +100,23 @@ _POSITION_OF_REDUCTION = {
     "binary_cross_entropy_with_logits": 5,
     "kl_div": 4,
 }
+
+
+class CtcGuard(Guard):
+    """Targets that are too long for their input have no probability at all."""
+
+    names = frozenset({"ctc_loss"})
+    ops = names
+    words = "pass `zero_infinity=True`"
+
+    def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        return func(*args[:6], **{**kwargs, "zero_infinity": True})
+
+    def rewrite(self, source: Source, site: Site) -> Sequence[Replacement] | None:
+        if "zero_infinity" in site.keywords or len(site.operands) > 6:
+            return None
+        call = source.of(site.node)[:-1].rstrip(", ")
+        return [(site.node, f"{call}, zero_infinity=True)")]
 
 
 class MemoryGuard(Guard):

@@ -19,7 +19,7 @@ from holdfast.replay.remedies.guards.base import (
 
 
 class LogGuard(SubjectGuard):
-    names = frozenset({"log", "log2", "log10", "log1p"})
+    names = frozenset({"log", "log2", "log10", "log1p", "entr"})
     ops = names
     kinds = frozenset({"log-of-zero", "log-of-negative"})
 

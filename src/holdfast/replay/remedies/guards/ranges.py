@@ -10,7 +10,7 @@ from holdfast.replay.remedies.precision import dtypes_of, float16_in_play
 
 
 class ExpGuard(SubjectGuard):
-    """Kept below the logarithm of the largest number, with room for a sum of some."""
+    """Kept well below the logarithm of the largest number: what comes after needs room, too."""
 
     names = frozenset({"exp", "expm1", "exp2", "sinh", "cosh"})
     ops = names
@@ -34,26 +34,36 @@ class ExpGuard(SubjectGuard):
     def _most(self) -> int:
         if float16_in_play(self.birth):
             return 10
-        return 700 if dtypes_of(self.birth) == {"float64"} else 80
+        return 500 if dtypes_of(self.birth) == {"float64"} else 50
 
 
 class UnitGuard(SubjectGuard):
     """Inverse functions: their derivative is infinite at ±1, and beyond there is nothing."""
 
-    names = frozenset({"acos", "asin", "arccos", "arcsin", "atanh", "arctanh", "erfinv"})
+    names = frozenset(
+        {"acos", "asin", "arccos", "arcsin", "atanh", "arctanh", "erfinv", "acosh", "arccosh"}
+    )
     ops = names
     kinds = frozenset({"acos-at-one"})
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
         self._most = 1 - eps_near_one(birth)
+        self._least = 1 + eps_near_one(birth)
 
     @property
     def words(self) -> str:
         return f"keep what goes in between -1 and 1: `{self.written('acos', 'x')}`"
 
     def change(self, name: str, subject: Tensor) -> Tensor:
+        if name in _ABOVE_ONE:
+            return subject.clamp_min(self._least)
         return subject.clamp(-self._most, self._most)
 
     def written(self, name: str, subject: str) -> str:
+        if name in _ABOVE_ONE:
+            return f"{subject}.clamp_min({plain(self._least)})"
         return f"{subject}.clamp(-{plain(self._most)}, {plain(self._most)})"
+
+
+_ABOVE_ONE = ("acosh", "arccosh")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,10 +10,11 @@ import torch
 from torch import Tensor
 
 from holdfast.replay.remedies.edits import Replacement, Site, Source
-from holdfast.replay.remedies.guards.base import Args, Guard, Kwargs, SubjectGuard, plain
+from holdfast.replay.remedies.guards.base import Args, Guard, Kwargs, SubjectGuard, plain, take
 
 
 class SqrtGuard(SubjectGuard):
+    small = 1e-8
     names = frozenset({"sqrt", "rsqrt"})
     ops = names
     kinds = frozenset({"sqrt-of-negative", "sqrt-at-zero"})
@@ -43,6 +45,7 @@ class SqrtGuard(SubjectGuard):
 
 
 class PowGuard(SubjectGuard):
+    small = 1e-8
     names = frozenset({"pow", "float_power"})
     ops = frozenset({"pow", "float_power"})
     kinds = frozenset({"pow-singular"})
@@ -63,11 +66,28 @@ class PowGuard(SubjectGuard):
             return f"torch.where({subject}.abs() < {eps}, {eps}, {subject})"
         return f"{subject}.clamp_min({eps})"
 
+    def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        exponent, _ = take(args, kwargs, 1, "exponent")
+        return (
+            func(*args, **kwargs) if _harmless(exponent) else super().run(name, func, args, kwargs)
+        )
+
+    def rewrite(self, source: Source, site: Site) -> Sequence[Replacement] | None:
+        exponent = site.operand(1, "exponent")
+        if isinstance(exponent, ast.Constant) and _harmless(exponent.value):
+            return None
+        return super().rewrite(source, site)
+
     @property
     def _both_signs(self) -> bool:
         """A base below 0 is fine, 0 itself is not: 1 / x² written as x ** -2."""
         base = self.birth.inputs[0] if self.birth.inputs else None
         return base is not None and base.zero > 0 and base.low is not None and base.low < 0
+
+
+def _harmless(exponent: Any) -> bool:
+    """Squares and their like are finite everywhere, also below 0."""
+    return isinstance(exponent, (int, float)) and exponent >= 1 and exponent == int(exponent)
 
 
 class NormGuard(Guard):
@@ -83,6 +103,8 @@ class NormGuard(Guard):
 
     def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
         subject, order, dim, keepdim = _norm_arguments(*args, **kwargs)
+        if order == 2 and getattr(func, "__name__", "") == "linalg_norm":  # of matrices: no sum
+            return func(*args, **kwargs)
         if order not in _EUCLIDEAN:
             nonzero = torch.where(subject.abs() < self.eps, self.eps, subject)
             return func(nonzero, *args[1:], **{k: v for k, v in kwargs.items() if k != "input"})
@@ -92,13 +114,37 @@ class NormGuard(Guard):
 
     def rewrite(self, source: Source, site: Site) -> Sequence[Replacement] | None:
         subject, order = site.operand(0, "input", "x", "A"), site.operand(1, "p", "ord")
-        if subject is None or (order is not None and source.of(order) not in ("2", "'fro'", "2.0")):
+        if subject is None or (order is not None and source.of(order) not in ("2", "2.0")):
+            return None
+        if order is not None and "linalg.norm" in source.of(site.node):
             return None
         dim, keepdim = site.operand(2, "dim"), site.operand(3, "keepdim")
         inside = [source.of(dim)] if dim is not None else []
         inside += [f"keepdim={source.of(keepdim)}"] if keepdim is not None else []
         summed = f"{source.tight(subject)}.square().sum({', '.join(inside)})"
         return [(site.node, f"({summed} + {plain(self.eps)}).sqrt()")]
+
+
+class HypotGuard(Guard):
+    """The norm of two numbers."""
+
+    names = frozenset({"hypot"})
+    ops = names
+
+    @property
+    def words(self) -> str:
+        return f"take `(a.square() + b.square() + {plain(self.eps)}).sqrt()` for the hypotenuse"
+
+    def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        one, two = args
+        return (one.square() + two.square() + self.eps).sqrt()
+
+    def rewrite(self, source: Source, site: Site) -> Sequence[Replacement] | None:
+        one, two = site.operand(0, "input"), site.operand(1, "other")
+        if one is None or two is None:
+            return None
+        squares = f"{source.tight(one)}.square() + {source.tight(two)}.square()"
+        return [(site.node, f"({squares} + {plain(self.eps)}).sqrt()")]
 
 
 _EUCLIDEAN = (None, 2, "fro")

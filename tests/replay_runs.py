@@ -1,0 +1,71 @@
+"""Failing steps run once under a trace, for the tests of the replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.replay import localise
+from holdfast.replay.explanation import Birth
+from holdfast.replay.scene import Scene
+from holdfast.replay.trace import Trace
+
+Losses = Tensor | Mapping[str, Tensor]
+
+
+@dataclass(slots=True)
+class Traced:
+    scene: Scene
+    trace: Trace
+    births: tuple[Birth, ...]
+
+    @property
+    def birth(self) -> Birth:
+        assert self.births, "nothing was found"
+        return self.births[0]
+
+
+def scene_of(model: nn.Module, *batches: Any, **more: Any) -> Scene:
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return Scene([model], [], batches, names, **more)
+
+
+def traced(
+    model: nn.Module, batch: Any, compute: Callable[[nn.Module, Any], Losses], **more: Any
+) -> Traced:
+    """Run the step once and walk back. `compute` gives the loss, or its parts by name."""
+    return traced_over(model, [batch], compute, **more)
+
+
+def traced_over(
+    model: nn.Module,
+    batches: Sequence[Any],
+    compute: Callable[[nn.Module, Any], Losses],
+    **more: Any,
+) -> Traced:
+    """The same with several batches whose gradients accumulate."""
+    scene = replace(scene_of(model, *batches), **more)
+    trace = Trace(scene)
+    with trace:
+        for batch in batches:
+            run_backward(trace, compute(model, batch))
+        trace.gradients_ready(list(model.parameters()))
+    assert trace.errors == []
+    return Traced(scene, trace, localise.find(trace, scene))
+
+
+def run_backward(trace: Trace, losses: Losses) -> None:
+    parts = losses if isinstance(losses, Mapping) else {}
+    total = torch.stack(list(losses.values())).sum() if isinstance(losses, Mapping) else losses
+    trace.backward_begins([total], parts)
+    total.backward()
+
+
+def line_of(birth: Birth) -> str:
+    """The text of the line that is blamed."""
+    assert birth.place is not None
+    return birth.place.source
