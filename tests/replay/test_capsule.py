@@ -67,6 +67,10 @@ EXPLANATION = Explanation(
 )
 
 
+OTHER = replace(EXPLANATION, births=(replace(EXPLANATION.births[0], batch=2),))
+"""The step had more backward passes than batches."""
+
+
 def make_state() -> dict[str, Any]:
     model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
     return {
@@ -297,7 +301,10 @@ def test_only_guilty_rows_reach_the_disk(tmp_path: Path) -> None:
         ({"most_bytes": 64}, "too large: 128 B, at most 64 B"),
         ({"batches": []}, "no batch was seen"),
         ({"explanation": replace(EXPLANATION, births=()), "capture": "guilty-rows"}, "told"),
-        ({"batches": [torch.ones(8)] * 2, "capture": "guilty-rows"}, "2 batches"),
+        (
+            {"explanation": OTHER, "batches": [torch.ones(8)] * 2, "capture": "guilty-rows"},
+            "2 batches",
+        ),
         ({"batches": [torch.ones(2)], "capture": "guilty-rows"}, "told apart"),
     ],
 )
@@ -579,7 +586,7 @@ def test_the_page_says_it_all(tmp_path: Path) -> None:
     for words in (
         "# Step 12: log in the forward pass",
         "log(0) made the loss -Inf. Sample 3 holds a 0.",
-        f"`{__file__}:{LINE}` in `loss_fn`",
+        f"`{EXPLANATION.births[0].place}` in `loss_fn`",
         f"> {LINE} | import holdfast",
         f"  {LINE - 3} | ",
         f"  {LINE + 3} | ",

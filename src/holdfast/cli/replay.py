@@ -208,7 +208,7 @@ def _write(done: Replay, incident: Path, form: str) -> None:
     from holdfast.sinks.page import Page
 
     page = Page(sys.stdout)
-    hints = ()
+    hints: tuple[str, ...] = ()
     if done.crash is not None and _wants_a_group(done.crash):
         hints = (f"the script wants a process group: {_with_a_group(incident)}",)
     write_replay(page, done.capsule, done.rehearsed, done.crash, done.how, hints)
