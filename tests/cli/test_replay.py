@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -71,9 +71,11 @@ def broken(home: Path) -> Path:
 def shell(home: Path) -> Shell:
     """The command as a process of its own, in that folder."""
 
-    def call(*args: object, cwd: Path = home) -> subprocess.CompletedProcess[str]:
+    def call(
+        *args: object, cwd: Path = home, first: Sequence[str] = ()
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "holdfast", "replay", *(str(arg) for arg in args)],
+            [sys.executable, "-m", *first, "holdfast", "replay", *(str(arg) for arg in args)],
             capture_output=True,
             encoding="utf-8",
             cwd=cwd,
@@ -194,6 +196,49 @@ def test_guilty_rows_are_enough(replay: Replay, tmp_path: Path) -> None:
     assert "the batch is its guilty rows" in " ".join(result.stdout.split())
     script.write_text(MENDED)
     assert replay(INCIDENT, cwd=tmp_path).exit_code == 0
+
+
+def test_without_data_there_is_nothing_to_replay(replay: Replay, tmp_path: Path) -> None:
+    train(tmp_path, "--capture", "off")
+    result = replay(INCIDENT, cwd=tmp_path)
+    assert result.exit_code == 2
+    assert "holds no data to replay (private: capture is off)" in result.stderr
+    assert "README.md" in result.stderr
+
+
+GROUP = "import os\nimport torch.distributed as dist\ndist.init_process_group('gloo')\n"
+
+
+def test_a_script_that_wants_a_process_group(replay: Replay, broken: Path) -> None:
+    broken.write_text(GROUP + SCRIPT)
+    result = replay(INCIDENT)
+    assert result.exit_code == 3
+    said = " ".join(result.stdout.split())
+    assert "wants a process group" in said
+    assert "torchrun --nproc-per-node 1 -m holdfast replay" in said
+    broken.write_text("import os\nrank = int(os.environ['LOCAL_RANK'])\n" + SCRIPT)
+    assert "wants a process group" in " ".join(replay(INCIDENT).stdout.split())
+
+
+def test_torchrun_with_one_process_gives_it_one(shell: Shell, broken: Path) -> None:
+    grouped = GROUP + SCRIPT + "dist.destroy_process_group()\n"
+    broken.write_text(grouped.replace("model, optimizer, run_dir", "wrapped, optimizer, run_dir"))
+    text = broken.read_text().replace(
+        "optimizer = ", "wrapped = torch.nn.parallel.DistributedDataParallel(model)\noptimizer = "
+    )
+    broken.write_text(text.replace("model(x", "wrapped(x"))
+    result = shell(INCIDENT, first=["torch.distributed.run", "--nproc-per-node", "1", "-m"])
+    assert "reproduces: the loss is NaN" in result.stdout, result.stderr
+    assert "op log, forward pass" in result.stdout
+
+
+def test_several_processes_are_refused(
+    replay: Replay, broken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    result = replay(INCIDENT)
+    assert result.exit_code == 2
+    assert "a replay is one process" in result.stderr
 
 
 def test_a_script_that_crashes(replay: Replay, broken: Path) -> None:
