@@ -1,4 +1,4 @@
-"""What of the data reaches the disk when a step goes bad: nothing, the guilty rows, or the batch."""
+"""What of the data is on disk once a step went bad: nothing, the guilty rows, or the batch."""
 
 from __future__ import annotations
 

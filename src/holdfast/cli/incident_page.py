@@ -69,7 +69,7 @@ def write_explanation(page: Page, told: Explanation) -> None:
 def _birth(page: Page, birth: Birth) -> None:
     for place in (birth.place, birth.called_from):
         if place is not None:
-            within = f" in {place.function}" if place.function else ""
+            within = f" in {place.within}" if place.within else ""
             page.line(
                 (f"at {_short(place.file)}:{place.line}{within}", "cyan"), first="  ", rest="    "
             )

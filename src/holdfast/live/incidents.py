@@ -22,7 +22,7 @@ from holdfast.live.waiting import may_wait
 from holdfast.policy import Policy, Verdict
 from holdfast.replay.explanation import Explanation
 from holdfast.replay.passes import Pass
-from holdfast.replay.scene import Scene
+from holdfast.replay.scene import SampleNames, Scene
 from holdfast.torch_tools.rng import Moment
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ class Incident:
     before: Moment
     scale: Tensor | None
     limit: float | None
+    sample_names: SampleNames | None = None
+    """What the data set calls the samples; unset, as its loader has told."""
 
 
 class Incidents:
@@ -215,7 +217,7 @@ class Incidents:
             scaler=session.scaling.scaler,
             limit=incident.limit,
             usual=session.usual(),
-            sample_names=_names_of(incident.batches),
+            sample_names=incident.sample_names or _names_of(incident.batches),
             gentle=gentle,
         )
 
@@ -315,7 +317,7 @@ class Answer:
         self.findings = yield from self._plan
 
 
-def _names_of(batches: Sequence[Kept]) -> Callable[[int, Sequence[int]], Sequence[Any]]:
+def _names_of(batches: Sequence[Kept]) -> SampleNames:
     def names(which: int, rows: Sequence[int]) -> Sequence[Any]:
         # A step may have more backward passes than batches.
         indices = batches[min(which, len(batches) - 1)].indices()

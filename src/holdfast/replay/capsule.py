@@ -80,6 +80,12 @@ class Capsule:
         """
         return [unpacking.unpack(packed, template) for packed in self._packed()]
 
+    def sample_names(self, which: int, rows: Sequence[int]) -> Sequence[Any]:
+        """What the data set calls these rows of a batch, as far as that was recorded."""
+        guilty = self.explanation.guilty_rows
+        known = dict(zip(guilty, self.explanation.samples, strict=False))
+        return [known[row] for row in rows] if all(row in known for row in rows) else ()
+
     def state(self) -> dict[str, Any] | None:
         """Models and what else was given to `write`; None if it was not kept."""
         return self._load(STATE) if self.has_state else None

@@ -124,7 +124,7 @@ class Contents:
 
 def _rows_of(explanation: Explanation, batches: Sequence[Any]) -> GuiltyRows | str:
     culprit = explanation.birth or explanation.spike
-    rows = () if culprit is None else culprit.rows
+    rows = explanation.guilty_rows
     which = 0 if culprit is None or len(batches) == 1 else culprit.batch
     if which >= len(batches):
         return f"the step had {len(batches)} batches and it is not known which of them was guilty"

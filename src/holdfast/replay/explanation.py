@@ -22,6 +22,11 @@ class Line:
     function: str | None = None
     source: str = ""
 
+    @property
+    def within(self) -> str | None:
+        """The function it is in; None on the level of the file."""
+        return None if self.function == "<module>" else self.function
+
     def __str__(self) -> str:
         """As short as it can be found again from here: `train.py:31`."""
         here = os.path.join(os.getcwd(), "")
@@ -138,6 +143,12 @@ class Explanation:
     @property
     def birth(self) -> Birth | None:
         return self.births[0] if self.births else None
+
+    @property
+    def guilty_rows(self) -> tuple[int, ...]:
+        """The rows of a batch it came from; empty where they cannot be told."""
+        culprit = self.birth or self.spike
+        return () if culprit is None else culprit.rows
 
     @property
     def cure(self) -> Trial | None:

@@ -82,7 +82,7 @@ def _birth(birth: Birth, heading: str) -> list[str]:
     facts += [("autocast", birth.autocast or "")]
     for name, place in (("line", birth.place), ("called from", birth.called_from)):
         if place is not None:
-            within = f" in {code(place.function)}" if place.function else ""
+            within = f" in {code(place.within)}" if place.within else ""
             lines.append(f"- {name}: {code(place)}{within}")
     lines += [f"- {name}: {code(value)}" for name, value in facts if value]
     lines.append("")

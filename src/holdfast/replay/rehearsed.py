@@ -75,23 +75,17 @@ def judged(capsule: Capsule, outcome: Outcome, notes: Sequence[str] = ()) -> Reh
 
 
 def explained(rehearsed: Rehearsed, found: Explanation, capsule: Capsule) -> Rehearsed:
-    """The same with what was found this time, and what only the run could know: the data set's
-    names of the samples, whose guilt it was, and which rows of a batch that is guilty rows only."""
+    """The same with what was found this time, and what only the run could know: whose guilt it was,
+    and which rows are the guilty ones where the batch is made of nothing else."""
     recorded = capsule.explanation
     if not _same_birth(found.birth, recorded.birth):
         return replace(rehearsed, explanation=found)
-    births = found.births
-    if capsule.rows_only and recorded.birth is not None:
-        births = (replace(births[0], rows=recorded.birth.rows), *births[1:])
-    same_rows = births[:1] and recorded.birth and births[0].rows == recorded.birth.rows
-    completed = replace(
-        found,
-        births=births,
-        samples=found.samples or (recorded.samples if same_rows else ()),
-        guilt=recorded.guilt if found.guilt == "unknown" else found.guilt,
-        rank=recorded.rank,
-    )
-    return replace(rehearsed, explanation=words.told(completed))
+    if capsule.rows_only:
+        first = replace(found.births[0], rows=recorded.guilty_rows)
+        found = replace(found, births=(first, *found.births[1:]), samples=recorded.samples)
+    guilt = recorded.guilt if found.guilt == "unknown" else found.guilt
+    completed = words.told(replace(found, guilt=guilt, rank=recorded.rank))
+    return replace(rehearsed, explanation=completed)
 
 
 def _same_birth(one: Birth | None, other: Birth | None) -> bool:
