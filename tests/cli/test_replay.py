@@ -299,6 +299,7 @@ def test_what_does_not_fit(
     assert result.stdout == ""
     assert words in result.stderr
     assert "Traceback" not in result.stderr
+    assert "the end" not in result.stderr, "no script is let train"
 
 
 def test_a_script_that_is_gone(replay: Replay, broken: Path) -> None:
