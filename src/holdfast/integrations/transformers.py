@@ -22,11 +22,12 @@ from holdfast.integrations import deepspeed
 from holdfast.integrations.accelerate import torch_optimizer
 from holdfast.integrations.frameworks import bring
 from holdfast.integrations.logged_loss import LoggedLoss
+from holdfast.live import rehearsal
 from holdfast.live.guard import Guard
 from holdfast.policy import Action
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _transformers = bring("transformers", extra="transformers")
 TrainerCallback: Any = _transformers.TrainerCallback
@@ -46,6 +47,7 @@ class HoldfastCallback(TrainerCallback):
         self._losses = LoggedLoss()
         self._factor = 1.0
         self._waited: float | None = None
+        self._recount: Callable[[Sequence[Any]], Any] | None = None
         self._told: Action | None = None
 
     def close(self) -> None:
@@ -150,6 +152,9 @@ class HoldfastCallback(TrainerCallback):
         def training_step(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             waited, self._waited = self._waited, None
             if isinstance(self.guard, Guard):
+                if rehearsal.demanded():
+                    prepare = functools.partial(self._counted, original, model, args, kwargs)
+                    rehearsal.rehearse_step(self.guard, inputs, prepare)
                 run = functools.partial(_again, original, model, args, kwargs)
                 self.guard.saw_batch(inputs, waited, run=run)
             elif self.guard is not None:
@@ -160,8 +165,19 @@ class HoldfastCallback(TrainerCallback):
 
         return training_step
 
+    def _counted(
+        self, step: Callable[..., Any], model: Any, args: Any, kwargs: Any, batches: Sequence[Any]
+    ) -> Callable[[Any], Any]:
+        """How a captured step is run: its loss is shared by the items of its own batches."""
+        if args and args[0] is not None and self._recount is not None:
+            args = (self._recount(batches), *args[1:])
+        return functools.partial(_again, step, model, args, kwargs)
+
     def _around_get_batch_samples(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def get_batch_samples(*args: Any, **kwargs: Any) -> Any:
+            self._recount = lambda batches: original(
+                iter(batches), len(batches), *args[2:], **kwargs
+            )[1]
             begun = time.perf_counter()
             samples = original(*args, **kwargs)
             self._waited = time.perf_counter() - begun

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -152,7 +152,6 @@ class Guard:
             ranks=self._ranks,
             origins=self._origins,
         )
-        self._session.incidents.on_disk = not rehearsal.demanded()
         self._hooks = [
             hook
             for item in optimizers
@@ -210,8 +209,11 @@ class Guard:
         `waited`: seconds until the loader had it, where somebody knows. `run(batch)`: how forward
         and backward are run over it, should the step go bad and be looked into.
         """
-        if not self._closed and not self.replaying:
-            self._shield(self._session.batch_came, batch, waited, origin, run)
+        if self._closed or self.replaying:
+            return
+        if rehearsal.demanded() and run is not None:
+            rehearsal.rehearse_step(self, batch, lambda batches: run)
+        self._shield(self._session.batch_came, batch, waited, origin, run)
 
     def count_from(self, step: int) -> None:
         """The next step is called this: for a run that another tool has resumed."""
@@ -328,7 +330,7 @@ class Guard:
         """The state an incident was captured in. Raises UsageError where it does not fit."""
         self._session.survival.put_in_place(state)
 
-    def give_again(self, incident: Incident, one: OnePass) -> Iterator[Any]:
+    def give_again(self, incident: Incident, one: OnePass) -> Generator[Any, None, None]:
         """The batches of a captured incident for the loop, while nothing is updated."""
         self._session.state_replaced()
         return self._session.incidents.give(incident, one, self._observer)
@@ -403,6 +405,7 @@ class Guard:
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         if self._stage is not None:
             return self._stage.before_step(optimizer, args, kwargs)
+        rehearsal.step_outside()
         watch = self._session.watches[id(optimizer)]
         closure = closures.find_closure(args, kwargs)
         if closure is None or self._shield.tripped:

@@ -7,7 +7,7 @@ rest is there anyway: weights were held back, buffers have their copies.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from holdfast.live.waiting import may_wait
 from holdfast.policy import Policy, Verdict
 from holdfast.replay.explanation import Explanation
 from holdfast.replay.passes import Pass
-from holdfast.replay.scene import Scene
+from holdfast.replay.scene import SampleNames, Scene
 from holdfast.torch_tools.rng import Moment
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ class Incident:
     before: Moment
     scale: Tensor | None
     limit: float | None
+    sample_names: SampleNames | None = None
+    """What the data set calls the samples; unset, as its loader has told."""
 
 
 class Incidents:
@@ -62,8 +64,7 @@ class Incidents:
         self._healthy: Sequence[Kept] = ()
         self.found: list[Explanation] = []
         self.cures: list[Cure] = []
-        self.on_disk = True
-        """Whether they are written into the run directory, if there is one."""
+        self._captured = False
         self.stage: Stage | None = None
         """While a step is being run again."""
 
@@ -125,9 +126,9 @@ class Incidents:
 
     def stand_in(self, incident: Incident) -> None:
         """A step from elsewhere waits to be looked into."""
-        self._pending = incident
+        self._pending, self._captured = incident, True
 
-    def give(self, incident: Incident, one: Pass, observer: Any) -> Iterator[Any]:
+    def give(self, incident: Incident, one: Pass, observer: Any) -> Generator[Any, None, None]:
         """One pass by giving the batches to the loop."""
         with self._staged(incident, observer) as stage:
             stage.enter(one)
@@ -229,7 +230,7 @@ class Incidents:
             scaler=session.scaling.scaler,
             limit=incident.limit,
             usual=session.usual(),
-            sample_names=_names_of(incident.batches),
+            sample_names=incident.sample_names or _names_of(incident.batches),
             gentle=gentle,
         )
 
@@ -249,6 +250,8 @@ class Incidents:
     def _conclude(self, incident: Incident, found: Findings) -> None:
         explanation = found.explanation
         self.found.append(explanation)
+        if self._captured:  # whoever had it run again wants the answer; the run has it already
+            return
         self._session.recorder.event(
             incident.step, "incident", encode_numbers(explanation.to_dict())
         )
@@ -261,7 +264,7 @@ class Incidents:
         """The incident into the run directory, where it was born."""
         writer, ranks = self._session.recorder.writer, self._session.ranks
         mine = ranks is None or ranks.rank == (explanation.rank or 0)
-        if writer is None or writer.broken or not mine or not self.on_disk:
+        if writer is None or writer.broken or not mine:
             return
         capsule = importlib.import_module("holdfast.replay.capsule")
         survival = self._session.survival
@@ -315,9 +318,10 @@ class Answer:
         self.findings = yield from self._plan
 
 
-def _names_of(batches: Sequence[Kept]) -> Callable[[int, Sequence[int]], Sequence[Any]]:
+def _names_of(batches: Sequence[Kept]) -> SampleNames:
     def names(which: int, rows: Sequence[int]) -> Sequence[Any]:
-        indices = batches[which].indices()
+        # A step may have more backward passes than batches.
+        indices = batches[min(which, len(batches) - 1)].indices()
         return [indices[row] for row in rows] if rows and max(rows) < len(indices) else ()
 
     return names

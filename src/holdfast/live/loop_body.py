@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any
 
 from torch import nn
@@ -200,5 +200,6 @@ def _compile(frame: FrameType, loop: ast.For, arguments: list[str]) -> Callable[
     )
     made: dict[str, Any] = {}
     exec(compiled, frame.f_globals, made)
-    result: Callable[..., None] = made[name]
+    result: FunctionType = made[name]
+    result.__code__ = result.__code__.replace(co_name=code.co_name)  # `<module>`, where it is one
     return result

@@ -10,6 +10,9 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
+SampleNames = Callable[[int, Sequence[int]], Sequence[Any]]
+"""(which batch, rows) → what the data set calls them; nothing where it is not known."""
+
 
 @dataclass(slots=True)
 class Scene:
@@ -31,7 +34,6 @@ class Scene:
     usual: Mapping[str, float] = field(default_factory=dict)
     """What was normal before, where somebody knows: `loss`, `loss/<component>`, and
     `grad_norm/<parameter>`."""
-    sample_names: Callable[[int, Sequence[int]], Sequence[Any]] | None = None
-    """(which batch, rows) → what the data set calls them."""
+    sample_names: SampleNames | None = None
     gentle: bool = False
     """A pass that raises would end the training: only what cannot raise may be tried."""
