@@ -6,7 +6,6 @@ yours adds its own with an entry point in the group `holdfast.checks` that names
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import logging
@@ -17,6 +16,7 @@ from typing import Any
 import holdfast.checks
 from holdfast.config import Settings, refuse_misfits, refuse_unknown
 from holdfast.core.check import Check
+from holdfast.core.nearest import nearest
 from holdfast.errors import InternalError, UsageError
 
 ENTRY_POINTS = "holdfast.checks"
@@ -48,10 +48,8 @@ def get(code: str) -> type[Check]:
         if wanted == check.code or code == check.name:
             return check
     names = [*ours, *(module.partition("_")[2].replace("_", "-") for module in ours.values())]
-    near = difflib.get_close_matches(wanted, names, n=1) or difflib.get_close_matches(
-        code.lower(), names, n=1
-    )
-    hint = f"did you mean {near[0]}?" if near else "`holdfast checks` lists them all"
+    near = nearest(wanted, names) or nearest(code.lower(), names)
+    hint = f"did you mean {near}?" if near else "`holdfast checks` lists them all"
     raise UsageError(f"there is no check {code!r}; {hint}")
 
 

@@ -42,6 +42,8 @@ class NoGuard:
 
     findings = ()
     actions = ()
+    explanations = ()
+    replaying = False
 
     def __init__(self, *args, **kwargs):
         pass

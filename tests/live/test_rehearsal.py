@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,6 +38,13 @@ def leaving() -> Iterator[None]:
     except Left:
         return
     pytest.fail("the loop went on")
+
+
+@pytest.fixture(autouse=True)
+def _nobody_listens_any_more() -> Iterator[None]:
+    """Guards of loops that were left in the middle go with the garbage."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture

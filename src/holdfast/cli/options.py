@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from holdfast.config import Settings
+from holdfast.core.nearest import nearest
 from holdfast.errors import UsageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -97,13 +98,9 @@ def _known(word: str, names: dict[str, str]) -> str:
     code = word.upper()
     if any(known.startswith(code) for known in names.values()):
         return code
-    import difflib
-
     choices = [*names.values(), *names]
-    near = difflib.get_close_matches(code, choices, n=1) or difflib.get_close_matches(
-        word.lower(), choices, n=1
-    )
-    hint = f"did you mean {near[0]}?" if near else "`holdfast checks` lists them all"
+    near = nearest(code, choices) or nearest(word.lower(), choices)
+    hint = f"did you mean {near}?" if near else "`holdfast checks` lists them all"
     raise UsageError(f"no check has the code or name {word!r}; {hint}")
 
 

@@ -138,7 +138,7 @@ def explained(finding: Finding, incident: Incident, *, aloud: bool) -> Finding:
         file=found.file or known.file,
         line=found.line or known.line,
         function=found.function or known.function,
-        module=found.module if incident.birth else found.module or known.module,
+        module=found.module or known.module,
         op=found.op or known.op,
         rank=known.rank if found.rank is None else found.rank,
         sample=known.sample if found.sample is None else found.sample,

@@ -347,6 +347,7 @@ class Guard:
     def _close(self, *, well: bool) -> None:
         if self._closed:
             return
+        self._session.incidents.abandon()
         self._shield(partial(self._session.finish, well=well))
         self._closed = True
         if self._origins is not None:

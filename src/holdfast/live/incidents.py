@@ -94,6 +94,11 @@ class Incidents:
             note.limit if verdict.spike else None,
         )
 
+    def abandon(self) -> None:
+        """The guard is closed, perhaps in the middle of a pass: nothing may listen any more."""
+        if self.stage is not None:
+            self.stage.leave(None)
+
     def all_can(self, can: bool) -> bool:
         """Whether every rank can run the step again as it was."""
         batches = () if self._pending is None else self._pending.batches

@@ -47,7 +47,8 @@ class DropSamples(Remedy):
         else:
             return None
         remedy = cls(scene, rows)
-        return remedy if any(remedy.rows.values()) else None
+        # Of a step that is guilty as a whole, no sample need be named.
+        return remedy if any(remedy.rows.values()) and not remedy.why_not else None
 
     @property
     def text(self) -> str:
