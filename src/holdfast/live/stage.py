@@ -137,7 +137,8 @@ class Stage:
             with torch.enable_grad():
                 answer = FirstAnswer(closure, closure(), held=True)
         brake = self._brakes.setdefault(id(optimizer), HostBrake())
-        brake.hold([p for group in optimizer.param_groups for p in group["params"]])
+        with torch._C.DisableTorchFunction():  # a remedy's mode must not come between
+            brake.hold([p for group in optimizer.param_groups for p in group["params"]])
         return None if answer is None else with_closure(args, kwargs, answer)
 
     def after_step(self, optimizer: Optimizer) -> None:

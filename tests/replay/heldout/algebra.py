@@ -131,14 +131,23 @@ def poisoned_embedding_row(run_dir):
     opt = torch.optim.Adam(model.parameters())
     data = [(torch.randint(0, 11, (4, 5)), torch.randint(0, 3, (4, 5))) for _ in range(4)]
     data[2][0][1, 3] = 11
-    with torch.no_grad():
-        model.embedding.weight[11] = math.nan  # never written, never noticed
+
+    def loader():
+        for i, batch in enumerate(data):
+            if i == 2:
+                with torch.no_grad():
+                    model.embedding.weight[11] = math.nan  # a row read from a broken file
+            yield batch
+
     guard = holdfast.Guard(model, opt, run_dir=run_dir)
-    for ids, tags in guard(data):
-        loss = nn.functional.cross_entropy(model(ids).flatten(0, 1), tags.flatten())
-        opt.zero_grad()
-        loss.backward()
-        opt.step()
+    try:
+        for ids, tags in guard(loader()):
+            loss = nn.functional.cross_entropy(model(ids).flatten(0, 1), tags.flatten())
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+    except holdfast.TrainingHalted:
+        pass
     guard.close()
     return guard
 

@@ -185,9 +185,10 @@ def one_sample_at_a_time_in_the_loss(run_dir):
     return guard
 
 
-@expect("log 0|zero", "log", samples=(2,))
+@expect("log 0|zero", "log", samples=())
 def graph_pooling(run_dir):
-    # Nodes of all graphs stand in one tensor, as in PyG: rows of the op are nodes, not samples.
+    # Nodes of all graphs stand in one tensor, as in PyG: rows of the op are graphs, rows of the
+    # batch are nodes, and so no row of the batch is to be named.
     torch.manual_seed(0)
     data = []
     for _ in range(4):

@@ -147,6 +147,26 @@ def norms_and_products_of_zero(run_dir):
 
 
 @healthy
+def atan2_at_the_origin(run_dir):
+    # torch gives the origin a slope of 0.
+    torch.manual_seed(0)
+    net = nn.Linear(3, 2, bias=False)
+    opt = torch.optim.SGD(net.parameters(), lr=0.01)
+    loader = [torch.randn(6, 3) for _ in range(4)]
+    loader[2][2] = 0.0
+    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    for x in guard(loader):
+        sin, cos = net(x).unbind(1)
+        yaw = torch.atan2(sin, cos)
+        loss = yaw.square().mean() + yaw.mean()
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+    guard.close()
+    return guard
+
+
+@healthy
 def padded_row_of_sdpa(run_dir):
     torch.manual_seed(0)
     net = nn.Linear(4, 12)

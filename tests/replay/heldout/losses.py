@@ -344,7 +344,7 @@ def focal_loss(p, y, gamma=0.5):
     return -(weight * pt.clamp(min=1e-7).log()).mean()
 
 
-@expect("pow|power|root 0|zero", "pow|sqrt", samples=(2,))
+@expect("pow|power|root|** 0|zero", "pow|sqrt", samples=(2,))
 def focal_gamma_below_one(run_dir):
     torch.manual_seed(0)
     net = nn.Linear(3, 1)
@@ -447,7 +447,7 @@ class CRF(nn.Module):
         super().__init__()
         self.emit = nn.Linear(5, tags)
         self.trans = nn.Parameter(torch.zeros(tags, tags))
-        self.register_buffer("forbidden", torch.tensor([[0.0, -math.inf, 0.0]] * tags))
+        self.register_buffer("forbidden", torch.full((tags, tags), -math.inf).triu(1))
 
     def forward(self, x, allowed):
         scores = self.emit(x)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+from unittest import mock
+
+import torch
+
+import holdfast
 from replay.heldout.expected import Expected, Script, marked
 
 
 def misses(script: Script, expected: Expected, run_dir: str) -> list[str]:
     """What is wrong or missing in the explanation, in words; nothing: all of it is right."""
     guard = script(run_dir)
+    after = left(guard)
     if not guard.explanations:
         return ["no explanation"]
     told = guard.explanations[0]
@@ -46,6 +54,7 @@ def misses(script: Script, expected: Expected, run_dir: str) -> list[str]:
     if expected.cure:
         tried = [(trial.text, trial.tried) for trial in told.trials]
         compare("cure", any(how == "cured" for _, how in tried), tried, "one that cures")
+    compare("left behind", _same(after, _unreplayed(script, run_dir)), "other weights", "the same")
     explained = [finding for finding in guard.findings if finding.where.line is not None]
     compare("finding", bool(explained), [f.code for f in guard.findings], "one with a line")
     if explained and birth.place:
@@ -54,3 +63,22 @@ def misses(script: Script, expected: Expected, run_dir: str) -> list[str]:
         agrees = agrees and where.sample == (birth.rows[0] if birth.rows else None)
         compare("finding", agrees, where, birth)
     return wrong
+
+
+def left(guard: holdfast.Guard) -> list[Any]:
+    """What a run leaves: weights and buffers, and where the random numbers stand."""
+    states = [model.state_dict() for model in guard._session.models]
+    return [torch.get_rng_state(), *(value for state in states for value in state.values())]
+
+
+def _unreplayed(script: Script, run_dir: str) -> list[Any]:
+    """What the same run leaves when nothing is looked into."""
+    quiet = functools.partial(holdfast.Guard, policy=holdfast.Policy(replay=False))
+    with mock.patch.object(holdfast, "Guard", quiet):
+        return left(script(f"{run_dir}/unreplayed"))
+
+
+def _same(one: list[Any], two: list[Any]) -> bool:
+    return len(one) == len(two) and all(
+        torch.allclose(a, b, rtol=0, atol=0, equal_nan=True) for a, b in zip(one, two, strict=True)
+    )
