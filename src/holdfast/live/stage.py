@@ -32,6 +32,7 @@ from holdfast.torch_tools.put_back import PutBack
 from holdfast.torch_tools.rng import Moment
 
 if TYPE_CHECKING:
+    from holdfast.live.batch_identity import Kept
     from holdfast.live.session import Session
 
 
@@ -39,13 +40,21 @@ class Stage:
     """Where one step is rehearsed. A context manager around the whole investigation."""
 
     def __init__(
-        self, session: Session, observer: Any, *, before: Moment, scale: Tensor | None
+        self,
+        session: Session,
+        observer: Any,
+        *,
+        before: Moment,
+        scale: Tensor | None,
+        batches: Sequence[Kept] = (),
     ) -> None:
-        """`before`: the random numbers before the step; `scale`: the loss scale it had."""
+        """`before`: the random numbers before the step; `scale`: the loss scale it had; `batches`:
+        those that passes are made of."""
         self._session = session
         self._observer = observer
         self._before = before
         self._scale = scale
+        self._batches = batches
         self._optimizers = [watch.optimizer for watch in session.watches.values()]
         self._names = session.inspection.roster.by_identity()
         self._scaling = Scaling(session.scaling.scaler)
@@ -64,6 +73,8 @@ class Stage:
     def __enter__(self) -> Stage:
         now = Moment(exact=True)
         self._undo.callback(now.restore)
+        for kept in self._batches:
+            self._undo.enter_context(kept.as_given())
         self._keep_buffers()
         self._keep_gradients()
         for item in self._stateful():
@@ -110,6 +121,8 @@ class Stage:
         self._within = ExitStack()
         for brake in self._brakes.values():
             brake.release()
+        for kept in self._batches:
+            kept.restore()
         seams.install(self._observer)
         seams.uninstall(self)
 
