@@ -9,6 +9,7 @@ from replay.heldout import (  # noqa: F401
     code_shapes,
     distributions,
     elementwise,
+    harder,
     healthy,
     loops,
     losses,

@@ -220,3 +220,41 @@ def ignored_nan_targets(run_dir):
         opt.step()
     guard.close()
     return guard
+
+
+@healthy
+def scaler_finds_its_scale(run_dir):
+    # The first scale of a GradScaler is too high by design; it skips and halves by itself.
+    torch.manual_seed(0)
+    net = nn.Linear(8, 8)
+    opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**22)
+    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    for x in guard([torch.randn(16, 8) for _ in range(12)]):
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = net(x).float().square().mean()
+        opt.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+    guard.close()
+    return guard
+
+
+@healthy
+def infinite_distances(run_dir):
+    # No edge is an infinite distance; exp(-d) is 0 there, forward and backward.
+    torch.manual_seed(0)
+    net = nn.Linear(3, 3)
+    opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+    data = [(torch.randn(2, 4, 3), torch.rand(2, 4, 4)) for _ in range(4)]
+    for _, distance in data:
+        distance[:, 0, 2] = math.inf
+    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    for x, distance in guard(data):
+        loss = (torch.exp(-distance) @ net(x)).square().mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    guard.close()
+    return guard

@@ -68,7 +68,8 @@ def misses(script: Script, expected: Expected, run_dir: str) -> list[str]:
 def left(guard: holdfast.Guard) -> list[Any]:
     """What a run leaves: weights and buffers, and where the random numbers stand."""
     states = [model.state_dict() for model in guard._session.models]
-    return [torch.get_rng_state(), *(value for state in states for value in state.values())]
+    beside = getattr(guard, "left_over", [])  # what a script says it has besides its models
+    return [torch.get_rng_state(), *beside, *(value for state in states for value in state.values())]
 
 
 def _unreplayed(script: Script, run_dir: str) -> list[Any]:
