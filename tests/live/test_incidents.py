@@ -349,16 +349,45 @@ def test_only_so_many_steps_are_looked_into(options: dict[str, Any], steps: list
         assert [item.step for item in guard.explanations] == steps
 
 
-def test_a_batch_changed_in_place_is_not_run_again(caplog: pytest.LogCaptureFixture) -> None:
+def changing(run: Run, guard: Guard, batches: list[tuple[Tensor, Tensor]]) -> None:
+    for x, y in guard(batches):
+        x.mul_(2.0)
+        F.mse_loss(run.model(x), y).backward()
+        run.optimizer.step()
+        run.optimizer.zero_grad()
+
+
+def test_the_first_batch_changed_in_place_is_not_run_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run = start()
+    with Guard(run.model, run.optimizer) as guard:
+        changing(run, guard, data(bad=0))
+        assert guard.explanations == []
+    assert "changed its batch in place" in caplog.text
+
+
+def test_a_loop_that_changes_its_batches_is_known_for_it_and_each_is_copied() -> None:
+    run, batches = start(), data()
+    doubled = [x * 2.0 for x, _ in batches]
+    with Guard(run.model, run.optimizer) as guard:
+        changing(run, guard, batches)
+        (told,) = guard.explanations
+    assert told.birth is not None and told.birth.rows == (SAMPLE,)
+    assert told.cure is not None
+    for (x, _), once in zip(batches, doubled, strict=True):
+        assert torch.equal(x, once)  # and left as the loop left it
+
+
+def test_what_the_loop_puts_into_its_batch_is_not_called_the_data_sets() -> None:
     run = start()
     with Guard(run.model, run.optimizer) as guard:
         for x, y in guard(data()):
-            x.mul_(2.0)
+            x.log_()
             F.mse_loss(run.model(x), y).backward()
             run.optimizer.step()
             run.optimizer.zero_grad()
-        assert guard.explanations == []
-    assert "changed its batch in place" in caplog.text
+        assert "HD501" not in {finding.code for finding in guard.findings}
 
 
 def test_an_experiment_that_raises_ends_nothing() -> None:

@@ -101,7 +101,10 @@ FORWARD = [
         lambda x: F.ctc_loss(x.log_softmax(-1), tensor([[1, 2, 1]]), tensor([2]), tensor([3])),
         (torch.zeros(2, 1, 3),),
     ),
-    ("unknown", torch.lgamma, (tensor([0.0, 1.0]),)),
+    ("log-of-zero", torch.lgamma, (tensor([0.0, 1.0]),)),
+    ("log-of-zero", torch.lgamma, (tensor([-3.0, 1.0]),)),
+    ("division-by-zero", torch.digamma, (tensor([0.0, 1.0]),)),
+    ("unknown", lambda x: torch.polygamma(1, x), (tensor([0.0, 1.0]),)),
 ]
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import operator
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from holdfast.live import scan
@@ -25,6 +27,8 @@ Index: TypeAlias = "int | str | tuple[Index, ...]"
 
 LOSSES_KEPT = 16
 """Losses that are remembered of a batch: one in most trainings."""
+MOST_COPIED = 1 << 28
+"""Bytes of a batch that are copied, so that it can be had again after the loop has changed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,8 @@ class Kept:
     """How a framework runs forward and backward over a batch in its place."""
     versions: int | None = None
     """How often its tensors had been changed in place when it was handed out."""
+    copies: Sequence[Tensor] | None = None
+    """What its tensors held then, where the loop is known to change its batches."""
     _identity: Identity | None = None
 
     @property
@@ -75,14 +81,42 @@ class Kept:
         indices = self.indices() if self.origin is not None and self.origin.batched else ()
         return len(indices) or scan.batch_size(self.batch)
 
-    def watch_for_changes(self) -> None:
-        """Remember what it is now."""
+    def watch_for_changes(self, *, copy: bool) -> None:
+        """Remember what it is now; with `copy`, so that it can be had again."""
         self.versions = _versions(self.batch)
+        if copy:
+            tensors = _changeable(self.batch)
+            if sum(tensor.nbytes for tensor in tensors) <= MOST_COPIED:
+                self.copies = [tensor.detach().clone() for tensor in tensors]
 
     @property
     def changed(self) -> bool:
         """Whether the loop has changed it in place since it was handed out."""
         return self.versions is not None and self.versions != _versions(self.batch)
+
+    @property
+    def lost(self) -> bool:
+        """Whether what was handed out cannot be had any more."""
+        return self.changed and self.copies is None
+
+    def restore(self) -> None:
+        """What was handed out, in the same tensors."""
+        if self.changed and self.copies is not None:
+            _fill(_changeable(self.batch), self.copies)
+
+    @contextmanager
+    def as_given(self) -> Iterator[None]:
+        """The batch as it was handed out; afterwards, as the loop has left it."""
+        if not self.changed or self.copies is None:
+            yield
+            return
+        tensors = _changeable(self.batch)
+        left = [tensor.detach().clone() for tensor in tensors]
+        self.restore()
+        try:
+            yield
+        finally:
+            _fill(tensors, left)
 
     def indices(self) -> tuple[Index, ...]:
         """The data set's indices of its samples, in order; empty where they are not known."""
@@ -140,7 +174,17 @@ class Observed:
 
 
 def _versions(batch: Any) -> int:
-    return sum(tensor._version for tensor in scan.tensors_in(batch) if not tensor.is_inference())
+    return sum(tensor._version for tensor in _changeable(batch))
+
+
+def _changeable(batch: Any) -> list[Tensor]:
+    return [tensor for tensor in scan.tensors_in(batch) if not tensor.is_inference()]
+
+
+@torch.no_grad()
+def _fill(tensors: Iterable[Tensor], values: Iterable[Tensor]) -> None:
+    for tensor, value in zip(tensors, values, strict=True):
+        tensor.copy_(value)
 
 
 def frozen(value: Any) -> Index:

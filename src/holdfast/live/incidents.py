@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +62,8 @@ class Incidents:
         """The random numbers before the present step."""
         self._pending: Incident | None = None
         self._healthy: Sequence[Kept] = ()
+        self.changing = False
+        """The loop changes its batches in place: from then on, each is copied beforehand."""
         self.found: list[Explanation] = []
         self.cures: list[Cure] = []
         self._captured = False
@@ -75,10 +77,12 @@ class Incidents:
         self.moment = Moment() if self._left else None
 
     def step_was_good(self, note: Note) -> None:
-        self._healthy = note.batches[-1:]
+        self._healthy = [kept for kept in note.batches[-1:] if not kept.lost]
+        self._notice_changes(note)
 
     def step_was_bad(self, verdict: Verdict, note: Note) -> None:
         """A step was held back: worth a look?"""
+        self._notice_changes(note)
         if self._pending is not None or note.before is None or not note.batches:
             return
         if not self._left or note.step < self._not_before or note.step != self._session.step:
@@ -99,10 +103,13 @@ class Incidents:
         if self.stage is not None:
             self.stage.leave(None)
 
+    def _notice_changes(self, note: Note) -> None:
+        self.changing = self.changing or any(kept.changed for kept in note.batches)
+
     def all_can(self, can: bool) -> bool:
         """Whether every rank can run the step again as it was."""
         batches = () if self._pending is None else self._pending.batches
-        if any(kept.changed for kept in batches):
+        if any(kept.lost for kept in batches):
             can = False
             self._notices.once(
                 "replay-changed",
@@ -215,7 +222,10 @@ class Incidents:
 
     @contextmanager
     def _staged(self, incident: Incident, observer: Any) -> Iterator[Stage]:
-        stage = Stage(self._session, observer, before=incident.before, scale=incident.scale)
+        batches = [*incident.batches, *self._healthy]
+        stage = Stage(
+            self._session, observer, before=incident.before, scale=incident.scale, batches=batches
+        )
         self.stage = stage
         try:
             with may_wait(), stage:
@@ -274,16 +284,19 @@ class Incidents:
         capsule = importlib.import_module("holdfast.replay.capsule")
         survival = self._session.survival
         try:
-            folder = capsule.write(
-                writer.path,
-                explanation,
-                batches=[kept.batch for kept in incident.batches],
-                rng=incident.before.to_state(),
-                state=None if survival.holdings.sharded else survival.holdings.capture(),
-                capture=self._policy.capture,
-                rank=0 if ranks is None else ranks.rank,
-                limit=incident.limit,
-            )
+            with ExitStack() as as_given:
+                for kept in incident.batches:
+                    as_given.enter_context(kept.as_given())
+                folder = capsule.write(
+                    writer.path,
+                    explanation,
+                    batches=[kept.batch for kept in incident.batches],
+                    rng=incident.before.to_state(),
+                    state=None if survival.holdings.sharded else survival.holdings.capture(),
+                    capture=self._policy.capture,
+                    rank=0 if ranks is None else ranks.rank,
+                    limit=incident.limit,
+                )
         except (OSError, RuntimeError) as error:
             said = getattr(error, "strerror", None) or str(error).splitlines()[0]
             self._notices.once("incident-disk", f"cannot write the incident down: {said}")

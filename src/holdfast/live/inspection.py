@@ -54,8 +54,11 @@ class Inspection:
     def batches(self, step: int, batches: Sequence[Kept]) -> None:
         """Record every non-finite tensor of the step's batches."""
         for kept in batches:
-            for bad in scan.scan_batch(kept.batch, kept.indices()):
-                self._record_tensor(step, bad)
+            if kept.lost:
+                continue  # what is bad in it, the loop may have put there
+            with kept.as_given():
+                for bad in scan.scan_batch(kept.batch, kept.indices()):
+                    self._record_tensor(step, bad)
 
     def parameters(self, step: int) -> None:
         """Look again at which parameters there are and which of them train."""

@@ -98,21 +98,26 @@ def find(frame: FrameType | None, latest: Any, ages: Sequence[int]) -> Found:
     `latest` is the batch the loop has now; `ages`: how many batches before it those came that the
     body will be run over.
     """
+    handed_on: Found | None = None
     for candidate in _users_frames(frame):
         loops = _loops_at(candidate)
         if loops is None:
-            return Found(again=True)  # no source: most loops are over the loader alone
+            return handed_on or Found(again=True)  # no source: most loops are over the loader alone
         for loop in loops:
             variable = loop_variable.match(loop, candidate.f_locals, latest)
             if variable is None or (variable.beside and any(ages)):
                 continue
             if not _liftable(loop):
-                return Found(again=not variable.beside)
+                found = Found(again=not variable.beside)
+                if not _yields(loop):
+                    return found
+                handed_on = handed_on or found  # a generator in between: who trains may be behind
+                break
             try:
                 return Found(LoopBody(candidate, loop, variable, ages))
             except (SyntaxError, ValueError):  # legal in its place, not in a function
                 return Found(again=not variable.beside)
-    return Found()
+    return handed_on or Found()
 
 
 def _users_frames(frame: FrameType | None) -> Iterator[FrameType]:
@@ -150,6 +155,10 @@ def _liftable(loop: ast.For) -> bool:
         if isinstance(node, ast.Name) and node.id in ("super", "__class__"):
             return False
     return True
+
+
+def _yields(loop: ast.For) -> bool:
+    return any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in _own_nodes(loop))
 
 
 def _own_nodes(loop: ast.For) -> Iterator[ast.AST]:

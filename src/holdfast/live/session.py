@@ -197,7 +197,7 @@ class Session:
         position = self._batches[-1].position + 1 if self._batches else 0
         kept = Kept(batch, origin, position, run=run)
         if self.incidents.moment is not None:
-            kept.watch_for_changes()
+            kept.watch_for_changes(copy=self.incidents.changing)
         self._batches.append(kept)
         if waited is not None:
             self._waited = (self._waited or 0.0) + waited

@@ -30,12 +30,15 @@ from holdfast.live.buffers import LARGEST_BYTES
 from holdfast.live.closures import FirstAnswer, SearchState, find_closure, with_closure
 from holdfast.live.scaling import Scaling
 from holdfast.live.shards import local_part
+from holdfast.live.written import Written
+from holdfast.replay.ambient import compiled_code_runs
 from holdfast.replay.passes import Pass
 from holdfast.torch_tools.nested import map_tensors
 from holdfast.torch_tools.put_back import PutBack
 from holdfast.torch_tools.rng import Moment
 
 if TYPE_CHECKING:
+    from holdfast.live.batch_identity import Kept
     from holdfast.live.session import Session
 
 
@@ -43,13 +46,21 @@ class Stage:
     """Where one step is rehearsed. A context manager around the whole investigation."""
 
     def __init__(
-        self, session: Session, observer: Any, *, before: Moment, scale: Tensor | None
+        self,
+        session: Session,
+        observer: Any,
+        *,
+        before: Moment,
+        scale: Tensor | None,
+        batches: Sequence[Kept] = (),
     ) -> None:
-        """`before`: the random numbers before the step; `scale`: the loss scale it had."""
+        """`before`: the random numbers before the step; `scale`: the loss scale it had; `batches`:
+        those that passes are made of."""
         self._session = session
         self._observer = observer
         self._before = before
         self._scale = scale
+        self._batches = batches
         self._optimizers = [watch.optimizer for watch in session.watches.values()]
         self._names = session.inspection.roster.by_identity()
         self._scaling = Scaling(session.scaling.scaler)
@@ -57,6 +68,7 @@ class Stage:
         self._searches: dict[int, SearchState | None] = {}
         self._undo = ExitStack()
         self._within = ExitStack()
+        self._written = Written()
         self._pass: Pass | None = None
         self._components: Mapping[str, Tensor] = {}
 
@@ -68,6 +80,8 @@ class Stage:
     def __enter__(self) -> Stage:
         now = Moment(exact=True)
         self._undo.callback(now.restore)
+        for kept in self._batches:
+            self._undo.enter_context(kept.as_given())
         self._keep_buffers()
         self._keep_gradients()
         for item in self._stateful():
@@ -105,6 +119,8 @@ class Stage:
         self._pass, self._components = one, {}
         seams.install(self)
         seams.uninstall(self._observer)
+        if one.purpose == "trace" or not compiled_code_runs():  # which cannot be looked into
+            self._within.enter_context(self._written)
         for manager in one.within:
             self._within.enter_context(manager)
 
@@ -118,8 +134,12 @@ class Stage:
         with suppress(Exception):  # a body may have left a mode of its own on top
             self._within.close()
         self._within = ExitStack()
+        self._written.put_back()
+        self._written = Written()
         for brake in self._brakes.values():
             brake.release()
+        for kept in self._batches:
+            kept.restore()
         seams.install(self._observer)
         seams.uninstall(self)
 
@@ -146,9 +166,29 @@ class Stage:
         if closure is not None:
             with torch.enable_grad():
                 answer = FirstAnswer(closure, closure(), held=True)
+        self._look_at_gradients(optimizer)
         brake = self._brakes.setdefault(id(optimizer), HostBrake())
-        brake.hold([p for group in optimizer.param_groups for p in group["params"]])
+        with torch._C.DisableTorchFunction():  # a remedy's mode must not come between
+            brake.hold([p for group in optimizer.param_groups for p in group["params"]])
         return None if answer is None else with_closure(args, kwargs, answer)
+
+    @torch.no_grad()
+    def _look_at_gradients(self, optimizer: Optimizer) -> None:
+        """The body's own code may have made finite gradients bad since they were there."""
+        one = self._pass
+        if one is None or not one.outcome.finite:
+            return
+        bad = [
+            parameter
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None and not _finite(local_part(parameter.grad))
+        ]
+        if not bad:
+            return
+        if one.observer is not None:
+            one.observer.gradients_ready(bad)
+        one.outcome.norms.update(self._norms(bad))
 
     def after_step(self, optimizer: Optimizer) -> None:
         self._brakes.setdefault(id(optimizer), HostBrake()).release()
@@ -323,6 +363,11 @@ class Stage:
 def in_a_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _finite(gradient: Tensor) -> bool:
+    values = gradient.coalesce().values() if gradient.is_sparse else gradient
+    return bool(torch.isfinite(values).all())
 
 
 def _wide(tensor: Tensor) -> torch.dtype | None:

@@ -5,6 +5,7 @@ Most of it is not public. Where a torch lacks it, the answer is that nothing is 
 
 from __future__ import annotations
 
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
@@ -50,6 +51,13 @@ def running_node() -> Any:
 def last_number() -> int:
     """The number of the node that was made last in this thread."""
     return int(_next_number()) - 1
+
+
+def compiled_code_runs() -> bool:
+    """Whether torch.compile has made anything of this program's: a guard may know only the model
+    that was compiled, and not what came of it."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return utils is not None and sum(utils.counters["frames"].values()) > 0
 
 
 def eagerly() -> AbstractContextManager[Any]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from holdfast.replay import births, deliberate
 from holdfast.replay.calls import Call, Trouble
@@ -45,7 +47,11 @@ class Autopsy:
         arguments = list(tensor_arguments(call.facts, given.args, given.kwargs))
         sources = tuple(self._sources.of_call(call, given, arguments))
         trouble = Trouble(all_flags, sources)
-        trouble.deliberate = not all_flags & NAN and all(item.deliberate for item in sources)
+        fresh = _fresh(call, given, arguments, bad) if sources else None
+        trouble.fresh = fresh is not None
+        trouble.deliberate = not (all_flags & NAN or trouble.fresh) and all(
+            item.deliberate for item in sources
+        )
         if not sources and trouble.deliberate:
             trouble.written = deliberate.has_literal(given.args, given.kwargs)
             trouble.deliberate = trouble.written or self._makes_mask(
@@ -53,7 +59,7 @@ class Autopsy:
             )
         if self._may_be_birth(call, trouble, bad):
             try:
-                self._tell(call, trouble, given, arguments, bad)
+                self._tell(call, trouble, given, arguments, bad, fresh)
             except Exception as error:  # where it happened is worth more than what is said of it
                 trouble.kind = births.Kind("unknown", f"{call.op} gave a non-finite result")
                 self._noted(error, call.op)
@@ -85,6 +91,8 @@ class Autopsy:
 
     @staticmethod
     def _may_be_birth(call: Call, trouble: Trouble, bad: Tensor) -> bool:
+        if trouble.fresh:
+            return True
         if trouble.deliberate:
             aten = call.facts.aten
             picks = aten in deliberate.SELECTS or aten in deliberate.REDUCES
@@ -101,9 +109,12 @@ class Autopsy:
         given: Given,
         arguments: Sequence[tuple[str, Tensor]],
         bad: Tensor,
+        fresh: Tensor | None,
     ) -> None:
         trouble.inputs = tuple(self._described(given, arguments))
         trouble.output = describe(bad, "output", "computed")
+        if fresh is not None:  # what it was given is another birth's
+            given, bad = _cleared(given, bad, fresh)
         trouble.rows = self._rows(call, given, arguments, bad)
         forward = call.forward
         trouble.kind = births.explain(
@@ -116,7 +127,9 @@ class Autopsy:
                 node=call.node,
                 forward_op=None if forward is None else forward.op,
                 inputs=trouble.inputs,
-                deliberate=bool(trouble.sources) and all(s.deliberate for s in trouble.sources),
+                deliberate=fresh is None
+                and bool(trouble.sources)
+                and all(source.deliberate for source in trouble.sources),
                 facts={"autocast": call.told_by.autocast, "module": call.told_by.module.path},
             )
         )
@@ -160,6 +173,39 @@ class Autopsy:
         if call.phase == "backward" and tuple(tensor.shape) in self._weight_shapes:
             return False
         return samples.axis(tensor.shape) is not None
+
+
+def _fresh(
+    call: Call, given: Given, arguments: Sequence[tuple[str, Tensor]], bad: Tensor
+) -> Tensor | None:
+    """Where an op made something bad of finite numbers; None where all of it was there before."""
+    if not call.facts.pointwise or deliberate.has_literal(given.args, given.kwargs):
+        return None
+    made = ~torch.isfinite(bad)
+    if (lost := torch.isnan(bad)).any():
+        made = lost
+    for _, argument in arguments:
+        tensor = plain(argument)
+        if tensor is None:
+            return None
+        made = made & torch.isfinite(tensor)  # broadcast, as the op did it
+    return made if made.any() else None
+
+
+_HARMLESS = 0.5
+"""Inside of what every function is defined for."""
+
+
+def _cleared(given: Given, bad: Tensor, fresh: Tensor) -> tuple[Given, Tensor]:
+    """The call as if only this had been bad."""
+
+    def finite(value: Any) -> Any:
+        if isinstance(value, Tensor) and value.is_floating_point():
+            return value.masked_fill(~torch.isfinite(value), _HARMLESS)
+        return value
+
+    args, kwargs = tree_map(finite, (given.args, dict(given.kwargs)))
+    return replace(given, args=args, kwargs=kwargs), bad.masked_fill(~fresh, _HARMLESS)
 
 
 _NO_REDUCTION = 0

@@ -107,6 +107,8 @@ class Trouble:
     """All of it are infinities that somebody wrote on purpose."""
     written: bool = False
     """By this op."""
+    fresh: bool = False
+    """Some of it the op made of finite numbers, next to what it was given."""
     kind: Kind | None = None
     """None where it only passed on what it was given."""
     inputs: tuple[Operand, ...] = ()

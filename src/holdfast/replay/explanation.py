@@ -71,7 +71,8 @@ class Birth:
     place: Line | None = None
     """The innermost line that is not torch's: the user's, or that of a library."""
     called_from: Line | None = None
-    """The user's own line, where `place` is a library's."""
+    """The user's own line, where `place` is a library's; also where the function that `place` is in
+    was called from more lines than one."""
     inputs: tuple[Operand, ...] = ()
     output: Operand | None = None
     rows: tuple[int, ...] = ()

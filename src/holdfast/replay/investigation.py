@@ -7,7 +7,6 @@ its batch once more.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -15,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from holdfast.replay import counterfactual, localise, spikes, words
+from holdfast.replay.ambient import compiled_code_runs
 from holdfast.replay.explanation import Birth, Explanation, Guilt, Nature, Spike, Trial
 from holdfast.replay.passes import Outcome, Pass
 from holdfast.replay.remedies import Remedy
@@ -284,10 +284,3 @@ _RISKY = "it could raise an error in the training loop itself"
 def replace_cured(found: Findings, cured: Sequence[Remedy]) -> Findings:
     """The same findings, with the remedies that worked."""
     return Findings(found.explanation, cured)
-
-
-def compiled_code_runs() -> bool:
-    """Whether torch.compile has made anything of this program's: a guard may know only the model
-    that was compiled, and not what came of it."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    return utils is not None and sum(utils.counters["frames"].values()) > 0

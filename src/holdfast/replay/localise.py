@@ -16,12 +16,20 @@ from holdfast.replay.births import Kind
 from holdfast.replay.calls import Call, Leaf, Source, Trouble
 from holdfast.replay.explanation import Birth
 from holdfast.replay.finiteness import NAN, POSITIVE
+from holdfast.replay.frames import Spot
 from holdfast.replay.op_names import names
 from holdfast.replay.scene import Scene
 from holdfast.replay.trace import Trace
 
 # A tensor that came bad is used by the op behind these.
 _CARRIES = names("to_copy clone copy")
+
+
+class Rows(NamedTuple):
+    """Samples of one of the step's batches."""
+
+    batch: int
+    rows: tuple[int, ...]
 
 
 class Found(NamedTuple):
@@ -55,6 +63,8 @@ def _walked(trace: Trace, sources: Iterable[Source]) -> _Walk:
     walk = _Walk(trace.calls)
     for source in sources:
         walk.follow(source, None)
+    if not walk.found:
+        walk.found = walk.elsewhere
     return walk
 
 
@@ -64,12 +74,14 @@ class _Walk:
 
     calls: Sequence[Call]
     found: list[Found] = field(default_factory=list)
-    seen: set[int] = field(default_factory=set)
+    elsewhere: list[Found] = field(default_factory=list)
+    """Births in other samples than those that became NaN: infinities that did no harm."""
+    seen: set[tuple[int, Rows | None]] = field(default_factory=set)
 
     def follow(self, source: Source, reader: Call | None) -> None:
-        todo = [(source, reader)]
+        todo: list[tuple[Source, Call | None, Rows | None]] = [(source, reader, None)]
         while todo:
-            source, reader = todo.pop()
+            source, reader, rows = todo.pop()
             if source.deliberate:
                 self._blame_picker(source)
                 continue
@@ -77,15 +89,23 @@ class _Walk:
             if source.leaf is not None:
                 writers = self._end_at(source.leaf, reader)
             for order in writers:
-                if order in self.seen:
+                if (order, rows) in self.seen:
                     continue
-                self.seen.add(order)
+                self.seen.add((order, rows))
                 call = self.calls[order]
                 further = self._further(call)
-                if not further:
-                    self.found.append(Found(call))
+                if not further or (call.trouble is not None and call.trouble.fresh):
+                    self._blame(call, rows)
+                lost = _rows_lost(call) or rows
                 carried = call.facts.aten in _CARRIES and reader is not None
-                todo.extend((item, reader if carried else call) for item in further)
+                todo.extend((item, reader if carried else call, lost) for item in further)
+
+    def _blame(self, call: Call, rows: Rows | None) -> None:
+        known = _rows_of(call)
+        apart = rows is not None and known is not None and not _meet(rows, known)
+        births = self.elsewhere if apart else self.found
+        if all(other.call is not call or other.leaf is not None for other in births):
+            births.append(Found(call))
 
     def _further(self, call: Call) -> list[Source]:
         """The inputs to go on with; none, if the op itself is the birth."""
@@ -95,9 +115,11 @@ class _Walk:
         with_nan = [source for source in trouble.sources if source.flags & NAN]
         if not trouble.flags & NAN:
             computed = [source for source in trouble.sources if not source.deliberate]
-            return computed or list(trouble.sources)
+            return computed if computed or trouble.fresh else list(trouble.sources)
         if with_nan:
             return with_nan
+        if trouble.fresh:
+            return []
         masked = not any(source.flags & POSITIVE for source in trouble.sources)
         if masked and deliberate.is_softmax(call.facts.aten):
             return []
@@ -162,6 +184,23 @@ class _Walk:
         return list(chain.values())
 
 
+def _rows_of(call: Call) -> Rows | None:
+    """The samples a birth was in, where they are known."""
+    rows = call.trouble.rows if call.trouble is not None else ()
+    return Rows(call.batch, rows) if rows else None
+
+
+def _rows_lost(call: Call) -> Rows | None:
+    """The samples in which an op made NaN of infinities."""
+    if call.trouble is None or call.trouble.kind is None or not call.trouble.flags & NAN:
+        return None
+    return _rows_of(call)
+
+
+def _meet(one: Rows, other: Rows) -> bool:
+    return one.batch != other.batch or not set(one.rows).isdisjoint(other.rows)
+
+
 def _birth(trace: Trace, found: Found, reached: set[str]) -> Birth:
     call, leaf = found
     teller = call.told_by
@@ -171,7 +210,7 @@ def _birth(trace: Trace, found: Found, reached: set[str]) -> Birth:
     elif trouble is None:
         trouble = Trouble(0)
     kind = trouble.kind or Kind("unknown", f"{teller.op} gave a result that is not finite")
-    place, called_from = teller.around.place, teller.around.called_from
+    place, called_from = teller.around.place, _called_from(trace, teller)
     return Birth(
         kind=kind.name,
         cause=kind.cause,
@@ -190,6 +229,21 @@ def _birth(trace: Trace, found: Found, reached: set[str]) -> Birth:
         autocast=teller.autocast,
         batch=call.batch,
     )
+
+
+def _called_from(trace: Trace, call: Call) -> Spot | None:
+    """Of a library's function, or of one of the user's that several lines call: which did."""
+    place, library, caller = call.around.place, call.around.called_from, call.around.caller
+    if place is None or caller is None:
+        return library
+    function = (place.file, place.begins)
+    callers = {
+        other.around.caller
+        for other in trace.calls
+        if other.around.place is not None
+        and (other.around.place.file, other.around.place.begins) == function
+    }
+    return caller if len(callers) > 1 else None
 
 
 def _component(trace: Trace, found: Found) -> str | None:

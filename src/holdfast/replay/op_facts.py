@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from holdfast.replay.op_names import bare, names
 
 # Their results do not depend on the numbers in the tensors they are given.
@@ -46,6 +48,8 @@ class OpFacts:
     constant: bool = False
     """Makes a tensor of what is written in the code."""
     uninitialised: bool = False
+    pointwise: bool = False
+    """Every element of the result is made of those at its own place."""
     collective: bool = False
     """What it writes may come from another rank, and later."""
 
@@ -86,5 +90,6 @@ def _read(func: Any) -> OpFacts:
         shape_only=aten in _SHAPE_ONLY or aten in _CONSTANT,
         constant=aten in _CONSTANT,
         uninitialised=aten in _UNINITIALISED,
+        pointwise=torch.Tag.pointwise in func.tags,
         collective=namespace in _COLLECTIVE,
     )

@@ -41,6 +41,7 @@ Family = Callable[[BadCall], Kind | None]
 _FAMILIES: dict[str, tuple[Family, ...]] = {
     **dict.fromkeys(domain.LOG_OF, (domain.log,)),
     **dict.fromkeys(domain.INVERSES, (domain.inverse,)),
+    **dict.fromkeys(("lgamma", "digamma"), (domain.gamma,)),
     **dict.fromkeys(("sqrt", "rsqrt"), (domain.sqrt,)),
     **dict.fromkeys(("div", "true_divide", "floor_divide"), (division.divide, infinities.divided)),
     **dict.fromkeys(("remainder", "fmod"), (division.remainder,)),

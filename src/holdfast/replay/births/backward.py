@@ -63,6 +63,21 @@ _SLOPES: dict[str, tuple[str, str]] = {
         "masked-softmax-row",
         "logsumexp was taken of a row that holds nothing but -inf, and -inf - -inf is NaN",
     ),
+    "linalgeigh": (
+        "division-by-zero",
+        "two eigenvalues are the same, and the slope of the eigenvectors (eigh) divides by their "
+        "difference",
+    ),
+    "linalgeig": (
+        "division-by-zero",
+        "two eigenvalues are the same, and the slope of the eigenvectors (eig) divides by their "
+        "difference",
+    ),
+    "linalgsvd": (
+        "division-by-zero",
+        "two singular values are the same, or one is 0, and the slope of the SVD divides by "
+        "their difference",
+    ),
     "nllloss": ("mean-of-nothing", "the mean over the labels has none that counts"),
     "nativelayernorm": ("std-singular", "the numbers it normalised are all the same, with no eps"),
     "nativegroupnorm": ("std-singular", "the numbers it normalised are all the same, with no eps"),

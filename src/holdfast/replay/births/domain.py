@@ -109,6 +109,22 @@ def power(call: BadCall) -> Kind | None:
     )
 
 
+def gamma(call: BadCall) -> Kind | None:
+    """lgamma, digamma: infinite at 0 and at every negative whole number."""
+    value = call.argument(0)
+    if overwritten(call, value):
+        return None
+    pole = ~torch.isfinite(call.output) & (value <= 0) & (value == torch.trunc(value))
+    if not how_many(pole):
+        return None
+    first = figure(float(value[pole][0]))
+    return Kind(
+        "log-of-zero" if call.op == "lgamma" else "division-by-zero",
+        f"{call.op} at a pole of the gamma function: {share_are(pole)} exactly 0 or a negative "
+        f"whole number, and {call.op}({first}) is infinite",
+    )
+
+
 def inverse(call: BadCall) -> Kind | None:
     value = call.argument(0)
     if overwritten(call, value):

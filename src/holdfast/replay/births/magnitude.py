@@ -41,10 +41,11 @@ def exponential(call: BadCall) -> Kind | None:
         return None
     base = _GROWTH[call.op]
     edge = math.log(limit) / math.log(base)
-    where = f"past {dtype_name(call.output.dtype)}'s maximum of {figure(limit)}"
+    over = f"{call.op} overflows {dtype_name(call.output.dtype)}"
+    where = f"past its maximum of {figure(limit)}"
     if overwritten(call, value):
         return Kind(
-            "exp-overflow", f"{share(past, 'results')} of {call.op} {are(how_many(past))} {where}"
+            "exp-overflow", f"{over}: {share(past, 'results')} {are(how_many(past))} {where}"
         )
     if not torch.isfinite(value[past]).all():
         return None
@@ -53,8 +54,8 @@ def exponential(call: BadCall) -> Kind | None:
     exact = figure(base**largest) if digits < 300 else f"10**{digits:.0f}"
     return Kind(
         "exp-overflow",
-        f"{call.op}({figure(largest)}) is {exact}, {where}: {share(past)} {are(how_many(past))} "
-        f"above {figure(edge)}",
+        f"{over}: {call.op}({figure(largest)}) is {exact}, {where} ({share(past)} "
+        f"{are(how_many(past))} above {figure(edge)})",
     )
 
 

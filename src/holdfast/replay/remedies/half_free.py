@@ -31,6 +31,10 @@ _ITSELF = {
 """They are about the tensor, not about its numbers."""
 
 
+_SETS = {"__set__", "__delete__"}
+"""`p.grad = None` on a copy would leave the gradient where it is, for the optimizer to take."""
+
+
 class HalfFree(OpeningMode):
     """Every function of torch gets and gives float32 in place of half."""
 
@@ -47,7 +51,7 @@ class HalfFree(OpeningMode):
             return self._attribute(func, args)
         if name in CALLS_BACK and can_be_opened(func):
             return self.call_opened(func, args, kwargs)
-        if name in _ITSELF or name in _ALIASES or "out" in kwargs:
+        if name in _SETS or name in _ITSELF or name in _ALIASES or "out" in kwargs:
             return func(*args, **kwargs)
         if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
             return self._in_place(func, args, kwargs)
