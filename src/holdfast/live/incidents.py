@@ -21,6 +21,7 @@ from holdfast.live.notices import Notices, logger
 from holdfast.live.stage import Stage
 from holdfast.live.waiting import may_wait
 from holdfast.policy import Policy, Verdict
+from holdfast.replay.ambient import compiled_code_runs
 from holdfast.replay.explanation import Explanation
 from holdfast.replay.passes import Pass
 from holdfast.replay.scene import SampleNames, Scene
@@ -196,7 +197,7 @@ class Incidents:
         if not isinstance(run, LoopBody):
             yield
             return
-        put_back = run.keep(self._session.models)
+        put_back = run.keep(self._session.models, tensors=compiled_code_runs())
         try:
             yield
         finally:

@@ -64,12 +64,13 @@ class LoopBody:
         with redirect_stdout(StringIO()), _without_logs():
             self._function(values, **self._arguments)
 
-    def keep(self, trained: Sequence[nn.Module]) -> PutBack:
+    def keep(self, trained: Sequence[nn.Module], *, tensors: bool) -> PutBack:
         """What the body can reach through its variables, to be put back afterwards.
 
-        The tensors of the models that are trained are put back by whoever holds their updates.
+        The tensors of the models that are trained are put back by whoever holds their updates;
+        `tensors`: all others are to be copied, for nobody sees what is written to them.
         """
-        return PutBack(self._reachable, trained)
+        return PutBack(self._reachable, trained, tensors=tensors)
 
 
 @contextmanager

@@ -49,11 +49,14 @@ _LEFT_ALONE = (
 class PutBack:
     """What some objects held at one moment."""
 
-    def __init__(self, objects: Iterable[Any], trained: Sequence[nn.Module] = ()) -> None:
-        """`trained`: models whose tensors somebody else takes care of."""
+    def __init__(
+        self, objects: Iterable[Any], trained: Sequence[nn.Module] = (), *, tensors: bool = True
+    ) -> None:
+        """`trained`: models whose tensors somebody else takes care of; `tensors`: of the others
+        nobody does."""
         self._undo: list[Callable[[], None]] = []
         self._seen: dict[int, Any] = {}
-        self._bytes = 0
+        self._bytes = 0 if tensors else MOST_BYTES
         self._trained = {id(module) for model in trained for module in model.modules()}
         # Near ones first: what is reached by two ways is followed from the shorter one.
         self._waiting = deque((item, DEEPEST) for item in objects)
