@@ -21,6 +21,9 @@ from holdfast.replay.writes import address
 MOST_KEPT = 1 << 30
 """Bytes of one tensor; a larger one is left as the pass leaves it."""
 
+QUIETLY = ("running_mean", "running_var")
+"""What batch normalisation changes without saying so in its schema."""
+
 
 class Written(TorchDispatchMode):
     """In force during a pass; afterwards, `put_back`."""
@@ -39,9 +42,10 @@ class Written(TorchDispatchMode):
         kwargs = kwargs or {}
         facts = facts_of(func)
         given = list(tensor_arguments(facts, args, kwargs))
-        if facts.mutated and not facts.collective:
+        mutated = facts.mutated or (QUIETLY if facts.aten.endswith("batch_norm") else ())
+        if mutated and not facts.collective:
             for name, tensor in given:
-                if name.partition("[")[0] in facts.mutated:
+                if name.partition("[")[0] in mutated:
                     self._keep(plain(tensor))
         result = func(*args, **kwargs)
         if not (facts.mutated or facts.view or facts.constant):
