@@ -7,6 +7,7 @@ rest is there anyway: weights were held back, buffers have their copies.
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
     from holdfast.live.session import Session
     from holdfast.replay.investigation import Elsewhere, Findings, Plan
 
+MOVED = (
+    "other weights of the model had been updated within the same step, so it could not be run "
+    "again as it was"
+)
+
 Rerun = Callable[[Sequence[Any]], None]
 """Runs the step once more, over these batches: forward and backward at least."""
 
@@ -44,6 +50,10 @@ class Incident:
     before: Moment
     scale: Tensor | None
     limit: float | None
+    parameters: Sequence[Tensor] = ()
+    """Those whose gradients were bad; empty: any."""
+    inexact: str = ""
+    """Why the step cannot be run again just as it was; empty: it can."""
 
 
 class Incidents:
@@ -59,6 +69,8 @@ class Incidents:
         """The random numbers before the present step."""
         self._pending: Incident | None = None
         self._healthy: Sequence[Kept] = ()
+        self._moved: Moment | None = None
+        """Since then weights have moved."""
         self.found: list[Explanation] = []
         self.cures: list[Cure] = []
         self.on_disk = True
@@ -74,10 +86,13 @@ class Incidents:
 
     def step_was_good(self, note: Note) -> None:
         self._healthy = note.batches[-1:]
+        self._moved = note.before
+        if self._pending is not None and self._pending.before is note.before:
+            self._pending.inexact = MOVED
 
-    def step_was_bad(self, verdict: Verdict, note: Note) -> None:
-        """A step was held back: worth a look?"""
-        if self._pending is not None or note.before is None or not note.batches:
+    def step_was_bad(self, verdict: Verdict, note: Note, optimizer: str = "") -> None:
+        """An optimizer's step was held back: worth a look?"""
+        if self._pending is not None or note.before is None or not note.again:
             return
         if not self._left or note.step < self._not_before or note.step != self._session.step:
             return
@@ -90,12 +105,23 @@ class Incidents:
             note.before,
             note.scale,
             note.limit if verdict.spike else None,
+            [
+                parameter
+                for watch in self._session.watches.values()
+                for group in watch.optimizer.param_groups
+                for parameter in group["params"]
+                if watch.suffix == optimizer
+            ],
+            MOVED if note.before is self._moved else "",
         )
 
     def all_can(self, can: bool) -> bool:
         """Whether every rank can run the step again as it was."""
         batches = () if self._pending is None else self._pending.batches
-        if any(kept.changed for kept in batches):
+        company = self._session.company
+        if company is not None and not company.able:
+            can = False
+        elif any(kept.changed for kept in batches):
             can = False
             self._notices.once(
                 "replay-changed",
@@ -182,11 +208,13 @@ class Incidents:
         assert incident is not None
         # Only now: reading it in takes time that a healthy run need not spend.
         replay = importlib.import_module("holdfast.replay.investigation")
+        together = self._session.survival.together
         answer = Answer(
             replay.investigate(
                 self._scene(incident, gentle=gentle),
                 self._elsewhere(incident, replay.Elsewhere),
-                self._session.survival.together.gathered,
+                together.gathered,
+                together.rank,
             )
         )
         with self._staged(incident, observer) as stage:
@@ -196,16 +224,24 @@ class Incidents:
 
     @contextmanager
     def _staged(self, incident: Incident, observer: Any) -> Iterator[Stage]:
-        stage = Stage(self._session, observer, before=incident.before, scale=incident.scale)
+        stage = Stage(
+            self._session,
+            observer,
+            before=incident.before,
+            scale=incident.scale,
+            judged=incident.parameters if incident.limit is not None else (),
+        )
+        began = time.perf_counter()
         self.stage = stage
         try:
             with may_wait(), stage:
                 yield stage
         finally:
             self.stage = None
+            self._session.leave_out(time.perf_counter() - began)
 
     def _scene(self, incident: Incident, *, gentle: bool) -> Scene:
-        session = self._session
+        session, company = self._session, self._session.company
         return Scene(
             models=session.models,
             optimizers=[watch.optimizer for watch in session.watches.values()],
@@ -218,6 +254,7 @@ class Incidents:
             usual=session.usual(),
             sample_names=_names_of(incident.batches),
             gentle=gentle,
+            inexact=incident.inexact or ("" if company is None else company.inexact),
         )
 
     def _elsewhere(self, incident: Incident, kind: type[Elsewhere]) -> Elsewhere:
@@ -239,7 +276,8 @@ class Incidents:
         self._session.recorder.event(
             incident.step, "incident", encode_numbers(explanation.to_dict())
         )
-        logger.warning("holdfast: step %s: why: %s", incident.step, explanation.summary)
+        if self._session.survival.together.rank == 0:
+            logger.warning("holdfast: step %s: why: %s", incident.step, explanation.summary)
         self._write_down(incident, explanation)
         if self._policy.cure == "apply":
             self._apply(incident, found)

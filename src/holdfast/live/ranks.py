@@ -36,6 +36,11 @@ UNEVEN = (
     "is switched off. Give every rank the same number of batches"
 )
 
+LOST = (
+    "a rank died, hangs, or left the loop alone: look at what the other ranks said last. This rank "
+    "took no step without them; start the run again"
+)
+
 Group = Any
 """A torch process group."""
 
@@ -94,9 +99,7 @@ class Ranks:
             lines = str(error).splitlines()
             raise RankLost(
                 f"rank {self.rank} of {self.size} lost the others {when}: "
-                f"{lines[0] if lines else type(error).__name__}. "
-                "A rank died, hangs, or left the loop alone: look at what the other ranks said "
-                "last. This rank took no step without them; start the run again"
+                f"{lines[0] if lines else type(error).__name__}: {LOST}"
             ) from error
 
     def place(self, device: torch.device) -> torch.device:

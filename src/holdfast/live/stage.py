@@ -9,6 +9,7 @@ when the next batch was asked for.
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
@@ -24,14 +25,16 @@ from holdfast.live import seams
 from holdfast.live.brake import HostBrake
 from holdfast.live.buffers import LARGEST_BYTES
 from holdfast.live.closures import FirstAnswer, SearchState, find_closure, with_closure
+from holdfast.live.meeting import StepEnded
 from holdfast.live.scaling import Scaling
 from holdfast.live.shards import local_part
-from holdfast.replay.passes import Pass
+from holdfast.replay.passes import ELSEWHERE, Outcome, Pass
 from holdfast.torch_tools.nested import map_tensors
 from holdfast.torch_tools.put_back import PutBack
 from holdfast.torch_tools.rng import Moment
 
 if TYPE_CHECKING:
+    from holdfast.live.company import Company
     from holdfast.live.session import Session
 
 
@@ -39,13 +42,22 @@ class Stage:
     """Where one step is rehearsed. A context manager around the whole investigation."""
 
     def __init__(
-        self, session: Session, observer: Any, *, before: Moment, scale: Tensor | None
+        self,
+        session: Session,
+        observer: Any,
+        *,
+        before: Moment,
+        scale: Tensor | None,
+        judged: Sequence[Tensor] = (),
     ) -> None:
-        """`before`: the random numbers before the step; `scale`: the loss scale it had."""
+        """`before`: the random numbers before the step; `scale`: the loss scale it had; `judged`:
+        the parameters whose gradients leapt, where they did."""
         self._session = session
         self._observer = observer
         self._before = before
         self._scale = scale
+        self._company = session.company
+        self._judged = frozenset(map(id, judged))
         self._optimizers = [watch.optimizer for watch in session.watches.values()]
         self._names = session.inspection.roster.by_identity()
         self._scaling = Scaling(session.scaling.scaler)
@@ -55,6 +67,8 @@ class Stage:
         self._within = ExitStack()
         self._pass: Pass | None = None
         self._components: Mapping[str, Tensor] = {}
+        self._settled = False
+        """Whether the gradients in question have been stepped by."""
 
     @property
     def performing(self) -> bool:
@@ -84,7 +98,11 @@ class Stage:
 
     def enter(self, one: Pass) -> None:
         """Everything as before the step, and the pass's own instruments on."""
+        if self._company is not None:
+            self._company.begin()
         self._session.buffers.restore()
+        if self._company is not None:
+            self._company.keep_apart()
         for parameter in self._parameters():
             parameter.grad = None
         scaler = self._scaling.scaler
@@ -92,7 +110,7 @@ class Stage:
             scaler._scale.copy_(self._scale)
             scaler._per_optimizer_states.clear()
         self._before.restore()
-        self._pass, self._components = one, {}
+        self._pass, self._components, self._settled = one, {}, False
         seams.install(self)
         seams.uninstall(self._observer)
         for manager in one.within:
@@ -116,13 +134,19 @@ class Stage:
     def perform(self, one: Pass, run: Callable[[Sequence[Any]], None]) -> None:
         """A pass by calling the step; whatever it raises is part of the outcome."""
         error: BaseException | None = None
+        well = False
         try:
             self.enter(one)
             run(one.batches)
+            well = True
+        except StepEnded:
+            one.outcome.error = ELSEWHERE
         except Exception as raised:
             error = raised
         finally:
             self.leave(error)
+            if self._company is not None and self._company.end(failed=not well) and well:
+                one.outcome.error = ELSEWHERE
             if error is not None:
                 error.__traceback__ = None  # it would keep the step's tensors
 
@@ -130,12 +154,14 @@ class Stage:
 
     def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """Hold the step; a closure is run once, as it would be."""
+        steps = {id(p) for group in optimizer.param_groups for p in group["params"]}
         self._searches[id(optimizer)] = SearchState.keep(optimizer)
         closure = find_closure(args, kwargs)
         answer = None
         if closure is not None:
             with torch.enable_grad():
                 answer = FirstAnswer(closure, closure(), held=True)
+        self._settled = self._settled or not steps.isdisjoint(self._judged)
         brake = self._brakes.setdefault(id(optimizer), HostBrake())
         brake.hold([p for group in optimizer.param_groups for p in group["params"]])
         return None if answer is None else with_closure(args, kwargs, answer)
@@ -169,7 +195,7 @@ class Stage:
         with_gradients = [p for p in self._parameters() if p.grad is not None]
         if one.observer is not None:
             one.observer.gradients_ready(with_gradients)
-        one.outcome.norms = self._norms(with_gradients)
+        self._measure(one.outcome, with_gradients)
 
     def clipping(
         self, parameters: Sequence[Tensor], norms: Sequence[Tensor] | None, total: Tensor
@@ -188,6 +214,26 @@ class Stage:
     def scaler_for(self, loss: Tensor) -> GradScaler | None:
         """The scaler that a loss still needs."""
         return self._scaling.needed_for(loss)
+
+    def _measure(self, outcome: Outcome, parameters: Sequence[Tensor]) -> None:
+        if not self._judged:
+            # Under several optimizers a bad gradient may be cleared before the next backward.
+            bad = {name: norm for name, norm in outcome.norms.items() if not math.isfinite(norm)}
+            outcome.norms = {**self._norms(parameters), **bad}
+        elif not self._settled:
+            outcome.norms = self._norms([p for p in parameters if id(p) in self._judged])
+            if self._company is not None:
+                outcome.made = self._company.made_alone(outcome.norms.values())
+                outcome.norms = self._over_all_ranks(self._company)
+
+    def _over_all_ranks(self, company: Company) -> dict[str, float]:
+        """Of every parameter, whether or not it has a gradient on this rank."""
+        judged = [p for p in self._parameters() if id(p) in self._judged]
+        scale = self._scaling.scale()
+        norms = company.norms(judged)
+        divisor = 1.0 if scale is None else float(scale)
+        names = [self._names.get(id(p), f"parameter {at}") for at, p in enumerate(judged)]
+        return {name: norm / divisor for name, norm in zip(names, norms, strict=True)}
 
     def _norms(self, parameters: Sequence[Tensor]) -> dict[str, float]:
         if not parameters:

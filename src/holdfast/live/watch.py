@@ -237,7 +237,7 @@ class OptimizerWatch:
         note.scale = tensors.get("scale")
         tensors["total"] = torch.full((), math.inf, device=self._device())
         if self.ballot is not None:
-            say = Say(note.step, note.started, skipped=torch.ones(()))
+            say = Say(note.step, note.started, skipped=torch.ones(()), once_only=not note.again)
             self.ballot.cast(say, tensors, self, ())
             tensors["total"] = torch.full_like(tensors["total"], math.inf)
         self._bad_on_device = None
@@ -271,6 +271,7 @@ class OptimizerWatch:
             before=self._session.incidents.moment,
             rates=rates,
         )
+        note.again = note.before is not None and bool(note.batches)
         if note.sampled:
             self._sampled_at = step
         if self._session.first_of_step(self):
@@ -432,6 +433,7 @@ class OptimizerWatch:
             doubt=None if clip is None else clip.coefficient,
             sampled=note.sampled,
             batches=note.batches,
+            once_only=not note.again,
         )
         update = ballot.cast(say, tensors, self._plan.key, note.parameters)
         if update is not None:
@@ -443,7 +445,8 @@ class OptimizerWatch:
         note.sampled, note.limit = False, self.history.limit()
         tensors = self._loss_tensors(self._device())
         tensors["total"] = torch.zeros((), device=self._device())
-        ballot.cast(Say(note.step, note.started, idle=True), tensors, self, ())
+        say = Say(note.step, note.started, idle=True, once_only=not note.again)
+        ballot.cast(say, tensors, self, ())
         self._note, self._tensors = note, tensors
 
     def _cut_up(self) -> bool:
@@ -482,6 +485,7 @@ class OptimizerWatch:
             tally = self.ballot.delivered(readings["calls"], readings.get("ranks"))
             if self.ballot.ranks.off or tally.count(Slot.IDLE) == self.ballot.ranks.size:
                 return
+            note.again = tally.count(Slot.ONCE_ONLY) == 0
         if readings.get("scaler_skipped", (0.0,))[0]:
             note.values["scaler_skipped"] = 1.0
         skipped = "scaler_skipped" in note.values

@@ -33,5 +33,8 @@ class Scene:
     `grad_norm/<parameter>`."""
     sample_names: Callable[[int, Sequence[int]], Sequence[Any]] | None = None
     """(which batch, rows) → what the data set calls them."""
+    inexact: str = ""
+    """Why a pass may not be quite the step that failed; empty: it is. A pass that goes well then
+    tells nothing."""
     gentle: bool = False
     """A pass that raises would end the training: only what cannot raise may be tried."""

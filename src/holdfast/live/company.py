@@ -1,0 +1,114 @@
+"""The other ranks, while a bad step is run again on all of them.
+
+A DistributedDataParallel keeps its gradients to itself meanwhile: so each rank sees what it made
+alone, and a step that raises leaves nothing half reduced. FSDP2 cannot compute without the others;
+should a step end early, it is put in order again. What the step would have amounted to over all
+ranks is worked out from the parts.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from holdfast.live import shards
+from holdfast.live.meeting import Meeting
+from holdfast.live.origins import Origins
+from holdfast.live.ranks import Ranks
+from holdfast.live.shards import local_part
+
+COMPRESSED = (
+    "gradients change on their way between the ranks (a communication hook, or mixed precision of "
+    "DistributedDataParallel), which a step that is run again does not do"
+)
+
+
+class Company:
+    """The ranks that run a step again together, seen from one of them."""
+
+    def __init__(
+        self, ranks: Ranks, origins: Origins, models: Sequence[nn.Module], group: Any
+    ) -> None:
+        """`group`: for meetings, and nothing else."""
+        self._ranks = ranks
+        self._origins = origins
+        self._models = models
+        self._group = group
+        self._meeting: Meeting | None = None
+        self._undo = ExitStack()
+
+    @property
+    def able(self) -> bool:
+        """Whether a step can be run again at all."""
+        module = sys.modules.get("torch.distributed.fsdp")
+        return module is None or not any(
+            isinstance(unit, module.FullyShardedDataParallel)  # once it failed, it stays so
+            for model in self._models
+            for unit in model.modules()
+        )
+
+    @property
+    def inexact(self) -> str:
+        """Why a step that is run again may not be what it was; empty: it is."""
+        return COMPRESSED if self._origins.compressed else ""
+
+    def begin(self) -> None:
+        """A step begins, on all ranks at the same time."""
+        self._meeting = self._undo.enter_context(Meeting(self._group))
+        self._undo.callback(self._origins.listen_again)
+        self._origins.look_away()
+
+    def keep_apart(self) -> None:
+        """Every rank keeps what it makes to itself, where that is possible."""
+        for replica in self._origins.replicas:
+            self._keep_to_itself(replica)
+
+    def end(self, *, failed: bool) -> bool:
+        """It is over here; returns when it is over everywhere: whether it ended early somewhere."""
+        meeting, self._meeting = self._meeting, None
+        if meeting is None:
+            return False
+        self._undo.close()
+        meeting.end(failed=failed)
+        if meeting.parted:
+            shards.start_afresh(self._models)
+        return meeting.parted
+
+    def made_alone(self, norms: Iterable[float]) -> float:
+        """The norm of what this rank's backward made, before it met the others'."""
+        found = self._origins.seen_aside()
+        seen = norms if found is None else [found]
+        return math.sqrt(sum(norm * norm for norm in seen))
+
+    @torch.no_grad()
+    def norms(self, parameters: Sequence[Any]) -> list[float]:
+        """Norms of the gradients over all ranks; every rank must ask for the same."""
+        return [self._norm(parameter) for parameter in parameters]
+
+    def _norm(self, parameter: Any) -> float:
+        gradient = local_part(parameter.grad)
+        if gradient is None:
+            gradient = torch.zeros_like(local_part(parameter))
+        gradient = gradient.to_dense() if gradient.is_sparse else gradient
+        gradient = gradient.to(self._ranks.place(gradient.device), torch.float32, copy=True)
+        size, copies = self._ranks.size, self._ranks.copies.of(parameter)
+        if copies == size:  # averaged already, or to be averaged
+            dist.all_reduce(gradient.div_(size), group=self._ranks.group)
+            return float(torch.linalg.vector_norm(gradient))
+        square = torch.linalg.vector_norm(gradient).double().square().reshape(1) / copies
+        dist.all_reduce(square, group=self._ranks.group)
+        return math.sqrt(float(square))
+
+    def _keep_to_itself(self, replica: nn.parallel.DistributedDataParallel) -> None:
+        for name in ("require_backward_grad_sync", "require_forward_param_sync"):
+            self._undo.callback(setattr, replica, name, getattr(replica, name))
+        if replica.will_sync_module_buffers():
+            replica._sync_buffers()
+        replica.require_backward_grad_sync = replica.require_forward_param_sync = False
