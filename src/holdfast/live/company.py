@@ -47,12 +47,19 @@ class Company:
     @property
     def able(self) -> bool:
         """Whether a step can be run again at all."""
+        if self._searching and self._origins.compressed:
+            return False  # settling would go through the user's own hook
         module = sys.modules.get("torch.distributed.fsdp")
         return module is None or not any(
             isinstance(unit, module.FullyShardedDataParallel)  # once it failed, it stays so
             for model in self._models
             for unit in model.modules()
         )
+
+    @property
+    def settles(self) -> bool:
+        """Whether `settle` changes gradients that lie in memory of torch's own."""
+        return any(replica.gradient_as_bucket_view for replica in self._searching)
 
     @property
     def inexact(self) -> str:
@@ -80,6 +87,27 @@ class Company:
         if meeting.parted:
             shards.start_afresh(self._models)
         return meeting.parted
+
+    def settle(self) -> None:
+        """All is over, on every rank. Gradients are to be put back afterwards.
+
+        A DistributedDataParallel that looks for unused parameters notes those in use also while it
+        keeps to itself, and takes them for the next step's: it forgets them when it reduces.
+        """
+        for replica in self._searching:
+            self._origins.look_away()
+            with torch.enable_grad():
+                used = [p.reshape(-1)[:1].sum() for p in replica.parameters() if p.requires_grad]
+                total = torch.stack([one.float() for one in used]).sum()
+                replica.reducer.prepare_for_forward()
+                replica.reducer.prepare_for_backward([total])
+                total.backward()
+            self._origins.listen_again()
+
+    @property
+    def _searching(self) -> list[nn.parallel.DistributedDataParallel]:
+        replicas = self._origins.replicas
+        return [item for item in replicas if item.find_unused_parameters and not item.static_graph]
 
     def made_alone(self, norms: Iterable[float]) -> float:
         """The norm of what this rank's backward made, before it met the others'."""

@@ -92,6 +92,8 @@ class Stage:
 
     def __exit__(self, *error: object) -> None:
         self.leave(None)
+        if self._company is not None and error[0] is None:
+            self._company.settle()
         self._undo.close()
 
     # One pass.
@@ -216,15 +218,20 @@ class Stage:
         return self._scaling.needed_for(loss)
 
     def _measure(self, outcome: Outcome, parameters: Sequence[Tensor]) -> None:
+        norms = self._norms(parameters)
+        # Under several optimizers a bad gradient may be cleared before the next backward.
+        bad = {name: norm for name, norm in outcome.norms.items() if not math.isfinite(norm)}
+        if self._company is not None and math.isfinite(outcome.made):
+            outcome.made = self._company.made_alone(norms.values())
         if not self._judged:
-            # Under several optimizers a bad gradient may be cleared before the next backward.
-            bad = {name: norm for name, norm in outcome.norms.items() if not math.isfinite(norm)}
-            outcome.norms = {**self._norms(parameters), **bad}
+            outcome.norms = {**norms, **bad}
         elif not self._settled:
-            outcome.norms = self._norms([p for p in parameters if id(p) in self._judged])
-            if self._company is not None:
-                outcome.made = self._company.made_alone(outcome.norms.values())
-                outcome.norms = self._over_all_ranks(self._company)
+            names = {self._names.get(id(p)) for p in parameters if id(p) in self._judged}
+            outcome.norms = (
+                {name: norm for name, norm in norms.items() if name in names}
+                if self._company is None
+                else self._over_all_ranks(self._company)
+            )
 
     def _over_all_ranks(self, company: Company) -> dict[str, float]:
         """Of every parameter, whether or not it has a gradient on this rank."""
@@ -262,11 +269,19 @@ class Stage:
                     yield parameter
 
     def _keep_gradients(self) -> None:
-        kept = [(parameter, parameter.grad) for parameter in self._parameters()]
+        copied = self._company is not None and self._company.settles
+        kept = [
+            (parameter, gradient, gradient.clone() if copied and gradient is not None else None)
+            for parameter in self._parameters()
+            for gradient in [parameter.grad]
+        ]
 
+        @torch.no_grad()
         def give_back() -> None:
-            for parameter, gradient in kept:
+            for parameter, gradient, value in kept:
                 parameter.grad = gradient
+                if gradient is not None and value is not None:
+                    gradient.copy_(value)
 
         self._undo.callback(give_back)
 

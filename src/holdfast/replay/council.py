@@ -5,6 +5,7 @@ Every rank asks the same questions in the same order. Alone, a rank agrees with 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -68,15 +69,19 @@ class Council:
         errors = sorted(filter(None, self._agree(outcome.error)), key=ELSEWHERE.__eq__)
         return errors[0] if errors else "it computed no loss"
 
-    def find_births(self, births: tuple[Birth, ...]) -> tuple[Birth, ...]:
+    def find_births(self, births: tuple[Birth, ...], outcome: Outcome) -> tuple[Birth, ...]:
         """Those of the rank that made the bad number; it is guilty from here on."""
-        said: Sequence[tuple[Birth, ...]] = self._agree(births)
-        made = [rank for rank, theirs in enumerate(said) if theirs]
-        if len(said) == 1 or not made:
+        bad = not all(map(math.isfinite, (*outcome.losses, outcome.made)))
+        said: Sequence[tuple[tuple[Birth, ...], bool]] = self._agree((births, bad))
+        if len(said) == 1:
             return births
-        self.guilty = made[0]
-        self.also = {rank: said[rank][0] for rank in made[1:]}
-        return said[made[0]]
+        # Memory that a collective writes is filled out of sight: an innocent rank may find births.
+        certain = [rank for rank, (_, theirs) in enumerate(said) if theirs] or range(len(said))
+        made = [rank for rank in certain if said[rank][0]]
+        if made or len(certain) == 1:
+            self.guilty = [*made, *certain][0]
+        self.also = {rank: said[rank][0][0] for rank in made[1:]}
+        return said[self.guilty or 0][0] if made else ()
 
     def find_spike(self, spike: Spike | None, made: float) -> Spike | None:
         """That of the rank whose own gradient was by far the largest, if there is one."""

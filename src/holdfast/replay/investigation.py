@@ -248,7 +248,7 @@ class _Inquiry:
 
     def _settle(self, traced: Outcome) -> None:
         """The bad number was born on one rank; what it found is what is said everywhere."""
-        self._births = self._council.find_births(self._births)
+        self._births = self._council.find_births(self._births, traced)
         if self._scene.symptom == "spike" and not self._births:
             self._spike = self._council.find_spike(self._spike, traced.made)
         for rank, birth in self._council.also.items():

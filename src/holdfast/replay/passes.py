@@ -25,7 +25,7 @@ class Outcome:
     norms: dict[str, float] = field(default_factory=dict)
     """Gradient norms by parameter, unscaled and before any clipping."""
     made: float = 0.0
-    """With several ranks, the norm of what this one made alone, where somebody asked for it."""
+    """With several ranks, the norm of the gradient that this one made alone."""
     error: str | None = None
     """The pass could not be completed: the exception, in one line."""
 
