@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.integrations import deepspeed
 from holdfast.integrations.accelerate import torch_optimizer
+from holdfast.integrations.again import Again, nothing, replaced
 from holdfast.integrations.frameworks import bring
 from holdfast.integrations.logged_loss import LoggedLoss
 from holdfast.live.guard import Guard
@@ -150,8 +151,8 @@ class HoldfastCallback(TrainerCallback):
         def training_step(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             waited, self._waited = self._waited, None
             if isinstance(self.guard, Guard):
-                run = functools.partial(_again, original, model, args, kwargs)
-                self.guard.saw_batch(inputs, waited, run=run)
+                run = functools.partial(self._once_more, original, model, args, kwargs)
+                self.guard.saw_batch(inputs, waited, run=Again(run, self._trainer))
             elif self.guard is not None:
                 self.guard.saw_batch(inputs, waited)
             loss = original(model, inputs, *args, **kwargs)
@@ -159,6 +160,14 @@ class HoldfastCallback(TrainerCallback):
             return loss
 
         return training_step
+
+    def _once_more(
+        self, step: Callable[..., Any], model: Any, args: Any, kwargs: Any, inputs: Any
+    ) -> None:
+        """A forward and backward pass once more, over these inputs; what it logs is not logged
+        again."""
+        with replaced(self._trainer, log=nothing):
+            step(model, inputs, *args, **kwargs)
 
     def _around_get_batch_samples(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def get_batch_samples(*args: Any, **kwargs: Any) -> Any:
@@ -168,11 +177,6 @@ class HoldfastCallback(TrainerCallback):
             return samples
 
         return get_batch_samples
-
-
-def _again(step: Callable[..., Any], model: Any, args: Any, kwargs: Any, inputs: Any) -> None:
-    """A forward and backward pass once more, over these inputs."""
-    step(model, inputs, *args, **kwargs)
 
 
 def _trainer_calling(callback: HoldfastCallback) -> Any:

@@ -177,12 +177,7 @@ class Incidents:
         if not runs or None in runs:
             return None
 
-        def run_all(batches: Sequence[Any]) -> None:
-            for run, batch in zip(runs, batches, strict=True):
-                if run is not None:
-                    run(batch)
-
-        return run_all
+        return _InTurn([run for run in runs if run is not None])
 
     # Looking into it.
 
@@ -329,9 +324,26 @@ class Cure:
     undo: Callable[[], None]
 
 
+class _InTurn:
+    """The batches of a step, each run as its framework runs it."""
+
+    def __init__(self, runs: Sequence[Callable[[Any], Any]]) -> None:
+        self._runs = runs
+
+    def __call__(self, batches: Sequence[Any]) -> None:
+        for run, batch in zip(self._runs, batches, strict=True):
+            run(batch)
+
+    def keep(self) -> Callable[[], None] | None:
+        """What the framework wants to have put back afterwards."""
+        keep = getattr(self._runs[0], "keep", None)
+        return None if keep is None else keep()
+
+
 @contextmanager
 def _kept_by(run: Rerun) -> Iterator[None]:
-    """What a loop's body reaches through its variables is as before afterwards."""
+    """What a loop's body reaches through its variables, or a framework through its trainer, is as
+    before afterwards."""
     keep = getattr(run, "keep", None)
     put_back = None if keep is None else keep()
     try:

@@ -40,11 +40,11 @@ _LEFT_ALONE = (
 class PutBack:
     """What some objects held at one moment."""
 
-    def __init__(self, objects: Iterable[Any]) -> None:
+    def __init__(self, objects: Iterable[Any], deepest: int = DEEPEST) -> None:
         self._undo: list[Callable[[], None]] = []
         self._seen: dict[int, Any] = {}
         # Near ones first: what is reached by two ways is followed from the shorter one.
-        self._waiting = deque((item, DEEPEST) for item in objects)
+        self._waiting = deque((item, deepest) for item in objects)
         while self._waiting:
             self._remember(*self._waiting.popleft())
 
