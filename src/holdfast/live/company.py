@@ -12,17 +12,20 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from holdfast.live import shards
-from holdfast.live.meeting import Meeting
+from holdfast.live.meeting import Meeting, Place, Rounds, StepEnded
 from holdfast.live.origins import Origins
 from holdfast.live.ranks import Ranks
 from holdfast.live.shards import local_part
+from holdfast.live.together import Alone
+
+T = TypeVar("T")
 
 COMPRESSED = (
     "gradients change on their way between the ranks (a communication hook, or mixed precision of "
@@ -34,13 +37,13 @@ class Company:
     """The ranks that run a step again together, seen from one of them."""
 
     def __init__(
-        self, ranks: Ranks, origins: Origins, models: Sequence[nn.Module], group: Any
+        self, ranks: Ranks, origins: Origins, models: Sequence[nn.Module], together: Alone
     ) -> None:
-        """`group`: for meetings, and nothing else."""
         self._ranks = ranks
         self._origins = origins
         self._models = models
-        self._group = group
+        self._together = together
+        self._rounds = Rounds(together.group)
         self._meeting: Meeting | None = None
         self._undo = ExitStack()
 
@@ -66,9 +69,19 @@ class Company:
         """Why a step that is run again may not be what it was; empty: it is."""
         return COMPRESSED if self._origins.compressed else ""
 
+    def agree(self, value: T) -> list[T]:
+        """What every rank says; raises StepEnded where one has given up."""
+        if self._rounds.ask(Place.TOGETHER, "agree") is not Place.TOGETHER:
+            raise StepEnded("another rank has given up")
+        return self._together.gathered(value)
+
+    def give_up(self) -> None:
+        """Let the others know that this rank goes no further."""
+        self._rounds.ask(Place.FAILED)
+
     def begin(self) -> None:
         """A step begins, on all ranks at the same time."""
-        self._meeting = self._undo.enter_context(Meeting(self._group))
+        self._meeting = self._undo.enter_context(Meeting(self._rounds))
         self._undo.callback(self._origins.listen_again)
         self._origins.look_away()
 

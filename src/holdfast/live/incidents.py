@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from holdfast.core.numbers import encode_numbers
+from holdfast.errors import RankLost
 from holdfast.live.batch_identity import Kept
+from holdfast.live.meeting import StepEnded
 from holdfast.live.notices import Notices, logger
 from holdfast.live.stage import Stage
 from holdfast.live.waiting import may_wait
@@ -68,6 +70,8 @@ class Incidents:
         self.moment: Moment | None = None
         """The random numbers before the present step."""
         self._pending: Incident | None = None
+        self.foreseen = False
+        """Whether the other ranks will ask about a bad step."""
         self._healthy: Sequence[Kept] = ()
         self._moved: Moment | None = None
         """Since then weights have moved."""
@@ -115,23 +119,34 @@ class Incidents:
             MOVED if note.before is self._moved else "",
         )
 
-    def all_can(self, can: bool) -> bool:
-        """Whether every rank can run the step again as it was."""
+    def foresee(self, note: Note) -> None:
+        """All ranks hold this step back, and know it: once it is over, they ask one another whether
+        they can run it again. Whatever happens to one of them meanwhile, that question comes."""
+        worth = bool(self._left) and note.step >= self._not_before
+        self.foreseen = worth and self._session.company is not None
+
+    def can_now(self, run: Rerun | None) -> bool:
+        """Whether this rank can run the step again as it was."""
         batches = () if self._pending is None else self._pending.batches
-        company = self._session.company
-        if company is not None and not company.able:
-            can = False
-        elif any(kept.changed for kept in batches):
-            can = False
+        if any(kept.changed for kept in batches):
             self._notices.once(
                 "replay-changed",
                 "the loop changed its batch in place, so a bad step cannot be run again as it was: "
                 "no line can be named",
             )
+            return False
+        company = self._session.company
+        return run is not None and bool(batches) and (company is None or company.able)
+
+    def all_can(self, can: bool) -> bool:
+        """Whether every rank can."""
+        self.foreseen = False
         return self._session.survival.together.all_true(can)
 
     def forget(self) -> None:
         """What waited can no longer be run again."""
+        if self._pending is None:
+            return
         self._pending = None
         self._notices.once(
             "replay-late",
@@ -141,7 +156,8 @@ class Incidents:
 
     @property
     def pending(self) -> bool:
-        return self._pending is not None
+        """Whether a step waits to be looked into, or other ranks to be told about one."""
+        return self._pending is not None or self.foreseen
 
     @property
     def latest(self) -> Kept | None:
@@ -183,39 +199,46 @@ class Incidents:
 
     def look_into(self, run: Rerun, observer: Any) -> None:
         """Investigate the step that waits, by calling it."""
-        with self._investigation(observer, gentle=False) as (plan, stage), _kept_by(run):
-            for one in plan:
-                stage.perform(one, run)
+        incident, answer = self._begin(gentle=False)
+        company = self._session.company
+        try:
+            with self._staged(incident, observer) as stage, _kept_by(run):
+                for one in answer:
+                    stage.perform(one, run)
+        except StepEnded:
+            logger.warning("holdfast: step %s: another rank could not look into it", incident.step)
+            return
+        except Exception as error:
+            if company is not None and answer.findings is None and not isinstance(error, RankLost):
+                company.give_up()
+            raise
+        self._conclude(incident, answer)
 
     def yield_again(self, observer: Any) -> Iterator[Any]:
         """The same where the step cannot be called: its batches, to be given to the loop."""
-        with self._investigation(observer, gentle=True) as (plan, stage):
-            for one in plan:
+        incident, answer = self._begin(gentle=True)
+        with self._staged(incident, observer) as stage:
+            for one in answer:
                 stage.enter(one)
                 try:
                     yield from one.batches
                 finally:
                     stage.leave(None)
+        self._conclude(incident, answer)
 
-    @contextmanager
-    def _investigation(self, observer: Any, *, gentle: bool) -> Iterator[tuple[Answer, Stage]]:
+    def _begin(self, *, gentle: bool) -> tuple[Incident, Answer]:
         incident, self._pending = self._pending, None
         assert incident is not None
         # Only now: reading it in takes time that a healthy run need not spend.
         replay = importlib.import_module("holdfast.replay.investigation")
-        together = self._session.survival.together
-        answer = Answer(
-            replay.investigate(
-                self._scene(incident, gentle=gentle),
-                self._elsewhere(incident, replay.Elsewhere),
-                together.gathered,
-                together.rank,
-            )
+        together, company = self._session.survival.together, self._session.company
+        plan = replay.investigate(
+            self._scene(incident, gentle=gentle),
+            self._elsewhere(incident, replay.Elsewhere),
+            together.gathered if company is None else company.agree,
+            together.rank,
         )
-        with self._staged(incident, observer) as stage:
-            yield answer, stage
-        if answer.findings is not None:
-            self._conclude(incident, answer.findings)
+        return incident, Answer(plan)
 
     @contextmanager
     def _staged(self, incident: Incident, observer: Any) -> Iterator[Stage]:
@@ -265,7 +288,10 @@ class Incidents:
 
         return kind(older, [kept.batch for kept in self._healthy])
 
-    def _conclude(self, incident: Incident, found: Findings) -> None:
+    def _conclude(self, incident: Incident, answer: Answer) -> None:
+        found = answer.findings
+        if found is None:
+            return
         explanation = found.explanation
         self.found.append(explanation)
         self._session.recorder.event(

@@ -28,21 +28,41 @@ class StepEnded(RuntimeError):
     """This rank's step is not run to its end, because another's is not."""
 
 
-class _Place(IntEnum):
+class Place(IntEnum):
     """Where a rank is; what the highest one says goes for all."""
 
-    AT_A_COLLECTIVE = 0
+    TOGETHER = 0
+    """Before a collective."""
     OVER = 1
     FAILED = 2
+
+
+class Rounds:
+    """The questions of one rank to all, each answered by all."""
+
+    def __init__(self, group: Any) -> None:
+        """`group`: a process group of all ranks that nobody else uses."""
+        self._group = group
+
+    def ask(self, place: Place, what: str = "") -> Place:
+        """Where the ranks are; FAILED where they are not all there, or ask another thing."""
+        mark = zlib.crc32(what.encode())
+        said = torch.tensor([place, -place, mark, -mark], dtype=torch.int64)
+        try:
+            dist.all_reduce(said, op=dist.ReduceOp.MAX, group=self._group)
+        except RuntimeError as error:
+            raise RankLost(f"while a bad step was run again: {LOST}") from error
+        highest, lowest, most, least = said.tolist()
+        alike = highest == -lowest and most == -least
+        return Place(highest) if alike else Place.FAILED
 
 
 class Meeting(TorchDispatchMode):
     """One run of a step on every rank."""
 
-    def __init__(self, group: Any) -> None:
-        """`group`: a process group of all ranks that nobody else uses."""
+    def __init__(self, rounds: Rounds) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._group = group
+        self._rounds = rounds
         self._ended = False
         """Whether all ranks know that the step is over, well or not."""
         self.parted = False
@@ -57,16 +77,16 @@ class Meeting(TorchDispatchMode):
         """This rank's step is over. Returns when every rank's is."""
         if not self._ended:
             self._ended = True
-            place = self._ask(_Place.FAILED if failed else _Place.OVER, 0)
-            self.parted = place is not _Place.OVER
+            place = self._rounds.ask(Place.FAILED if failed else Place.OVER)
+            self.parted = place is not Place.OVER
 
     def _before(self, func: Any, args: Any) -> None:
         """A collective is about to begin on this rank."""
         if self._ended:
             raise StepEnded("another rank's step ended early")
         alone = _name(func) in _BETWEEN_TWO  # a pipeline: its ranks do different things
-        place = self._ask(_Place.FAILED if alone else _Place.AT_A_COLLECTIVE, _mark(func, args))
-        if place is not _Place.AT_A_COLLECTIVE:
+        place = self._rounds.ask(Place.FAILED if alone else Place.TOGETHER, _what(func, args))
+        if place is not Place.TOGETHER:
             self._ended = self.parted = True
             raise StepEnded(
                 "ranks that send to one another cannot be run again together"
@@ -74,27 +94,15 @@ class Meeting(TorchDispatchMode):
                 else "another rank's step ended early"
             )
 
-    def _ask(self, place: _Place, mark: int) -> _Place:
-        """Where the ranks are; FAILED too where they are not all at the same place."""
-        said = torch.tensor([place, -place, mark, -mark], dtype=torch.int64)
-        try:
-            dist.all_reduce(said, op=dist.ReduceOp.MAX, group=self._group)
-        except RuntimeError as error:
-            raise RankLost(f"while a bad step was run again: {LOST}") from error
-        highest, lowest, most, least = said.tolist()
-        alike = highest == -lowest and most == -least
-        return _Place(highest) if alike else _Place.FAILED
-
 
 def _name(func: Any) -> str:
     name: str = func._schema.name
     return name.rpartition("::")[2]
 
 
-def _mark(func: Any, args: Any) -> int:
+def _what(func: Any, args: Any) -> str:
     """The same for collectives that go together."""
-    sizes = [size for item in args if (size := _size(item))]
-    return zlib.crc32(repr((_name(func), sizes)).encode())
+    return repr((_name(func), [size for item in args if (size := _size(item))]))
 
 
 def _size(item: Any) -> int | None:

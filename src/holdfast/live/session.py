@@ -112,9 +112,7 @@ class Session:
             together=together,
         )
         self.company = (
-            None
-            if ranks is None or origins is None
-            else Company(ranks, origins, models, together.group)
+            None if ranks is None or origins is None else Company(ranks, origins, models, together)
         )
         """The other ranks, for steps that are run again."""
         self.incidents = Incidents(self, policy, notices)

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
+from holdfast.errors import RankLost
 from holdfast.live import seams
 from holdfast.live.brake import HostBrake
 from holdfast.live.buffers import LARGEST_BYTES
@@ -90,9 +91,9 @@ class Stage:
         self._undo.callback(PutBack(self._session.models))
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error: Any) -> None:
         self.leave(None)
-        if self._company is not None and error[0] is None:
+        if self._company is not None and not isinstance(error[1], RankLost):
             self._company.settle()
         self._undo.close()
 

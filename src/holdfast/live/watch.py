@@ -318,7 +318,7 @@ class OptimizerWatch:
         if theirs:
             note.values["scaler_skipped"] = 1.0  # the kernel skips by itself
             if self.ballot is not None:  # but only where the overflow is
-                self._hold(note)
+                self._hold(note, tensors)
             return
         note.unseen = math.isfinite(total) and not math.isfinite(clip)
         nonfinite = note.unseen or not (math.isfinite(total) and math.isfinite(loss))
@@ -330,7 +330,7 @@ class OptimizerWatch:
             if nonfinite and self._clip is None and not self._cut_up():
                 # Clipping spreads them over all gradients; of pieces, this rank has not all.
                 note.nonfinite_counts = count_all_nonfinite(gradients)
-            self._hold(note)
+            self._hold(note, tensors)
             return
         each = tensors["each"] if note.sampled else tensors.pop("each")  # nobody will look
         if self._clip is not None and self._clip.coefficient is not None:
@@ -346,9 +346,11 @@ class OptimizerWatch:
             norms, uniform = Norms(each, tensors["total"]), self._plan.uniform
             tensors |= self._adaptive.on_host(note, gradients, norms, self._clip, uniform=uniform)
 
-    def _hold(self, note: Note) -> None:
+    def _hold(self, note: Note, tensors: dict[str, Tensor]) -> None:
         if self.ballot is not None:
             self.ballot.hold_agreed = True
+            if not float(tensors["calls"][Slot.ONCE_ONLY - Slot.LEAVE]):
+                self._session.incidents.foresee(note)
         self._brake.hold(note.parameters)
 
     def _read(self, tensors: dict[str, Tensor]) -> tuple[float, float, float, float, float]:
@@ -490,6 +492,8 @@ class OptimizerWatch:
             note.values["scaler_skipped"] = 1.0
         skipped = "scaler_skipped" in note.values
         note.held = note.held or skipped or bool(readings.get("bad", (0.0,))[0])
+        if note.held and note.again:
+            self._session.incidents.foresee(note)
         if not math.isfinite(readings.get("coef", (1.0,))[0]):
             note.unseen = True
         outside = not total <= note.limit
