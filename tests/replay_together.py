@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from together import local_state, synchronised
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
@@ -103,6 +104,8 @@ class Outcome:
     explanations: list[dict[str, Any]]
     findings: list[tuple[str, int | None, dict[str, Any]]]
     actions: list[dict[str, Any]]
+    compiled: int
+    """Calls of what was compiled."""
 
 
 def data_of(rank: int, plan: Plan) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -120,7 +123,7 @@ def data_of(rank: int, plan: Plan) -> list[tuple[Tensor, Tensor, Tensor]]:
             found[step * plan.accumulate][0][row, 0] = 0
     for step, who, row in plan.large:
         if who == rank:
-            found[step * plan.accumulate][2][row] = 1e6
+            found[step * plan.accumulate][2][row] = 1e8
     return found
 
 
@@ -132,6 +135,9 @@ def train(rank: int, plan: Plan) -> Outcome:
     policy = Policy(**{"replay_gap": 0, **plan.policy})
     group = dist.group.WORLD if plan.kind == "by hand" else None
     guard = Guard(model, optimizer, run_dir=plan.run_dir, policy=policy, group=group)
+    compiled = Counter()
+    if plan.twist == "compiled":
+        model.compile(backend=compiled)
     trap = _Trap(plan.trap, rank, guard)
     users(model).trap = trap
     losses: list[float] = []
@@ -170,6 +176,7 @@ def train(rank: int, plan: Plan) -> Outcome:
         [explanation.to_dict() for explanation in guard.explanations],
         [(f.code, f.step, vars_of(f.where)) for f in guard.findings],
         [action.to_dict() for action in guard.actions],
+        compiled.calls,
     )
 
 
@@ -185,6 +192,19 @@ def _trained(guard: Guard, data: Any, model: nn.Module, optimizer: Any) -> Itera
 
 def loss_of(model: nn.Module, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
     return (nn.functional.nll_loss(model(x), y, reduction="none") * weight).mean()
+
+
+class Counter:
+    """A compiler that changes nothing and counts."""
+
+    calls = 0
+
+    def __call__(self, graph: Any, inputs: Any) -> Any:
+        def run(*args: Any) -> Any:
+            self.calls += 1
+            return graph(*args)
+
+        return run
 
 
 class _Trap:
@@ -218,7 +238,10 @@ def wrapped(model: Net, plan: Plan) -> nn.Module:
     if plan.kind == "by hand":
         return model
     if plan.kind == "ddp":
-        return nn.parallel.DistributedDataParallel(model, **plan.wrap)
+        replica = nn.parallel.DistributedDataParallel(model, **plan.wrap)
+        if plan.twist == "compressed":
+            replica.register_comm_hook(None, in_half)
+        return replica
     size = dist.get_world_size()
     mesh = (
         init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("replicate", "shard"))
@@ -227,6 +250,11 @@ def wrapped(model: Net, plan: Plan) -> nn.Module:
     )
     fully_shard(model.inner, mesh=mesh)
     return fully_shard(model, mesh=mesh)
+
+
+def in_half(state, bucket):  # type: ignore[no-untyped-def]  # torch reads annotations
+    """Gradients travel in float16."""
+    return default_hooks.fp16_compress_hook(None, bucket)
 
 
 def average(model: nn.Module) -> None:

@@ -13,12 +13,12 @@ import torch
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from hf_runs import logged
 from replay_frameworks import BATCH, STEPS, Samples, Shares, assert_explained
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import nll_loss
 from trainings import assert_same, state_of
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from holdfast import Policy
+from holdfast import Guard, Policy
 from holdfast.integrations import lightning as of_lightning
 from holdfast.integrations import transformers as of_transformers
 from holdfast.integrations.accelerate import guard as guard_over
@@ -214,6 +214,65 @@ def test_lightning_by_hand() -> None:
     _, merely, untouched = fitted(ByHand(), "model", 1, replay=False)
     assert repr(told) == repr(merely)
     assert_same(untouched, state)
+
+
+class TwoByHand(pl.LightningModule):
+    """`level` rises by a quarter at every step; `gain` is trained with the logarithm of what is
+    left to it below a batch's bar, which at one step is nothing."""
+
+    automatic_optimization = False
+
+    def __init__(self, order: str) -> None:
+        super().__init__()
+        self.order = order
+        self.level = nn.Parameter(torch.zeros(1))
+        self.gain = nn.Parameter(torch.ones(1))
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> None:
+        for name in self.order.split():
+            optimizer = self.optimizers()[name == "level"]
+            optimizer.zero_grad()
+            self.manual_backward(self.loss_of(name, batch))
+            optimizer.step()
+
+    def loss_of(self, name: str, bar: Tensor) -> Tensor:
+        if name == "level":
+            return -self.level.sum()
+        return (self.gain * torch.log(self.level.detach() - bar)).mean()
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD([self.gain], lr=1e-3), torch.optim.SGD([self.level], lr=0.25)]
+
+
+@pytest.mark.parametrize(
+    ("order", "nature"), [("gain level", "unknown"), ("level gain", "deterministic")]
+)
+def test_another_optimizer_has_moved_on(order: str, nature: str) -> None:
+    """Where its weights decide whether the step fails, that it goes well now tells nothing."""
+    callback = of_lightning.HoldfastCallback()
+    trainer = pl.Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        callbacks=[callback],
+    )
+    bars = torch.full((12, 1), -10.0)
+    bars[7] = 0.25 * (7 + (order == "level gain"))
+    trainer.fit(TwoByHand(order), torch.utils.data.DataLoader(bars))
+    assert trainer.global_step == 2 * len(bars)
+    guard = callback.guard
+    assert isinstance(guard, Guard)
+    [found] = guard.explanations
+    assert (found.step, found.nature) == (7, nature)
+    if nature == "unknown":
+        assert found.births == found.trials == ()
+        assert "other weights of the model had been updated within the same step" in found.headline
+    else:
+        assert found.birth is not None
+        assert found.birth.kind == "log-of-zero"
 
 
 # Accelerate.

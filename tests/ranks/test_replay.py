@@ -141,6 +141,23 @@ def test_a_rank_that_cannot_run_it_again() -> None:
             assert [action["step"] for action in outcome.actions] == [7]
 
 
+def test_what_happens_between_the_ranks_is_not_called_transient() -> None:
+    """A hook that sends float16 makes infinity of a large gradient; no rank does so by itself."""
+    [outcomes] = ran(2, [Plan(bad=(), large=((7, 1, 3),), twist="compressed")])
+    [found] = outcomes[0].explanations
+    assert (found["symptom"], found["nature"]) == ("nonfinite", "unknown")
+    assert "gradients change on their way between the ranks" in found["headline"]
+
+
+@pytest.mark.slow
+def test_a_compiled_model_stays_compiled() -> None:
+    ranks = gang(each, 2, [Plan(twist="compiled")])
+    for [(looked, skipped)] in ranks:
+        assert_named([looked])
+        assert looked.compiled == skipped.compiled > 0
+        assert repr(looked.losses) == repr(skipped.losses)
+
+
 def test_a_rank_that_dies_meanwhile() -> None:
     told = gang(until_lost, 2, Plan(twist="dies"), timeout=5.0, lone=True)
     assert told == ["RankLost", None]

@@ -31,6 +31,9 @@ COMPRESSED = (
     "gradients change on their way between the ranks (a communication hook, or mixed precision of "
     "DistributedDataParallel), which a step that is run again does not do"
 )
+COMPILED = (
+    "with several ranks a compiled step is run again op by op, which may go well where it fails"
+)
 
 
 class Company:
@@ -67,7 +70,9 @@ class Company:
     @property
     def inexact(self) -> str:
         """Why a step that is run again may not be what it was; empty: it is."""
-        return COMPRESSED if self._origins.compressed else ""
+        if self._origins.compressed:
+            return COMPRESSED
+        return COMPILED if self._origins.compiled else ""
 
     def agree(self, value: T) -> list[T]:
         """What every rank says; raises StepEnded where one has given up."""
@@ -82,6 +87,8 @@ class Company:
     def begin(self) -> None:
         """A step begins, on all ranks at the same time."""
         self._meeting = self._undo.enter_context(Meeting(self._rounds))
+        if "torch._dynamo" in sys.modules:  # what once met a meeting would stay uncompiled
+            self._undo.enter_context(torch.compiler.set_stance("force_eager"))
         self._undo.callback(self._origins.listen_again)
         self._origins.look_away()
 

@@ -112,6 +112,16 @@ class Origins:
             for replica in self.replicas
         )
 
+    @property
+    def compiled(self) -> bool:
+        """Whether any part of the models goes through torch.compile."""
+        return any(
+            getattr(unit, "_compiled_call_impl", None) is not None
+            or type(unit).__name__ == "OptimizedModule"
+            for model in self._models
+            for unit in model.modules()
+        )
+
     def look_away(self) -> None:
         """What backward makes from now on is none of the training's."""
         for origin in self._origins:
