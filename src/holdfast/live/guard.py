@@ -445,6 +445,8 @@ class Guard:
         if watch.ballot is not None:
             watch.ballot.step_begins()
         self._shield(watch.transfer.collect)
+        if self._shield.tripped:
+            self._duty.hear(watch)
         if not self._look_into(sys._getframe(2)):
             # Past this step the weights are others, and the step before it cannot be run again.
             self._session.incidents.forget()

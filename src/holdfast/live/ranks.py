@@ -5,9 +5,10 @@ around the model, those over which its parameters are sharded (DTensor, FSDP), o
 was given. A process group that merely exists, while the model is local, is not followed.
 
 Every optimizer step makes exactly one small all-reduce (`ballot.py` says of what); nothing else is
-exchanged, but for a bad step that all run again together (`company.py`). Whatever one rank has to tell the others, that it was asked
-to leave or that it found a weight non-finite, waits for the next one and is known to all at the
-same step. So no rank can be left waiting for a message that another does not send.
+exchanged, but for a bad step that all run again together (`company.py`). Whatever one rank has to
+tell the others, that it was asked to leave or that it found a weight non-finite, waits for the next
+one and is known to all at the same step. So no rank can be left waiting for a message that another
+does not send.
 """
 
 from __future__ import annotations

@@ -76,6 +76,8 @@ class OptimizerWatch:
         self._note: Note | None = None
         self._tensors: dict[str, Tensor] = {}
         self._bad_on_device: Tensor | None = None
+        self._unheard: tuple[Note, dict[str, Tensor]] | None = None
+        """The last step with other ranks, until its numbers are here."""
         self._steps = 0
         self._fused = is_fused_on_cuda(optimizer)
         device = self._device()
@@ -168,6 +170,8 @@ class OptimizerWatch:
             self._judge_on_device(tensors, scale, note)
         else:
             self._judge_on_host(gradients, tensors, note)
+        if self.ballot is not None and self.transfer.lag:
+            self._unheard = note, tensors
         self._clips.forget()
         if note.sampled and not note.held:
             self._sampler.before(note.parameters)
@@ -194,6 +198,17 @@ class OptimizerWatch:
         self._sample_update(note, tensors)
         self._forget_losses()
         self.transfer.send(note, tensors)
+
+    def foresee(self) -> None:
+        """Whatever has failed: what the other ranks learn of the last step only now."""
+        unheard, self._unheard = self._unheard, None
+        if unheard is None:
+            return
+        note, tensors = unheard
+        held = [tensors[name] for name in ("bad", "scaler_skipped") if name in tensors]
+        again = not float(tensors["calls"][Slot.ONCE_ONLY - Slot.LEAVE])
+        if again and (note.held or any(map(bool, held))):
+            self._session.incidents.foresee(note)
 
     def hold(self) -> None:
         """Hold the step back whatever has failed: all ranks agreed to."""
@@ -349,7 +364,7 @@ class OptimizerWatch:
     def _hold(self, note: Note, tensors: dict[str, Tensor]) -> None:
         if self.ballot is not None:
             self.ballot.hold_agreed = True
-            if not float(tensors["calls"][Slot.ONCE_ONLY - Slot.LEAVE]):
+            if not self.transfer.lag and not float(tensors["calls"][Slot.ONCE_ONLY - Slot.LEAVE]):
                 self._session.incidents.foresee(note)
         self._brake.hold(note.parameters)
 
@@ -492,6 +507,7 @@ class OptimizerWatch:
             note.values["scaler_skipped"] = 1.0
         skipped = "scaler_skipped" in note.values
         note.held = note.held or skipped or bool(readings.get("bad", (0.0,))[0])
+        self._unheard = None
         if note.held and note.again:
             self._session.incidents.foresee(note)
         if not math.isfinite(readings.get("coef", (1.0,))[0]):
