@@ -1,4 +1,4 @@
-"""`holdfast replay`: a real script, a planted birth, its capsule; then the mended script."""
+"""`holdfast replay`: a script, a planted birth, the guard's incident; then the mended script."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,10 +20,7 @@ from holdfast.replay import capsule
 SCRIPT = """
 import sys
 import torch
-from holdfast import Guard
-from holdfast.replay import capsule
-from holdfast.replay.explanation import Birth, Explanation, Line, Operand, Trial
-from holdfast.torch_tools import rng
+from holdfast import Guard, Policy
 
 torch.manual_seed(0)
 WIDTH = 4
@@ -32,7 +29,8 @@ model = torch.nn.Sequential(first, torch.nn.Dropout(0.5), last)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
 batches = [(torch.rand(8, 3) + 0.5, torch.rand(8, 1)) for _ in range(5)]
 batches[3][0][2, 0] = 0.0  # the bad sample
-guard = Guard(model, optimizer, run_dir="runs/first")
+policy = Policy(capture=sys.argv[2] if "--capture" in sys.argv else "batch")
+guard = Guard(model, optimizer, run_dir="runs/first", policy=policy)
 guard.resume()
 print("training", *sys.argv[1:])
 
@@ -41,32 +39,14 @@ def loss_of(x, y):
     return ((model(x.log()) - y) ** 2).mean()
 
 
-for number, (x, y) in enumerate(guard(batches)):
-    state = {"models": [{"state": model.state_dict(), "unlisted": {}}]}
-    before = {key: value.clone() for key, value in model.state_dict().items()}
-    random = rng.capture()
+for x, y in guard(batches):
     optimizer.zero_grad()
     loss = loss_of(x, y)
     guard.backward(loss)
-    if not torch.isfinite(loss) and "plain" not in sys.argv:
-        birth = Birth(
-            "log-of-zero", "log of 1 element that is exactly 0", "forward", "log",
-            place=Line(__file__, 23, "loss_of", "return ((model(x.log()) - y) ** 2).mean()"),
-            inputs=(Operand("self", "batch", (8, 3), "float32", 0.0, 1.5, zero=1),), rows=(2,),
-            reached=("0.weight",),
-        )
-        told = Explanation(
-            number, "nonfinite", "deterministic", "log(0) made the loss NaN.", (birth,),
-            trials=(Trial("eps", "add 1e-6 before the log", "cured"),), guilt="batch",
-        )
-        capsule.write(
-            guard.run_dir, told, batches=[(x, y)], rng=random,
-            state={"models": [{"state": before, "unlisted": {}}]},
-            capture="guilty-rows" if "rows" in sys.argv else "batch",
-        )
     optimizer.step()
 print("the end")
 """
+PLACE = "train.py:20"
 MENDED = SCRIPT.replace("x.log()", "(x + 1e-6).log()")
 INCIDENT = Path("runs/first/incidents/1-step3")
 
@@ -91,9 +71,11 @@ def broken(home: Path) -> Path:
 def shell(home: Path) -> Shell:
     """The command as a process of its own, in that folder."""
 
-    def call(*args: object, cwd: Path = home) -> subprocess.CompletedProcess[str]:
+    def call(
+        *args: object, cwd: Path = home, first: Sequence[str] = ()
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "holdfast", "replay", *(str(arg) for arg in args)],
+            [sys.executable, "-m", *first, "holdfast", "replay", *(str(arg) for arg in args)],
             capture_output=True,
             encoding="utf-8",
             cwd=cwd,
@@ -142,7 +124,7 @@ def test_it_reproduces_until_the_script_is_mended(shell: Shell, broken: Path) ->
     lines = result.stdout.splitlines()
     assert lines[0].startswith("reproduces: the loss is NaN")
     assert lines[-1] == "Next: holdfast explain HD101"
-    for words in ("train.py:23 in loss_of", "op log, forward pass", "add 1e-6", "1 zero"):
+    for words in (f"{PLACE} in loss_of", "op log, forward pass", "clamp_min(1e-12)", "1 zero"):
         assert words in result.stdout
     assert "training" in result.stderr, "what the script prints stays out of the result"
     assert "the end" not in result.stderr
@@ -188,24 +170,75 @@ def test_json_stands_alone(shell: Shell, broken: Path) -> None:
     assert found["verdict"] == "reproduces"
     assert found["command"] == "replay"
     assert found["losses"] == ["NaN"]
-    assert found["recorded"]["births"][0]["op"] == "log"
     assert "training" in result.stderr
+
+
+def test_the_verdict_is_that_of_the_incident(replay: Replay, broken: Path) -> None:
+    found = json.loads(replay(INCIDENT, "--format", "json").stdout)
+    now, then = found["explanation"], found["recorded"]
+    assert then["births"][0]["kind"] == "log-of-zero"
+    assert then["births"][0]["rows"] == [2]
+    for name in ("births", "samples", "guilt", "nature", "headline", "summary", "trials"):
+        assert now[name] == then[name], name
 
 
 def test_arguments_are_the_recorded_ones_or_those_given(replay: Replay, tmp_path: Path) -> None:
     train(tmp_path, "--lr", "3")
     assert "training --lr 3" in replay(INCIDENT, cwd=tmp_path).stderr
-    given = replay(INCIDENT, "--", "plain", "--x", cwd=tmp_path)
-    assert "training plain --x" in given.stderr
+    given = replay(INCIDENT, "--", "other", "--x", cwd=tmp_path)
+    assert "training other --x" in given.stderr
 
 
 def test_guilty_rows_are_enough(replay: Replay, tmp_path: Path) -> None:
-    script = train(tmp_path, "rows")
+    script = train(tmp_path, "--capture", "guilty-rows")
     result = replay(INCIDENT, cwd=tmp_path)
     assert result.exit_code == 1, result.stderr
     assert "the batch is its guilty rows" in " ".join(result.stdout.split())
     script.write_text(MENDED)
     assert replay(INCIDENT, cwd=tmp_path).exit_code == 0
+
+
+def test_without_data_there_is_nothing_to_replay(replay: Replay, tmp_path: Path) -> None:
+    train(tmp_path, "--capture", "off")
+    result = replay(INCIDENT, cwd=tmp_path)
+    assert result.exit_code == 2
+    assert "holds no data to replay (private: capture is off)" in result.stderr
+    assert "README.md" in result.stderr
+
+
+GROUP = "import os\nimport torch.distributed as dist\ndist.init_process_group('gloo')\n"
+
+
+def test_a_script_that_wants_a_process_group(replay: Replay, broken: Path) -> None:
+    broken.write_text(GROUP + SCRIPT)
+    result = replay(INCIDENT)
+    assert result.exit_code == 3
+    said = " ".join(result.stdout.split())
+    assert "wants a process group" in said
+    assert "torchrun --nproc-per-node 1 -m holdfast replay" in said
+    broken.write_text("import os\nrank = int(os.environ['LOCAL_RANK'])\n" + SCRIPT)
+    assert "wants a process group" in " ".join(replay(INCIDENT).stdout.split())
+
+
+def test_torchrun_with_one_process_gives_it_one(shell: Shell, broken: Path) -> None:
+    grouped = GROUP + SCRIPT + "dist.destroy_process_group()\n"
+    broken.write_text(grouped.replace("model, optimizer, run_dir", "wrapped, optimizer, run_dir"))
+    text = broken.read_text().replace(
+        "optimizer = ", "wrapped = torch.nn.parallel.DistributedDataParallel(model)\noptimizer = "
+    )
+    broken.write_text(text.replace("model(x", "wrapped(x"))
+    result = shell(INCIDENT, first=["torch.distributed.run", "--nproc-per-node", "1", "-m"])
+    assert "reproduces: the loss is NaN" in result.stdout, result.stderr
+    assert "op log, forward pass" in result.stdout
+
+
+def test_several_processes_are_refused(
+    replay: Replay, broken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    result = replay(INCIDENT)
+    assert result.exit_code == 2
+    assert "a replay is one process" in result.stderr
 
 
 def test_a_script_that_crashes(replay: Replay, broken: Path) -> None:
@@ -237,9 +270,10 @@ def test_a_loop_that_ends_itself_over_a_nan(
     replay: Replay, broken: Path, instead: str, code: int
 ) -> None:
     broken.write_text(SCRIPT.replace("    optimizer.step()\n", f"    {instead}\n"))
-    result = replay(INCIDENT, "--", "plain")
+    result = replay(INCIDENT)
     assert result.exit_code == code, result.stderr
     assert result.stdout.startswith("reproduces: the loss is NaN")
+    assert PLACE in result.stdout
 
 
 def test_a_crash_in_the_mended_body_is_no_cure(replay: Replay, broken: Path) -> None:
@@ -260,11 +294,12 @@ def test_what_does_not_fit(
     replay: Replay, broken: Path, change: tuple[str, str], words: str
 ) -> None:
     broken.write_text(SCRIPT.replace(*change))
-    result = replay(INCIDENT, "--", "plain")
+    result = replay(INCIDENT)
     assert result.exit_code == 2, result.stdout
     assert result.stdout == ""
     assert words in result.stderr
     assert "Traceback" not in result.stderr
+    assert "the end" not in result.stderr, "no script is let train"
 
 
 def test_a_script_that_is_gone(replay: Replay, broken: Path) -> None:

@@ -1,318 +1,219 @@
-"""A bad step of a real framework is run again: the user's own line is named, and the framework's
-logs, callbacks, counters and schedules are those of a run that merely skipped it."""
+"""`holdfast replay` of scripts whose loop is a framework's: the adapter hands the step over."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import accelerate
-import lightning.pytorch as pl
 import pytest
 import torch
-from accelerate.state import AcceleratorState, GradientState, PartialState
-from hf_runs import logged
-from replay_frameworks import BATCH, STEPS, Samples, Shares, assert_explained
-from torch import Tensor, nn
-from torch.nn.functional import nll_loss
-from trainings import assert_same, state_of
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from click.testing import CliRunner, Result
 
-from holdfast import Guard, Policy
-from holdfast.integrations import lightning as of_lightning
-from holdfast.integrations import transformers as of_transformers
-from holdfast.integrations.accelerate import guard as guard_over
+from holdfast.cli.main import cli
+
+HUGGING_FACE = """
+import sys
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from holdfast.integrations.transformers import HoldfastCallback
+
+ACCUMULATE = int(sys.argv[1])
+STEPS = 6
+
+
+class Weighted(LlamaForCausalLM):
+    def forward(self, input_ids, labels, weight, **kwargs):
+        out = super().forward(input_ids=input_ids, labels=labels, **kwargs)
+        out.loss = (out.loss * weight.log()).mean()
+        return out
+
+
+class Counting(torch.utils.data.Dataset):
+    def __len__(self):
+        return STEPS * 4 * ACCUMULATE
+
+    def __getitem__(self, at):
+        ids = (torch.arange(9) + at) % 24
+        labels = torch.where(torch.arange(9) > at % 5, ids, -100)
+        weight = 0.0 if at == 13 * ACCUMULATE else 2.0
+        return {"input_ids": ids, "labels": labels, "weight": torch.tensor(weight)}
+
+
+class InOrder(Trainer):
+    def _get_train_sampler(self, *args):
+        return None
+
+
+torch.manual_seed(0)
+config = LlamaConfig(
+    vocab_size=24, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
+    num_attention_heads=2, max_position_embeddings=16, bos_token_id=0, eos_token_id=0,
+    attention_dropout=0.2,
+)
+args = TrainingArguments(
+    output_dir="out", use_cpu=True, per_device_train_batch_size=4, max_steps=STEPS,
+    gradient_accumulation_steps=ACCUMULATE, logging_steps=1, report_to=[], save_strategy="no",
+    disable_tqdm=True, logging_nan_inf_filter=False,
+)
+guarded = [] if "plain" in sys.argv else [HoldfastCallback(run_dir="runs/first")]
+trainer = InOrder(
+    model=Weighted(config), args=args, train_dataset=Counting(), callbacks=guarded
+)
+trainer.train()
+print("LOSS", *(entry.get("loss") for entry in trainer.state.log_history))
+"""
+
+LIGHTNING = """
+import sys
+import lightning.pytorch as pl
+import torch
+from holdfast.integrations.lightning import HoldfastCallback
+
+ACCUMULATE = int(sys.argv[1])
+
+
+class Module(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(3, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1)
+        )
+        self.losses = []
+
+    def training_step(self, batch, batch_idx):
+        x, weight = batch
+        loss = (self.net(x) ** 2 * weight.log()).mean()
+        self.log("train_loss", loss)
+        self.losses.append(float(loss.detach()) / ACCUMULATE)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=0.01)
+
+
+pl.seed_everything(0)
+x, weight = torch.randn(24 * ACCUMULATE, 3), torch.full((24 * ACCUMULATE,), 2.0)
+weight[13 * ACCUMULATE] = 0.0
+data = torch.utils.data.TensorDataset(x, weight)
+module = Module()
+guarded = [] if "plain" in sys.argv else [HoldfastCallback(run_dir="runs/first")]
+trainer = pl.Trainer(
+    max_epochs=1, accelerator="cpu", logger=False, enable_progress_bar=False,
+    enable_model_summary=False, enable_checkpointing=False, callbacks=guarded,
+    accumulate_grad_batches=ACCUMULATE,
+)
+trainer.fit(module, torch.utils.data.DataLoader(data, batch_size=4))
+each = [module.losses[at : at + ACCUMULATE] for at in range(0, len(module.losses), ACCUMULATE)]
+print("LOSS", *(sum(losses) for losses in each))
+"""
+
+INCIDENT = Path("runs/first/incidents/1-step3")
+Replay = Callable[..., Result]
+
+
+@dataclass(frozen=True)
+class Home:
+    """A folder with a script that has been run, and its incident."""
+
+    folder: Path
+    text: str
+    accumulate: int
+
+    @property
+    def script(self) -> Path:
+        return self.folder / "train.py"
+
+    @property
+    def mended(self) -> str:
+        return self.text.replace("weight.log()", "(weight + 1e-3).log()")
+
+    def run(self, *args: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "train.py", str(self.accumulate), *args],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=180,
+            env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(HUGGING_FACE, 1), (HUGGING_FACE, 2), (LIGHTNING, 1), (LIGHTNING, 2)],
+    ids=["hugging-face", "hugging-face-accumulating", "lightning", "lightning-accumulating"],
+)
+def home(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Home:
+    text, accumulate = request.param
+    made = Home(tmp_path_factory.mktemp("home"), text, accumulate)
+    made.script.write_text(text)
+    made.run()
+    assert (made.folder / INCIDENT).is_dir()
+    return made
+
+
+@pytest.fixture
+def replay(home: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[Replay]:
+    path = list(sys.path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def call(*args: object) -> Result:
+        monkeypatch.chdir(home.folder)
+        return CliRunner().invoke(cli, ["replay", *map(str, args)], prog_name="holdfast")
+
+    with torch.random.fork_rng():
+        yield call
+    sys.path[:] = path
+
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
     pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is dep:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:The number of training batches:UserWarning"),
 ]
-HERE = Path(__file__)
-recipes = pytest.mark.parametrize(
-    ("how", "accumulation"), [(how, count) for how in ("model", "step", "bf16") for count in (1, 2)]
-)
 
 
-def per_word(answer: Tensor, label: Tensor, words: Tensor) -> Tensor:
-    losses = nll_loss(answer, label, reduction="none")
-    return (losses / words).mean()  # in the step
+def test_the_script_reproduces_with_the_same_verdict(replay: Replay, home: Home) -> None:
+    home.script.write_text(home.text)
+    before = contents(home.folder / "runs")
+    result = replay(INCIDENT, "--format", "json")
+    assert result.exit_code == 1, result.stderr
+    found = json.loads(result.stdout)
+    now, then = found["explanation"], found["recorded"]
+    assert then["births"][0]["kind"] == "log-of-zero"
+    assert then["births"][0]["place"]["source"].strip().endswith("weight.log()).mean()")
+    assert then["births"][0]["rows"] == [1 if home.accumulate == 1 else 2]
+    for name in ("births", "samples", "guilt", "nature", "headline", "summary"):
+        assert now[name] == then[name], name
+    assert contents(home.folder / "runs") == before, "a replay leaves nothing in the run"
 
 
-# The Hugging Face Trainer.
+def test_the_mended_script_is_cured(replay: Replay, home: Home) -> None:
+    """And its loss is the one that the mended training has at that very step: weights, dropout,
+    batches and what the loss is divided by are those of the incident."""
+    home.script.write_text(home.mended)
+    result = replay(INCIDENT, "--format", "json")
+    assert result.exit_code == 0, result.stderr
+    [line] = [line for line in home.run("plain").splitlines() if line.startswith("LOSS")]
+    expected = float(line.split()[1 + 3])
+    losses = json.loads(result.stdout)["losses"]
+    assert len(losses) == home.accumulate
+    assert sum(losses) == pytest.approx(expected, rel=1e-3)
 
 
-class Own(Trainer):
-    """Samples in order; a loss of the user's own, which logs and counts."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.counted = 0
-        self.history: dict[str, list[float]] = {"loss": []}
-
-    def _get_train_sampler(self, *args: Any) -> Any:
-        return None
-
-    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        target, words = inputs.pop("target"), inputs.pop("words")
-        loss = per_word(model(**inputs), target, words)
-        self.counted += 1
-        self.history["loss"].append(float(loss.detach()))
-        if self.counted % 5 == 3:
-            self.log({"aside": float(loss.detach())})
-        return loss
+def test_a_step_that_crashes(replay: Replay, home: Home) -> None:
+    raising = "out.loss = " if "out.loss" in home.text else "loss = "
+    text = home.text.replace(raising, f"1 / 0\n        {raising}", 1)
+    home.script.write_text(text)
+    assert replay(INCIDENT).exit_code == 3
 
 
-class Noting(TrainerCallback):
-    """Every event, with what a callback can see of it."""
-
-    def __init__(self) -> None:
-        self.seen: list[Any] = []
-
-    def on_event(self, name: str, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        schedule = kwargs.get("lr_scheduler")
-        rate = None if schedule is None else schedule.get_last_lr()
-        self.seen.append((name, state.global_step, state.epoch, rate))
-
-
-for _name in ("step_begin", "step_end", "substep_end", "log", "epoch_end", "pre_optimizer_step"):
-    setattr(
-        Noting,
-        f"on_{_name}",
-        lambda self, args, state, control, _name=_name, **kwargs: self.on_event(
-            _name, args, state, control, **kwargs
-        ),
-    )
-
-
-def trained_by_hf(folder: Path, how: str, accumulation: int, **policy: Any) -> Any:
-    torch.manual_seed(0)
-    callback, noting = of_transformers.HoldfastCallback(policy=Policy(**policy)), Noting()
-    trainer = Own(
-        model=Shares(),
-        args=TrainingArguments(
-            output_dir=str(folder),
-            use_cpu=True,
-            bf16=how == "bf16",
-            per_device_train_batch_size=BATCH,
-            gradient_accumulation_steps=accumulation,
-            max_steps=STEPS,
-            learning_rate=1e-2,
-            logging_steps=1,
-            report_to=[],
-            save_strategy="no",
-            disable_tqdm=True,
-            remove_unused_columns=False,
-        ),
-        train_dataset=Samples(how, accumulation),
-        callbacks=[callback, noting],
-    )
-    trainer.train()
-    told = (noting.seen, logged(trainer), trainer.history, trainer.counted)
-    return callback.guard, told, state_of(trainer.model, trainer.optimizer.optimizer)
-
-
-@recipes
-def test_the_hugging_face_trainer(how: str, accumulation: int, tmp_path: Path) -> None:
-    guard, told, state = trained_by_hf(tmp_path / "looked", how, accumulation)
-    assert_explained(guard, how, HERE)
-    _, merely, untouched = trained_by_hf(tmp_path / "skipped", how, accumulation, replay=False)
-    assert repr(told) == repr(merely)
-    assert_same(untouched, state)
-
-
-# Lightning.
-
-
-class Module(pl.LightningModule):
-    def __init__(self) -> None:
-        super().__init__()
-        self.shares = Shares()
-        self.history: list[float] = []
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        answer = self.shares(batch["x"], batch["present"], batch["exponent"])
-        loss = per_word(answer, batch["target"], batch["words"])
-        self.history.append(float(loss.detach()))
-        self.log("train_loss", loss, on_step=True, on_epoch=True)
-        return loss
-
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 2 * STEPS)
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
-        }
-
-
-class ByHand(Module):
-    """Manual optimization."""
-
-    automatic_optimization = False
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        optimizer = self.optimizers()
-        loss = super().training_step(batch, batch_idx)
-        optimizer.zero_grad()
-        self.manual_backward(loss)
-        optimizer.step()
-        self.lr_schedulers().step()
-        return loss
-
-
-class Watching(pl.Callback):
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[Any] = []
-
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any) -> None:
-        rates = [config.scheduler.get_last_lr() for config in trainer.lr_scheduler_configs]
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        self.seen.append((trainer.global_step, rates, metrics))
-
-    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-        self.seen.append("before_optimizer_step")
-
-    def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
-        self.seen.append("after_backward")
-
-
-def fitted(module: Module, how: str, accumulation: int, **policy: Any) -> Any:
-    torch.manual_seed(0)
-    callback = of_lightning.HoldfastCallback(policy=Policy(**policy))
-    watching = Watching()
-    trainer = pl.Trainer(
-        max_epochs=1,
-        accelerator="cpu",
-        logger=False,
-        precision="bf16-mixed" if how == "bf16" else "32-true",
-        accumulate_grad_batches=accumulation,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-        log_every_n_steps=1,
-        callbacks=[callback, watching],
-    )
-    data = torch.utils.data.DataLoader(Samples(how, accumulation), batch_size=BATCH)
-    trainer.fit(module, data)
-    told = (watching.seen, trainer.global_step, module.history)
-    return callback.guard, told, state_of(module, trainer.optimizers[0])
-
-
-@recipes
-def test_lightning(how: str, accumulation: int) -> None:
-    guard, told, state = fitted(Module(), how, accumulation)
-    assert_explained(guard, how, HERE)
-    _, merely, untouched = fitted(Module(), how, accumulation, replay=False)
-    assert repr(told) == repr(merely)
-    assert_same(untouched, state)
-
-
-def test_lightning_by_hand() -> None:
-    guard, told, state = fitted(ByHand(), "model", 1)
-    assert_explained(guard, "model", HERE)
-    _, merely, untouched = fitted(ByHand(), "model", 1, replay=False)
-    assert repr(told) == repr(merely)
-    assert_same(untouched, state)
-
-
-class TwoByHand(pl.LightningModule):
-    """`level` rises by a quarter at every step; `gain` is trained with the logarithm of what is
-    left to it below a batch's bar, which at one step is nothing."""
-
-    automatic_optimization = False
-
-    def __init__(self, order: str) -> None:
-        super().__init__()
-        self.order = order
-        self.level = nn.Parameter(torch.zeros(1))
-        self.gain = nn.Parameter(torch.ones(1))
-
-    def training_step(self, batch: Tensor, batch_idx: int) -> None:
-        for name in self.order.split():
-            optimizer = self.optimizers()[name == "level"]
-            optimizer.zero_grad()
-            self.manual_backward(self.loss_of(name, batch))
-            optimizer.step()
-
-    def loss_of(self, name: str, bar: Tensor) -> Tensor:
-        if name == "level":
-            return -self.level.sum()
-        return (self.gain * torch.log(self.level.detach() - bar)).mean()
-
-    def configure_optimizers(self) -> Any:
-        return [torch.optim.SGD([self.gain], lr=1e-3), torch.optim.SGD([self.level], lr=0.25)]
-
-
-@pytest.mark.parametrize(
-    ("order", "nature"), [("gain level", "unknown"), ("level gain", "deterministic")]
-)
-def test_another_optimizer_has_moved_on(order: str, nature: str) -> None:
-    """Where its weights decide whether the step fails, that it goes well now tells nothing."""
-    callback = of_lightning.HoldfastCallback()
-    trainer = pl.Trainer(
-        max_epochs=1,
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-        callbacks=[callback],
-    )
-    bars = torch.full((12, 1), -10.0)
-    bars[7] = 0.25 * (7 + (order == "level gain"))
-    trainer.fit(TwoByHand(order), torch.utils.data.DataLoader(bars))
-    assert trainer.global_step == 2 * len(bars)
-    guard = callback.guard
-    assert isinstance(guard, Guard)
-    [found] = guard.explanations
-    assert (found.step, found.nature) == (7, nature)
-    if nature == "unknown":
-        assert found.births == found.trials == ()
-        assert "other weights of the model had been updated within the same step" in found.headline
-    else:
-        assert found.birth is not None
-        assert found.birth.kind == "log-of-zero"
-
-
-# Accelerate.
-
-
-def accelerated(how: str, accumulation: int, **policy: Any) -> Any:
-    for kind in (AcceleratorState, GradientState, PartialState):
-        kind._reset_state()
-    torch.manual_seed(0)
-    accelerator = accelerate.Accelerator(
-        cpu=True,
-        gradient_accumulation_steps=accumulation,
-        mixed_precision="bf16" if how == "bf16" else "no",
-    )
-    net = Shares()
-    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 2 * STEPS)
-    data = torch.utils.data.DataLoader(Samples(how, accumulation), batch_size=BATCH)
-    net, optimizer, schedule, data = accelerator.prepare(net, optimizer, schedule, data)
-    guard = guard_over(accelerator, net, optimizer, schedule, policy=Policy(**policy))
-    told: list[Any] = []
-    for batch in guard(data):
-        with accelerator.accumulate(net):
-            answer = net(batch["x"], batch["present"], batch["exponent"])
-            loss = per_word(answer, batch["target"], batch["words"])
-            accelerator.backward(loss)
-            if accelerator.sync_gradients:
-                accelerator.clip_grad_norm_(net.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad()
-        told.append((float(loss.detach()), schedule.get_last_lr(), accelerator.step))
-    guard.close()
-    return guard, told, state_of(net, optimizer.optimizer)
-
-
-@recipes
-def test_accelerate(how: str, accumulation: int) -> None:
-    guard, told, state = accelerated(how, accumulation)
-    assert_explained(guard, how, HERE)
-    _, merely, untouched = accelerated(how, accumulation, replay=False)
-    assert repr(told) == repr(merely)
-    assert_same(untouched, state)
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from trainings import assert_same, batches, make_net, squared_error, state_of
 
-from holdfast import Guard
+from holdfast import Guard, Policy
 from holdfast.live import rehearsal
 from holdfast.live.called import rehearse_call
 from holdfast.replay import capsule
@@ -22,7 +22,7 @@ from holdfast.replay.explanation import Explanation
 from holdfast.replay.rehearsed import Rehearsed
 from holdfast.torch_tools import rng
 
-TOLD = Explanation(7, "nonfinite", "deterministic", "It broke.", guilt="together")
+TOLD = Explanation(7, "nonfinite", "deterministic", summary="It broke.", guilt="together")
 
 
 class Left(BaseException):
@@ -95,6 +95,113 @@ def test_the_state_is_in_place_and_nothing_moves(demand: Any, kind: str) -> None
     assert [item.reproduces for item in found] == [False]
     assert found[0].outcome.norm > 1e-2, "as it was before clipping"
     assert guard.findings == []
+
+
+# Incidents that a guard has written.
+
+
+def plain_loop(guard: Guard, model: Any, optimizer: Any, loader: Any) -> None:
+    for x, y in guard(loader):
+        optimizer.zero_grad()
+        guard.backward(squared_error(model, (x, y.sqrt())))
+        optimizer.step()
+
+
+def accumulating(guard: Guard, model: Any, optimizer: Any, loader: Any) -> None:
+    for number, (x, y) in enumerate(guard(loader)):
+        (squared_error(model, (x, y.sqrt())) / 2).backward()
+        if number % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def with_closure(guard: Guard, model: Any, optimizer: Any, loader: Any) -> None:
+    for batch in guard(loader):
+
+        def closure(batch: Any = batch) -> Tensor:
+            optimizer.zero_grad()
+            loss = squared_error(model, (batch[0], batch[1].sqrt()))
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+
+def giving(guard: Guard, loader: Any) -> Iterator[Any]:
+    """No loop body to be had: the training is in another function."""
+    yield from guard(loader)
+
+
+def through_a_generator(guard: Guard, model: Any, optimizer: Any, loader: Any) -> None:
+    for x, y in giving(guard, loader):
+        optimizer.zero_grad()
+        squared_error(model, (x, y.sqrt())).backward()
+        optimizer.step()
+
+
+LOOPS = [plain_loop, accumulating, with_closure, through_a_generator]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("capture", ["batch", "guilty-rows"])
+def test_what_a_guard_has_written_is_found_again(
+    tmp_path: Path, loop: Callable[..., None], capture: str
+) -> None:
+    def train(seed: int, run_dir: Path) -> None:
+        model = make_net(seed)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        data = Numbered()
+        if seed == 0:
+            data.y[43] = -1.0
+        loader = torch.utils.data.DataLoader(data, batch_size=8)
+        with Guard(model, optimizer, run_dir=run_dir, policy=Policy(capture=capture)) as guard:
+            loop(guard, model, optimizer, loader)
+
+    train(0, tmp_path)
+    [folder] = (tmp_path / "incidents").iterdir()
+    recorded = capsule.read(folder)
+    assert recorded.explanation.samples == (43,)
+    found: list[Rehearsed] = []
+
+    def done(rehearsed: Rehearsed) -> NoReturn:
+        found.append(rehearsed)
+        raise Left
+
+    rehearsal.demand(recorded, done)
+    try:
+        with leaving():
+            train(1, tmp_path / "other")
+    finally:
+        rehearsal.withdraw()
+    [again] = found
+    assert again.reproduces
+    assert again.explanation is not None
+    now, then = again.explanation.birth, recorded.explanation.birth
+    assert now is not None
+    assert then is not None
+    assert then.kind == "sqrt-of-negative"
+    for name in ("kind", "op", "place", "rows", "phase", "module", "reached"):
+        assert getattr(now, name) == getattr(then, name), name
+    assert again.explanation.samples == (43,)
+    assert "data set: 43" in again.explanation.headline
+    assert not (tmp_path / "other").exists()
+
+
+class Numbered(torch.utils.data.Dataset[Any]):
+    """Samples that a loader calls by their number; one can be spoiled."""
+
+    def __init__(self) -> None:
+        self.x, self.y = batches(1, size=80)[0]
+        self.y = self.y.abs()
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, at: int) -> tuple[Tensor, Tensor]:
+        return self.x[at], self.y[at]
+
+
+# Incidents of any kind.
 
 
 def test_it_reproduces(demand: Any) -> None:

@@ -25,12 +25,13 @@ from strategies import lightly, mutated, quick_folder, thoroughly
 from torch import Tensor
 
 import holdfast
+from holdfast.core.numbers import encode_numbers
 from holdfast.errors import UnreadableInput, UsageError
 from holdfast.replay import capsule
 from holdfast.replay.explanation import Birth, Explanation, Line, Operand, Spike, Trial
 from holdfast.replay.packing import Packed, Rows, pack
 from holdfast.replay.unpacking import needs_template, unpack
-from holdfast.torch_tools import rng
+from holdfast.torch_tools import rng, sealed_files
 
 SOURCE = Path(__file__).read_text().splitlines()
 LINE = 1 + SOURCE.index("import holdfast")
@@ -39,6 +40,7 @@ EXPLANATION = Explanation(
     step=12,
     symptom="nonfinite",
     nature="deterministic",
+    headline="log(0).",
     summary="log(0) made the loss -Inf. Sample 3 holds a 0.",
     births=(
         Birth(
@@ -63,6 +65,10 @@ EXPLANATION = Explanation(
     samples=(4711, "NaN"),
     loss=math.nan,
 )
+
+
+OTHER = replace(EXPLANATION, births=(replace(EXPLANATION.births[0], batch=2),))
+"""The step had more backward passes than batches."""
 
 
 def make_state() -> dict[str, Any]:
@@ -157,7 +163,7 @@ def test_a_failed_writing_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     def full(path: Path, content: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(capsule.sealed, "save", full)
+    monkeypatch.setattr(sealed_files, "save", full)
     with pytest.raises(OSError, match="No space"):
         written(tmp_path)
     assert os.listdir(tmp_path / "incidents") == []
@@ -295,7 +301,10 @@ def test_only_guilty_rows_reach_the_disk(tmp_path: Path) -> None:
         ({"most_bytes": 64}, "too large: 128 B, at most 64 B"),
         ({"batches": []}, "no batch was seen"),
         ({"explanation": replace(EXPLANATION, births=()), "capture": "guilty-rows"}, "told"),
-        ({"batches": [torch.ones(8)] * 2, "capture": "guilty-rows"}, "2 batches"),
+        (
+            {"explanation": OTHER, "batches": [torch.ones(8)] * 2, "capture": "guilty-rows"},
+            "2 batches",
+        ),
         ({"batches": [torch.ones(2)], "capture": "guilty-rows"}, "told apart"),
     ],
 )
@@ -530,6 +539,9 @@ def test_foreign_folders(tmp_path: Path, whole: Path) -> None:
         ({"tool": "other"}, "no incident of holdfast"),
         ({"step": None}, "can read"),
         ({"explanation": {"step": 1}}, "can read"),
+        ({"explanation": {**EXPLANATION.to_dict(), "guilt": "the butler"}}, "can read"),
+        ({"explanation": {**EXPLANATION.to_dict(), "summary": [1]}}, "can read"),
+        ({"explanation": {**EXPLANATION.to_dict(), "trials": [{"key": "x"}]}}, "can read"),
         ({"files": {"../../secret": {}}}, "names a file of no incident"),
         ({"files": {"batch.pt": {}}}, "can read"),
         ({"files": []}, "can read"),
@@ -545,7 +557,7 @@ def test_a_well_sealed_stranger(tmp_path: Path, whole: Path, change: Any, words:
     folder = tmp_path / "incident"
     shutil.copytree(whole, folder)
     index = capsule.sealed.read_index(folder / "incident.json")
-    capsule.sealed.write_index(folder / "incident.json", {**index, **change})
+    capsule.sealed.write_index(folder / "incident.json", encode_numbers({**index, **change}))
     with pytest.raises(UnreadableInput, match=words):
         capsule.read(folder)
 
@@ -558,7 +570,7 @@ def test_a_hostile_pickle_runs_nothing(tmp_path: Path, whole: Path) -> None:
     folder = tmp_path / "incident"
     shutil.copytree(whole, folder)
     index = capsule.sealed.read_index(folder / "incident.json")
-    index["files"]["state.pt"] = capsule.sealed.save(folder / "state.pt", {"models": [Bomb()]})
+    index["files"]["state.pt"] = sealed_files.save(folder / "state.pt", {"models": [Bomb()]})
     capsule.sealed.write_index(folder / "incident.json", index)
     found = capsule.read(folder)
     with pytest.raises(UnreadableInput, match="cannot be loaded safely"):
@@ -574,7 +586,7 @@ def test_the_page_says_it_all(tmp_path: Path) -> None:
     for words in (
         "# Step 12: log in the forward pass",
         "log(0) made the loss -Inf. Sample 3 holds a 0.",
-        f"`{__file__}:{LINE}` in `loss_fn`",
+        f"`{EXPLANATION.births[0].place}` in `loss_fn`",
         f"> {LINE} | import holdfast",
         f"  {LINE - 3} | ",
         f"  {LINE + 3} | ",
@@ -593,11 +605,14 @@ def test_the_page_says_it_all(tmp_path: Path) -> None:
 
 
 def test_the_page_of_a_spike(tmp_path: Path) -> None:
-    spike = Spike("box", (1, 2), ("head.weight",), (412.0,))
+    spike = Spike("box", (1, 2), layers=("head.weight",), growth=(412.0,))
     told = replace(EXPLANATION, births=(), symptom="spike", spike=spike, trials=())
     page = (written(tmp_path, explanation=told, limit=3.0) / "README.md").read_text()
     assert "`head.weight`: 412 times its usual" in page
     assert "holdfast explain HD207" in page
+    told = replace(told, spike=replace(spike, growth=()))
+    page = (written(tmp_path, explanation=told, limit=3.0) / "README.md").read_text()
+    assert "- largest gradients: `head.weight`" in page
 
 
 def test_nothing_on_the_page_is_markup(tmp_path: Path) -> None:

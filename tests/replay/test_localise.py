@@ -510,6 +510,15 @@ class TestLeaves:
         assert (birth.kind, birth.module) == ("poisoned-weight", "second")
         assert (birth.inputs[0].name, birth.rows) == ("second.weight", ())
 
+    def test_weight_and_bias_of_one_layer(self) -> None:
+        model = Mlp()
+        with torch.no_grad():
+            model.second.weight[1, 2] = math.nan
+            model.second.bias[0] = math.nan
+        found = traced(model, torch.rand(6, 4), lambda model, x: model(x).mean())
+        names = {birth.inputs[0].name for birth in found.births}
+        assert names == {"second.weight", "second.bias"}
+
     def test_infinite_weight(self) -> None:
         model = Mlp()
         with torch.no_grad():
@@ -537,7 +546,7 @@ class TestLeaves:
     def test_carried_from_an_earlier_step(self) -> None:
         hidden = torch.full((6, 3), math.nan)
         birth = traced(Mlp(), torch.rand(6, 4), lambda m, x: (m(x) + hidden).mean()).birth
-        assert (birth.kind, birth.op) == ("poisoned-carried", "add")
+        assert (birth.kind, birth.op) == ("carried-state", "add")
 
     def test_uninitialised_memory(self) -> None:
         torch.use_deterministic_algorithms(True)  # fills new memory with NaN
@@ -551,7 +560,7 @@ class TestLeaves:
             birth = traced(Mlp(), torch.rand(6, 4), compute).birth
         finally:
             torch.use_deterministic_algorithms(False)
-        assert (birth.kind, birth.op) == ("poisoned-uninitialised", "empty")
+        assert (birth.kind, birth.op) == ("uninitialised-memory", "empty")
         assert line_of(birth) == "out = torch.empty(6, 3)"
 
     def test_memory_that_torch_did_not_see_written(self) -> None:
@@ -569,7 +578,7 @@ class TestLeaves:
             return (model(x) * torch.tensor(math.nan)).mean()
 
         birth = traced(Mlp(), torch.rand(6, 4), compute).birth
-        assert birth.kind == "poisoned-constant"
+        assert birth.inputs[0].role == "constant"
         assert "torch.tensor(math.nan)" in line_of(birth)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import math
+import resource
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ import torch.nn.functional as F
 from replay_runs import run_backward, scene_of, traced
 from torch import Tensor, nn
 
-from holdfast.replay import autopsy, localise
+from holdfast.replay import autopsy, births, localise
 from holdfast.replay.trace import Trace
 
 
@@ -89,6 +91,18 @@ def test_keeps_no_tensor_alive() -> None:
     assert localise.find(trace, scene_of(model, x))[0].op == "log"
 
 
+def test_memory_is_given_back_during_the_step() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    model, x = Small(), torch.rand(6, 4)
+    with Trace(scene_of(model, x)):
+        before = resident()
+        for _ in range(8):
+            torch.zeros(16 << 20).log_()
+        assert resident() - before < 200 << 20  # of 512 MiB
+
+
 def test_an_error_of_its_own_is_noted_and_the_step_goes_on(monkeypatch: Any) -> None:
     def fail(*args: Any, **kwargs: Any) -> Any:
         raise ValueError("of the tool")
@@ -100,6 +114,19 @@ def test_an_error_of_its_own_is_noted_and_the_step_goes_on(monkeypatch: Any) -> 
         trace.gradients_ready(list(model.parameters()))
     assert any("of the tool" in error for error in trace.errors)
     localise.find(trace, scene_of(model, x))
+
+
+def test_a_birth_that_cannot_be_explained_is_still_found(monkeypatch: Any) -> None:
+    def fail(call: Any) -> Any:
+        raise ValueError("of the explanation")
+
+    monkeypatch.setattr(births, "explain", fail)
+    model, x = Small(), torch.rand(6, 4)
+    with Trace(scene_of(model, x)) as trace:
+        run_backward(trace, torch.log(model(x) * 0).mean())
+    birth = localise.find(trace, scene_of(model, x))[0]
+    assert (birth.op, birth.kind) == ("log", "unknown")
+    assert any("of the explanation" in error for error in trace.errors)
 
 
 def test_an_error_of_the_step_passes_through() -> None:

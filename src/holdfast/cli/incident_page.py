@@ -22,13 +22,20 @@ MOST_NAMED = 8
 
 
 def write_replay(
-    page: Page, capsule: Capsule, seen: Rehearsed | None, crash: Crash | None, how: str
+    page: Page,
+    capsule: Capsule,
+    seen: Rehearsed | None,
+    crash: Crash | None,
+    how: str,
+    hints: Sequence[str] = (),
 ) -> None:
     """Everything but the last line, which belongs to the command."""
     verdict = "crashed" if seen is None else seen.verdict
     said = str(crash) if seen is None else seen.said
     page.line((f"{verdict}: ", STYLES[verdict]), said, rest="  ")
     page.line((f"step {capsule.step}, run by {_short(how)}", "dim"), rest="  ")
+    for hint in hints:
+        page.line(hint, rest="  ")
     told = seen.explanation if seen is not None else None
     page.gap()
     page.line(("What was found when it happened" if told is None else "What was found", "bold"))
@@ -62,7 +69,7 @@ def write_explanation(page: Page, told: Explanation) -> None:
 def _birth(page: Page, birth: Birth) -> None:
     for place in (birth.place, birth.called_from):
         if place is not None:
-            within = f" in {place.function}" if place.function else ""
+            within = f" in {place.within}" if place.within else ""
             page.line(
                 (f"at {_short(place.file)}:{place.line}{within}", "cyan"), first="  ", rest="    "
             )

@@ -63,9 +63,9 @@ def command(
     """Run a captured incident again: exit 1 if it reproduces, 0 if it is cured.
 
     INCIDENT is a folder RUN/incidents/N-stepK. The script that made it is run up to its loop over
-    guard(loader), which then gets the captured batch with the captured weights and random numbers.
-    No weight moves, and nothing is written into the run. ARGS replace the script's recorded
-    arguments.
+    guard(loader), or its Trainer's first step, which then gets the captured batch with the captured
+    weights and random numbers. No weight moves, and nothing is written into the run. ARGS replace
+    the script's recorded arguments.
 
     \b
     Exit codes: 0 cured, 1 reproduces, 2 wrong usage or it cannot be told,
@@ -73,6 +73,7 @@ def command(
     """
     if script is not None and call is not None:
         raise UsageError("give --script or --call, not both")
+    _demand_one_process(incident)
     demand_torch("replay")
     with waiting(f"reading {incident}"):
         from holdfast.replay.capsule import read
@@ -86,6 +87,30 @@ def command(
         done.crash.show()
     _write(done, incident, form)
     return done.exit_code
+
+
+def _demand_one_process(incident: Path) -> None:
+    ranks = os.environ.get("WORLD_SIZE", "1")
+    if ranks not in ("", "1"):
+        raise UsageError(
+            f"a replay is one process, and here are {ranks}: {_with_a_group(incident)}"
+        )
+
+
+def _with_a_group(incident: Path) -> str:
+    return (
+        f"`torchrun --nproc-per-node 1 -m holdfast replay {shlex.quote(str(incident))}` gives the "
+        "script a process group of one rank, and --call needs none"
+    )
+
+
+def _wants_a_group(crash: Crash) -> bool:
+    """Whether a script has failed for being a single process that nobody has introduced."""
+    error = crash.error
+    if isinstance(error, KeyError):
+        return error.args in (("RANK",), ("LOCAL_RANK",), ("WORLD_SIZE",))
+    words = ("rendezvous", "process group", "init_process_group")
+    return any(word in str(error) for word in words)
 
 
 def _demand_data(capsule: Capsule) -> None:
@@ -103,7 +128,8 @@ def _demand_verdict(done: Replay) -> None:
     if done.rehearsed is None:
         raise UsageError(
             f"{done.how} ended without a loop over guard(loader), where the captured batch is "
-            "handed over. A framework's own loop can be replayed through --call"
+            "handed over, and without a Trainer that has a HoldfastCallback; "
+            "any other step can be replayed through --call"
         )
     if done.rehearsed.outcome.error is not None:
         raise UsageError(done.rehearsed.said)
@@ -182,7 +208,10 @@ def _write(done: Replay, incident: Path, form: str) -> None:
     from holdfast.sinks.page import Page
 
     page = Page(sys.stdout)
-    write_replay(page, done.capsule, done.rehearsed, done.crash, done.how)
+    hints: tuple[str, ...] = ()
+    if done.crash is not None and _wants_a_group(done.crash):
+        hints = (f"the script wants a process group: {_with_a_group(incident)}",)
+    write_replay(page, done.capsule, done.rehearsed, done.crash, done.how, hints)
     page.next(_next(done, incident))
 
 

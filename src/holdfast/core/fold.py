@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from holdfast.core.findings import Finding, Severity
-from holdfast.core.incident import Incident, concerns, explained
+from holdfast.core.incident import Incident, concerns, explained, spokesman
 
 GAP = 200
 """Repeats further apart than this many records are separate episodes."""
@@ -64,13 +64,18 @@ class Fold:
 
     def explain(self, incident: Incident) -> None:
         """A bad step was run again: its findings gain the place, the reason and tried cures."""
-        for episode in self._episodes:
-            if concerns(incident, episode.first):
-                episode.first = explained(episode.first, incident)
-            elif concerns(incident, episode.last):  # the first of its kind was not looked into
-                merged = replace(episode.last, step=episode.first.step)
-                told = explained(merged, incident)
-                episode.first = replace(told, seq=episode.first.seq, segment=episode.first.segment)
+        met = [
+            episode
+            for episode in self._episodes
+            if concerns(incident, episode.first) or concerns(incident, episode.last)
+        ]
+        speaks = spokesman(episode.first.code for episode in met)
+        for episode in met:
+            # Of a fault that comes again and again, any step may be the one that is looked into.
+            finding = episode.first if concerns(incident, episode.first) else episode.last
+            told = explained(finding, incident, aloud=finding.code == speaks)
+            first = episode.first
+            episode.first = replace(told, step=first.step, seq=first.seq, segment=first.segment)
 
     @property
     def findings(self) -> list[Finding]:

@@ -6,7 +6,7 @@ care, and without knowing more than is needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -115,13 +115,23 @@ def concerns(incident: Incident, finding: Finding) -> bool:
     return finding.code in SYMPTOMS or finding.code == OF_KIND.get(str(incident.birth.get("kind")))
 
 
-def explained(finding: Finding, incident: Incident) -> Finding:
-    """The finding with what the incident adds: the place, the reason, the cures that were tried."""
+def spokesman(codes: Iterable[str]) -> str | None:
+    """Of several findings about one step, the one whose sentence goes on with the reason."""
+    found = set(codes)
+    return next((code for code in SYMPTOMS if code in found), None)
+
+
+def explained(finding: Finding, incident: Incident, *, aloud: bool) -> Finding:
+    """The finding with what the incident adds: the place, the reason, the cures that were tried.
+
+    `aloud`: its sentence says so.
+    """
     if "why" in finding.evidence or not incident.headline:
         return finding
     known, found = finding.where, incident.where()
     remedies = [*incident.remedies()]
-    if not any(remedy.cured for remedy in remedies):  # else what might help need not be said
+    # Where a cure was found, what might help with such a symptom need not be said.
+    if finding.code not in SYMPTOMS or not any(remedy.cured for remedy in remedies):
         said = {remedy.text for remedy in remedies}
         remedies += [item for item in finding.remedies if item.text not in said]
     where = Where(
@@ -135,7 +145,7 @@ def explained(finding: Finding, incident: Incident) -> Finding:
     )
     return replace(
         finding,
-        message=f"{finding.message}. {incident.headline}",
+        message=f"{finding.message}. {incident.headline}" if aloud else finding.message,
         where=where,
         evidence={**finding.evidence, **incident.evidence()},
         remedies=tuple(remedies),

@@ -6,9 +6,11 @@ what would be logged or told to callbacks is kept quiet meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+from torch import nn
 
 from holdfast.torch_tools.put_back import PutBack
 
@@ -27,8 +29,8 @@ class Again:
     def __call__(self, batch: Any) -> None:
         self._run(batch)
 
-    def keep(self) -> PutBack:
-        return PutBack(self._owners, DEEP_ENOUGH)
+    def keep(self, trained: Sequence[nn.Module]) -> PutBack:
+        return PutBack(self._owners, trained, deepest=DEEP_ENOUGH)
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from holdfast.config import Settings
 from holdfast.core.findings import Finding
 from holdfast.core.numbers import round_digits
 from holdfast.errors import UsageError
+from holdfast.live import rehearsal
 from holdfast.live.notices import Notices
 from holdfast.live.recorder import Recorder
 from holdfast.policy import Action, Policy
@@ -43,6 +44,8 @@ def watch(engine: Any, run_dir: str | Path | None = None, **options: Any) -> Wat
             "holdfast.integrations.deepspeed.watch takes the engine that deepspeed.initialize "
             f"returned: got {type(engine).__name__}"
         )
+    if rehearsal.demanded():
+        rehearsal.refuse("DeepSpeed moves the weights itself: replay the step through --call")
     return Watch(engine, run_dir, **options)
 
 

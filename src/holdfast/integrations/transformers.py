@@ -23,11 +23,12 @@ from holdfast.integrations.accelerate import torch_optimizer
 from holdfast.integrations.again import Again, nothing, replaced
 from holdfast.integrations.frameworks import bring
 from holdfast.integrations.logged_loss import LoggedLoss
+from holdfast.live import rehearsal
 from holdfast.live.guard import Guard
 from holdfast.policy import Action
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _transformers = bring("transformers", extra="transformers")
 TrainerCallback: Any = _transformers.TrainerCallback
@@ -47,6 +48,7 @@ class HoldfastCallback(TrainerCallback):
         self._losses = LoggedLoss()
         self._factor = 1.0
         self._waited: float | None = None
+        self._recount: Callable[[Sequence[Any]], Any] | None = None
         self._told: Action | None = None
 
     def close(self) -> None:
@@ -151,6 +153,9 @@ class HoldfastCallback(TrainerCallback):
         def training_step(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             waited, self._waited = self._waited, None
             if isinstance(self.guard, Guard):
+                if rehearsal.demanded():
+                    prepare = functools.partial(self._counted, original, model, args, kwargs)
+                    rehearsal.rehearse_step(self.guard, inputs, prepare)
                 run = functools.partial(self._once_more, original, model, args, kwargs)
                 self.guard.saw_batch(inputs, waited, run=Again(run, self._trainer))
             elif self.guard is not None:
@@ -169,8 +174,19 @@ class HoldfastCallback(TrainerCallback):
         with replaced(self._trainer, log=nothing):
             step(model, inputs, *args, **kwargs)
 
+    def _counted(
+        self, step: Callable[..., Any], model: Any, args: Any, kwargs: Any, batches: Sequence[Any]
+    ) -> Callable[[Any], Any]:
+        """How a captured step is run: its loss is shared by the items of its own batches."""
+        if args and args[0] is not None and self._recount is not None:
+            args = (self._recount(batches), *args[1:])
+        return functools.partial(self._once_more, step, model, args, kwargs)
+
     def _around_get_batch_samples(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def get_batch_samples(*args: Any, **kwargs: Any) -> Any:
+            self._recount = lambda batches: original(
+                iter(batches), len(batches), *args[2:], **kwargs
+            )[1]
             begun = time.perf_counter()
             samples = original(*args, **kwargs)
             self._waited = time.perf_counter() - begun

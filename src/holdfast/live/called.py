@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,8 +15,7 @@ from holdfast.live import rehearsal
 from holdfast.live.guard import Guard
 from holdfast.live.snapshots import Snapshots
 from holdfast.replay.capsule import Capsule
-from holdfast.replay.passes import Pass
-from holdfast.replay.rehearsed import Rehearsed, judged
+from holdfast.replay.rehearsed import Rehearsed
 
 Step = Callable[[Any, Any], Any]
 
@@ -31,27 +30,8 @@ def rehearse_call(capsule: Capsule, build: Callable[[], tuple[nn.Module, Step]])
     optimizer = torch.optim.SGD(trained or [torch.zeros(1, requires_grad=True)], lr=0.0)
     plan = Snapshots(every=0, on_disk=0, on_signal=False)
     with Guard(model, optimizer, settings=Settings(), snapshots=plan) as guard:
-        notes = rehearsal.put_in_place(capsule, guard.put_in_place)
-        batches = capsule.batches()
-        rehearsal.restore_random(capsule)
-        incident = rehearsal.incident_of(capsule, batches)
-        for kept in incident.batches:
-            kept.run = lambda batch: _step(model, step, batch)
-        first = Pass("again", batches)
-        _run(guard, incident, first)
-        found = judged(capsule, first.outcome, notes)
-        if found.reproduces:
-            for _ in guard.look_into_again(incident, None):
-                raise AssertionError("a step that can be called needs no loop")
-            if guard.explanations:
-                found = replace(found, explanation=guard.explanations[-1])
-    return found
-
-
-def _run(guard: Guard, incident: Any, first: Pass) -> None:
-    runs: Sequence[Any] = [kept.run for kept in incident.batches]
-    for run, batch in zip(runs, guard.give_again(incident, first), strict=True):
-        run(batch)
+        run = functools.partial(_step, model, step)
+        return rehearsal.by_calling(guard, capsule, None, lambda batches: run)
 
 
 def _step(model: nn.Module, step: Step, batch: Any) -> None:

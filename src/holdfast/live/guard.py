@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -89,6 +90,7 @@ class Guard:
         settings: Settings | None = None,
         fuse: bool = False,
         group: Any = None,
+        capture: str | None = None,
     ) -> None:
         """Start watching.
 
@@ -100,7 +102,8 @@ class Guard:
         Adagrad on CUDA to their fused form, whose guard needs no host wait. `group` is the process
         group whose ranks decide together; unset, those that share the model's gradients
         (DistributedDataParallel, FSDP, DTensor), if any. Then every rank must make its guard and
-        step its optimizers alike.
+        step its optimizers alike. `capture` says what of the data an incident keeps on disk, as
+        `Policy(capture=…)` does.
         """
         models = arguments.listed(model, nn.Module, "model")
         optimizers = arguments.listed(optimizer, Optimizer, "optimizer")
@@ -117,6 +120,8 @@ class Guard:
                 )
         settings = settings or Settings.load()
         policy = policy or Policy.from_mapping(settings.policy)
+        if capture is not None:
+            policy = replace(policy, capture=capture)
         parameters = [p for item in optimizers for g in item.param_groups for p in g["params"]]
         shards.remember_units(models)
         self._ranks = ranks.find(models, parameters, group, self._notices)
@@ -147,7 +152,6 @@ class Guard:
             ranks=self._ranks,
             origins=self._origins,
         )
-        self._session.incidents.on_disk = not rehearsal.demanded()
         self._hooks = [
             hook
             for item in optimizers
@@ -205,8 +209,11 @@ class Guard:
         `waited`: seconds until the loader had it, where somebody knows. `run(batch)`: how forward
         and backward are run over it, should the step go bad and be looked into.
         """
-        if not self._closed and not self.replaying:
-            self._shield(self._session.batch_came, batch, waited, origin, run)
+        if self._closed or self.replaying:
+            return
+        if rehearsal.demanded() and run is not None:
+            rehearsal.rehearse_step(self, batch, lambda batches: run)
+        self._shield(self._session.batch_came, batch, waited, origin, run)
 
     def count_from(self, step: int) -> None:
         """The next step is called this: for a run that another tool has resumed."""
@@ -323,7 +330,7 @@ class Guard:
         """The state an incident was captured in. Raises UsageError where it does not fit."""
         self._session.survival.put_in_place(state)
 
-    def give_again(self, incident: Incident, one: OnePass) -> Iterator[Any]:
+    def give_again(self, incident: Incident, one: OnePass) -> Generator[Any, None, None]:
         """The batches of a captured incident for the loop, while nothing is updated."""
         self._session.state_replaced()
         return self._session.incidents.give(incident, one, self._observer)
@@ -401,6 +408,7 @@ class Guard:
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         if self._stage is not None:
             return self._stage.before_step(optimizer, args, kwargs)
+        rehearsal.step_outside()
         watch = self._session.watches[id(optimizer)]
         closure = closures.find_closure(args, kwargs)
         if closure is None or self._shield.tripped:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from holdfast.core.numbers import encode_numbers
 from holdfast.errors import RankLost
 from holdfast.live.batch_identity import Kept
+from holdfast.live.loop_body import LoopBody
 from holdfast.live.meeting import StepEnded
 from holdfast.live.notices import Notices, logger
 from holdfast.live.stage import Stage
@@ -25,7 +26,8 @@ from holdfast.live.waiting import may_wait
 from holdfast.policy import Policy, Verdict
 from holdfast.replay.explanation import Explanation
 from holdfast.replay.passes import Pass
-from holdfast.replay.scene import Scene
+from holdfast.replay.scene import SampleNames, Scene
+from holdfast.torch_tools.put_back import PutBack
 from holdfast.torch_tools.rng import Moment
 
 if TYPE_CHECKING:
@@ -56,6 +58,8 @@ class Incident:
     """Those whose gradients were bad; empty: any."""
     inexact: str = ""
     """Why the step cannot be run again just as it was; empty: it can."""
+    sample_names: SampleNames | None = None
+    """What the data set calls the samples; unset, as its loader has told."""
 
 
 class Incidents:
@@ -77,8 +81,7 @@ class Incidents:
         """Since then weights have moved."""
         self.found: list[Explanation] = []
         self.cures: list[Cure] = []
-        self.on_disk = True
-        """Whether they are written into the run directory, if there is one."""
+        self._captured = False
         self.stage: Stage | None = None
         """While a step is being run again."""
 
@@ -166,9 +169,9 @@ class Incidents:
 
     def stand_in(self, incident: Incident) -> None:
         """A step from elsewhere waits to be looked into."""
-        self._pending = incident
+        self._pending, self._captured = incident, True
 
-    def give(self, incident: Incident, one: Pass, observer: Any) -> Iterator[Any]:
+    def give(self, incident: Incident, one: Pass, observer: Any) -> Generator[Any, None, None]:
         """One pass by giving the batches to the loop."""
         with self._staged(incident, observer) as stage:
             stage.enter(one)
@@ -202,7 +205,7 @@ class Incidents:
         incident, answer = self._begin(gentle=False)
         company = self._session.company
         try:
-            with self._staged(incident, observer) as stage, _kept_by(run):
+            with self._staged(incident, observer) as stage, self._kept_by(run):
                 for one in answer:
                     stage.perform(one, run)
         except StepEnded:
@@ -225,6 +228,17 @@ class Incidents:
                 finally:
                     stage.leave(None)
         self._conclude(incident, answer)
+
+    @contextmanager
+    def _kept_by(self, run: Rerun) -> Iterator[None]:
+        """What a loop's body reaches through its variables, or a framework through its trainer, is
+        as before afterwards."""
+        put_back = run.keep(self._session.models) if isinstance(run, (LoopBody, _InTurn)) else None
+        try:
+            yield
+        finally:
+            if put_back is not None:
+                put_back()
 
     def _begin(self, *, gentle: bool) -> tuple[Incident, Answer]:
         incident, self._pending = self._pending, None
@@ -270,7 +284,7 @@ class Incidents:
             scaler=session.scaling.scaler,
             limit=incident.limit,
             usual=session.usual(),
-            sample_names=_names_of(incident.batches),
+            sample_names=incident.sample_names or _names_of(incident.batches),
             gentle=gentle,
             inexact=incident.inexact or ("" if company is None else company.inexact),
         )
@@ -294,6 +308,8 @@ class Incidents:
             return
         explanation = found.explanation
         self.found.append(explanation)
+        if self._captured:  # whoever had it run again wants the answer; the run has it already
+            return
         self._session.recorder.event(
             incident.step, "incident", encode_numbers(explanation.to_dict())
         )
@@ -307,7 +323,7 @@ class Incidents:
         """The incident into the run directory, where it was born."""
         writer, ranks = self._session.recorder.writer, self._session.ranks
         mine = ranks is None or ranks.rank == (explanation.rank or 0)
-        if writer is None or writer.broken or not mine or not self.on_disk:
+        if writer is None or writer.broken or not mine:
             return
         capsule = importlib.import_module("holdfast.replay.capsule")
         survival = self._session.survival
@@ -360,23 +376,10 @@ class _InTurn:
         for run, batch in zip(self._runs, batches, strict=True):
             run(batch)
 
-    def keep(self) -> Callable[[], None] | None:
+    def keep(self, trained: Sequence[nn.Module]) -> PutBack | None:
         """What the framework wants to have put back afterwards."""
         keep = getattr(self._runs[0], "keep", None)
-        return None if keep is None else keep()
-
-
-@contextmanager
-def _kept_by(run: Rerun) -> Iterator[None]:
-    """What a loop's body reaches through its variables, or a framework through its trainer, is as
-    before afterwards."""
-    keep = getattr(run, "keep", None)
-    put_back = None if keep is None else keep()
-    try:
-        yield
-    finally:
-        if put_back is not None:
-            put_back()
+        return None if keep is None else keep(trained)
 
 
 class Answer:
@@ -390,9 +393,10 @@ class Answer:
         self.findings = yield from self._plan
 
 
-def _names_of(batches: Sequence[Kept]) -> Callable[[int, Sequence[int]], Sequence[Any]]:
+def _names_of(batches: Sequence[Kept]) -> SampleNames:
     def names(which: int, rows: Sequence[int]) -> Sequence[Any]:
-        indices = batches[which].indices()
+        # A step may have more backward passes than batches.
+        indices = batches[min(which, len(batches) - 1)].indices()
         return [indices[row] for row in rows] if rows and max(rows) < len(indices) else ()
 
     return names

@@ -18,8 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any
+
+from torch import nn
 
 from holdfast.live import loop_variable
 from holdfast.live.loop_variable import LoopVariable, bound_in
@@ -42,14 +44,15 @@ class LoopBody:
     ) -> None:
         self._variable = variable
         self._ages = ages
-        used = {node.id for node in ast.walk(loop) if isinstance(node, ast.Name)}
+        used = _used([loop])
         at_module_level = frame.f_locals is frame.f_globals
         stored = bound_in([loop.target, *loop.body])
         # A module's variables are found as globals; only what the body binds must be its own.
         wanted = stored if at_module_level else used
         self._arguments = {name: v for name, v in frame.f_locals.items() if name in wanted}
         everything = {**frame.f_globals, **frame.f_locals}
-        self._reachable = [everything[name] for name in sorted(used) if name in everything]
+        reached = [everything[name] for name in sorted(_used(loop.body)) if name in everything]
+        self._reachable = [item for item in reached if not _is_ours(item)]
         self._function = _compile(frame, loop, list(self._arguments))
 
     def __call__(self, batches: Sequence[Any]) -> None:
@@ -61,9 +64,12 @@ class LoopBody:
         with redirect_stdout(StringIO()), _without_logs():
             self._function(values, **self._arguments)
 
-    def keep(self) -> PutBack:
-        """What the body can reach through its variables, to be put back afterwards."""
-        return PutBack(self._reachable)
+    def keep(self, trained: Sequence[nn.Module]) -> PutBack:
+        """What the body can reach through its variables, to be put back afterwards.
+
+        The tensors of the models that are trained are put back by whoever holds their updates.
+        """
+        return PutBack(self._reachable, trained)
 
 
 @contextmanager
@@ -156,6 +162,14 @@ def _own_nodes(loop: ast.For) -> Iterator[ast.AST]:
             waiting.extend(ast.iter_child_nodes(node))
 
 
+def _used(nodes: Sequence[ast.AST]) -> set[str]:
+    return {node.id for top in nodes for node in ast.walk(top) if isinstance(node, ast.Name)}
+
+
+def _is_ours(value: Any) -> bool:
+    return type(value).__module__.startswith("holdfast.")
+
+
 def _compile(frame: FrameType, loop: ast.For, arguments: list[str]) -> Callable[..., None]:
     code = frame.f_code
     name = code.co_name if code.co_name.isidentifier() else "training_loop"
@@ -186,5 +200,6 @@ def _compile(frame: FrameType, loop: ast.For, arguments: list[str]) -> Callable[
     )
     made: dict[str, Any] = {}
     exec(compiled, frame.f_globals, made)
-    result: Callable[..., None] = made[name]
+    result: FunctionType = made[name]
+    result.__code__ = result.__code__.replace(co_name=code.co_name)  # `<module>`, where it is one
     return result

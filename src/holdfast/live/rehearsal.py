@@ -2,7 +2,8 @@
 
 `holdfast replay` sets the demand before it runs the script. The first loop over `guard(loader)`
 then gets the captured batch: weights, buffers, scaler and random numbers are put in place, no
-optimizer moves anything, and what comes of it goes to `done`, which leaves the script.
+optimizer moves anything, and what comes of it goes to `done`, which leaves the script. Where a
+framework has the loop, its adapter says how a step is run, and that is called instead.
 """
 
 from __future__ import annotations
@@ -12,22 +13,28 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.live.batch_identity import Kept
 from holdfast.live.incidents import Incident
+from holdfast.live.stage import in_a_line
 from holdfast.replay.capsule import Capsule
 from holdfast.replay.passes import Pass
-from holdfast.replay.rehearsed import Rehearsed, judged, refused
+from holdfast.replay.rehearsed import Rehearsed, explained, judged, refused
 from holdfast.torch_tools import rng
 
 if TYPE_CHECKING:
     from holdfast.live.guard import Guard
 
 Done = Callable[[Rehearsed], NoReturn]
+Run = Callable[[Any], Any]
+"""Forward and backward over a batch."""
+WARM_UP = 3
+"""Steps that a script may make before its loop; whoever makes more is training."""
 
 
 @dataclass(slots=True)
@@ -35,6 +42,8 @@ class _Demand:
     capsule: Capsule
     done: Done
     result: Rehearsed | None = None
+    steps: int = 0
+    """Made by optimizers of guards outside of the rehearsal."""
 
 
 _pending: _Demand | None = None
@@ -81,6 +90,71 @@ def rehearse(guard: Guard, loader: Iterable[Any]) -> Iterator[Any]:
         asked.done(asked.result)
 
 
+def rehearse_step(guard: Guard, template: Any, prepare: Callable[[Sequence[Any]], Run]) -> NoReturn:
+    """The same where the step can be called: `prepare` is told of the batches and says how.
+
+    `template` is a batch of the present loader.
+    """
+    asked = _pending
+    assert asked is not None
+    if asked.result is None:
+        try:
+            asked.result = by_calling(guard, asked.capsule, template, prepare)
+        except HoldfastError as error:
+            asked.result = refused(str(error))
+    asked.done(asked.result)
+
+
+def refuse(why: str) -> NoReturn:
+    """Leave a script that cannot be rehearsed."""
+    asked = _pending
+    assert asked is not None
+    asked.done(asked.result or refused(why))
+
+
+def step_outside() -> None:
+    """An optimizer steps, and no rehearsal is under way: the script must not train to its end."""
+    if _pending is None:
+        return
+    _pending.steps += 1
+    if _pending.steps > WARM_UP:
+        refuse(
+            "the script trains without a loop over guard(loader), where the captured batch is "
+            "handed over: it was left after a few steps. Use guard(loader), or --call"
+        )
+
+
+def by_calling(
+    guard: Guard, capsule: Capsule, template: Any, prepare: Callable[[Sequence[Any]], Run]
+) -> Rehearsed:
+    """Run the captured step by calling it, and look into it if it reproduces.
+
+    Raises UsageError where something does not fit, and what the step raises, unless it has gone bad
+    before.
+    """
+    batches = capsule.batches(template if capsule.needs_template else None)
+    notes = put_in_place(capsule, guard.put_in_place)
+    run = prepare(batches)
+    restore_random(capsule)
+    incident = incident_of(capsule, batches, run)
+    first = Pass("again", batches)
+    try:
+        with closing(guard.give_again(incident, first)) as given:
+            for batch in given:
+                run(batch)
+    except Exception as error:
+        notes.append(f"the step then raised {in_a_line(error)}")
+        result = judged(capsule, first.outcome, notes)
+        if not result.reproduces:
+            raise
+    else:
+        result = judged(capsule, first.outcome, notes)
+    if result.reproduces:
+        for _ in guard.look_into_again(incident, None):
+            raise AssertionError("a step that can be called needs no loop")
+    return with_reasons(result, guard, capsule)
+
+
 def _run(asked: _Demand, guard: Guard, loader: Iterable[Any]) -> Iterator[Any]:
     capsule = asked.capsule
     try:
@@ -99,20 +173,25 @@ def _run(asked: _Demand, guard: Guard, loader: Iterable[Any]) -> Iterator[Any]:
         asked.result = judged(capsule, first.outcome, notes)
     if asked.result.reproduces:
         yield from guard.look_into_again(incident, sys._getframe().f_back)
-        explanations = guard.explanations
-        if explanations:
-            asked.result = replace(asked.result, explanation=explanations[-1])
+        asked.result = with_reasons(asked.result, guard, capsule)
 
 
-def incident_of(capsule: Capsule, batches: Sequence[Any]) -> Incident:
+def with_reasons(result: Rehearsed, guard: Guard, capsule: Capsule) -> Rehearsed:
+    """What came of it, and why, if the guard has found out."""
+    found = guard.explanations
+    return explained(result, found[-1], capsule) if found else result
+
+
+def incident_of(capsule: Capsule, batches: Sequence[Any], run: Run | None = None) -> Incident:
     """The captured step; everything else must be in its place already."""
     return Incident(
         capsule.step,
         capsule.symptom,
-        [Kept(batch, position=at) for at, batch in enumerate(batches)],
+        [Kept(batch, position=at, run=run) for at, batch in enumerate(batches)],
         rng.Moment(exact=True),
         None,
         capsule.limit,
+        sample_names=capsule.sample_names,
     )
 
 

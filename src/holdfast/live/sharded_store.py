@@ -23,9 +23,10 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from holdfast.live.holdings import Holdings
 from holdfast.live.shards import is_dtensor
-from holdfast.live.store import Store, intact, load, seal_of, sync_folder, write_sealed
+from holdfast.live.store import Store, intact, write_sealed
 from holdfast.live.together import Alone
 from holdfast.torch_tools.nested import map_with_paths, tensors_in
+from holdfast.torch_tools.sealed_files import load, seal_of, sync_folder
 
 PIECES = "sharded"
 _TENSOR = "$tensor"

@@ -19,6 +19,10 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.optim.swa_utils import AveragedModel
 
 from holdfast.errors import RankLost
@@ -88,7 +92,13 @@ class Stage:
         scaler = self._scaling.scaler
         if scaler is not None:
             self._keep_scaler(scaler)
-        self._undo.callback(PutBack(self._session.models))
+        self._undo.callback(PutBack(self._session.models, self._session.models))
+        for hook in (
+            # Also those that no guard watches: nothing may move.
+            register_optimizer_step_pre_hook(self._hold_any),
+            register_optimizer_step_post_hook(self._release_any),
+        ):
+            self._undo.callback(hook.remove)
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -101,6 +111,9 @@ class Stage:
 
     def enter(self, one: Pass) -> None:
         """Everything as before the step, and the pass's own instruments on."""
+        self._pass, self._components, self._settled = one, {}, False
+        seams.install(self)
+        seams.uninstall(self._observer)
         if self._company is not None:
             self._company.begin()
         self._session.buffers.restore()
@@ -113,43 +126,37 @@ class Stage:
             scaler._scale.copy_(self._scale)
             scaler._per_optimizer_states.clear()
         self._before.restore()
-        self._pass, self._components, self._settled = one, {}, False
-        seams.install(self)
-        seams.uninstall(self._observer)
         for manager in one.within:
             self._within.enter_context(manager)
 
     def leave(self, error: BaseException | None) -> None:
-        """The pass is over, to its end or not."""
+        """The pass is over, to its end or not; with other ranks, it then is on all of them."""
         one, self._pass = self._pass, None
-        if one is None:
-            return
-        if error is not None:
-            one.outcome.error = in_a_line(error)
-        with suppress(Exception):  # a body may have left a mode of its own on top
-            self._within.close()
-        self._within = ExitStack()
-        for brake in self._brakes.values():
-            brake.release()
-        seams.install(self._observer)
-        seams.uninstall(self)
+        if one is not None:
+            with suppress(Exception):  # a body may have left a mode of its own on top
+                self._within.close()
+            self._within = ExitStack()
+            for brake in self._brakes.values():
+                brake.release()
+            seams.install(self._observer)
+            seams.uninstall(self)
+        parted = self._company is not None and self._company.end(failed=error is not None)
+        if one is not None and (error is not None or parted):
+            told = error is not None and not isinstance(error, StepEnded)
+            one.outcome.error = in_a_line(error) if told else ELSEWHERE
 
     def perform(self, one: Pass, run: Callable[[Sequence[Any]], None]) -> None:
         """A pass by calling the step; whatever it raises is part of the outcome."""
         error: BaseException | None = None
-        well = False
         try:
             self.enter(one)
             run(one.batches)
-            well = True
-        except StepEnded:
-            one.outcome.error = ELSEWHERE
-        except Exception as raised:
+        except BaseException as raised:
             error = raised
+            if not isinstance(raised, Exception):
+                raise
         finally:
             self.leave(error)
-            if self._company is not None and self._company.end(failed=not well) and well:
-                one.outcome.error = ELSEWHERE
             if error is not None:
                 error.__traceback__ = None  # it would keep the step's tensors
 
@@ -174,6 +181,15 @@ class Stage:
         search = self._searches.pop(id(optimizer), None)
         if search is not None:
             search.put_back()
+
+    def _hold_any(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        if self.performing and all(optimizer is not mine for mine in self._optimizers):
+            return self.before_step(optimizer, args, kwargs)
+        return None
+
+    def _release_any(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self.performing and all(optimizer is not mine for mine in self._optimizers):
+            self.after_step(optimizer)
 
     # What the seams tell, during a pass.
 
@@ -363,7 +379,7 @@ class Stage:
         self._undo.callback(give_back)
 
 
-def in_a_line(error: BaseException) -> str:
+def in_a_line(error: BaseException | None) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 

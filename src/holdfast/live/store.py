@@ -15,19 +15,23 @@ snapshots it had. Everything loads with `weights_only=True`.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
-import torch
+from holdfast.torch_tools.sealed_files import (
+    load,
+    numbered,
+    save,
+    seal_of,
+    sync_folder,
+    write_text,
+)
 
 STATE = "state"
-_NAME = re.compile(r"([0-9]+)-step([0-9]+)")
 
 
 class Store:
@@ -83,12 +87,7 @@ class Store:
         return self.folder / f"{number}-step{step}"
 
     def _found(self) -> list[tuple[int, int]]:
-        try:
-            names = os.listdir(self.folder)
-        except OSError:
-            return []
-        matches = (_NAME.fullmatch(name) for name in names)
-        return sorted(((int(m[1]), int(m[2])) for m in matches if m), reverse=True)
+        return [(number, step) for number, step, _ in numbered(self.folder)]
 
     def _whole(self, home: Path) -> bool:
         # A rank that was not there then has nothing of its own; one that was must have all of it.
@@ -110,37 +109,12 @@ class Store:
 def write_sealed(home: Path, name: str, content: Any, **more: Any) -> None:
     """Write `<name>.pt`, then its seal; `more` goes into the seal."""
     new = home / f"{name}.pt.new"
-    with open(new, "wb") as file:
-        hashing = _Hashing(file)
-        torch.save(content, cast(BinaryIO, hashing))
-        file.flush()
-        os.fsync(file.fileno())
+    seal = save(new, content)
     os.replace(new, home / f"{name}.pt")
     fresh = home / f"{name}.json.new"
-    with open(fresh, "w", encoding="utf-8") as text:
-        seal = {"bytes": hashing.count, "sha256": hashing.digest.hexdigest()}
-        json.dump({**seal, **more}, text)
-        text.flush()
-        os.fsync(text.fileno())
+    write_text(fresh, json.dumps({**seal, **more}))
     os.replace(fresh, home / f"{name}.json")
     sync_folder(home)
-
-
-class _Hashing:
-    """A file that knows the checksum of what was written."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.digest = hashlib.sha256()
-        self.count = 0
-
-    def write(self, data: Any) -> int:
-        self.digest.update(data)
-        self.count += len(data)
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        self._file.flush()
 
 
 def intact(home: Path, name: str) -> bool:
@@ -153,29 +127,3 @@ def intact(home: Path, name: str) -> bool:
         }
     except (OSError, ValueError, KeyError, TypeError):
         return False
-
-
-def seal_of(path: Path, expected: int | None = None) -> dict[str, Any]:
-    """Length and checksum of a file; only the length where it is not the expected one."""
-    length = path.stat().st_size
-    if expected is not None and length != expected:
-        return {"bytes": length}
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return {"bytes": length, "sha256": digest.hexdigest()}
-
-
-def load(path: Path) -> Any:
-    """Tensors and plain data, and nothing that could run."""
-    return torch.load(path, weights_only=True, map_location="cpu")
-
-
-def sync_folder(folder: Path) -> None:
-    """Names, too, are only on disk after this."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -25,6 +25,7 @@ from holdfast.replay.contents import BATCH, RNG, STATE, Capture, Contents, Guilt
 from holdfast.replay.explanation import Explanation
 from holdfast.replay.packing import Packed
 from holdfast.replay.page import readable_page
+from holdfast.torch_tools import sealed_files
 
 SCHEMA = 1
 INDEX, PAGE = "incident.json", "README.md"
@@ -78,6 +79,12 @@ class Capsule:
         the same, the content is not.
         """
         return [unpacking.unpack(packed, template) for packed in self._packed()]
+
+    def sample_names(self, which: int, rows: Sequence[int]) -> Sequence[Any]:
+        """What the data set calls these rows of a batch, as far as that was recorded."""
+        guilty = self.explanation.guilty_rows
+        known = dict(zip(guilty, self.explanation.samples, strict=False))
+        return [known[row] for row in rows] if all(row in known for row in rows) else ()
 
     def state(self) -> dict[str, Any] | None:
         """Models and what else was given to `write`; None if it was not kept."""
@@ -144,11 +151,11 @@ def write(
 
     def fill(folder: Path) -> None:
         for name, content in contents.files.items():
-            index["files"][name] = sealed.save(folder / name, content)
+            index["files"][name] = sealed_files.save(folder / name, content)
         sealed.write_index(folder / INDEX, encode_numbers(index))
 
     def name(folder: Path, shown: Path) -> None:
-        sealed.write_text(folder / PAGE, readable_page(explanation, index, shown))
+        sealed_files.write_text(folder / PAGE, readable_page(explanation, index, shown))
 
     return sealed.write_folder(run_dir / FOLDER, explanation.step, fill, name)
 
@@ -214,7 +221,7 @@ def _is_script(script: Mapping[str, Any]) -> bool:
 
 def _hint(folder: Path) -> str:
     inside = folder if folder.name == FOLDER else folder / FOLDER
-    found = [found for *_, found in sealed.numbered(inside)]
+    found = [found for *_, found in sealed_files.numbered(inside)]
     if found:
         return f"name one of those in it, such as {found[0]}"
     return f"it has no {INDEX}; incidents are in RUN/{FOLDER}/"

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from holdfast.core.numbers import say_bytes
-from holdfast.replay import packing, sealed
+from holdfast.replay import packing
 from holdfast.replay.explanation import Explanation
 from holdfast.replay.packing import Packed, Rows, say_path
+from holdfast.torch_tools import sealed_files
 from holdfast.torch_tools.nested import plain
 
 Capture = Literal["off", "guilty-rows", "batch"]
@@ -122,11 +123,12 @@ class Contents:
 
 
 def _rows_of(explanation: Explanation, batches: Sequence[Any]) -> GuiltyRows | str:
-    birth, spike = explanation.birth, explanation.spike
-    rows = birth.rows if birth is not None else spike.rows if spike is not None else ()
-    if rows and len(batches) > 1:
+    culprit = explanation.birth or explanation.spike
+    rows = explanation.guilty_rows
+    which = 0 if culprit is None or len(batches) == 1 else culprit.batch
+    if which >= len(batches):
         return f"the step had {len(batches)} batches and it is not known which of them was guilty"
-    return {0: rows}
+    return {which: rows}
 
 
 def _guilty(batches: Sequence[Any], rows: GuiltyRows | str) -> list[tuple[Any, Rows | None]] | str:
@@ -143,12 +145,12 @@ def _guilty(batches: Sequence[Any], rows: GuiltyRows | str) -> list[tuple[Any, R
             return "the batch's samples could not be told apart"
         if wanted and size is not None:
             chosen.append((batch, Rows(size, wanted)))
-    return chosen
+    return chosen or "the guilty batch could not be told"
 
 
 def _snapshot_before(run_dir: Path, step: int) -> str | None:
     """The newest snapshot of the run that was taken before the step."""
-    for _, steps, folder in sealed.numbered(run_dir / "snapshots"):
+    for _, steps, folder in sealed_files.numbered(run_dir / "snapshots"):
         if steps <= step and any(folder.glob("*.json")):
             return f"{folder.parent.name}/{folder.name}"
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Phase = Literal["forward", "backward"]
 Tried = Literal["cured", "not cured", "not tried"]
@@ -21,6 +21,11 @@ class Line:
     line: int
     function: str | None = None
     source: str = ""
+
+    @property
+    def within(self) -> str | None:
+        """The function it is in; None on the level of the file."""
+        return None if self.function == "<module>" else self.function
 
     def __str__(self) -> str:
         """As short as it can be found again from here: `train.py:31`."""
@@ -140,6 +145,12 @@ class Explanation:
         return self.births[0] if self.births else None
 
     @property
+    def guilty_rows(self) -> tuple[int, ...]:
+        """The rows of a batch it came from; empty where they cannot be told."""
+        culprit = self.birth or self.spike
+        return () if culprit is None else culprit.rows
+
+    @property
     def cure(self) -> Trial | None:
         """The best remedy that worked."""
         return next((trial for trial in self.trials if trial.tried == "cured"), None)
@@ -149,7 +160,10 @@ class Explanation:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Explanation:
-        """The explanation behind `to_dict`, whether or not it went through JSON meanwhile."""
+        """The explanation behind `to_dict`, whether or not it went through JSON meanwhile.
+
+        Raises TypeError or ValueError if there is none.
+        """
         births = tuple(_birth(item) for item in data.get("births", ()))
         spike = data.get("spike")
         known = {
@@ -160,7 +174,18 @@ class Explanation:
             "samples": tuple(data.get("samples", ())),
             "notes": tuple(data.get("notes", ())),
         }
-        return cls(**known)
+        told = cls(**known)
+        for said, allowed in (
+            (told.nature, Nature),
+            (told.guilt, Guilt),
+            *((trial.tried, Tried) for trial in told.trials),
+            *((birth.phase, Phase) for birth in births),
+        ):
+            if said not in get_args(allowed):
+                raise ValueError(f"{said!r:.40} is none of {', '.join(get_args(allowed))}")
+        if not all(isinstance(text, str) for text in _texts(told)):
+            raise TypeError("a text is none")
+        return told
 
 
 def _birth(data: Mapping[str, Any]) -> Birth:
@@ -172,6 +197,13 @@ def _birth(data: Mapping[str, Any]) -> Birth:
     if read.get("output") is not None:
         read["output"] = _operand(read["output"])
     return Birth(**read)
+
+
+def _texts(told: Explanation) -> list[Any]:
+    """What is shown as it is."""
+    of_births = [text for birth in told.births for text in (birth.kind, birth.cause, birth.op)]
+    of_trials = [text for trial in told.trials for text in (trial.key, trial.text, trial.why)]
+    return [told.headline, told.summary, *of_births, *of_trials, *told.notes]
 
 
 def _operand(data: Mapping[str, Any]) -> Operand:

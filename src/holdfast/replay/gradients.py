@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 from torch.amp.grad_scaler import OptState
+from torch.nn.parameter import is_lazy
 
 from holdfast.replay.scene import Scene
 
@@ -21,7 +22,8 @@ class Gradients:
         of_models = [p for model in self._scene.models for p in model.parameters()]
         groups = [g for optimizer in self._scene.optimizers for g in optimizer.param_groups]
         of_optimizers = [p for group in groups for p in group["params"]]
-        return list({id(p): p for p in (*of_models, *of_optimizers)}.values())
+        each = {id(p): p for p in (*of_models, *of_optimizers) if not is_lazy(p)}
+        return list(each.values())
 
     def of(self, parameters: Sequence[Tensor]) -> Iterator[tuple[str, Tensor, float]]:
         """(name, gradient, the factor it was scaled with)."""

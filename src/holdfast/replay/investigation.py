@@ -7,13 +7,12 @@ its batch once more.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
-
-from torch import nn
 
 from holdfast.replay import counterfactual, localise, spikes, words
 from holdfast.replay.council import Agree, Council
@@ -126,7 +125,7 @@ class _Inquiry:
             return "unknown"
         if self._well(one.outcome):
             return "transient"
-        return "compiler" if is_compiled(self._scene.models) else "unknown"
+        return "compiler" if compiled_code_runs() else "unknown"
 
     def _try(
         self, remedies: Sequence[Remedy]
@@ -300,10 +299,8 @@ def replace_cured(found: Findings, cured: Sequence[Remedy]) -> Findings:
     return Findings(found.explanation, cured)
 
 
-def is_compiled(models: Sequence[nn.Module]) -> bool:
-    """Whether any part of these models goes through torch.compile."""
-    return any(
-        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
-        for model in models
-        for module in model.modules()
-    )
+def compiled_code_runs() -> bool:
+    """Whether torch.compile has made anything of this program's: a guard may know only the model
+    that was compiled, and not what came of it."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return utils is not None and sum(utils.counters["frames"].values()) > 0

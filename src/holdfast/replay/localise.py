@@ -16,8 +16,12 @@ from holdfast.replay.births import Kind
 from holdfast.replay.calls import Call, Leaf, Source, Trouble
 from holdfast.replay.explanation import Birth
 from holdfast.replay.finiteness import NAN, POSITIVE
+from holdfast.replay.op_names import names
 from holdfast.replay.scene import Scene
 from holdfast.replay.trace import Trace
+
+# A tensor that came bad is used by the op behind these.
+_CARRIES = names("to_copy clone copy")
 
 
 class Found(NamedTuple):
@@ -80,7 +84,8 @@ class _Walk:
                 further = self._further(call)
                 if not further:
                     self.found.append(Found(call))
-                todo.extend((item, call) for item in further)
+                carried = call.facts.aten in _CARRIES and reader is not None
+                todo.extend((item, reader if carried else call) for item in further)
 
     def _further(self, call: Call) -> list[Source]:
         """The inputs to go on with; none, if the op itself is the birth."""
@@ -205,7 +210,8 @@ def _distinct(births: Iterable[Birth]) -> Iterator[Birth]:
     account of it goes before that of the forward, where it was hidden."""
     kept: dict[tuple[object, ...], Birth] = {}
     for birth in births:
-        key = (birth.op, birth.module, birth.place, birth.kind if birth.place is None else None)
+        came_bad = birth.inputs[0].name if birth.output is None and birth.inputs else None
+        key = (birth.op, birth.module, birth.place, came_bad)
         first = kept.get(key)
         if first is None or (first.phase == "forward" and birth.phase == "backward"):
             kept[key] = birth

@@ -21,7 +21,10 @@ _OVERWRITES = names(
     "log_normal foreach_copy foreach_zero"
 )
 _COLLECTIVE = frozenset(("c10d", "c10d_functional", "_c10d_functional"))
-_SHARES_MEMORY = frozenset(("unsafe_view", "reshape_alias"))
+# Views that do not say so.
+_SHARES_MEMORY = names(
+    "unsafe_view reshape_alias unsafe_split unsafe_split_with_sizes unsafe_chunk"
+)
 # `lift_fresh` is how `torch.tensor(…)` comes into being.
 _CONSTANT = names("lift_fresh full full_like new_full scalar_tensor")
 

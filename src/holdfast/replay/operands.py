@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from holdfast.replay.explanation import Operand
 from holdfast.replay.finiteness import plain, real
@@ -88,7 +89,7 @@ class Owners:
         return self._of.get(address(tensor))
 
     def _own(self, tensor: Tensor, role: str, name: str) -> None:
-        local = plain(tensor.detach())
+        local = None if is_lazy(tensor) else plain(tensor.detach())
         if local is not None and local.numel():
             self._of[address(local)] = (role, name)
 

@@ -6,7 +6,6 @@ guilty samples is packed.
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -18,11 +17,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from holdfast.torch_tools.nested import Path
+from holdfast.torch_tools.safe_loading import loads_safely, survives
 
 DEEPEST = 20
 """Nesting that is followed; deeper ones are somebody's object graph, or contain themselves."""
-LONGEST = 2000
-"""Bits of an integer that loads safely."""
 _SIMPLE = (bool, int, float, complex, str, bytes)
 _KEYS = (bool, int, float, str, type(None))
 
@@ -134,11 +132,11 @@ class _Packer:
         return self._leave(path, f"of the class {_class_of(value)}")
 
     def _simple(self, value: Any, path: Path) -> Any:
-        if type(value) is int and value.bit_length() > LONGEST:
+        if type(value) is int and not loads_safely(value):
             return self._leave(path, "an integer of too many digits")
         if value is not None and type(value) not in _SIMPLE:
             return self._leave(path, f"of the class {_class_of(value)}")
-        if isinstance(value, complex) and not _survives(value):
+        if isinstance(value, complex) and not loads_safely(value):
             return self._leave(path, "a complex number, which this torch does not load safely")
         if isinstance(value, bytes):
             self.packed.blobs.append(path)
@@ -263,27 +261,16 @@ def _memory_of(tensor: Tensor) -> Any:
 def _can_be_stored(tensor: Tensor) -> bool:
     if tensor.layout is torch.strided:
         return _dtype_can_be_stored(tensor.dtype)
-    return _survives(_bare(tensor))
+    return survives(_bare(tensor))
 
 
 @cache
 def _dtype_can_be_stored(dtype: torch.dtype) -> bool:
     # Which dtypes can be saved, and which of these load safely, is another set in every torch.
     try:
-        return _survives(torch.empty(1, dtype=dtype))
+        return survives(torch.empty(1, dtype=dtype))
     except (RuntimeError, TypeError, NotImplementedError):
         return False
-
-
-def _survives(value: Any) -> bool:
-    file = io.BytesIO()
-    try:
-        torch.save(value, file)
-        file.seek(0)
-        torch.load(file, weights_only=True)
-    except Exception:  # whatever torch raises: it cannot be stored
-        return False
-    return True
 
 
 def _is_array(value: Any) -> bool:

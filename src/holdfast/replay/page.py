@@ -82,7 +82,7 @@ def _birth(birth: Birth, heading: str) -> list[str]:
     facts += [("autocast", birth.autocast or "")]
     for name, place in (("line", birth.place), ("called from", birth.called_from)):
         if place is not None:
-            within = f" in {code(place.function)}" if place.function else ""
+            within = f" in {code(place.within)}" if place.within else ""
             lines.append(f"- {name}: {code(place)}{within}")
     lines += [f"- {name}: {code(value)}" for name, value in facts if value]
     lines.append("")
@@ -131,7 +131,9 @@ def _spike(explanation: Explanation) -> list[str]:
     lines = ["## What carries it", ""]
     if spike.component:
         lines.append(f"- part of the loss: {code(spike.component)}")
-    grown = list(zip(spike.layers, spike.growth, strict=False))
+    if spike.layers and not spike.growth:
+        lines.append(f"- largest gradients: {named(spike.layers)}")
+    grown = zip(spike.layers, spike.growth, strict=False)
     lines += [f"- {code(name)}: {say(growth)} times its usual" for name, growth in grown]
     return [*lines, ""]
 

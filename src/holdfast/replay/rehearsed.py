@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.core.numbers import say
+from holdfast.replay import words
 from holdfast.replay.capsule import Capsule
-from holdfast.replay.explanation import Explanation
+from holdfast.replay.explanation import Birth, Explanation
 from holdfast.replay.passes import Outcome
 
 MOST_NAMED = 3
@@ -71,6 +72,26 @@ def judged(capsule: Capsule, outcome: Outcome, notes: Sequence[str] = ()) -> Reh
         )
     loss = f"loss {say(outcome.losses[-1])}, " if outcome.losses else ""
     return answer(False, f"{loss}gradient norm {say(outcome.norm)}, every number is finite")
+
+
+def explained(rehearsed: Rehearsed, found: Explanation, capsule: Capsule) -> Rehearsed:
+    """The same with what was found this time, and what only the run could know: whose guilt it was,
+    and which rows are the guilty ones where the batch is made of nothing else."""
+    recorded = capsule.explanation
+    if not _same_birth(found.birth, recorded.birth):
+        return replace(rehearsed, explanation=found)
+    if capsule.rows_only:
+        first = replace(found.births[0], rows=recorded.guilty_rows)
+        found = replace(found, births=(first, *found.births[1:]), samples=recorded.samples)
+    guilt = recorded.guilt if found.guilt == "unknown" else found.guilt
+    completed = words.told(replace(found, guilt=guilt, rank=recorded.rank))
+    return replace(rehearsed, explanation=completed)
+
+
+def _same_birth(one: Birth | None, other: Birth | None) -> bool:
+    if one is None or other is None:
+        return False
+    return (one.kind, one.op, one.phase) == (other.kind, other.op, other.phase)
 
 
 def say_bad(outcome: Outcome) -> str:

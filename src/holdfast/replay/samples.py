@@ -66,18 +66,21 @@ class Samples:
         return found
 
     def with_bad(self, tensor: Tensor) -> tuple[int, ...]:
-        """The samples with non-finite elements; none if all have, as that tells nothing."""
+        """The samples with NaN or, where there is none, with infinities; nobody if all have them,
+        as that tells nothing."""
         axis = self.axis(tensor.shape)
         if axis is None or self.size is None:
             return ()
-        return self._some(self.per_sample(~torch.isfinite(real_like(tensor)), axis, "any"))
+        numbers = real_like(tensor)
+        bad = numbers.isnan()
+        return self._some(self.per_sample(bad if bad.any() else numbers.isinf(), axis, "any"))
 
     def standing_out(self, tensor: Tensor) -> tuple[int, ...]:
         """The one sample whose elements are far larger than those of all others."""
         axis = self.axis(tensor.shape)
         if axis is None or self.size is None or self.size < 2 or not tensor.is_floating_point():
             return ()
-        largest = self.per_sample(real(tensor).abs(), axis, "amax").double()
+        largest = self.per_sample(real(tensor).abs(), axis, "amax").float()
         first, second = torch.topk(largest, 2).values.tolist()
         return (int(largest.argmax()),) if first > FAR_OUT * second else ()
 

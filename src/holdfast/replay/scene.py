@@ -10,6 +10,9 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
+SampleNames = Callable[[int, Sequence[int]], Sequence[Any]]
+"""(which batch, rows) → what the data set calls them; nothing where it is not known."""
+
 
 @dataclass(slots=True)
 class Scene:
@@ -31,8 +34,7 @@ class Scene:
     usual: Mapping[str, float] = field(default_factory=dict)
     """What was normal before, where somebody knows: `loss`, `loss/<component>`, and
     `grad_norm/<parameter>`."""
-    sample_names: Callable[[int, Sequence[int]], Sequence[Any]] | None = None
-    """(which batch, rows) → what the data set calls them."""
+    sample_names: SampleNames | None = None
     inexact: str = ""
     """Why a pass may not be quite the step that failed; empty: it is. A pass that goes well then
     tells nothing."""

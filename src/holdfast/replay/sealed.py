@@ -7,33 +7,27 @@ at all.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-import re
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, cast
-
-import torch
+from typing import Any
 
 from holdfast.errors import UnreadableInput
+from holdfast.torch_tools import sealed_files
+from holdfast.torch_tools.sealed_files import numbered, seal_of, sync_folder, write_text
 
 LARGEST_INDEX = 1 << 26
 """A longer index is none of ours: not read into memory."""
-_NAME = re.compile(r"([0-9]+)-step([0-9]+)")
-
-
-def numbered(home: Path) -> list[tuple[int, int, Path]]:
-    """(number, step, folder) of the folders `<n>-step<k>`, the newest first."""
-    try:
-        names = os.listdir(home)
-    except OSError:
-        return []
-    matches = ((_NAME.fullmatch(name), name) for name in names)
-    return sorted(((int(m[1]), int(m[2]), home / name) for m, name in matches if m), reverse=True)
+FRESH = ".new-"
+"""How the names of folders begin that are being filled."""
+STALE_SECONDS = 3600.0
+"""Nobody fills a folder for so long: its process was killed."""
 
 
 def write_folder(
@@ -42,7 +36,8 @@ def write_folder(
     """A new folder `<n>-step<k>` in `home`, as `fill` has filled it; `name` adds what depends on
     how it will be called. Raises what these raise."""
     home.mkdir(parents=True, exist_ok=True)
-    fresh = home / f".new-{uuid.uuid4().hex}"
+    _sweep(home)
+    fresh = home / f"{FRESH}{uuid.uuid4().hex}"
     fresh.mkdir()
     try:
         fill(fresh)
@@ -52,6 +47,14 @@ def write_folder(
         raise
     sync_folder(home)
     return folder
+
+
+def _sweep(home: Path) -> None:
+    """Take away what processes have left that were killed while they wrote."""
+    for left in home.glob(f"{FRESH}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > STALE_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _take_place(home: Path, step: int, fresh: Path, name: Callable[[Path, Path], None]) -> Path:
@@ -70,24 +73,6 @@ def _take_place(home: Path, step: int, fresh: Path, name: Callable[[Path, Path],
                 raise
             continue
         return folder
-
-
-def save(path: Path, content: Any) -> dict[str, Any]:
-    """Write tensors and plain data; the seal of the file."""
-    with open(path, "wb") as file:
-        hashing = _Hashing(file)
-        torch.save(content, cast(BinaryIO, hashing))
-        file.flush()
-        os.fsync(file.fileno())
-    return {"bytes": hashing.count, "sha256": hashing.digest.hexdigest()}
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text, and wait for the disk."""
-    with open(path, "wb") as file:
-        file.write(text.encode("utf-8", errors="replace"))
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def write_index(path: Path, content: Mapping[str, Any]) -> None:
@@ -131,25 +116,21 @@ def demand_sealed(path: Path, seal: Mapping[str, Any]) -> None:
     try:
         if not path.is_file():
             raise UnreadableInput(f"{path} is missing: {again}")
-        length = path.stat().st_size
-        if length != seal["bytes"]:
-            raise UnreadableInput(
-                f"{path} is damaged: {length} bytes instead of {seal['bytes']}; {again}"
-            )
-        digest = hashlib.sha256()
-        with open(path, "rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
+        found = seal_of(path, seal["bytes"])
     except OSError as error:
         raise UnreadableInput(f"cannot read {path}: {error.strerror}") from error
-    if digest.hexdigest() != seal["sha256"]:
+    if found["bytes"] != seal["bytes"]:
+        raise UnreadableInput(
+            f"{path} is damaged: {found['bytes']} bytes instead of {seal['bytes']}; {again}"
+        )
+    if found["sha256"] != seal["sha256"]:
         raise UnreadableInput(f"{path} is damaged: its checksum does not match; {again}")
 
 
 def load(path: Path) -> Any:
     """Tensors and plain data, and nothing that could run."""
     try:
-        return torch.load(path, weights_only=True, map_location="cpu")
+        return sealed_files.load(path)
     except Exception as error:  # whatever torch raises for what it does not trust
         first = next(iter(str(error).splitlines()), type(error).__name__)
         raise UnreadableInput(f"{path} cannot be loaded safely: {first[:120]}") from error
@@ -158,29 +139,3 @@ def load(path: Path) -> Any:
 def _seal(content: Mapping[str, Any]) -> str:
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
-
-
-class _Hashing:
-    """A file that knows the checksum of what was written."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.digest = hashlib.sha256()
-        self.count = 0
-
-    def write(self, data: Any) -> int:
-        self.digest.update(data)
-        self.count += len(data)
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        self._file.flush()
-
-
-def sync_folder(folder: Path) -> None:
-    """Names, too, are only on disk after this."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

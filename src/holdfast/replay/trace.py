@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from holdfast.replay import ambient
-from holdfast.replay.autopsy import Autopsy, Given, digest
+from holdfast.replay.autopsy import Autopsy
 from holdfast.replay.calls import Call, Source, Trouble
 from holdfast.replay.components import Component, read_graphs
 from holdfast.replay.finiteness import flags, plain
@@ -31,7 +31,8 @@ from holdfast.replay.passes import PassObserver
 from holdfast.replay.samples import Samples
 from holdfast.replay.scene import Scene
 from holdfast.replay.shares import Shares
-from holdfast.replay.writes import Writes
+from holdfast.replay.sources import Given, Sources, digest
+from holdfast.replay.writes import Writes, address
 
 MOST_ERRORS = 20
 
@@ -76,9 +77,9 @@ class Trace(TorchDispatchMode, PassObserver):
         self._forwards = ForwardCalls()
         self._gradients = Gradients(self._scene)
         shapes = frozenset(tuple(p.shape) for p in self._gradients.parameters())
-        self._autopsy = Autopsy(
-            self.calls, self._writes, Owners(self._scene), self._samples, shapes
-        )
+        owners = Owners(self._scene)
+        self._sources = Sources(self.calls, self._writes, owners, self._samples)
+        self._autopsy = Autopsy(self._sources, self._samples, shapes, self._note)
         if self._scene.symptom == "spike":
             self.shares = Shares(self._samples, shapes)
         self._modules.install()
@@ -93,6 +94,7 @@ class Trace(TorchDispatchMode, PassObserver):
         super().__exit__(*exception)  # type: ignore[no-untyped-call]
         self._stance.__exit__(*exception)
         self._modules.remove()
+        self._writes.forget()
 
     def backward_begins(self, roots: Sequence[Tensor], components: Mapping[str, Tensor]) -> None:
         self._shielded(self._look_at_losses, roots, components)
@@ -113,7 +115,7 @@ class Trace(TorchDispatchMode, PassObserver):
             facts = facts_of(func)
             if facts.collective:
                 before = Given(func, args, kwargs)
-                before.handed_over = self._autopsy.handed_over(before, facts)
+                before.handed_over = self._sources.handed_over(before, facts)
                 # Now: a thread of the backend's may be done before the call is.
                 for tensor in _changed(facts, args, kwargs):
                     if (numbers := plain(tensor)) is not None:
@@ -156,10 +158,20 @@ class Trace(TorchDispatchMode, PassObserver):
         for tensor, found in outputs:
             if facts.mutated:
                 self._writes.note(tensor, call.order, found)
-            else:
+            elif facts.constant or not self._is_an_argument(tensor, facts, args, kwargs):
                 self._writes.begin(tensor, call.order, found)
         if facts.uninitialised and outputs and outputs[0][0].is_floating_point():
             call.digest = digest(outputs[0][0])
+
+    def _is_an_argument(
+        self, tensor: Tensor, facts: OpFacts, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> bool:
+        """Whether a result is only a view of what was given: not every op says so."""
+        if not self._writes.know(tensor):
+            return False
+        given = (plain(item) for _, item in tensor_arguments(facts, args, kwargs))
+        where = address(tensor)
+        return any(item is not None and address(item) == where for item in given)
 
     def _exchanged(
         self, call: Call, handed_over: Trouble | None, tensors: Sequence[Tensor]
@@ -211,7 +223,7 @@ class Trace(TorchDispatchMode, PassObserver):
         found = {
             name: Component(
                 name,
-                float(tensor.detach().double().mean()),
+                float(tensor.detach().float().mean()),
                 tuple(self._bad_source(name, tensor)),
                 self._number_of(tensor),
             )
@@ -235,7 +247,7 @@ class Trace(TorchDispatchMode, PassObserver):
     def _bad_source(self, name: str, tensor: Tensor) -> Iterator[Source]:
         numbers = plain(tensor.detach())
         if numbers is not None and (found := flags(numbers)):
-            yield self._autopsy.source(name, numbers, found)
+            yield self._sources.of(name, numbers, found)
 
     def _number_of(self, tensor: Tensor) -> int | None:
         """Of the node a tensor was made with, which it may have been detached from."""
@@ -268,23 +280,26 @@ def _as_they_are(
 ) -> Given:
     """The arguments with copies of those that the op is about to change."""
     originals: dict[int, Tensor] = {}
-
-    def kept(name: str, value: Any) -> Any:
-        if name not in facts.mutated:
-            return value
-        if isinstance(value, (list, tuple)):
-            return [kept(name, item) for item in value]
-        tensor = plain(value) if isinstance(value, Tensor) else None
-        if tensor is None or not tensor.is_floating_point():
-            return value
-        copy = tensor.clone()
-        originals[id(copy)] = tensor
-        return copy
-
-    names = facts.arguments
-    before = tuple(kept(names[at], value) for at, value in enumerate(args))
-    named = {name: kept(name, value) for name, value in kwargs.items()}
+    before = tuple(
+        _kept(value, originals) if name in facts.mutated else value
+        for name, value in zip(facts.arguments, args, strict=False)
+    )
+    named = {
+        name: _kept(value, originals) if name in facts.mutated else value
+        for name, value in kwargs.items()
+    }
     return Given(func, before, named, originals)
+
+
+def _kept(value: Any, originals: dict[int, Tensor]) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_kept(item, originals) for item in value]
+    tensor = plain(value) if isinstance(value, Tensor) else None
+    if tensor is None or not tensor.is_floating_point():
+        return value
+    copy = tensor.clone()
+    originals[id(copy)] = tensor
+    return copy
 
 
 def _changed(facts: OpFacts, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:

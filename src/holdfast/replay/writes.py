@@ -40,11 +40,19 @@ class Writes:
             self._into.setdefault(storage._cdata, []).append(write)
 
     def begin(self, tensor: Tensor, order: int, flags: int) -> None:
-        """The same for memory that is new: what had this address before is gone."""
+        """The same for memory that is new: what had this address before is gone.
+
+        Holding addresses by weak references instead would pin a few bytes behind every block of
+        memory, and the C library's allocator then does not reuse the blocks.
+        """
         first, last = span(tensor)
         where = address(tensor)
         self._into[where] = [Write(order, flags, first, last)]
         self._shared.discard(where)
+
+    def know(self, tensor: Tensor) -> bool:
+        """Whether something was written there, or into what had the address before."""
+        return address(tensor) in self._into
 
     def share(self, tensor: Tensor) -> None:
         """Other ranks write into this memory, too; when, and what, is not to be seen."""
@@ -52,6 +60,11 @@ class Writes:
 
     def shared(self, tensor: Tensor) -> bool:
         return address(tensor) in self._shared
+
+    def forget(self) -> None:
+        """The pass is over."""
+        self._into.clear()
+        self._shared.clear()
 
     def into(self, tensor: Tensor) -> list[Write]:
         """The writes into the memory of a tensor, newest first."""

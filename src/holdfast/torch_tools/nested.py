@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from holdfast.torch_tools.safe_loading import SIMPLE, loads_safely
+
 Path = tuple[Any, ...]
 """The keys and positions that lead to a tensor."""
 
@@ -44,9 +46,12 @@ def map_with_paths(value: Any, change: Callable[[Tensor, Path], Any], path: Path
 
 
 def plain(value: Any) -> Any:
-    """Only what loads safely: functions and objects of unknown classes become None."""
-    if value is None or type(value) in _SIMPLE or isinstance(value, Tensor):
+    """Only what loads safely: functions and objects of unknown classes become None, and so do the
+    few numbers and bytes that torch would not load."""
+    if value is None or isinstance(value, Tensor):
         return value
+    if type(value) in SIMPLE:
+        return value if loads_safely(value) else None
     if isinstance(value, Counter):  # a milestone may be there twice, and schedulers count on it
         return Counter({plain(key): int(count) for key, count in value.items()})
     if isinstance(value, Mapping):
@@ -56,10 +61,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple([plain(item) for item in value])
     kind: Any
-    for kind in _SIMPLE:  # NumPy's float64 is a float, and no plain one
+    for kind in SIMPLE:  # NumPy's float64 is a float, and no plain one
         if isinstance(value, kind):
-            return kind(value)
-    return value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else None
-
-
-_SIMPLE = (bool, int, float, complex, str, bytes)
+            return plain(str.__str__(value) if isinstance(value, str) else kind(value))
+    scalar = hasattr(value, "item") and getattr(value, "ndim", None) == 0
+    found = value.item() if scalar else None
+    return plain(found) if type(found) in SIMPLE else None

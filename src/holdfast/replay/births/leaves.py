@@ -15,7 +15,7 @@ def explain_leaf(operand: Operand) -> Kind:
 
 
 _STORIES = {
-    "batch": ("poisoned-batch", "the batch came with it in {name}, before the model touched it"),
+    "batch": ("poisoned-batch", "the data came bad, in {name}, before the model touched it"),
     "weight": ("poisoned-weight", "the parameter {name} is bad already, from an earlier update"),
     "buffer": ("poisoned-buffer", "the buffer {name} is bad already, from an earlier step"),
     "carried": ("carried-state", "{name} was made before this step and carried into it"),

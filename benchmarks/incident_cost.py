@@ -1,0 +1,124 @@
+"""What an incident costs: a bad step that is run again, localised and put to trial, in steps.
+
+    python benchmarks/incident_cost.py                  # CPU: 10M parameters, 148 tensors
+    python benchmarks/incident_cost.py --device cuda    # a transformer of 124M
+
+One training. Now and then a batch makes its loss NaN (a logarithm of 0 in one sample); the time
+from that step to the next batch is compared with the median step of the same run. Printed is the
+median over the incidents, with everything in it: the traced pass, the trials, the question whether
+batch or weights are guilty, and the incident's folder on disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from guard_overhead import CASES, Training, synchronise
+from torch import Tensor
+
+from holdfast import Guard, Policy
+
+EVERY = 12
+"""Steps from one incident to the next."""
+LIMIT = 12.0
+"""Steps' time that an incident may take."""
+
+
+def loss_of(logits: Tensor, targets: Tensor, worth: Tensor) -> Tensor:
+    """Cross entropy weighted by the logarithm of what a sample is worth."""
+    each = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+    return (each.view_as(targets).mean(dim=1) * torch.log(worth)).mean()
+
+
+def measure(device: str, incidents: int, run_dir: Path | None) -> dict[str, Any]:
+    case = CASES[device][0]
+    training = Training(case, device)
+    policy = Policy(replays=incidents, replay_gap=EVERY // 2, halt=False)
+    guard = Guard(training.model, training.optimizer, policy=policy, run_dir=run_dir)
+    model, optimizer = training.model, training.optimizer
+    count = EVERY * (incidents + 1)
+    times: list[float] = []
+    synchronise(device)
+    began = time.perf_counter()
+    for worth in guard(worths(count, case.batch, device)):
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+            logits = model(training.ids[:, :-1])
+            loss = loss_of(logits, training.ids[:, 1:], worth)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if guard.replaying:
+            continue
+        synchronise(device)
+        now = time.perf_counter()
+        times.append(now - began)
+        began = now
+    guard.close()
+    found = guard.explanations
+    bad = [at for at in range(count) if is_bad(at)]
+    # What is found out about a step is paid for before the next, and on CUDA within it.
+    usual = statistics.median(
+        t for at, t in enumerate(times) if at not in bad and at - 1 not in bad
+    )
+    ratios = [(times[at] + times[at + 1]) / usual - 1 for at in bad[: len(found)]]
+    return {
+        "case": case.name,
+        "step_ms": round(1e3 * usual, 2),
+        "steps": round(statistics.median(ratios), 2),
+        "each": [round(ratio, 2) for ratio in ratios],
+        "passes": [item.passes for item in found],
+        "named": sum(1 for item in found if item.birth and item.birth.op == "log"),
+        "cured": sum(1 for item in found if item.cure is not None),
+    }
+
+
+def is_bad(at: int) -> bool:
+    return at % EVERY == EVERY - 2
+
+
+def worths(count: int, batch: int, device: str) -> Any:
+    """What each sample is worth; now and then one is worth nothing."""
+    for at in range(count):
+        worth = torch.full((batch,), 3.0, device=device)
+        if is_bad(at):
+            worth[1] = 0.0
+        yield worth
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--incidents", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    if args.device == "cpu":
+        torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        result = measure(args.device, args.incidents, Path(folder))
+    print(
+        f"{result['case']}: a step takes {result['step_ms']} ms, an incident "
+        f"{result['steps']} steps (limit {LIMIT:g}; each: {result['each']}, "
+        f"{result['passes']} passes); the op was named in {result['named']} and a cure found in "
+        f"{result['cured']} of {len(result['each'])}"
+    )
+    if args.json:
+        about = {
+            "date": time.strftime("%Y-%m-%d"),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "device": torch.cuda.get_device_name() if args.device == "cuda" else "cpu",
+        }
+        args.json.write_text(json.dumps({**about, **result}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
