@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from holdfast import Guard, Policy
+from holdfast.replay import localise
 
 ROWS = 8
 
@@ -271,6 +272,14 @@ def each(rank: int, plans: Sequence[Plan]) -> list[tuple[Outcome, Outcome]]:
         skipping = plan.but(policy={**plan.policy, "replay": False}, run_dir=None, trap=None)
         found.append((train(rank, plan), train(rank, skipping)))
     return found
+
+
+def with_a_defect(rank: int, plan: Plan) -> Outcome:
+    """On rank 1 the investigation itself breaks."""
+    os.environ.pop("HOLDFAST_STRICT", None)
+    if rank == 1:
+        localise.find = None  # type: ignore[assignment]
+    return train(rank, plan)
 
 
 def until_lost(rank: int, plan: Plan) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from gang import gang
-from replay_together import Outcome, Plan, born_on, each, until_lost
+from replay_together import Outcome, Plan, born_on, each, until_lost, with_a_defect
 from trainings import assert_same
 
 import holdfast
@@ -156,6 +156,15 @@ def test_a_compiled_model_stays_compiled() -> None:
         assert_named([looked])
         assert looked.compiled == skipped.compiled > 0
         assert repr(looked.losses) == repr(skipped.losses)
+
+
+@pytest.mark.parametrize("kind", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
+def test_a_defect_of_ours_on_one_rank_holds_nobody_up(kind: str) -> None:
+    """The guards go off together, as after any other defect; the training goes on."""
+    for outcome in gang(with_a_defect, 2, Plan(kind)):
+        assert outcome.explanations == []
+        assert len(outcome.losses) == Plan().steps
+        assert [action["step"] for action in outcome.actions] == [7]
 
 
 def test_a_rank_that_dies_meanwhile() -> None:

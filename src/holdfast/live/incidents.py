@@ -139,7 +139,14 @@ class Incidents:
             )
             return False
         company = self._session.company
-        return run is not None and bool(batches) and (company is None or company.able)
+        if company is not None and not company.able:
+            self._notices.once(
+                "replay-ranks",
+                "a bad step cannot be run again in this kind of distributed training, so the line "
+                "that made it is not known",
+            )
+            return False
+        return run is not None and bool(batches)
 
     def all_can(self, can: bool) -> bool:
         """Whether every rank can."""
@@ -202,17 +209,19 @@ class Incidents:
 
     def look_into(self, run: Rerun, observer: Any) -> None:
         """Investigate the step that waits, by calling it."""
-        incident, answer = self._begin(gentle=False)
-        company = self._session.company
+        company, step = self._session.company, self._session.step
+        answer: Answer | None = None
         try:
+            incident, answer = self._begin(gentle=False)
             with self._staged(incident, observer) as stage, self._kept_by(run):
                 for one in answer:
                     stage.perform(one, run)
         except StepEnded:
-            logger.warning("holdfast: step %s: another rank could not look into it", incident.step)
+            logger.warning("holdfast: step %s: another rank could not look into it", step)
             return
         except Exception as error:
-            if company is not None and answer.findings is None and not isinstance(error, RankLost):
+            open_still = answer is None or answer.findings is None
+            if company is not None and open_still and not isinstance(error, RankLost):
                 company.give_up()
             raise
         self._conclude(incident, answer)

