@@ -21,6 +21,7 @@ from trainings import assert_same, skip_or_halt
 from twins import steps_of
 
 from holdfast import Snapshots
+from holdfast.live.transfer import LAG
 
 FAULTS = {24: (1, "loss"), 26: (0, "backward"), 27: (1, "spike"), 30: (0, "only the loss")}
 
@@ -68,7 +69,7 @@ def test_several_guards_fail_within_the_lag() -> None:
 
 def test_asked_to_leave_all_hear_it_at_the_same_step() -> None:
     plan = Plan(optimizer="fused")
-    assert gang(as_on_a_device, 3, train_until_asked_to_leave, plan, 2, 9) == [11, 11, 11]
+    assert gang(as_on_a_device, 3, train_until_asked_to_leave, plan, 2, 9) == [9 + LAG] * 3
 
 
 def test_halted_at_the_same_step_whoever_looked_before() -> None:

@@ -13,14 +13,14 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch.optim import Optimizer
 
 from holdfast.integrations import deepspeed
+from holdfast.integrations.again import Again, nothing, replaced
 from holdfast.integrations.frameworks import bring
 from holdfast.live.guard import Guard
 from holdfast.live.notices import Notices
@@ -64,7 +64,8 @@ class HoldfastCallback(Callback):
     ) -> None:
         if isinstance(self.guard, Guard):
             run = functools.partial(_run_again, trainer, pl_module, batch_idx)
-            self.guard.saw_batch(batch, run=run)
+            progress = trainer.fit_loop.epoch_loop.manual_optimization  # counts what it steps
+            self.guard.saw_batch(batch, run=Again(run, progress))
         elif self.guard is not None:
             self.guard.saw_batch(batch)
 
@@ -112,26 +113,16 @@ class HoldfastCallback(Callback):
 
 
 def _run_again(trainer: Any, pl_module: Any, batch_idx: int, batch: Any) -> None:
-    """A forward and backward pass once more; what it logs is not logged again."""
+    """A forward and backward pass once more; nothing is logged again, and no callback told."""
     takes = len(inspect.signature(pl_module.training_step).parameters)
-    with _without_logging(pl_module):
+    quiet = replaced(pl_module, log=nothing, log_dict=nothing)
+    with quiet, replaced(trainer, callbacks=[]):
         output = trainer.strategy.training_step(*(batch, batch_idx)[: max(takes, 1)])
         if pl_module.automatic_optimization and output is not None:
             loss = output["loss"] if isinstance(output, Mapping) else output
             loss = loss / trainer.accumulate_grad_batches
             scaler = getattr(trainer.precision_plugin, "scaler", None)
             pl_module.backward(loss if scaler is None else scaler.scale(loss))
-
-
-@contextmanager
-def _without_logging(pl_module: Any) -> Iterator[None]:
-    for name in ("log", "log_dict"):
-        setattr(pl_module, name, lambda *args, **kwargs: None)
-    try:
-        yield
-    finally:
-        for name in ("log", "log_dict"):
-            delattr(pl_module, name)
 
 
 def _has_hooks(optimizer: Any) -> bool:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.integrations import deepspeed
 from holdfast.integrations.accelerate import torch_optimizer
+from holdfast.integrations.again import Again, nothing, replaced
 from holdfast.integrations.frameworks import bring
 from holdfast.integrations.logged_loss import LoggedLoss
 from holdfast.live import rehearsal
@@ -155,8 +156,8 @@ class HoldfastCallback(TrainerCallback):
                 if rehearsal.demanded():
                     prepare = functools.partial(self._counted, original, model, args, kwargs)
                     rehearsal.rehearse_step(self.guard, inputs, prepare)
-                run = functools.partial(_again, original, model, args, kwargs)
-                self.guard.saw_batch(inputs, waited, run=run)
+                run = functools.partial(self._once_more, original, model, args, kwargs)
+                self.guard.saw_batch(inputs, waited, run=Again(run, self._trainer))
             elif self.guard is not None:
                 self.guard.saw_batch(inputs, waited)
             loss = original(model, inputs, *args, **kwargs)
@@ -165,13 +166,21 @@ class HoldfastCallback(TrainerCallback):
 
         return training_step
 
+    def _once_more(
+        self, step: Callable[..., Any], model: Any, args: Any, kwargs: Any, inputs: Any
+    ) -> None:
+        """A forward and backward pass once more, over these inputs; what it logs is not logged
+        again."""
+        with replaced(self._trainer, log=nothing):
+            step(model, inputs, *args, **kwargs)
+
     def _counted(
         self, step: Callable[..., Any], model: Any, args: Any, kwargs: Any, batches: Sequence[Any]
     ) -> Callable[[Any], Any]:
         """How a captured step is run: its loss is shared by the items of its own batches."""
         if args and args[0] is not None and self._recount is not None:
             args = (self._recount(batches), *args[1:])
-        return functools.partial(_again, step, model, args, kwargs)
+        return functools.partial(self._once_more, step, model, args, kwargs)
 
     def _around_get_batch_samples(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def get_batch_samples(*args: Any, **kwargs: Any) -> Any:
@@ -184,11 +193,6 @@ class HoldfastCallback(TrainerCallback):
             return samples
 
         return get_batch_samples
-
-
-def _again(step: Callable[..., Any], model: Any, args: Any, kwargs: Any, inputs: Any) -> None:
-    """A forward and backward pass once more, over these inputs."""
-    step(model, inputs, *args, **kwargs)
 
 
 def _trainer_calling(callback: HoldfastCallback) -> Any:

@@ -49,6 +49,8 @@ class Say:
     batches: Sequence[Any] = ()
     idle: bool = False
     """There is nothing to step here."""
+    once_only: bool = False
+    """The step cannot be run again here, whatever becomes of it."""
 
 
 class Ballot:
@@ -170,6 +172,11 @@ class Ballot:
             self._update = sample
         return bool(self._tail)
 
+    def leave_out(self, seconds: float) -> None:
+        """The training stood still for so long."""
+        if self._ended:
+            self._ended += seconds
+
     # What this rank says.
 
     def _measured(
@@ -219,6 +226,7 @@ class Ballot:
             Slot.SAVE: ranks.save_asked,
             Slot.POISONED: ranks.poisoned,
             Slot.IDLE: say.idle,
+            Slot.ONCE_ONLY: say.once_only,
             Slot.OFF: False,
         }
         ranks.poisoned = ranks.save_asked = False

@@ -20,6 +20,10 @@ class Duty:
     def __init__(self, session: Session) -> None:
         self._session = session
 
+    def hear(self, watch: OptimizerWatch) -> None:
+        """The others learn what became of the step before, and may ask about it."""
+        watch.foresee()
+
     def step(self, watch: OptimizerWatch) -> None:
         """An optimizer is about to step."""
         if watch.ballot is None:

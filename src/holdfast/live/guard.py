@@ -385,22 +385,25 @@ class Guard:
         False: the loop may be given its batches once more instead.
         """
         incidents = self._session.incidents
-        latest = self._session.latest or incidents.latest
-        if not self.step_waits or latest is None:
+        if self._closed or not incidents.pending:
             return True
+        if self._shield.tripped or incidents.latest is None:  # the other ranks ask all the same
+            return not incidents.foreseen or not incidents.all_can(False)
         run: Rerun | None = incidents.framework()
-        found = None
-        if run is None and frame is not None:
+        if run is None and frame is None:
+            return True
+        latest, found = self._session.latest or incidents.latest, None
+        if run is None:
             found = self._shield(loop_body.find, frame, latest.batch, incidents.ages(latest))
             run = None if found is None else found.body
-        if incidents.all_can(run is not None) and run is not None:
+        can = bool(self._shield(incidents.can_now, run))
+        if incidents.all_can(can) and run is not None:
             self._shield(incidents.look_into, run, self._observer)
             return True
         # With other ranks, a loop that sees more batches than its neighbours' may stop too soon.
-        if frame is not None and found is not None and found.again and self._ranks is None:
+        if found is not None and found.again and self._ranks is None:
             return False
-        if frame is not None:
-            incidents.forget()
+        incidents.forget()
         return True
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
@@ -451,7 +454,9 @@ class Guard:
         if watch.ballot is not None:
             watch.ballot.step_begins()
         self._shield(watch.transfer.collect)
-        if self.step_waits and not self._look_into(sys._getframe(2)):
+        if self._shield.tripped:
+            self._duty.hear(watch)
+        if not self._look_into(sys._getframe(2)):
             # Past this step the weights are others, and the step before it cannot be run again.
             self._session.incidents.forget()
         held = self._shield(watch.before)

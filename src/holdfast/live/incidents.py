@@ -7,16 +7,19 @@ rest is there anyway: weights were held back, buffers have their copies.
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from holdfast.core.numbers import encode_numbers
+from holdfast.errors import RankLost
 from holdfast.live.batch_identity import Kept
 from holdfast.live.loop_body import LoopBody
+from holdfast.live.meeting import StepEnded
 from holdfast.live.notices import Notices, logger
 from holdfast.live.stage import Stage
 from holdfast.live.waiting import may_wait
@@ -25,12 +28,18 @@ from holdfast.replay.ambient import compiled_code_runs
 from holdfast.replay.explanation import Explanation
 from holdfast.replay.passes import Pass
 from holdfast.replay.scene import SampleNames, Scene
+from holdfast.torch_tools.put_back import PutBack
 from holdfast.torch_tools.rng import Moment
 
 if TYPE_CHECKING:
     from holdfast.live.note import Note
     from holdfast.live.session import Session
     from holdfast.replay.investigation import Elsewhere, Findings, Plan
+
+MOVED = (
+    "other weights of the model had been updated within the same step, so it could not be run "
+    "again as it was"
+)
 
 Rerun = Callable[[Sequence[Any]], None]
 """Runs the step once more, over these batches: forward and backward at least."""
@@ -46,6 +55,10 @@ class Incident:
     before: Moment
     scale: Tensor | None
     limit: float | None
+    parameters: Sequence[Tensor] = ()
+    """Those whose gradients were bad; empty: any."""
+    inexact: str = ""
+    """Why the step cannot be run again just as it was; empty: it can."""
     sample_names: SampleNames | None = None
     """What the data set calls the samples; unset, as its loader has told."""
 
@@ -62,9 +75,13 @@ class Incidents:
         self.moment: Moment | None = None
         """The random numbers before the present step."""
         self._pending: Incident | None = None
+        self.foreseen = False
+        """Whether the other ranks will ask about a bad step."""
         self._healthy: Sequence[Kept] = ()
         self.changing = False
         """The loop changes its batches in place: from then on, each is copied beforehand."""
+        self._moved: Moment | None = None
+        """Since then weights have moved."""
         self.found: list[Explanation] = []
         self.cures: list[Cure] = []
         self._captured = False
@@ -80,11 +97,14 @@ class Incidents:
     def step_was_good(self, note: Note) -> None:
         self._healthy = [kept for kept in note.batches[-1:] if not kept.lost]
         self._notice_changes(note)
+        self._moved = note.before
+        if self._pending is not None and self._pending.before is note.before:
+            self._pending.inexact = MOVED
 
-    def step_was_bad(self, verdict: Verdict, note: Note) -> None:
-        """A step was held back: worth a look?"""
+    def step_was_bad(self, verdict: Verdict, note: Note, optimizer: str = "") -> None:
+        """An optimizer's step was held back: worth a look?"""
         self._notice_changes(note)
-        if self._pending is not None or note.before is None or not note.batches:
+        if self._pending is not None or note.before is None or not note.again:
             return
         if not self._left or note.step < self._not_before or note.step != self._session.step:
             return
@@ -97,6 +117,14 @@ class Incidents:
             note.before,
             note.scale,
             note.limit if verdict.spike else None,
+            [
+                parameter
+                for watch in self._session.watches.values()
+                for group in watch.optimizer.param_groups
+                for parameter in group["params"]
+                if watch.suffix == optimizer
+            ],
+            MOVED if note.before is self._moved else "",
         )
 
     def abandon(self) -> None:
@@ -107,20 +135,41 @@ class Incidents:
     def _notice_changes(self, note: Note) -> None:
         self.changing = self.changing or any(kept.changed for kept in note.batches)
 
-    def all_can(self, can: bool) -> bool:
-        """Whether every rank can run the step again as it was."""
+    def foresee(self, note: Note) -> None:
+        """All ranks hold this step back, and know it: once it is over, they ask one another whether
+        they can run it again. Whatever happens to one of them meanwhile, that question comes."""
+        worth = bool(self._left) and note.step >= self._not_before
+        self.foreseen = worth and self._session.company is not None
+
+    def can_now(self, run: Rerun | None) -> bool:
+        """Whether this rank can run the step again as it was."""
         batches = () if self._pending is None else self._pending.batches
         if any(kept.lost for kept in batches):
-            can = False
             self._notices.once(
                 "replay-changed",
                 "the loop changed its batch in place, so a bad step cannot be run again as it was: "
                 "no line can be named",
             )
+            return False
+        company = self._session.company
+        if company is not None and not company.able:
+            self._notices.once(
+                "replay-ranks",
+                "a bad step cannot be run again in this kind of distributed training, so the line "
+                "that made it is not known",
+            )
+            return False
+        return run is not None and bool(batches)
+
+    def all_can(self, can: bool) -> bool:
+        """Whether every rank can."""
+        self.foreseen = False
         return self._session.survival.together.all_true(can)
 
     def forget(self) -> None:
         """What waited can no longer be run again."""
+        if self._pending is None:
+            return
         self._pending = None
         self._notices.once(
             "replay-late",
@@ -130,7 +179,8 @@ class Incidents:
 
     @property
     def pending(self) -> bool:
-        return self._pending is not None
+        """Whether a step waits to be looked into, or other ranks to be told about one."""
+        return self._pending is not None or self.foreseen
 
     @property
     def latest(self) -> Kept | None:
@@ -166,76 +216,89 @@ class Incidents:
         if not runs or None in runs:
             return None
 
-        def run_all(batches: Sequence[Any]) -> None:
-            for run, batch in zip(runs, batches, strict=True):
-                if run is not None:
-                    run(batch)
-
-        return run_all
+        return _InTurn([run for run in runs if run is not None])
 
     # Looking into it.
 
     def look_into(self, run: Rerun, observer: Any) -> None:
         """Investigate the step that waits, by calling it."""
-        with self._investigation(observer, gentle=False) as (plan, stage), self._kept_by(run):
-            for one in plan:
-                stage.perform(one, run)
+        company, step = self._session.company, self._session.step
+        answer: Answer | None = None
+        try:
+            incident, answer = self._begin(gentle=False)
+            with self._staged(incident, observer) as stage, self._kept_by(run):
+                for one in answer:
+                    stage.perform(one, run)
+        except StepEnded:
+            logger.warning("holdfast: step %s: another rank could not look into it", step)
+            return
+        except Exception as error:
+            open_still = answer is None or answer.findings is None
+            if company is not None and open_still and not isinstance(error, RankLost):
+                company.give_up()
+            raise
+        self._conclude(incident, answer)
 
     def yield_again(self, observer: Any) -> Iterator[Any]:
         """The same where the step cannot be called: its batches, to be given to the loop."""
-        with self._investigation(observer, gentle=True) as (plan, stage):
-            for one in plan:
+        incident, answer = self._begin(gentle=True)
+        with self._staged(incident, observer) as stage:
+            for one in answer:
                 stage.enter(one)
                 try:
                     yield from one.batches
                 finally:
                     stage.leave(None)
+        self._conclude(incident, answer)
 
     @contextmanager
     def _kept_by(self, run: Rerun) -> Iterator[None]:
-        """What a loop's body reaches through its variables is as before afterwards."""
-        if not isinstance(run, LoopBody):
-            yield
-            return
-        put_back = run.keep(self._session.models, tensors=compiled_code_runs())
+        """What a loop's body reaches through its variables, or a framework through its trainer, is
+        as before afterwards."""
+        put_back = None
+        if isinstance(run, (LoopBody, _InTurn)):
+            put_back = run.keep(self._session.models, tensors=compiled_code_runs())
         try:
             yield
         finally:
-            put_back()
+            if put_back is not None:
+                put_back()
 
-    @contextmanager
-    def _investigation(self, observer: Any, *, gentle: bool) -> Iterator[tuple[Answer, Stage]]:
+    def _begin(self, *, gentle: bool) -> tuple[Incident, Answer]:
         incident, self._pending = self._pending, None
         assert incident is not None
         # Only now: reading it in takes time that a healthy run need not spend.
         replay = importlib.import_module("holdfast.replay.investigation")
-        answer = Answer(
-            replay.investigate(
-                self._scene(incident, gentle=gentle),
-                self._elsewhere(incident, replay.Elsewhere),
-                self._session.survival.together.gathered,
-            )
+        together, company = self._session.survival.together, self._session.company
+        plan = replay.investigate(
+            self._scene(incident, gentle=gentle),
+            self._elsewhere(incident, replay.Elsewhere),
+            together.gathered if company is None else company.agree,
+            together.rank,
         )
-        with self._staged(incident, observer) as stage:
-            yield answer, stage
-        if answer.findings is not None:
-            self._conclude(incident, answer.findings)
+        return incident, Answer(plan)
 
     @contextmanager
     def _staged(self, incident: Incident, observer: Any) -> Iterator[Stage]:
-        batches = [*incident.batches, *self._healthy]
         stage = Stage(
-            self._session, observer, before=incident.before, scale=incident.scale, batches=batches
+            self._session,
+            observer,
+            before=incident.before,
+            scale=incident.scale,
+            batches=[*incident.batches, *self._healthy],
+            judged=incident.parameters if incident.limit is not None else (),
         )
+        began = time.perf_counter()
         self.stage = stage
         try:
             with may_wait(), stage:
                 yield stage
         finally:
             self.stage = None
+            self._session.leave_out(time.perf_counter() - began)
 
     def _scene(self, incident: Incident, *, gentle: bool) -> Scene:
-        session = self._session
+        session, company = self._session, self._session.company
         return Scene(
             models=session.models,
             optimizers=[watch.optimizer for watch in session.watches.values()],
@@ -248,6 +311,7 @@ class Incidents:
             usual=session.usual(),
             sample_names=incident.sample_names or _names_of(incident.batches),
             gentle=gentle,
+            inexact=incident.inexact or ("" if company is None else company.inexact),
         )
 
     def _elsewhere(self, incident: Incident, kind: type[Elsewhere]) -> Elsewhere:
@@ -263,7 +327,10 @@ class Incidents:
 
         return kind(older, [kept.batch for kept in self._healthy])
 
-    def _conclude(self, incident: Incident, found: Findings) -> None:
+    def _conclude(self, incident: Incident, answer: Answer) -> None:
+        found = answer.findings
+        if found is None:
+            return
         explanation = found.explanation
         self.found.append(explanation)
         if self._captured:  # whoever had it run again wants the answer; the run has it already
@@ -271,7 +338,8 @@ class Incidents:
         self._session.recorder.event(
             incident.step, "incident", encode_numbers(explanation.to_dict())
         )
-        logger.warning("holdfast: step %s: why: %s", incident.step, explanation.summary)
+        if self._session.survival.together.rank == 0:
+            logger.warning("holdfast: step %s: why: %s", incident.step, explanation.summary)
         self._write_down(incident, explanation)
         if self._policy.cure == "apply":
             self._apply(incident, found)
@@ -324,6 +392,22 @@ class Cure:
     key: str
     text: str
     undo: Callable[[], None]
+
+
+class _InTurn:
+    """The batches of a step, each run as its framework runs it."""
+
+    def __init__(self, runs: Sequence[Callable[[Any], Any]]) -> None:
+        self._runs = runs
+
+    def __call__(self, batches: Sequence[Any]) -> None:
+        for run, batch in zip(self._runs, batches, strict=True):
+            run(batch)
+
+    def keep(self, trained: Sequence[nn.Module], *, tensors: bool) -> PutBack | None:
+        """What the framework wants to have put back afterwards."""
+        keep = getattr(self._runs[0], "keep", None)
+        return None if keep is None else keep(trained, tensors=tensors)
 
 
 class Answer:

@@ -37,5 +37,7 @@ class Note:
     """The loss scale of the step, on its device."""
     before: Moment | None = None
     """The random numbers before the step, where somebody may want to run it again."""
+    again: bool = True
+    """Whether every rank has what it needs to run the step again."""
     held: bool = False
     """The host held the update back; a fused kernel's own verdict comes with the readings."""

@@ -32,13 +32,19 @@ class Origin:
         self.parameters = frozenset(map(id, parameters))
         self.ready_at = 0.0
         """When the last gradient was ready: from then on this rank waits for the others."""
+        self.aside: list[Tensor] | None = None
+        """Where pieces go that are none of the training's; None: they are."""
         self._pieces: list[Tensor] = []
         self._passes: list[Tensor] = []
 
     def piece(self, gradients: Tensor) -> None:
         """Some local gradients are about to be reduced."""
         values = gradients.coalesce().values() if gradients.is_sparse else gradients
-        self._pieces.append(torch.linalg.vector_norm(values.detach(), dtype=torch.float32))
+        norm = torch.linalg.vector_norm(values.detach(), dtype=torch.float32)
+        if self.aside is not None:
+            self.aside.append(norm)
+            return
+        self._pieces.append(norm)
         self.ready_at = time.perf_counter()
 
     def backward_ended(self) -> None:
@@ -65,7 +71,10 @@ class Origins:
         self._notices = notices
         self._origins: list[Origin] = []
         self._undo: list[Callable[[], None]] = []
-        self._replicas: list[nn.parallel.DistributedDataParallel] = []
+        self.replicas: list[nn.parallel.DistributedDataParallel] = []
+        """The DistributedDataParallel among them, as of the first backward."""
+        self._built_in: list[nn.parallel.DistributedDataParallel] = []
+        """Those of them with a communication hook in C++."""
         self.installed = False
 
     def install(self) -> None:
@@ -73,8 +82,8 @@ class Origins:
         if self.installed:
             return
         self.installed = True
-        self._replicas = replicas_of(self._models)
-        for replica in self._replicas:
+        self.replicas = replicas_of(self._models)
+        for replica in self.replicas:
             self._watch_replica(replica)
         for model in self._models:
             self._watch_sharded(model)
@@ -91,7 +100,42 @@ class Origins:
     @property
     def uneven(self) -> bool:
         """Whether ranks may take different numbers of steps just now (`with model.join():`)."""
-        return any(replica._join_config.enable for replica in self._replicas)
+        return any(replica._join_config.enable for replica in self.replicas)
+
+    @property
+    def compressed(self) -> bool:
+        """Whether gradients that are reduced may not be the average of what ranks made."""
+        return any(
+            getattr(replica, "mixed_precision", None) is not None
+            or any(hook is not _hook for hook, _ in replica._comm_hooks)
+            or replica in self._built_in
+            for replica in self.replicas
+        )
+
+    @property
+    def compiled(self) -> bool:
+        """Whether any part of the models goes through torch.compile."""
+        return any(
+            getattr(unit, "_compiled_call_impl", None) is not None
+            or type(unit).__name__ == "OptimizedModule"
+            for model in self._models
+            for unit in model.modules()
+        )
+
+    def look_away(self) -> None:
+        """What backward makes from now on is none of the training's."""
+        for origin in self._origins:
+            origin.aside = []
+
+    def listen_again(self) -> None:
+        """It is again."""
+        for origin in self._origins:
+            origin.aside = None
+
+    def seen_aside(self) -> float | None:
+        """The norm of what was made meanwhile; None where nothing was reduced."""
+        pieces = [piece for origin in self._origins for piece in origin.aside or ()]
+        return float(torch.linalg.vector_norm(torch.stack(pieces))) if pieces else None
 
     def close(self) -> None:
         """Watch no longer. A communication hook stays, and does what torch would do."""
@@ -104,6 +148,7 @@ class Origins:
         if hook is None:
             hook = PlainReduction(replica)
             if not hook.register():
+                self._built_in += [replica] if hook.built_in else []
                 self._notices.once(
                     "comm-hook",
                     "the model has a communication hook of its own, or reduces gradients in a way "
@@ -135,6 +180,8 @@ class PlainReduction:
 
     def __init__(self, replica: nn.parallel.DistributedDataParallel) -> None:
         self.told: Callable[[Tensor], Any] | None = None
+        self.built_in = False
+        """Whether there turned out to be one of torch's own."""
         self._group = replica.process_group
         self._size = dist.get_world_size(self._group)
         self._replica = weakref.ref(replica)
@@ -156,6 +203,7 @@ class PlainReduction:
         except RuntimeError:  # a built-in one is there
             if replica._comm_hooks:
                 replica._comm_hooks.pop()
+            self.built_in = True
             return False
         return True
 

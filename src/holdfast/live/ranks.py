@@ -5,9 +5,10 @@ around the model, those over which its parameters are sharded (DTensor, FSDP), o
 was given. A process group that merely exists, while the model is local, is not followed.
 
 Every optimizer step makes exactly one small all-reduce (`ballot.py` says of what); nothing else is
-ever exchanged after the guard is made. Whatever one rank has to tell the others, that it was asked
-to leave or that it found a weight non-finite, waits for the next one and is known to all at the
-same step. So no rank can be left waiting for a message that another does not send.
+exchanged, but for a bad step that all run again together (`company.py`). Whatever one rank has to
+tell the others, that it was asked to leave or that it found a weight non-finite, waits for the next
+one and is known to all at the same step. So no rank can be left waiting for a message that another
+does not send.
 """
 
 from __future__ import annotations
@@ -34,6 +35,11 @@ FAILED = (
 UNEVEN = (
     "under model.join() ranks take different numbers of steps and cannot agree on each: the guard "
     "is switched off. Give every rank the same number of batches"
+)
+
+LOST = (
+    "a rank died, hangs, or left the loop alone: look at what the other ranks said last. This rank "
+    "took no step without them; start the run again"
 )
 
 Group = Any
@@ -94,9 +100,7 @@ class Ranks:
             lines = str(error).splitlines()
             raise RankLost(
                 f"rank {self.rank} of {self.size} lost the others {when}: "
-                f"{lines[0] if lines else type(error).__name__}. "
-                "A rank died, hangs, or left the loop alone: look at what the other ranks said "
-                "last. This rank took no step without them; start the run again"
+                f"{lines[0] if lines else type(error).__name__}: {LOST}"
             ) from error
 
     def place(self, device: torch.device) -> torch.device:

@@ -191,7 +191,7 @@ def incident_of(capsule: Capsule, batches: Sequence[Any], run: Run | None = None
         rng.Moment(exact=True),
         None,
         capsule.limit,
-        capsule.sample_names,
+        sample_names=capsule.sample_names,
     )
 
 

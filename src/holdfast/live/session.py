@@ -27,6 +27,7 @@ from holdfast.live.ballot import Ballot
 from holdfast.live.batch_identity import Kept, Origin
 from holdfast.live.buffers import BufferShadow
 from holdfast.live.clip_memory import AdaptiveClip
+from holdfast.live.company import Company
 from holdfast.live.hoard import Hoard
 from holdfast.live.holdings import Holdings
 from holdfast.live.incidents import Incidents
@@ -110,6 +111,10 @@ class Session:
             notices=notices,
             together=together,
         )
+        self.company = (
+            None if ranks is None or origins is None else Company(ranks, origins, models, together)
+        )
+        """The other ranks, for steps that are run again."""
         self.incidents = Incidents(self, policy, notices)
         self._usual: dict[str, float] = {}
         self._step = -1
@@ -416,6 +421,14 @@ class Session:
             watch.transfer.flush()
         self._emit()
 
+    def leave_out(self, seconds: float) -> None:
+        """So long the training stood still: its next step did not take that time."""
+        if self._began:
+            self._began += seconds
+        for watch in self.watches.values():
+            if watch.ballot is not None:
+                watch.ballot.leave_out(seconds)
+
     def state_replaced(self) -> None:
         """Weights, moments and buffers are others now, on purpose."""
         self.buffers.renew()
@@ -516,7 +529,7 @@ class Session:
         whole = Verdict(verdict.step, verdict.nonfinite, verdict.spike, poisoned)
         action = self.judge(whole, self.survival.rungs(whole), optimizer)
         if action.rung in (Rung.SKIP, Rung.BACK_OFF):  # the weights are still those that failed
-            self.incidents.step_was_bad(whole, note)
+            self.incidents.step_was_bad(whole, note, optimizer)
         if not poisoned:  # bad weights make any batch look bad
             reason = "non-finite" if verdict.nonfinite else "spike"
             self.quarantine.take(note.step, note.batches, reason)

@@ -87,6 +87,53 @@ def parameter_groups(model: nn.Module) -> list[Any]:
     return found
 
 
+def start_afresh(models: Iterable[nn.Module]) -> None:
+    """Put FSDP2 in order after a forward or backward that was not run to its end."""
+    kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
+    if kind is None:
+        return
+    states = [
+        unit._get_fsdp_state()
+        for model in models
+        for unit in model.modules()
+        if isinstance(unit, kind)
+    ]
+    for state in states:
+        if state._is_root:
+            _reset(state)
+    for group in [group for model in models for group in parameter_groups(model)]:
+        for unit in group.fsdp_params:
+            unit.unsharded_accumulated_grad = None
+            if getattr(unit, "_unsharded_param", None) is not None:
+                unit._unsharded_param.grad = None
+
+
+def _reset(root: Any) -> None:
+    if hasattr(root, "_reset_iter_state"):  # since torch 2.12
+        root._reset_iter_state()
+        return
+    context, comm = root._state_ctx, root._comm_ctx
+    comm.all_gather_state = None
+    comm.post_forward_order.clear()
+    for name in ("reduce_scatter_state", "reduce_scatter_states"):
+        if hasattr(comm, name):
+            setattr(comm, name, [] if name.endswith("s") else None)
+    for state in context.all_states:
+        idle = type(state._training_state).IDLE
+        state._training_state = idle
+        one = [getattr(state, "_fsdp_param_group", None)]
+        for group in getattr(state, "_fsdp_param_groups", one):
+            if group is not None:
+                group._all_gather_result = group._post_reduce_event = None
+                group._reshard_after_forward_event = group._all_reduce_state = None
+                group._partial_reduce_output = None
+                group._post_forward_indices.clear()
+                group._training_state = idle
+                group._to_sharded()
+    context.iter_forward_root = None
+    context.post_backward_final_callback_queued = False
+
+
 class Copies:
     """How many ranks of a group hold the same piece of a parameter."""
 

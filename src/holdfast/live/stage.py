@@ -9,6 +9,7 @@ when the next batch was asked for.
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
@@ -24,21 +25,24 @@ from torch.optim.optimizer import (
 )
 from torch.optim.swa_utils import AveragedModel
 
+from holdfast.errors import RankLost
 from holdfast.live import seams
 from holdfast.live.brake import HostBrake
 from holdfast.live.buffers import LARGEST_BYTES
 from holdfast.live.closures import FirstAnswer, SearchState, find_closure, with_closure
+from holdfast.live.meeting import StepEnded
 from holdfast.live.scaling import Scaling
 from holdfast.live.shards import local_part
 from holdfast.live.written import Written
 from holdfast.replay.ambient import compiled_code_runs
-from holdfast.replay.passes import Pass
+from holdfast.replay.passes import ELSEWHERE, Outcome, Pass
 from holdfast.torch_tools.nested import map_tensors
 from holdfast.torch_tools.put_back import PutBack
 from holdfast.torch_tools.rng import Moment
 
 if TYPE_CHECKING:
     from holdfast.live.batch_identity import Kept
+    from holdfast.live.company import Company
     from holdfast.live.session import Session
 
 
@@ -53,14 +57,18 @@ class Stage:
         before: Moment,
         scale: Tensor | None,
         batches: Sequence[Kept] = (),
+        judged: Sequence[Tensor] = (),
     ) -> None:
         """`before`: the random numbers before the step; `scale`: the loss scale it had; `batches`:
-        those that passes are made of."""
+        those that passes are made of; `judged`: the parameters whose gradients leapt, where they
+        did."""
         self._session = session
         self._observer = observer
         self._before = before
         self._scale = scale
         self._batches = batches
+        self._company = session.company
+        self._judged = frozenset(map(id, judged))
         self._optimizers = [watch.optimizer for watch in session.watches.values()]
         self._names = session.inspection.roster.by_identity()
         self._scaling = Scaling(session.scaling.scaler)
@@ -71,6 +79,8 @@ class Stage:
         self._written = Written()
         self._pass: Pass | None = None
         self._components: Mapping[str, Tensor] = {}
+        self._settled = False
+        """Whether the gradients in question have been stepped by."""
 
     @property
     def performing(self) -> bool:
@@ -100,15 +110,28 @@ class Stage:
             self._undo.callback(hook.remove)
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error: Any) -> None:
         self.leave(None)
+        if self._company is not None and not isinstance(error[1], RankLost):
+            seams.install(self)  # nobody else shall hear of it
+            seams.uninstall(self._observer)
+            self._company.settle()
+            seams.install(self._observer)
+            seams.uninstall(self)
         self._undo.close()
 
     # One pass.
 
     def enter(self, one: Pass) -> None:
         """Everything as before the step, and the pass's own instruments on."""
+        self._pass, self._components, self._settled = one, {}, False
+        seams.install(self)
+        seams.uninstall(self._observer)
+        if self._company is not None:
+            self._company.begin()
         self._session.buffers.restore()
+        if self._company is not None:
+            self._company.keep_apart()
         for parameter in self._parameters():
             parameter.grad = None
         scaler = self._scaling.scaler
@@ -116,32 +139,30 @@ class Stage:
             scaler._scale.copy_(self._scale)
             scaler._per_optimizer_states.clear()
         self._before.restore()
-        self._pass, self._components = one, {}
-        seams.install(self)
-        seams.uninstall(self._observer)
         if one.purpose == "trace" or not compiled_code_runs():  # which cannot be looked into
             self._within.enter_context(self._written)
         for manager in one.within:
             self._within.enter_context(manager)
 
     def leave(self, error: BaseException | None) -> None:
-        """The pass is over, to its end or not."""
+        """The pass is over, to its end or not; with other ranks, it then is on all of them."""
         one, self._pass = self._pass, None
-        if one is None:
-            return
-        if error is not None:
-            one.outcome.error = in_a_line(error)
-        with suppress(Exception):  # a body may have left a mode of its own on top
-            self._within.close()
-        self._within = ExitStack()
-        self._written.put_back()
-        self._written = Written()
-        for brake in self._brakes.values():
-            brake.release()
-        for kept in self._batches:
-            kept.restore()
-        seams.install(self._observer)
-        seams.uninstall(self)
+        if one is not None:
+            with suppress(Exception):  # a body may have left a mode of its own on top
+                self._within.close()
+            self._within = ExitStack()
+            self._written.put_back()
+            self._written = Written()
+            for brake in self._brakes.values():
+                brake.release()
+            for kept in self._batches:
+                kept.restore()
+            seams.install(self._observer)
+            seams.uninstall(self)
+        parted = self._company is not None and self._company.end(failed=error is not None)
+        if one is not None and (error is not None or parted):
+            told = error is not None and not isinstance(error, StepEnded)
+            one.outcome.error = in_a_line(error) if told else ELSEWHERE
 
     def perform(self, one: Pass, run: Callable[[Sequence[Any]], None]) -> None:
         """A pass by calling the step; whatever it raises is part of the outcome."""
@@ -149,8 +170,10 @@ class Stage:
         try:
             self.enter(one)
             run(one.batches)
-        except Exception as raised:
+        except BaseException as raised:
             error = raised
+            if not isinstance(raised, Exception):
+                raise
         finally:
             self.leave(error)
             if error is not None:
@@ -160,6 +183,7 @@ class Stage:
 
     def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """Hold the step; a closure is run once, as it would be."""
+        steps = {id(p) for group in optimizer.param_groups for p in group["params"]}
         self._searches[id(optimizer)] = SearchState.keep(optimizer)
         closure = find_closure(args, kwargs)
         answer = None
@@ -167,6 +191,7 @@ class Stage:
             with torch.enable_grad():
                 answer = FirstAnswer(closure, closure(), held=True)
         self._look_at_gradients(optimizer)
+        self._settled = self._settled or not steps.isdisjoint(self._judged)
         brake = self._brakes.setdefault(id(optimizer), HostBrake())
         with torch._C.DisableTorchFunction():  # a remedy's mode must not come between
             brake.hold([p for group in optimizer.param_groups for p in group["params"]])
@@ -228,7 +253,7 @@ class Stage:
         with_gradients = [p for p in self._parameters() if p.grad is not None]
         if one.observer is not None:
             one.observer.gradients_ready(with_gradients)
-        one.outcome.norms = self._norms(with_gradients)
+        self._measure(one.outcome, with_gradients)
 
     def clipping(
         self, parameters: Sequence[Tensor], norms: Sequence[Tensor] | None, total: Tensor
@@ -247,6 +272,31 @@ class Stage:
     def scaler_for(self, loss: Tensor) -> GradScaler | None:
         """The scaler that a loss still needs."""
         return self._scaling.needed_for(loss)
+
+    def _measure(self, outcome: Outcome, parameters: Sequence[Tensor]) -> None:
+        norms = self._norms(parameters)
+        # Under several optimizers a bad gradient may be cleared before the next backward.
+        bad = {name: norm for name, norm in outcome.norms.items() if not math.isfinite(norm)}
+        if self._company is not None and math.isfinite(outcome.made):
+            outcome.made = self._company.made_alone(norms.values())
+        if not self._judged:
+            outcome.norms = {**norms, **bad}
+        elif not self._settled:
+            names = {self._names.get(id(p)) for p in parameters if id(p) in self._judged}
+            outcome.norms = (
+                {name: norm for name, norm in norms.items() if name in names}
+                if self._company is None
+                else self._over_all_ranks(self._company)
+            )
+
+    def _over_all_ranks(self, company: Company) -> dict[str, float]:
+        """Of every parameter, whether or not it has a gradient on this rank."""
+        judged = [p for p in self._parameters() if id(p) in self._judged]
+        scale = self._scaling.scale()
+        norms = company.norms(judged)
+        divisor = 1.0 if scale is None else float(scale)
+        names = [self._names.get(id(p), f"parameter {at}") for at, p in enumerate(judged)]
+        return {name: norm / divisor for name, norm in zip(names, norms, strict=True)}
 
     def _norms(self, parameters: Sequence[Tensor]) -> dict[str, float]:
         if not parameters:
@@ -275,11 +325,19 @@ class Stage:
                     yield parameter
 
     def _keep_gradients(self) -> None:
-        kept = [(parameter, parameter.grad) for parameter in self._parameters()]
+        copied = self._company is not None and self._company.settles
+        kept = [
+            (parameter, gradient, gradient.clone() if copied and gradient is not None else None)
+            for parameter in self._parameters()
+            for gradient in [parameter.grad]
+        ]
 
+        @torch.no_grad()
         def give_back() -> None:
-            for parameter, gradient in kept:
+            for parameter, gradient, value in kept:
                 parameter.grad = gradient
+                if gradient is not None and value is not None:
+                    gradient.copy_(value)
 
         self._undo.callback(give_back)
 
@@ -360,7 +418,7 @@ class Stage:
         self._undo.callback(give_back)
 
 
-def in_a_line(error: BaseException) -> str:
+def in_a_line(error: BaseException | None) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 

@@ -52,7 +52,9 @@ class Slot(IntEnum):
     """It found a weight or a moment non-finite."""
     IDLE = 14
     """No parameter had a gradient."""
-    OFF = 15
+    ONCE_ONLY = 15
+    """It could not run this step again, should it be bad."""
+    OFF = 16
     """Its guard has failed."""
 
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from holdfast.errors import RankLost
+from holdfast.live.ranks import LOST
+
 T = TypeVar("T")
 
 
@@ -60,5 +63,8 @@ class Together(Alone):
 
     def gathered(self, value: T) -> list[T]:
         answers: list[Any] = [None] * self.count
-        self._dist.all_gather_object(answers, value, group=self.group)
+        try:
+            self._dist.all_gather_object(answers, value, group=self.group)
+        except RuntimeError as error:
+            raise RankLost(f"rank {self.rank} of {self.count} lost the others: {LOST}") from error
         return answers

@@ -76,6 +76,8 @@ class OptimizerWatch:
         self._note: Note | None = None
         self._tensors: dict[str, Tensor] = {}
         self._bad_on_device: Tensor | None = None
+        self._unheard: tuple[Note, dict[str, Tensor]] | None = None
+        """The last step with other ranks, until its numbers are here."""
         self._steps = 0
         self._fused = is_fused_on_cuda(optimizer)
         device = self._device()
@@ -168,6 +170,8 @@ class OptimizerWatch:
             self._judge_on_device(tensors, scale, note)
         else:
             self._judge_on_host(gradients, tensors, note)
+        if self.ballot is not None and self.transfer.lag:
+            self._unheard = note, tensors
         self._clips.forget()
         if note.sampled and not note.held:
             self._sampler.before(note.parameters)
@@ -194,6 +198,17 @@ class OptimizerWatch:
         self._sample_update(note, tensors)
         self._forget_losses()
         self.transfer.send(note, tensors)
+
+    def foresee(self) -> None:
+        """Whatever has failed: what the other ranks learn of the last step only now."""
+        unheard, self._unheard = self._unheard, None
+        if unheard is None:
+            return
+        note, tensors = unheard
+        held = [tensors[name] for name in ("bad", "scaler_skipped") if name in tensors]
+        again = not float(tensors["calls"][Slot.ONCE_ONLY - Slot.LEAVE])
+        if again and (note.held or any(map(bool, held))):
+            self._session.incidents.foresee(note)
 
     def hold(self) -> None:
         """Hold the step back whatever has failed: all ranks agreed to."""
@@ -237,7 +252,7 @@ class OptimizerWatch:
         note.scale = tensors.get("scale")
         tensors["total"] = torch.full((), math.inf, device=self._device())
         if self.ballot is not None:
-            say = Say(note.step, note.started, skipped=torch.ones(()))
+            say = Say(note.step, note.started, skipped=torch.ones(()), once_only=not note.again)
             self.ballot.cast(say, tensors, self, ())
             tensors["total"] = torch.full_like(tensors["total"], math.inf)
         self._bad_on_device = None
@@ -271,6 +286,7 @@ class OptimizerWatch:
             before=self._session.incidents.moment,
             rates=rates,
         )
+        note.again = note.before is not None and bool(note.batches)
         if note.sampled:
             self._sampled_at = step
         if self._session.first_of_step(self):
@@ -317,7 +333,7 @@ class OptimizerWatch:
         if theirs:
             note.values["scaler_skipped"] = 1.0  # the kernel skips by itself
             if self.ballot is not None:  # but only where the overflow is
-                self._hold(note)
+                self._hold(note, tensors)
             return
         note.unseen = math.isfinite(total) and not math.isfinite(clip)
         nonfinite = note.unseen or not (math.isfinite(total) and math.isfinite(loss))
@@ -329,7 +345,7 @@ class OptimizerWatch:
             if nonfinite and self._clip is None and not self._cut_up():
                 # Clipping spreads them over all gradients; of pieces, this rank has not all.
                 note.nonfinite_counts = count_all_nonfinite(gradients)
-            self._hold(note)
+            self._hold(note, tensors)
             return
         each = tensors["each"] if note.sampled else tensors.pop("each")  # nobody will look
         if self._clip is not None and self._clip.coefficient is not None:
@@ -345,9 +361,11 @@ class OptimizerWatch:
             norms, uniform = Norms(each, tensors["total"]), self._plan.uniform
             tensors |= self._adaptive.on_host(note, gradients, norms, self._clip, uniform=uniform)
 
-    def _hold(self, note: Note) -> None:
+    def _hold(self, note: Note, tensors: dict[str, Tensor]) -> None:
         if self.ballot is not None:
             self.ballot.hold_agreed = True
+            if not self.transfer.lag and not float(tensors["calls"][Slot.ONCE_ONLY - Slot.LEAVE]):
+                self._session.incidents.foresee(note)
         self._brake.hold(note.parameters)
 
     def _read(self, tensors: dict[str, Tensor]) -> tuple[float, float, float, float, float]:
@@ -432,6 +450,7 @@ class OptimizerWatch:
             doubt=None if clip is None else clip.coefficient,
             sampled=note.sampled,
             batches=note.batches,
+            once_only=not note.again,
         )
         update = ballot.cast(say, tensors, self._plan.key, note.parameters)
         if update is not None:
@@ -443,7 +462,8 @@ class OptimizerWatch:
         note.sampled, note.limit = False, self.history.limit()
         tensors = self._loss_tensors(self._device())
         tensors["total"] = torch.zeros((), device=self._device())
-        ballot.cast(Say(note.step, note.started, idle=True), tensors, self, ())
+        say = Say(note.step, note.started, idle=True, once_only=not note.again)
+        ballot.cast(say, tensors, self, ())
         self._note, self._tensors = note, tensors
 
     def _cut_up(self) -> bool:
@@ -482,10 +502,14 @@ class OptimizerWatch:
             tally = self.ballot.delivered(readings["calls"], readings.get("ranks"))
             if self.ballot.ranks.off or tally.count(Slot.IDLE) == self.ballot.ranks.size:
                 return
+            note.again = tally.count(Slot.ONCE_ONLY) == 0
         if readings.get("scaler_skipped", (0.0,))[0]:
             note.values["scaler_skipped"] = 1.0
         skipped = "scaler_skipped" in note.values
         note.held = note.held or skipped or bool(readings.get("bad", (0.0,))[0])
+        self._unheard = None
+        if note.held and note.again:
+            self._session.incidents.foresee(note)
         if not math.isfinite(readings.get("coef", (1.0,))[0]):
             note.unseen = True
         outside = not total <= note.limit

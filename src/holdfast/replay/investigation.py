@@ -11,20 +11,17 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from holdfast.replay import counterfactual, localise, spikes, words
 from holdfast.replay.ambient import compiled_code_runs
+from holdfast.replay.council import Agree, Council
 from holdfast.replay.explanation import Birth, Explanation, Guilt, Nature, Spike, Trial
 from holdfast.replay.passes import Outcome, Pass
-from holdfast.replay.remedies import Remedy
+from holdfast.replay.remedies import DropSamples, Remedy
 from holdfast.replay.remedies.bisection import Bisection
 from holdfast.replay.scene import Scene
 from holdfast.replay.trace import Trace
-
-T = TypeVar("T")
-Agree = Callable[[T], Sequence[T]]
-"""What every rank says, in their order; alone, what it is given."""
 
 MOST_TRIALS = 4
 MOST_HALVINGS = 5
@@ -56,39 +53,44 @@ Plan = Generator[Pass, None, Findings]
 
 
 def investigate(
-    scene: Scene, elsewhere: Elsewhere | None = None, agree: Agree[Any] = lambda said: [said]
+    scene: Scene,
+    elsewhere: Elsewhere | None = None,
+    agree: Agree[Any] = lambda said: [said],
+    rank: int = 0,
 ) -> Plan:
-    """Find out why the step went bad."""
-    inquiry = _Inquiry(scene, elsewhere or Elsewhere(), agree)
+    """Find out why the step went bad. With several ranks every one must do so: `agree` tells what
+    all of them say, `rank` is this one's place among them."""
+    inquiry = _Inquiry(scene, elsewhere or Elsewhere(), Council(agree, rank))
     return inquiry.run()
 
 
 class _Inquiry:
-    def __init__(self, scene: Scene, elsewhere: Elsewhere, agree: Agree[Any]) -> None:
+    def __init__(self, scene: Scene, elsewhere: Elsewhere, council: Council) -> None:
         self._scene = scene
         self._elsewhere = elsewhere
-        self._agree = agree
+        self._council = council
         self._passes = 0
         self._began = time.perf_counter()
         self._births: tuple[Birth, ...] = ()
         self._spike: Spike | None = None
-        self._rank: int | None = None
-        self._mine = True
-        """Whether the bad number was born here, of several ranks."""
         self._notes: list[str] = []
 
     def run(self) -> Plan:
         traced = yield from self._trace()
         if not self._everywhere(traced.complete):
-            self._notes.append(f"the step could not be run again: {self._an_error(traced)}")
+            why = self._council.an_error(traced)
+            self._notes.append(f"the step could not be run again: {why}")
             return self._concluded("unknown", traced)
-        if self._well(traced):
-            nature = yield from self._again()
+        if not self._well(traced):
+            nature: Nature = "deterministic"
+            self._settle(traced)
+        elif self._scene.inexact:
+            self._notes.append(self._scene.inexact)
+            return self._concluded("unknown", traced)
         else:
-            nature = "deterministic"
-            self._settle_on_a_rank()
+            nature = yield from self._again()
         remedies = counterfactual.fitting(self._birth, self._spike, self._scene, nature)
-        trials, cured = yield from self._try(self._same_everywhere(remedies))
+        trials, cured = yield from self._try(remedies)
         if nature == "deterministic" and len(cured) < ENOUGH_CURES:
             yield from self._bisect(trials, cured)
         guilt: Guilt = "unknown"
@@ -112,7 +114,7 @@ class _Inquiry:
         if one.outcome.complete:
             self._births = localise.find(trace, self._scene)
             if self._scene.symptom == "spike" and not self._births:
-                self._spike = spikes.find(trace, self._scene)
+                self._spike = spikes.find(trace, self._scene, one.outcome.norms)
         return one.outcome
 
     def _again(self) -> Generator[Pass, None, Nature]:
@@ -128,50 +130,76 @@ class _Inquiry:
     def _try(
         self, remedies: Sequence[Remedy]
     ) -> Generator[Pass, None, tuple[list[Trial], list[Remedy]]]:
+        here = {remedy.key: remedy for remedy in remedies}
         trials: list[Trial] = []
         cured: list[Remedy] = []
         tried = 0
-        for remedy in remedies:
-            if remedy.why_not:
-                trials.append(counterfactual.verdict(remedy, None, self._scene.limit))
-                continue
-            if tried >= MOST_TRIALS or len(cured) >= ENOUGH_CURES:
-                trials.append(Trial(remedy.key, remedy.text, "not tried", _ENOUGH))
-                continue
-            if self._scene.gentle and not remedy.safe:
-                trials.append(Trial(remedy.key, remedy.text, "not tried", _RISKY))
+        planned = [(remedy.key, self._why_not(remedy)) for remedy in remedies]
+        for key, why_not in self._council.as_spoken(planned):
+            remedy = here.get(key)
+            why_not = why_not or self._enough(tried, len(cured))
+            if why_not:
+                if remedy is not None:
+                    trials.append(Trial(key, remedy.text, "not tried", why_not))
                 continue
             tried += 1
-            # Another rank's batch is not the guilty one: there the step runs as it is.
-            batches = remedy.batches(self._scene) if self._mine else self._scene.batches
-            one = Pass("trial", batches, within=[remedy.applied(self._scene)])
-            yield from self._run(one)
-            trial = counterfactual.verdict(remedy, one.outcome, self._scene.limit)
-            if not self._everywhere(trial.tried == "cured") and trial.tried == "cured":
-                trial = replace(trial, tried="not cured", why="another rank is still bad")
+            trial = yield from self._try_one(key, remedy)
             trials.append(trial)
-            if trial.tried == "cured":
+            if self._everywhere(remedy is not None) and trial.tried == "cured":
+                assert remedy is not None
                 cured.append(remedy)
         order = {"cured": 0, "not cured": 1, "not tried": 2}
         trials.sort(key=lambda trial: order[trial.tried])
         return trials, cured
 
+    def _try_one(self, key: str, remedy: Remedy | None) -> Generator[Pass, None, Trial]:
+        """On every rank; what came of it is what the rank says that was bad before."""
+        scene = self._scene
+        own = self._council.own_birth
+        if key == DropSamples.key and own is not None:
+            remedy = DropSamples.fitting(own, scene)
+        if remedy is None:
+            one = Pass("trial", scene.batches)
+        else:
+            # Another rank's batch is not the guilty one: there the step runs as it is.
+            batches = remedy.batches(scene) if self._council.blamed else scene.batches
+            one = Pass("trial", batches, within=[remedy.applied(scene)])
+        yield from self._run(one)
+        trial = Trial(key, "")
+        if remedy is not None:
+            trial = counterfactual.verdict(remedy, one.outcome, scene.limit)
+        spoken = self._council.as_spoken(trial)
+        if not self._well(one.outcome) and spoken.tried == "cured":
+            spoken = replace(spoken, tried="not cured", why="another rank is still bad")
+        return spoken
+
+    def _why_not(self, remedy: Remedy) -> str:
+        if not remedy.why_not and self._scene.gentle and not remedy.safe:
+            return _RISKY
+        return remedy.why_not
+
+    def _enough(self, tried: int, cured: int) -> str:
+        return _ENOUGH if tried >= MOST_TRIALS or cured >= ENOUGH_CURES else ""
+
     def _bisect(self, trials: list[Trial], cured: list[Remedy]) -> Generator[Pass, None, None]:
-        """Which samples are guilty, where the data flow did not tell."""
-        if len(self._agree(True)) > 1:  # whose samples are left out, all ranks would have to agree
-            return
-        if not counterfactual.worth_bisecting(self._birth, self._spike, self._scene):
+        """Which samples are guilty, where the data flow did not tell; of one rank, if several."""
+        worth = counterfactual.worth_bisecting(self._birth, self._spike, self._scene)
+        if not self._council.as_spoken(worth and self._council.one_is_to_blame):
             return
         search = Bisection(self._scene, most=MOST_HALVINGS)
-        for remedy in search:
-            one = Pass("trial", remedy.batches(self._scene), within=[remedy.applied(self._scene)])
+        remedies = iter(search if self._council.speaks else ())
+        while self._council.as_spoken((remedy := next(remedies, None)) is not None):
+            one = Pass("trial", self._scene.batches)
+            if remedy is not None:
+                one.batches = remedy.batches(self._scene)
             yield from self._run(one)
-            search.learn(cured=one.outcome.cured(self._scene.limit))
-        if search.found is None or not search.minimal:
+            search.learn(cured=self._well(one.outcome))
+        found = search.found if search.minimal else None
+        if found is None:
             return
-        trials.insert(len(cured), Trial(search.found.key, search.found.text, "cured"))
-        cured.append(search.found)
-        self._name(search.found.rows)
+        trials.insert(len(cured), Trial(found.key, found.text, "cured"))
+        cured.append(found)
+        self._name(found.rows)
 
     def _name(self, rows: Mapping[int, Sequence[int]]) -> None:
         """The samples that were found by leaving them out."""
@@ -211,36 +239,21 @@ class _Inquiry:
     # What all ranks must see alike.
 
     def _everywhere(self, said: bool) -> bool:
-        return all(self._agree(said))
+        return self._council.everywhere(said)
 
     def _well(self, outcome: Outcome) -> bool:
         """Whether the step would have been taken."""
-        finite = self._everywhere(outcome.finite)
-        limit = self._scene.limit
-        if not finite or limit is None:
-            return finite
-        return bool(max(self._agree(outcome.norm)) <= limit)
+        return self._council.well(outcome, self._scene.limit)
 
-    def _an_error(self, outcome: Outcome) -> str:
-        errors = [said for said in self._agree(outcome.error) if said]
-        return errors[0] if errors else "it computed no loss"
-
-    def _settle_on_a_rank(self) -> None:
+    def _settle(self, traced: Outcome) -> None:
         """The bad number was born on one rank; what it found is what is said everywhere."""
-        said = self._agree((self._births, self._spike))
-        if len(said) == 1:
-            return
-        own = (self._births, self._spike)
-        for rank, (births, spike) in enumerate(said):
-            if births or (spike and self._scene.symptom == "spike"):
-                self._births, self._spike, self._rank = births, spike, rank
-                self._mine = own == (births, spike)
-                return
-
-    def _same_everywhere(self, remedies: Sequence[Remedy]) -> Sequence[Remedy]:
-        keys = self._agree([remedy.key for remedy in remedies])
-        common = set(keys[0]).intersection(*keys)
-        return [remedy for remedy in remedies if remedy.key in common]
+        self._births = self._council.find_births(self._births, traced)
+        if self._scene.symptom == "spike" and not self._births:
+            self._spike = self._council.find_spike(self._spike, traced.made)
+        for rank, birth in self._council.also.items():
+            rows = ", ".join(map(str, birth.rows))
+            named = f", sample{'s' if len(birth.rows) > 1 else ''} {rows}" if rows else ""
+            self._notes.append(f"rank {rank} made one, too: {birth.op} at {birth.place}{named}")
 
     # The outcome.
 
@@ -261,13 +274,13 @@ class _Inquiry:
             trials=tuple(trials),
             guilt=guilt,
             samples=self._samples(),
-            rank=self._rank,
+            rank=self._council.guilty,
             passes=self._passes,
             seconds=round(time.perf_counter() - self._began, 3),
             loss=outcome.losses[-1] if outcome.losses else None,
             notes=tuple(self._notes),
         )
-        return Findings(words.told(explanation))
+        return Findings(self._council.as_spoken(words.told(explanation)))
 
     def _samples(self) -> tuple[Any, ...]:
         carrier = self._birth or self._spike

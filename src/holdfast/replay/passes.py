@@ -11,6 +11,8 @@ from typing import Any, Literal
 from torch import Tensor
 
 Purpose = Literal["trace", "again", "trial"]
+ELSEWHERE = "it could not be completed on another rank"
+"""The error of a pass that ended here because it ended there."""
 
 
 @dataclass(slots=True)
@@ -22,6 +24,8 @@ class Outcome:
     components: dict[str, float] = field(default_factory=dict)
     norms: dict[str, float] = field(default_factory=dict)
     """Gradient norms by parameter, unscaled and before any clipping."""
+    made: float = 0.0
+    """With several ranks, the norm of the gradient that this one made alone."""
     error: str | None = None
     """The pass could not be completed: the exception, in one line."""
 

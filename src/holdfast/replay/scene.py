@@ -35,5 +35,8 @@ class Scene:
     """What was normal before, where somebody knows: `loss`, `loss/<component>`, and
     `grad_norm/<parameter>`."""
     sample_names: SampleNames | None = None
+    inexact: str = ""
+    """Why a pass may not be quite the step that failed; empty: it is. A pass that goes well then
+    tells nothing."""
     gentle: bool = False
     """A pass that raises would end the training: only what cannot raise may be tried."""

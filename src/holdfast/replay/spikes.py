@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 from holdfast.replay.explanation import Spike
@@ -24,9 +24,10 @@ CLEARLY = 10.0
 """Among a few samples: times the second largest."""
 
 
-def find(trace: Trace, scene: Scene) -> Spike:
-    """What grew most in a traced pass."""
-    layers = _layers(trace, scene)
+def find(trace: Trace, scene: Scene, norms: Mapping[str, float] | None = None) -> Spike:
+    """What grew most in a traced pass. `norms` are those of the gradients over all ranks, where
+    there are several."""
+    layers = _layers(norms or trace.ends.norms, scene)
     share = _telling_share(trace, [name for name, _ in layers])
     known = all(growth is not None for _, growth in layers)
     return Spike(
@@ -52,9 +53,8 @@ def outliers(sizes: Sequence[float]) -> tuple[int, ...]:
     return rows if len(rows) <= len(sizes) // 2 else ()
 
 
-def _layers(trace: Trace, scene: Scene) -> list[tuple[str, float | None]]:
+def _layers(norms: Mapping[str, float], scene: Scene) -> list[tuple[str, float | None]]:
     """Those whose gradients grew most; the largest, where nobody knows what is usual."""
-    norms = trace.ends.norms
     usual = {name: scene.usual.get(f"grad_norm/{name}", 0.0) for name in norms}
     grown = [(name, norms[name] / usual[name]) for name in norms if usual[name] > 0]
     if grown:

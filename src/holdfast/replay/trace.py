@@ -116,6 +116,10 @@ class Trace(TorchDispatchMode, PassObserver):
             if facts.collective:
                 before = Given(func, args, kwargs)
                 before.handed_over = self._sources.handed_over(before, facts)
+                # Now: a thread of the backend's may be done before the call is.
+                for tensor in _changed(facts, args, kwargs):
+                    if (numbers := plain(tensor)) is not None:
+                        self._writes.share(numbers)
             elif facts.mutated and not facts.overwrites:
                 before = _as_they_are(func, facts, args, kwargs)
         except Exception as error:

@@ -102,6 +102,8 @@ def _carried(explanation: Explanation) -> str:
     if spike.layers:
         grown = f"{spike.growth[0]:.3g} times its usual" if spike.growth else "the largest"
         parts.append(f"layer {spike.layers[0]}, {grown} gradient")
+    if explanation.rank is not None:
+        parts.insert(0, f"rank {explanation.rank}")
     return f"The jump is carried by {', '.join(parts)}." if parts else "The jump is everywhere."
 
 

@@ -50,7 +50,12 @@ class PutBack:
     """What some objects held at one moment."""
 
     def __init__(
-        self, objects: Iterable[Any], trained: Sequence[nn.Module] = (), *, tensors: bool = True
+        self,
+        objects: Iterable[Any],
+        trained: Sequence[nn.Module] = (),
+        *,
+        tensors: bool = True,
+        deepest: int = DEEPEST,
     ) -> None:
         """`trained`: models whose tensors somebody else takes care of; `tensors`: of the others
         nobody does."""
@@ -59,7 +64,7 @@ class PutBack:
         self._bytes = 0 if tensors else MOST_BYTES
         self._trained = {id(module) for model in trained for module in model.modules()}
         # Near ones first: what is reached by two ways is followed from the shorter one.
-        self._waiting = deque((item, DEEPEST) for item in objects)
+        self._waiting = deque((item, deepest) for item in objects)
         while self._waiting:
             self._remember(*self._waiting.popleft())
 
