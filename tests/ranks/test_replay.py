@@ -129,7 +129,6 @@ def test_a_rank_that_raises_holds_nobody_up(kind: str, traps: Sequence[Any]) -> 
 def test_a_rank_that_cannot_run_it_again() -> None:
     """Then none does."""
     plans = [
-        Plan(twist="changes its batch"),
         Plan(twist="in a generator"),
         Plan(twist="no loader"),
         Plan(policy={"replay": False}),

@@ -57,7 +57,8 @@ class Written(TorchDispatchMode):
     def put_back(self) -> None:
         """Everything as it was before the pass."""
         for tensor, value in reversed(self._kept):  # of two that overlap, the first knew more
-            tensor.copy_(value)
+            if _is_there(tensor):
+                tensor.copy_(value)
         self._kept.clear()
         self._known.clear()
 
@@ -69,6 +70,15 @@ class Written(TorchDispatchMode):
             self._known.add(key)
             own = tensor.detach()
             self._kept.append((own, own.clone()))
+
+
+def _is_there(tensor: Tensor) -> bool:
+    """Whether its memory has not been given up meanwhile: FSDP frees what it has gathered."""
+    if tensor.numel() == 0:
+        return False
+    reach = sum((n - 1) * abs(by) for n, by in zip(tensor.shape, tensor.stride(), strict=True))
+    needed = (tensor.storage_offset() + reach + 1) * tensor.element_size()
+    return tensor.untyped_storage().nbytes() >= needed
 
 
 def _tensors(result: Any) -> Iterator[Tensor]:
