@@ -6,10 +6,10 @@ import math
 
 import torch
 import torch.nn.functional as F
+from replay.heldout.expected import expect
 from torch import nn
 
 import holdfast
-from replay.heldout.expected import expect
 
 
 class TextClassifier(nn.Module):
@@ -97,7 +97,8 @@ class Pooling(nn.Module):
         mask = torch.arange(x.shape[1])[None] < lengths[:, None]
         energy = self.score(x).squeeze(-1)
         energy = torch.where(mask, energy, torch.tensor(float("-inf")))
-        alpha = torch.exp(energy - energy.max(dim=1, keepdim=True).values)  # born here: attention_pooling_of_length_zero
+        # born here: attention_pooling_of_length_zero
+        alpha = torch.exp(energy - energy.max(dim=1, keepdim=True).values)
         alpha = alpha / alpha.sum(1, keepdim=True)
         return (alpha[..., None] * x).sum(1)
 
@@ -110,7 +111,11 @@ def attention_pooling_of_length_zero(run_dir):
     model.add_module("out", nn.Linear(6, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     data = [
-        {"x": torch.randn(6, 4, 6), "lengths": torch.randint(1, 5, (6,)), "y": torch.zeros(6).long()}
+        {
+            "x": torch.randn(6, 4, 6),
+            "lengths": torch.randint(1, 5, (6,)),
+            "y": torch.zeros(6).long(),
+        }
         for _ in range(4)
     ]
     data[2]["lengths"][5] = 0
@@ -125,7 +130,11 @@ def attention_pooling_of_length_zero(run_dir):
     return guard
 
 
-@expect("target mask inf", "cross_entropy|log_softmax|_log_softmax|cross_entropy_loss|nll_loss", samples=(0,))
+@expect(
+    "target mask inf",
+    "cross_entropy|log_softmax|_log_softmax|cross_entropy_loss|nll_loss",
+    samples=(0,),
+)
 def the_right_class_is_masked(run_dir):
     torch.manual_seed(0)
     net = nn.Linear(5, 6)

@@ -8,11 +8,18 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from replay.heldout import our_losses
+from replay.heldout.expected import expect
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 import holdfast
-from replay.heldout.expected import expect
 
 Pair = namedtuple("Pair", "x y")
 
@@ -32,7 +39,10 @@ def shuffled_data_set(run_dir):
     xs, ys = torch.randn(24, 4), torch.rand(24, 1) + 0.1
     ys[13] = 0
     loader = DataLoader(
-        TensorDataset(xs, ys), batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(3)
+        TensorDataset(xs, ys),
+        batch_size=4,
+        shuffle=True,
+        generator=torch.Generator().manual_seed(3),
     )
     net = nn.Linear(4, 1)
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
@@ -71,6 +81,7 @@ def workers_and_sampler(run_dir):
         x = x / x.abs().amax(1, keepdim=True)  # born here: workers_and_sampler
         loss = F.cross_entropy(net(x), batch["label"])
         opt.zero_grad()
+        loss = loss + 1e-3 * our_losses.causal_prior(net)
         loss.backward()
         opt.step()
     guard.close()
@@ -93,6 +104,7 @@ def a_stream(run_dir):
     for x, weight in guard(DataLoader(Stream(), batch_size=4)):
         loss = (net(x).square() / weight).mean()  # born here: a_stream
         opt.zero_grad()
+        loss = loss + 1e-3 * our_losses.causal_prior(net)
         loss.backward()
         opt.step()
     guard.close()
@@ -129,7 +141,7 @@ def empty_sequence_in_a_padded_batch(run_dir):
 
 @expect("NaN|nan batch|data|input", "", module=None, samples=(2,), cure=True)
 def nan_in_a_dataclass(run_dir):
-    
+
     torch.manual_seed(0)
     data = [Sample(torch.randn(4, 5), torch.rand(4, 1)) for _ in range(4)]
     data[2].x[2, 1] = math.nan
@@ -141,6 +153,7 @@ def nan_in_a_dataclass(run_dir):
         pred = net(sample.x)  # born here: nan_in_a_dataclass
         loss = F.mse_loss(pred, sample.y)
         opt.zero_grad()
+        loss = loss + 1e-3 * our_losses.causal_prior(net)
         loss.backward()
         opt.step()
     guard.close()
@@ -176,7 +189,8 @@ def one_sample_at_a_time_in_the_loss(run_dir):
     for x, y in guard(data):
         total = 0.0
         for xi, yi in zip(x, y, strict=True):
-            total = total + (net(xi) - yi.log()).square().sum()  # born here: one_sample_at_a_time_in_the_loss
+            # born here: one_sample_at_a_time_in_the_loss
+            total = total + (net(xi) - yi.log()).square().sum()
         loss = total / len(x)
         opt.zero_grad()
         loss.backward()
@@ -204,6 +218,7 @@ def graph_pooling(run_dir):
         pooled = torch.zeros(3, 2).index_add(0, b["graph"], h)
         loss = (pooled.log() - b["y"]).square().mean()  # born here: graph_pooling
         opt.zero_grad()
+        loss = loss + 1e-3 * our_losses.causal_prior(net)
         loss.backward()
         opt.step()
     guard.close()

@@ -47,7 +47,12 @@ HEALTHY: dict[str, Script] = {}
 
 
 def expect(
-    words: str, op: str, module: str | None = "", *, samples: tuple[int, ...] | None = (), **more: object
+    words: str,
+    op: str,
+    module: str | None = "",
+    *,
+    samples: tuple[int, ...] | None = (),
+    **more: object,
 ) -> Callable[[Script], Script]:
     """Write down what the explanation of a script must say."""
     expected = Expected(tuple(words.split()), tuple(op.split("|")), module, samples, **more)  # type: ignore[arg-type]
@@ -71,6 +76,6 @@ def marked(script: Script, mark: str = MARK) -> tuple[str, int]:
     wanted = f"{mark}: {script.__name__}"
     for path in (own, *sorted(own.parent.glob("*.py"))):
         for number, text in enumerate(path.read_text().splitlines(), 1):
-            if text.rstrip().endswith(wanted):
-                return str(path), number
+            if text.rstrip().endswith(wanted):  # beside the line, or alone above it
+                return str(path), number + (text.strip() == wanted)
     raise LookupError(wanted)

@@ -6,11 +6,12 @@ import math
 
 import torch
 import torch.nn.functional as F
+from replay.heldout import our_losses
+from replay.heldout.expected import expect
 from torch import nn
 from torch.nn.utils import parametrizations
 
 import holdfast
-from replay.heldout.expected import expect
 
 
 class RMSNorm(nn.Module):
@@ -19,7 +20,8 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(dim))
 
     def forward(self, x):
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True)) * self.weight  # born here: rms_norm_without_eps
+        # born here: rms_norm_without_eps
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True)) * self.weight
 
 
 class Block(nn.Module):
@@ -91,6 +93,7 @@ def standardised_by_hand(run_dir):
         std = x.std(1, keepdim=True)
         x = (x - mean) / std  # born here: standardised_by_hand
         loss = net(x).square().mean()
+        loss = loss + 1e-3 * our_losses.causal_prior(net)
         loss.backward()
         opt.step()
         opt.zero_grad()
@@ -149,6 +152,7 @@ def frozen_batch_norm_with_bad_statistics(run_dir):
     guard = holdfast.Guard(model, opt, run_dir=run_dir)
     for x, y in guard(loader()):
         loss = F.cross_entropy(model(x), y)
+        loss = loss + 1e-3 * our_losses.causal_prior(model)
         loss.backward()
         opt.step()
         opt.zero_grad()
@@ -159,7 +163,9 @@ def frozen_batch_norm_with_bad_statistics(run_dir):
 @expect("0|zero", "_weight_norm|weight_norm|div|_weight_norm_interface", "fc", cure=False)
 def weight_norm_of_a_zeroed_layer(run_dir):
     torch.manual_seed(0)
-    model = nn.ModuleDict({"fc": parametrizations.weight_norm(nn.Linear(4, 3)), "out": nn.Linear(3, 1)})
+    model = nn.ModuleDict(
+        {"fc": parametrizations.weight_norm(nn.Linear(4, 3)), "out": nn.Linear(3, 1)}
+    )
     opt = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = [torch.randn(4, 4) for _ in range(4)]
     guard = holdfast.Guard(model, opt, run_dir=run_dir)
@@ -169,6 +175,7 @@ def weight_norm_of_a_zeroed_layer(run_dir):
                 model["fc"].parametrizations.weight.original1[1] = 0.0
         h = model["fc"](x)  # born here: weight_norm_of_a_zeroed_layer
         loss = model["out"](h).square().mean()
+        loss = loss + 1e-3 * our_losses.causal_prior(model)
         loss.backward()
         opt.step()
         opt.zero_grad()

@@ -7,9 +7,9 @@ from typing import Any
 from unittest import mock
 
 import torch
+from replay.heldout.expected import Expected, Script, marked
 
 import holdfast
-from replay.heldout.expected import Expected, Script, marked
 
 
 def misses(script: Script, expected: Expected, run_dir: str) -> list[str]:
@@ -69,7 +69,11 @@ def left(guard: holdfast.Guard) -> list[Any]:
     """What a run leaves: weights and buffers, and where the random numbers stand."""
     states = [model.state_dict() for model in guard._session.models]
     beside = getattr(guard, "left_over", [])  # what a script says it has besides its models
-    return [torch.get_rng_state(), *beside, *(value for state in states for value in state.values())]
+    return [
+        torch.get_rng_state(),
+        *beside,
+        *(value for state in states for value in state.values()),
+    ]
 
 
 def _unreplayed(script: Script, run_dir: str) -> list[Any]:
