@@ -373,7 +373,8 @@ def test_a_loop_that_changes_its_batches_is_known_for_it_and_each_is_copied() ->
     with Guard(run.model, run.optimizer) as guard:
         changing(run, guard, batches)
         (told,) = guard.explanations
-    assert told.birth is not None and told.birth.rows == (SAMPLE,)
+    assert told.birth is not None
+    assert told.birth.rows == (SAMPLE,)
     assert told.cure is not None
     for (x, _), once in zip(batches, doubled, strict=True):
         assert torch.equal(x, once)  # and left as the loop left it

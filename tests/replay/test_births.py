@@ -171,6 +171,16 @@ BACKWARD = [
         lambda x: F.cross_entropy(x, tensor([0, 0]), weight=tensor([0.0, 1.0, 1.0])),
         (ZERO_ROW,),
     ),
+    (
+        "division-by-zero",
+        lambda x: torch.linalg.eigh(x)[1] * torch.arange(9.0).view(3, 3),
+        (torch.eye(3),),
+    ),
+    (
+        "division-by-zero",
+        lambda x: torch.linalg.svd(x)[0] * torch.arange(9.0).view(3, 3),
+        (torch.eye(3),),
+    ),
     ("overflow", lambda x: x * 1e3 * 1e3, (torch.full((2,), 1e-4, dtype=HALF),)),
 ]
 

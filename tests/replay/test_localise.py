@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -219,6 +220,94 @@ class TestForwardBirths:
         assert line_of(birth) == "return x.log()"
         assert birth.called_from is not None
         assert birth.called_from.source == "return some_library.call(model(x) * 0).mean()"
+
+
+class TestInfinitiesBesideOthers:
+    """An op that is given infinities may make more of them, of finite numbers."""
+
+    def test_only_the_one_whose_sample_became_nan_is_blamed(self) -> None:
+        def compute(model: nn.Module, u: Tensor) -> Tensor:
+            first = -torch.log(u)  # inf in sample 1, which softmax bears as -inf
+            gumbel = -torch.log(first)  # inf in sample 3, which it does not
+            return (model(u) + gumbel).softmax(-1).square().mean()
+
+        u = torch.rand(6, 4)
+        u[1, 3], u[3, 0] = 0.0, 1.0
+        birth = traced(nn.Linear(4, 4), u, compute).birth
+        assert line_of(birth).startswith("gumbel =")
+        assert (birth.kind, birth.rows) == ("log-of-zero", (3,))
+
+    def test_an_overflow_next_to_a_mask_is_no_mask(self) -> None:
+        def compute(model: nn.Module, x: Tensor) -> Tensor:
+            mask = torch.tensor([0.0, 0.0, 0.0, -INF])
+            scores = model(x) + mask
+            weights = scores.exp()
+            return (weights / weights.sum(-1, keepdim=True)).square().mean()
+
+        x = torch.rand(6, 4)
+        model = nn.Linear(4, 4)
+        x[2] = 1e4 * model.weight[0].detach().sign()
+        birth = traced(model, x, compute).birth
+        assert (birth.op, birth.kind, birth.rows) == ("exp", "exp-overflow", (2,))
+
+    def test_samples_that_were_left_out_are_not_named(self) -> None:
+        def compute(model: nn.Module, batch: Any) -> Tensor:
+            x, keep = batch
+            with torch.no_grad():
+                logs = x.log()
+            return (torch.where(keep, logs, 0.0) * model(x)).mean()
+
+        x, keep = torch.rand(6, 4), torch.ones(6, 1, dtype=torch.bool)
+        x[0], x[4], keep[4] = 0.0, 0.0, False
+        assert traced(nn.Linear(4, 4), (x, keep), compute).birth.rows == (0,)
+
+
+class TestCallers:
+    def test_of_a_function_with_several_the_one_is_named(self) -> None:
+        def unit(h: Tensor) -> Tensor:
+            return h / h.norm(dim=1, keepdim=True)
+
+        def compute(model: nn.Module, batch: Any) -> Tensor:
+            a = unit(model(batch[0]))
+            b = unit(model(batch[1]))
+            return (a * b).mean()
+
+        birth = traced(nn.Linear(4, 4, bias=False), (torch.rand(6, 4), torch.zeros(6, 4)), compute)
+        assert birth.birth.called_from is not None
+        assert birth.birth.called_from.source.startswith("b = unit")
+
+    def test_one_alone_is_not_worth_a_word(self) -> None:
+        def compute(model: nn.Module, x: Tensor) -> Tensor:
+            outputs = [model(x) * 0 for _ in range(2)]
+            return sum(out.log().mean() for out in outputs)  # type: ignore[return-value]
+
+        assert traced(Mlp(), torch.rand(6, 4), compute).birth.called_from is None
+
+
+class TestArrays:
+    """A loader of NumPy arrays: they are the batch, whatever is made of them in the loop."""
+
+    @pytest.mark.parametrize("made", [torch.from_numpy, torch.tensor, torch.as_tensor])
+    def test_bad_ones_are_the_batchs(self, made: Any) -> None:
+        rows = np.ones((6, 4), dtype=np.float32)
+        rows[2, 1] = np.nan
+
+        def compute(model: nn.Module, batch: Any) -> Tensor:
+            return model(made(batch["x"])).square().mean()  # type: ignore[no-any-return]
+
+        birth = traced(nn.Linear(4, 4), {"x": rows}, compute).birth
+        assert (birth.kind, birth.rows) == ("poisoned-batch", (2,))
+        assert "batch['x']" in birth.cause
+
+
+class TestTables:
+    def test_the_samples_that_read_a_bad_row(self) -> None:
+        table = nn.Embedding(5, 4)
+        with torch.no_grad():
+            table.weight[3] = math.nan
+        ids = torch.tensor([[0, 1], [3, 1], [2, 2]])
+        birth = traced(table, ids, lambda model, ids: model(ids).square().mean()).birth
+        assert (birth.kind, birth.rows) == ("poisoned-weight", (1,))
 
 
 class Attention(nn.Module):

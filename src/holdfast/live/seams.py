@@ -8,6 +8,7 @@ every call goes through unchanged, and the last guard to close puts the original
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -104,6 +105,7 @@ def _patch(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
 
 
 def _watch_backward(original: Any) -> Any:
+    @functools.wraps(original)  # who looks for torch's own finds it through us
     def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
         global _depth
         roots = _scalars(tensors) if grad_tensors is None and _depth == 0 else ()

@@ -6,7 +6,7 @@ up losses in a tensor. Whoever runs it once more must not move, fill or add once
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -39,7 +39,10 @@ class Written(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
+        with torch._C.DisableTorchFunction():  # a remedy's mode has had its say above autograd
+            return self._look_and_run(func, args, kwargs or {})
+
+    def _look_and_run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         facts = facts_of(func)
         given = list(tensor_arguments(facts, args, kwargs))
         mutated = facts.mutated or (QUIETLY if facts.aten.endswith("batch_norm") else ())

@@ -57,6 +57,8 @@ class Autopsy:
             trouble.deliberate = trouble.written or self._makes_mask(
                 call, arguments, bad, bad_flags
             )
+        if call.facts.chooses or any(source.leaf is not None for source in sources):
+            trouble.rows = self._rows_of_result(call, bad)
         if self._may_be_birth(call, trouble, bad):
             try:
                 self._tell(call, trouble, given, arguments, bad, fresh)
@@ -66,8 +68,12 @@ class Autopsy:
         return trouble
 
     def _constant(self, tensor: Tensor, found: int) -> Trouble:
-        operand = describe(tensor, "constant", "constant")
-        meant = not found & NAN
+        rows: tuple[int, ...] = ()
+        name, role, meant = "constant", "constant", not found & NAN
+        if (original := self._sources.original(tensor)) is not None:
+            role, (name, rows) = "batch", original
+            meant = deliberate.is_leaf_mask(tensor, found, role)
+        operand = describe(tensor, name, role)
         return Trouble(
             found,
             deliberate=meant,
@@ -75,6 +81,7 @@ class Autopsy:
             kind=births.explain_leaf(operand),
             inputs=(operand,),
             output=operand,
+            rows=rows,
         )
 
     def _makes_mask(
@@ -167,6 +174,13 @@ class Autopsy:
                 if rows := rule(tensor):
                     return rows
         return ()
+
+    def _rows_of_result(self, call: Call, bad: Tensor) -> tuple[int, ...]:
+        if call.batch >= len(self._samples) or not self._by_sample(
+            call, self._samples[call.batch], bad
+        ):
+            return ()
+        return self._samples[call.batch].with_bad(bad)
 
     def _by_sample(self, call: Call, samples: Samples, tensor: Tensor) -> bool:
         """Whether the rows of a result are samples; those of a weight's gradient are not."""

@@ -37,6 +37,11 @@ class Found(NamedTuple):
 
     call: Call
     leaf: Leaf | None = None
+    rows: Rows | None = None
+    """The samples of it that did harm, where some did not."""
+
+    def same_as(self, other: Found) -> bool:
+        return self.call is other.call and self.leaf is other.leaf
 
 
 def find(trace: Trace, scene: Scene) -> tuple[Birth, ...]:
@@ -96,7 +101,7 @@ class _Walk:
                 further = self._further(call)
                 if not further or (call.trouble is not None and call.trouble.fresh):
                     self._blame(call, rows)
-                lost = _rows_lost(call) or rows
+                lost = _narrowed(rows, call)
                 carried = call.facts.aten in _CARRIES and reader is not None
                 todo.extend((item, reader if carried else call, lost) for item in further)
 
@@ -105,7 +110,7 @@ class _Walk:
         apart = rows is not None and known is not None and not _meet(rows, known)
         births = self.elsewhere if apart else self.found
         if all(other.call is not call or other.leaf is not None for other in births):
-            births.append(Found(call))
+            births.append(Found(call, rows=rows))
 
     def _further(self, call: Call) -> list[Source]:
         """The inputs to go on with; none, if the op itself is the birth."""
@@ -190,11 +195,13 @@ def _rows_of(call: Call) -> Rows | None:
     return Rows(call.batch, rows) if rows else None
 
 
-def _rows_lost(call: Call) -> Rows | None:
-    """The samples in which an op made NaN of infinities."""
-    if call.trouble is None or call.trouble.kind is None or not call.trouble.flags & NAN:
-        return None
-    return _rows_of(call)
+def _narrowed(rows: Rows | None, call: Call) -> Rows | None:
+    """The samples to look for before an op: those it let through, or in which it made NaN of
+    infinities."""
+    trouble = call.trouble
+    if trouble is None or not (call.facts.chooses or (trouble.kind and trouble.flags & NAN)):
+        return rows
+    return _rows_of(call) or rows
 
 
 def _meet(one: Rows, other: Rows) -> bool:
@@ -202,13 +209,17 @@ def _meet(one: Rows, other: Rows) -> bool:
 
 
 def _birth(trace: Trace, found: Found, reached: set[str]) -> Birth:
-    call, leaf = found
+    call, leaf, harmed = found
     teller = call.told_by
     trouble = call.trouble
     if leaf is not None:
-        trouble = Trouble(0, kind=leaf.kind, inputs=(leaf.operand,), rows=leaf.rows)
+        read = () if trouble is None or leaf.maker is call else trouble.rows
+        trouble = Trouble(0, kind=leaf.kind, inputs=(leaf.operand,), rows=leaf.rows or read)
     elif trouble is None:
         trouble = Trouble(0)
+    rows = trouble.rows
+    if harmed is not None and harmed.batch == call.batch:
+        rows = tuple(row for row in rows if row in harmed.rows) or rows
     kind = trouble.kind or Kind("unknown", f"{teller.op} gave a result that is not finite")
     place, called_from = teller.around.place, _called_from(trace, teller)
     return Birth(
@@ -222,7 +233,7 @@ def _birth(trace: Trace, found: Found, reached: set[str]) -> Birth:
         called_from=None if called_from is None else called_from.read(),
         inputs=trouble.inputs,
         output=trouble.output,
-        rows=trouble.rows,
+        rows=rows,
         reached=tuple(name for name in trace.ends.gradients if name in reached),
         component=_component(trace, found),
         order=call.order,
@@ -241,6 +252,8 @@ def _called_from(trace: Trace, call: Call) -> Spot | None:
         other.around.caller
         for other in trace.calls
         if other.around.place is not None
+        and other.around.caller is not None
+        and not other.around.recomputed
         and (other.around.place.file, other.around.place.begins) == function
     }
     return caller if len(callers) > 1 else None
@@ -251,7 +264,8 @@ def _component(trace: Trace, found: Found) -> str | None:
     through = {
         component.name
         for component in trace.ends.components
-        if component.sources and found in _walked(trace, component.sources).found
+        if component.sources
+        and any(found.same_as(other) for other in _walked(trace, component.sources).found)
     }
     if not through and not trace.ends.losses:
         number = found.call.told_by.number

@@ -27,6 +27,7 @@ _COLLECTIVE = frozenset(("c10d", "c10d_functional", "_c10d_functional"))
 _SHARES_MEMORY = names(
     "unsafe_view reshape_alias unsafe_split unsafe_split_with_sizes unsafe_chunk"
 )
+_CHOOSES = names("where masked_fill nan_to_num masked_scatter")
 # `lift_fresh` is how `torch.tensor(…)` comes into being.
 _CONSTANT = names("lift_fresh full full_like new_full scalar_tensor")
 
@@ -48,6 +49,8 @@ class OpFacts:
     constant: bool = False
     """Makes a tensor of what is written in the code."""
     uninitialised: bool = False
+    chooses: bool = False
+    """Leaves out some of what it is given."""
     pointwise: bool = False
     """Every element of the result is made of those at its own place."""
     collective: bool = False
@@ -90,6 +93,7 @@ def _read(func: Any) -> OpFacts:
         shape_only=aten in _SHAPE_ONLY or aten in _CONSTANT,
         constant=aten in _CONSTANT,
         uninitialised=aten in _UNINITIALISED,
+        chooses=aten in _CHOOSES,
         pointwise=torch.Tag.pointwise in func.tags,
         collective=namespace in _COLLECTIVE,
     )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
@@ -15,7 +17,6 @@ from holdfast.replay.finiteness import plain, real
 from holdfast.replay.op_facts import OpFacts
 from holdfast.replay.scene import Scene
 from holdfast.replay.writes import address
-from holdfast.torch_tools.nested import tensors_in
 from holdfast.torch_tools.users_names import users_model, users_path
 
 
@@ -67,10 +68,17 @@ class Owners:
 
     def __init__(self, scene: Scene) -> None:
         self._of: dict[int, tuple[str, str]] = {}
+        self._at: dict[int, tuple[str, str]] = {}
+        """By the place in the host's memory: arrays that become tensors in the step."""
+        self._given: list[tuple[str, Tensor]] = []
         for position, batch in enumerate(scene.batches):
             prefix = f"batch {position}" if len(scene.batches) > 1 else "batch"
             for keys, tensor in batch_tensors(batch):
-                self._own(tensor, "batch", prefix + "".join(f"[{key!r}]" for key in keys))
+                name = prefix + "".join(f"[{key!r}]" for key in keys)
+                self._own(tensor, "batch", name)
+                self._given.append((name, tensor))
+                if tensor.device.type == "cpu" and tensor.layout is torch.strided:
+                    self._at[tensor.untyped_storage().data_ptr()] = ("batch", name)
         for number, model in enumerate(scene.models):
             prefix = f"model{number}." if len(scene.models) > 1 else ""
             for path, buffer in users_model(model).named_buffers():
@@ -86,7 +94,19 @@ class Owners:
 
     def of(self, tensor: Tensor) -> tuple[str, str] | None:
         """(role, name) of what a plain tensor shares its memory with."""
-        return self._of.get(address(tensor))
+        known = self._of.get(address(tensor))
+        if known is None and tensor.device.type == "cpu":
+            known = self._at.get(tensor.untyped_storage().data_ptr())
+        return known
+
+    def original(self, tensor: Tensor) -> str | None:
+        """The name of what is bad at the very same places in the batch: the tensor is a copy."""
+        for name, given in self._given:
+            if given.shape == tensor.shape and given.is_floating_point():
+                alike = (torch.isnan, torch.isinf)
+                if all(torch.equal(what(given).cpu(), what(tensor).cpu()) for what in alike):
+                    return name
+        return None
 
     def _own(self, tensor: Tensor, role: str, name: str) -> None:
         local = None if is_lazy(tensor) else plain(tensor.detach())
@@ -95,8 +115,23 @@ class Owners:
 
 
 def batch_tensors(batch: Any) -> list[tuple[tuple[Any, ...], Tensor]]:
-    """The tensors of a batch; of one that is an object, its attributes."""
-    found = list(tensors_in(batch))
+    """The tensors of a batch, and its arrays as such; of one that is an object, its attributes."""
+    found = list(_numbers_in(batch))
     if not found and hasattr(batch, "__dict__"):
-        found = list(tensors_in(vars(batch)))
+        found = list(_numbers_in(vars(batch)))
     return found
+
+
+def _numbers_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
+    if isinstance(value, Tensor):
+        yield path, value
+    elif isinstance(value, np.ndarray):
+        with suppress(TypeError, ValueError):  # of a dtype torch has not, or read backwards
+            if value.flags.writeable:
+                yield path, torch.from_numpy(value)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _numbers_in(item, (*path, key))
+    elif isinstance(value, (list, tuple)):
+        for position, item in enumerate(value):
+            yield from _numbers_in(item, (*path, position))

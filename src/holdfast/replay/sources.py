@@ -115,6 +115,14 @@ class Sources:
         """(role, name) of a plain tensor."""
         return self._owners.of(tensor) or (self._role(tensor), name)
 
+    def original(self, tensor: Tensor) -> tuple[str, tuple[int, ...]] | None:
+        """(name, samples) of what a bad tensor was copied from, if that is the batch's."""
+        name = self._owners.original(tensor)
+        return None if name is None else (name, self._sample_of_leaf(tensor))
+
+    def owned(self, tensor: Tensor) -> bool:
+        return self._owners.of(tensor) is not None
+
     def _role(self, tensor: Tensor) -> str:
         writes = self._writes.into(tensor)
         if not writes:

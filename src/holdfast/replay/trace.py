@@ -150,6 +150,8 @@ class Trace(TorchDispatchMode, PassObserver):
             self._exchanged(call, before.handed_over, [*changed, *_tensors(result)])
             return
         outputs = self._numbers(facts, [*changed, *_tensors(result)])
+        if facts.constant and any(self._sources.owned(tensor) for tensor, _ in outputs):
+            return  # an array of the batch, seen as a tensor
         if any(found for _, found in outputs):
             given = before or Given(func, args, kwargs)
             call.trouble = self._autopsy.examine(call, given, outputs)

@@ -6,10 +6,10 @@ import math
 
 import torch
 import torch.nn.functional as F
+from replay.heldout.expected import expect
 from torch import nn
 
 import holdfast
-from replay.heldout.expected import expect
 
 
 class TextClassifier(nn.Module):
@@ -97,9 +97,8 @@ class Pooling(nn.Module):
         mask = torch.arange(x.shape[1])[None] < lengths[:, None]
         energy = self.score(x).squeeze(-1)
         energy = torch.where(mask, energy, torch.tensor(float("-inf")))
-        alpha = torch.exp(
-            energy - energy.max(dim=1, keepdim=True).values
-        )  # born here: attention_pooling_of_length_zero
+        # born here: attention_pooling_of_length_zero
+        alpha = torch.exp(energy - energy.max(dim=1, keepdim=True).values)
         alpha = alpha / alpha.sum(1, keepdim=True)
         return (alpha[..., None] * x).sum(1)
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from replay.heldout import our_losses
+from replay.heldout.expected import expect
 from torch import nn
 from torch.utils.data import (
     DataLoader,
@@ -18,7 +20,6 @@ from torch.utils.data import (
 )
 
 import holdfast
-from replay.heldout.expected import expect
 
 Pair = namedtuple("Pair", "x y")
 
@@ -80,6 +81,7 @@ def workers_and_sampler(run_dir):
         x = x / x.abs().amax(1, keepdim=True)  # born here: workers_and_sampler
         loss = F.cross_entropy(net(x), batch["label"])
         opt.zero_grad()
+        loss = loss + 1e-3 * our_losses.causal_prior(net)
         loss.backward()
         opt.step()
     guard.close()
@@ -102,6 +104,7 @@ def a_stream(run_dir):
     for x, weight in guard(DataLoader(Stream(), batch_size=4)):
         loss = (net(x).square() / weight).mean()  # born here: a_stream
         opt.zero_grad()
+        loss = loss + 1e-3 * our_losses.causal_prior(net)
         loss.backward()
         opt.step()
     guard.close()
@@ -150,6 +153,7 @@ def nan_in_a_dataclass(run_dir):
         pred = net(sample.x)  # born here: nan_in_a_dataclass
         loss = F.mse_loss(pred, sample.y)
         opt.zero_grad()
+        loss = loss + 1e-3 * our_losses.causal_prior(net)
         loss.backward()
         opt.step()
     guard.close()
@@ -185,9 +189,8 @@ def one_sample_at_a_time_in_the_loss(run_dir):
     for x, y in guard(data):
         total = 0.0
         for xi, yi in zip(x, y, strict=True):
-            total = (
-                total + (net(xi) - yi.log()).square().sum()
-            )  # born here: one_sample_at_a_time_in_the_loss
+            # born here: one_sample_at_a_time_in_the_loss
+            total = total + (net(xi) - yi.log()).square().sum()
         loss = total / len(x)
         opt.zero_grad()
         loss.backward()
@@ -215,6 +218,7 @@ def graph_pooling(run_dir):
         pooled = torch.zeros(3, 2).index_add(0, b["graph"], h)
         loss = (pooled.log() - b["y"]).square().mean()  # born here: graph_pooling
         opt.zero_grad()
+        loss = loss + 1e-3 * our_losses.causal_prior(net)
         loss.backward()
         opt.step()
     guard.close()

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from replay.heldout import our_losses
+from replay.heldout.expected import expect
+from replay.heldout.our_losses import normalise
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import holdfast
-from replay.heldout import our_losses
-from replay.heldout.expected import expect
-from replay.heldout.our_losses import normalise
 
 
 @expect("log 0|zero", "log|mul", samples=(2,))
@@ -47,6 +47,7 @@ def helper_called_twice(run_dir):
         q = normalise(net(b).abs())  # called here: helper_called_twice
         loss = F.mse_loss(p, q)
         opt.zero_grad()
+        loss = loss + 1e-3 * our_losses.causal_prior(net)
         loss.backward()
         opt.step()
     guard.close()
@@ -64,6 +65,7 @@ def decorated_loss(run_dir):
     for x, y in guard(data):
         loss = our_losses.relative_error(net(x), y)
         opt.zero_grad()
+        loss = loss + 1e-3 * our_losses.causal_prior(net)
         loss.backward()
         opt.step()
     guard.close()
@@ -100,6 +102,7 @@ def comprehension(run_dir):
         outputs = [layer(view).square() for layer, view in zip(net, views.values(), strict=True)]
         loss = sum([out.log().mean() for out in outputs])  # born here: comprehension
         opt.zero_grad()
+        loss = loss + 1e-3 * our_losses.causal_prior(net)
         loss.backward()
         opt.step()
     guard.close()
@@ -142,6 +145,7 @@ def deep_inside_containers(run_dir):
     for x in guard(loader):
         loss = net(x).square().mean()
         opt.zero_grad()
+        loss = loss + 1e-3 * our_losses.causal_prior(net)
         loss.backward()
         opt.step()
     guard.close()
@@ -232,6 +236,7 @@ def hf_style_output(run_dir):
         batch = {k: v.to("cpu") for k, v in batch.items()}
         outputs = model(**batch)
         loss = outputs.loss
+        loss = loss + 1e-3 * our_losses.causal_prior(model)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -264,6 +269,7 @@ def inside_checkpoint(run_dir):
     for x in guard(loader):
         loss = net(x).square().mean()
         opt.zero_grad()
+        loss = loss + 1e-3 * our_losses.causal_prior(net)
         loss.backward()
         opt.step()
     guard.close()
@@ -323,6 +329,7 @@ def own_backward(run_dir):
     for x in guard(loader):
         loss = (StraightNorm.apply(net(x)) - 1).square().mean()
         opt.zero_grad()
+        loss = loss + 1e-3 * our_losses.causal_prior(net)
         loss.backward()
         opt.step()
     guard.close()
@@ -427,6 +434,7 @@ def learned_temperature(run_dir):
         logits = model(a, b)
         loss = F.cross_entropy(logits, torch.arange(4))
         opt.zero_grad()
+        loss = loss + 1e-3 * our_losses.causal_prior(model)
         loss.backward()
         opt.step()
     guard.close()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 import torch
+from replay.heldout import our_losses
+from replay.heldout.expected import expect
 from torch import nn
 from torch.distributions import Beta, Categorical, Gamma, Normal
 
 import holdfast
-from replay.heldout.expected import expect
 
 
 class Actor(nn.Module):
@@ -57,6 +58,7 @@ def beta_of_zero(run_dir):
         nll = -dist.log_prob(share)  # born here: beta_of_zero
         loss = nll.mean()
         opt.zero_grad()
+        loss = loss + 1e-3 * our_losses.causal_prior(net)
         loss.backward()
         opt.step()
     guard.close()
@@ -73,10 +75,10 @@ def gamma_with_rate_zero(run_dir):
     guard = holdfast.Guard(net, opt, run_dir=run_dir)
     for x, wait in guard(data):
         shape, rate = net(x).abs().unbind(-1)
-        loss = (
-            -Gamma(shape, rate, validate_args=False).log_prob(wait).mean()
-        )  # born here: gamma_with_rate_zero
+        # born here: gamma_with_rate_zero
+        loss = -Gamma(shape, rate, validate_args=False).log_prob(wait).mean()
         opt.zero_grad()
+        loss = loss + 1e-3 * our_losses.causal_prior(net)
         loss.backward()
         opt.step()
     guard.close()

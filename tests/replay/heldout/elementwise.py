@@ -6,10 +6,11 @@ import math
 
 import torch
 import torch.nn.functional as F
+from replay.heldout import our_losses
+from replay.heldout.expected import expect
 from torch import nn
 
 import holdfast
-from replay.heldout.expected import expect
 
 
 @expect("log1p|log 0|zero|-1", "log1p", samples=(4,))
@@ -43,6 +44,7 @@ def expm1_overflow(run_dir):
     for x in guard(loader):
         price = torch.expm1(net(x))  # born here: expm1_overflow
         loss = price.mean()
+        loss = loss + 1e-3 * our_losses.causal_prior(net)
         loss.backward()
         opt.step()
         opt.zero_grad()
@@ -62,6 +64,7 @@ def gamma_correction(run_dir):
         light = net(image).abs()
         shown = torch.pow(light, 1 / 2.2)  # born here: gamma_correction
         loss = (shown - 0.5).square().mean()
+        loss = loss + 1e-3 * our_losses.causal_prior(net)
         loss.backward()
         opt.step()
         opt.zero_grad()
@@ -116,6 +119,7 @@ def angle_between_equal_directions(run_dir):
     guard = holdfast.Guard(net, opt, run_dir=run_dir)
     for pose, truth in guard(data):
         loss = geodesic(net(pose), truth).mean()
+        loss = loss + 1e-3 * our_losses.causal_prior(net)
         loss.backward()
         opt.step()
         opt.zero_grad()
@@ -134,6 +138,7 @@ def cumprod_overflow(run_dir):
     for x in guard(loader):
         growth = (1 + net(x).abs()).cumprod(dim=1)  # born here: cumprod_overflow
         loss = growth[:, -1].mean()
+        loss = loss + 1e-3 * our_losses.causal_prior(net)
         loss.backward()
         opt.step()
         opt.zero_grad()
@@ -199,6 +204,7 @@ def in_place_division(run_dir):
         counts.div_(counts.sum(1, keepdim=True))  # born here: in_place_division
         counts.sub_(0.25)
         loss = net(counts).square().mean()
+        loss = loss + 1e-3 * our_losses.causal_prior(net)
         loss.backward()
         opt.step()
         opt.zero_grad()
@@ -241,6 +247,7 @@ def log_of_a_slice(run_dir):
     for x in guard(loader):
         features = x[:, 1:].log()  # born here: log_of_a_slice
         loss = net(features).square().mean()
+        loss = loss + 1e-3 * our_losses.causal_prior(net)
         loss.backward()
         opt.step()
         opt.zero_grad()

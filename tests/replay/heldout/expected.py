@@ -76,6 +76,6 @@ def marked(script: Script, mark: str = MARK) -> tuple[str, int]:
     wanted = f"{mark}: {script.__name__}"
     for path in (own, *sorted(own.parent.glob("*.py"))):
         for number, text in enumerate(path.read_text().splitlines(), 1):
-            if text.rstrip().endswith(wanted):
-                return str(path), number
+            if text.rstrip().endswith(wanted):  # beside the line, or alone above it
+                return str(path), number + (text.strip() == wanted)
     raise LookupError(wanted)

@@ -9,10 +9,10 @@ import math
 import numpy as np
 import torch
 import torch.nn.functional as F
+from replay.heldout.expected import expect
 from torch import nn
 
 import holdfast
-from replay.heldout.expected import expect
 
 
 def causal(n):
@@ -74,9 +74,8 @@ def label_smoothing_over_masked_classes(run_dir):
     guard = holdfast.Guard(net, opt, run_dir=run_dir)
     for x, y, banned in guard(data):
         logits = net(x).masked_fill(banned, -math.inf)
-        loss = F.cross_entropy(
-            logits, y, label_smoothing=0.1
-        )  # born here: label_smoothing_over_masked_classes
+        # born here: label_smoothing_over_masked_classes
+        loss = F.cross_entropy(logits, y, label_smoothing=0.1)
         opt.zero_grad()
         loss.backward()
         opt.step()
@@ -96,9 +95,8 @@ def distillation_from_a_masked_teacher(run_dir):
         with torch.no_grad():
             logp = F.log_softmax(teacher(x) + mask, -1)
         logq = F.log_softmax(student(x), -1)
-        loss = F.kl_div(
-            logq, logp, log_target=True, reduction="batchmean"
-        )  # born here: distillation_from_a_masked_teacher
+        # born here: distillation_from_a_masked_teacher
+        loss = F.kl_div(logq, logp, log_target=True, reduction="batchmean")
         opt.zero_grad()
         loss.backward()
         opt.step()
@@ -368,9 +366,8 @@ def mapped_functions(run_dir):
     guard = holdfast.Guard(net, opt, run_dir=run_dir)
     for views in guard(data):
         outs = map(power, map(net, views))
-        loss = torch.stack(
-            [o.mean() for o in map(torch.log, outs)]
-        ).mean()  # born here: mapped_functions
+        means = [o.mean() for o in map(torch.log, outs)]  # born here: mapped_functions
+        loss = torch.stack(means).mean()
         opt.zero_grad()
         loss.backward()
         opt.step()
@@ -410,10 +407,9 @@ def zipped_loaders(run_dir):
     labelled[2][1][1] = 0
     unlabelled = itertools.cycle([torch.randn(4, 3)])
     guard = holdfast.Guard(net, opt, run_dir=run_dir)
-    for (x, y), u in zip(guard(labelled), unlabelled):  # noqa: B905
-        loss = (net(x) - y.log()).square().mean() + net(
-            u
-        ).square().mean()  # born here: zipped_loaders
+    for (x, y), u in zip(guard(labelled), unlabelled):
+        error = net(x) - y.log()  # born here: zipped_loaders
+        loss = error.square().mean() + net(u).square().mean()
         opt.zero_grad()
         loss.backward()
         opt.step()
@@ -478,9 +474,9 @@ def vmapped(run_dir):
 @expect("softmax mask|inf", "softmax|_softmax")
 def softmax_over_the_wrong_dimension(run_dir):
     torch.manual_seed(0)
-    net = nn.Linear(3, 4)
+    net = nn.Linear(3, 5)
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
-    data = [(torch.randn(4, 3), torch.zeros(4, dtype=torch.bool)) for _ in range(4)]
+    data = [(torch.randn(4, 3), torch.zeros(5, dtype=torch.bool)) for _ in range(4)]
     data[2][1][3] = True
     guard = holdfast.Guard(net, opt, run_dir=run_dir)
     for x, banned in guard(data):
@@ -679,9 +675,10 @@ def packed_sequences(run_dir):
     data[2][0][2, 1, 0] = math.nan
     guard = holdfast.Guard(rnn, opt, run_dir=run_dir)
     for x, lengths in guard(data):
+        # born here: packed_sequences
         packed = nn.utils.rnn.pack_padded_sequence(
-            x, lengths, batch_first=True
-        )  # born here: packed_sequences
+            x, lengths, batch_first=True, enforce_sorted=False
+        )
         _, (h, _) = rnn(packed)
         loss = h.square().mean()
         opt.zero_grad()
@@ -701,6 +698,25 @@ def rate_far_too_high(run_dir):
     for x, y in guard(data):
         error = net(x) - y
         loss = (error**2).mean()  # born here: rate_far_too_high
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    guard.close()
+    return guard
+
+
+@expect("nan batch|data|input", "", module=None, samples=(1,))
+def nan_in_a_copied_array(run_dir):
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    data = [{"x": rng.normal(size=(4, 3)), "y": rng.integers(0, 2, 4)} for _ in range(4)]
+    data[2]["x"][1, 1] = np.nan
+    net = nn.Linear(3, 2)
+    opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    for item in guard(data):
+        x = torch.tensor(item["x"], dtype=torch.float32)
+        loss = F.cross_entropy(net(x), torch.tensor(item["y"]))  # born here: nan_in_a_copied_array
         opt.zero_grad()
         loss.backward()
         opt.step()

@@ -6,10 +6,10 @@ import math
 
 import torch
 import torch.nn.functional as F
+from replay.heldout.expected import healthy
 from torch import nn
 
 import holdfast
-from replay.heldout.expected import healthy
 
 
 @healthy

@@ -6,10 +6,10 @@ import math
 
 import torch
 import torch.nn.functional as F
+from replay.heldout.expected import expect
 from torch import nn
 
 import holdfast
-from replay.heldout.expected import expect
 
 
 @expect("log 0|zero", "log", samples=(1,), step=1, batch=1)
@@ -206,8 +206,9 @@ def two_optimizers_gan(run_dir):
         p_real = disc(real).sigmoid()
         p_fake = disc(fake.detach()).sigmoid()
         d_loss = -(
-            torch.log(p_real) + torch.log(1 - p_fake)
-        ).mean()  # born here: two_optimizers_gan
+            torch.log(p_real)  # born here: two_optimizers_gan
+            + torch.log(1 - p_fake)
+        ).mean()
         opt_d.zero_grad()
         d_loss.backward()
         opt_d.step()

@@ -6,11 +6,12 @@ import math
 
 import torch
 import torch.nn.functional as F
+from replay.heldout import our_losses
+from replay.heldout.expected import expect
 from torch import nn
 from torch.nn.utils import parametrizations
 
 import holdfast
-from replay.heldout.expected import expect
 
 
 class RMSNorm(nn.Module):
@@ -19,9 +20,8 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(dim))
 
     def forward(self, x):
-        return (
-            x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True)) * self.weight
-        )  # born here: rms_norm_without_eps
+        # born here: rms_norm_without_eps
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True)) * self.weight
 
 
 class Block(nn.Module):
@@ -93,6 +93,7 @@ def standardised_by_hand(run_dir):
         std = x.std(1, keepdim=True)
         x = (x - mean) / std  # born here: standardised_by_hand
         loss = net(x).square().mean()
+        loss = loss + 1e-3 * our_losses.causal_prior(net)
         loss.backward()
         opt.step()
         opt.zero_grad()
@@ -151,6 +152,7 @@ def frozen_batch_norm_with_bad_statistics(run_dir):
     guard = holdfast.Guard(model, opt, run_dir=run_dir)
     for x, y in guard(loader()):
         loss = F.cross_entropy(model(x), y)
+        loss = loss + 1e-3 * our_losses.causal_prior(model)
         loss.backward()
         opt.step()
         opt.zero_grad()
@@ -173,6 +175,7 @@ def weight_norm_of_a_zeroed_layer(run_dir):
                 model["fc"].parametrizations.weight.original1[1] = 0.0
         h = model["fc"](x)  # born here: weight_norm_of_a_zeroed_layer
         loss = model["out"](h).square().mean()
+        loss = loss + 1e-3 * our_losses.causal_prior(model)
         loss.backward()
         opt.step()
         opt.zero_grad()

@@ -7,9 +7,9 @@ from typing import Any
 from unittest import mock
 
 import torch
+from replay.heldout.expected import Expected, Script, marked
 
 import holdfast
-from replay.heldout.expected import Expected, Script, marked
 
 
 def misses(script: Script, expected: Expected, run_dir: str) -> list[str]:

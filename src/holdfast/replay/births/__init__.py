@@ -56,6 +56,7 @@ _FAMILIES: dict[str, tuple[Family, ...]] = {
     "logit": (domain.logit,),
     "mul": (infinities.product,),
     "pow": (domain.power,),
+    "slogdet": (domain.determinant,),
     "reciprocal": (division.reciprocal,),
     "weight_norm_interface": (division.weight_norm,),
 }

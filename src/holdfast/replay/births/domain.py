@@ -125,6 +125,18 @@ def gamma(call: BadCall) -> Kind | None:
     )
 
 
+def determinant(call: BadCall) -> Kind | None:
+    """slogdet: of a matrix that has no inverse."""
+    singular = torch.isneginf(call.output)
+    if not how_many(singular):
+        return None
+    return Kind(
+        "log-of-zero",
+        f"the log of a determinant of 0: {share_are(singular, 'matrices')} singular, and log(0) is "
+        "-inf",
+    )
+
+
 def inverse(call: BadCall) -> Kind | None:
     value = call.argument(0)
     if overwritten(call, value):

@@ -122,10 +122,22 @@ def _in_float64(call: BadCall) -> Tensor | None:
                 made = function(*args, **kwargs)
         except (RuntimeError, TypeError, NotImplementedError):
             continue
-        for result in tree_leaves(made):
-            if isinstance(result, Tensor) and result.shape == call.output.shape:
-                return result
+        results = [
+            result
+            for result in tree_leaves(made)
+            if isinstance(result, Tensor) and result.shape == call.output.shape
+        ]
+        if results:
+            return min(results, key=lambda result: _distance(result, call.output))
     return None
+
+
+def _distance(exact: Tensor, output: Tensor) -> float:
+    """How far apart they are where both are known: of several results, which one it is."""
+    known = torch.isfinite(output) & torch.isfinite(exact)
+    if not how_many(known):
+        return 0.0
+    return float((exact[known] - output[known].to(exact.dtype)).abs().max())
 
 
 def _functions(op: str) -> Iterator[Any]:

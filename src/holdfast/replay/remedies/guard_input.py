@@ -19,7 +19,7 @@ from holdfast.replay.remedies.base import Remedy
 from holdfast.replay.remedies.compiled import forced_eager
 from holdfast.replay.remedies.edits import source_of
 from holdfast.replay.remedies.guards import Guard, guards_for
-from holdfast.replay.remedies.opened import CALLS_BACK, OpeningMode, can_be_opened
+from holdfast.replay.remedies.opened import OpeningMode, calling_back, can_be_opened
 from holdfast.replay.scene import Scene
 from holdfast.torch_tools.places import is_machinery
 
@@ -87,8 +87,8 @@ class _AtLine(OpeningMode):
         kwargs = kwargs or {}
         name = _plain_name(func)
         guard = self._by_name.get(name)
-        if name in CALLS_BACK and can_be_opened(func):
-            return self.call_opened(func, args, kwargs)
+        if (opened := calling_back(func)) is not None:
+            return self.call_opened(opened, args, kwargs)
         if guard is None and not can_be_opened(func):
             return func(*args, **kwargs)
         if not (guard is not None and guard.anywhere) and not self._is_from_the_line():

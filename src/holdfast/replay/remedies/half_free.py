@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.replay.remedies.opened import CALLS_BACK, OpeningMode, can_be_opened
+from holdfast.replay.remedies.opened import OpeningMode, calling_back
 from holdfast.replay.remedies.precision import HALVES
 from holdfast.replay.remedies.rebuilt import rebuilt
 
@@ -49,8 +49,8 @@ class HalfFree(OpeningMode):
         name = getattr(func, "__name__", "")
         if name == "__get__":
             return self._attribute(func, args)
-        if name in CALLS_BACK and can_be_opened(func):
-            return self.call_opened(func, args, kwargs)
+        if (opened := calling_back(func)) is not None:
+            return self.call_opened(opened, args, kwargs)
         if name in _SETS or name in _ITSELF or name in _ALIASES or "out" in kwargs:
             return func(*args, **kwargs)
         if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):

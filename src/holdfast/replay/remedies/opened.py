@@ -8,13 +8,22 @@ itself to the mode again. So a copy of it is called that does not ask.
 from __future__ import annotations
 
 from functools import cache
+from inspect import unwrap
 from types import FunctionType
 from typing import Any
 
 from torch.overrides import TorchFunctionMode
 
-CALLS_BACK = {"backward", "grad"}
-"""Functions that run code of the user's: activation checkpointing runs forwards in the backward."""
+_CALLS_BACK = {"backward", "grad"}
+
+
+def calling_back(func: Any) -> FunctionType | None:
+    """torch's function itself, if it runs code of the user's: hooks, and the forwards that
+    activation checkpointing recomputes in the backward. Who watches it may stand in its place."""
+    if getattr(func, "__name__", "") not in _CALLS_BACK:
+        return None
+    func = unwrap(func)
+    return func if can_be_opened(func) else None
 
 
 @cache

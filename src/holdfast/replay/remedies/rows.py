@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from holdfast.replay.remedies.rebuilt import rebuilt, sequence_like
 from holdfast.torch_tools.nested import tensors_in
 
 _CHANNELS = (1, 3)
+Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 def batch_size(batch: Any) -> int | None:
@@ -65,7 +66,9 @@ def _rows(tensor: Tensor, index: Tensor) -> Tensor:
     return chosen.requires_grad_(tensor.requires_grad)
 
 
-def _first_dimension(tensor: Tensor) -> int | None:
+def _first_dimension(tensor: Tensor | Array) -> int | None:
+    if isinstance(tensor, np.ndarray):
+        return len(tensor) if tensor.ndim else None
     plain = tensor.layout is torch.strided and tensor.ndim > 0 and not tensor.is_nested
     return int(tensor.shape[0]) if plain else None
 
@@ -106,7 +109,7 @@ def _is_list_of_samples(value: Any, *, outermost: bool) -> bool:
     if len({type(item) for item in value}) != 1:
         return False
     first = value[0]
-    if isinstance(first, Tensor):
+    if isinstance(first, (Tensor, np.ndarray)):
         return _are_samples(value, outermost=outermost)
     if isinstance(first, (list, tuple)) and not hasattr(first, "_fields"):
         # `zip(*samples)` makes a tuple of columns, each of one kind; `list(samples)` makes none.
@@ -115,7 +118,7 @@ def _is_list_of_samples(value: Any, *, outermost: bool) -> bool:
     return True
 
 
-def _are_samples(tensors: Sequence[Tensor], *, outermost: bool) -> bool:
+def _are_samples(tensors: Sequence[Tensor | Array], *, outermost: bool) -> bool:
     if not _of_one_kind(tensors):
         return False
     sizes = {_first_dimension(tensor) for tensor in tensors}
@@ -126,7 +129,9 @@ def _are_samples(tensors: Sequence[Tensor], *, outermost: bool) -> bool:
 
 def _of_one_kind(items: Sequence[Any]) -> bool:
     kinds = {
-        (type(item), item.ndim, item.dtype) if isinstance(item, Tensor) else (type(item),)
+        (type(item), item.ndim, item.dtype)
+        if isinstance(item, (Tensor, np.ndarray))
+        else (type(item),)
         for item in items
     }
     return len(kinds) == 1
