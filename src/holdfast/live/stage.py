@@ -109,7 +109,8 @@ class Stage:
         self._pass, self._components = one, {}
         seams.install(self)
         seams.uninstall(self._observer)
-        if one.purpose == "trace" or not compiled_code_runs():  # which cannot be looked into
+        # "again" asks whether compiled code is at fault: it must run as it did.
+        if one.purpose != "again" or not compiled_code_runs():
             self._within.enter_context(self._written)
         for manager in one.within:
             self._within.enter_context(manager)
