@@ -48,7 +48,10 @@ def teacher_and_bank(replay: bool) -> list[Tensor]:
     return [student.weight.detach(), teacher.weight.detach(), bank, total]
 
 
-def test_what_the_body_moves_is_moved_once() -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_the_body_moves_is_moved_once(compiled: bool) -> None:
+    if compiled:  # somewhere in this process
+        torch.compile(torch.sin, backend="eager")(torch.ones(2))
     for one, other in zip(teacher_and_bank(True), teacher_and_bank(False), strict=True):
         assert torch.equal(one, other)
 

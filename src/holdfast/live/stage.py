@@ -34,7 +34,7 @@ from holdfast.live.meeting import StepEnded
 from holdfast.live.scaling import Scaling
 from holdfast.live.shards import local_part
 from holdfast.live.written import Written
-from holdfast.replay.ambient import compiled_code_runs
+from holdfast.replay.ambient import compiled_code_runs, eagerly
 from holdfast.replay.passes import ELSEWHERE, Outcome, Pass
 from holdfast.torch_tools.nested import map_tensors
 from holdfast.torch_tools.put_back import PutBack
@@ -139,7 +139,9 @@ class Stage:
             scaler._scale.copy_(self._scale)
             scaler._per_optimizer_states.clear()
         self._before.restore()
-        if one.purpose == "trace" or not compiled_code_runs():  # which cannot be looked into
+        # "again" asks whether compiled code is at fault: it must run as it did.
+        if one.purpose != "again" or not compiled_code_runs():
+            self._within.enter_context(eagerly())  # what once met a mode would stay uncompiled
             self._within.enter_context(self._written)
         for manager in one.within:
             self._within.enter_context(manager)

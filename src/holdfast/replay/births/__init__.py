@@ -8,7 +8,6 @@
     infinities.py  arithmetic with infinities that were there
     backward.py    slopes that are infinite
     leaves.py      tensors that came bad
-    culprits.py    which elements did it, where the output does not show it
 
 Every family looks at the numbers themselves and answers None where they do not bear it out: the
 next one is asked then, and in the end nobody, which is said.
@@ -30,11 +29,10 @@ from holdfast.replay.births import (
     spread,
 )
 from holdfast.replay.births.calls import BadCall, Kind
-from holdfast.replay.births.culprits import culprits
 from holdfast.replay.births.leaves import explain_leaf
 from holdfast.replay.births.numbers import floats, how_many, nonfinite, overwritten, share
 
-__all__ = ["BadCall", "Kind", "culprits", "explain", "explain_leaf"]
+__all__ = ["BadCall", "Kind", "explain", "explain_leaf"]
 
 Family = Callable[[BadCall], Kind | None]
 
