@@ -126,7 +126,11 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     assert equal(found.rng(), before | {"python": list(before["python"])})
 
 
-def test_the_index_is_strict_json_with_versions_and_script(tmp_path: Path) -> None:
+def test_the_index_is_strict_json_with_versions_and_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
+    monkeypatch.setattr(sys, "argv", [__file__, "--epochs", "3"])
     index = json.loads(
         (written(tmp_path) / "incident.json").read_text(), parse_constant=pytest.fail
     )

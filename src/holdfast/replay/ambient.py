@@ -61,6 +61,11 @@ def compiled_code_runs() -> bool:
 
 
 def eagerly() -> AbstractContextManager[Any]:
-    """Compiled functions run as they are written, so that lines and modules are known."""
+    """Compiled functions run as they are written, so that lines and modules are known.
+
+    What the compiler has not loaded it did not compile, and loading it would take seconds.
+    """
+    if "torch._dynamo" not in sys.modules:
+        return nullcontext()
     set_stance = getattr(torch.compiler, "set_stance", None)
     return nullcontext() if set_stance is None else set_stance("force_eager")
