@@ -1,4 +1,4 @@
-"""Whether torch.compile is at work, and how to go without it.
+"""Whether torch.compile is at work.
 
 Importing its machinery takes seconds, so nobody here does: what it has not loaded, it did not
 compile.
@@ -7,10 +7,7 @@ compile.
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
-import torch
 from torch import nn
 
 
@@ -27,8 +24,3 @@ def is_compiled(model: nn.Module) -> bool:
         or type(module).__name__ == "OptimizedModule"
         for module in model.modules()
     )
-
-
-def forced_eager() -> AbstractContextManager[Any]:
-    """What was compiled runs as it was written, so that every call can be seen and changed."""
-    return torch.compiler.set_stance("force_eager") if in_use() else nullcontext()

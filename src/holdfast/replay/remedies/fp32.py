@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
+from holdfast.replay.ambient import eagerly
 from holdfast.replay.explanation import Birth
 from holdfast.replay.remedies.base import Remedy
-from holdfast.replay.remedies.compiled import forced_eager
 from holdfast.replay.remedies.half_free import HalfFree
 from holdfast.replay.remedies.precision import HALVES, half_in_play
 from holdfast.replay.remedies.regions import Casting, change_regions, changed_regions
@@ -50,7 +50,7 @@ class Fp32(Remedy):
                 return
             mode = HalfFree()
             try:
-                with forced_eager(), mode:
+                with eagerly(), mode:
                     yield
             finally:
                 self._changed += mode.changed

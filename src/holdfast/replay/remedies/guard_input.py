@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+from holdfast.replay.ambient import eagerly
 from holdfast.replay.explanation import Birth, Line
 from holdfast.replay.remedies.base import Remedy
-from holdfast.replay.remedies.compiled import forced_eager
 from holdfast.replay.remedies.edits import source_of
 from holdfast.replay.remedies.guards import Guard, guards_for
 from holdfast.replay.remedies.opened import OpeningMode, calling_back, can_be_opened
@@ -66,7 +66,7 @@ class GuardInput(Remedy):
     def applied(self, scene: Scene) -> Iterator[None]:
         mode = _AtLine(self._place, self._guards)
         try:
-            with forced_eager(), mode:
+            with eagerly(), mode:
                 yield
         finally:
             self._met = [guard for guard in self._guards if guard in mode.met]

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from holdfast.replay.ambient import eagerly
 from holdfast.replay.explanation import Birth, Line
 from holdfast.replay.remedies.base import Remedy
-from holdfast.replay.remedies.compiled import forced_eager, is_compiled
+from holdfast.replay.remedies.compiled import is_compiled
 from holdfast.replay.remedies.precision import HALVES, half_in_play
 from holdfast.replay.remedies.rebuilt import rebuilt
 from holdfast.replay.remedies.regions import autocast_off, open_devices
@@ -74,7 +75,7 @@ class Fp32Island(Remedy):
     def applied(self, scene: Scene) -> Iterator[None]:
         undo = self._install()
         try:
-            with forced_eager():
+            with eagerly():
                 yield
         finally:
             undo()
