@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import thoroughly
 
 from holdfast.core.findings import Finding, Remedy, Severity, Where
 from holdfast.core.fold import Fold
@@ -102,6 +103,7 @@ JSON = st.recursive(
 )
 
 
+@thoroughly
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(DATA, JSON)))
 def test_a_log_may_hold_anything(data: dict[str, Any]) -> None:
     incident = incident_of(event(data))
