@@ -492,3 +492,24 @@ def test_applied_cures_stay_until_undone() -> None:
     cure.undo()
     with torch.autocast("cpu", dtype=torch.float16):
         assert not torch.isfinite(model(batches[BAD][0])).all()
+
+
+@pytest.mark.parametrize("loop", [plain, generated], ids=lambda loop: loop.__name__)
+def test_a_defect_of_ours_costs_the_explanation_and_nothing_else(
+    loop: Callable[[Run, Guard], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def broken(*args: Any) -> Any:
+        raise ZeroDivisionError("a defect")
+
+    silent = go(loop, replay=False)
+    monkeypatch.delenv("HOLDFAST_STRICT", raising=False)
+    monkeypatch.setattr("holdfast.replay.localise.find", broken)
+    told = go(loop, replay=True, policy={"replay_gap": 1})
+    assert_same(told.everything(), silent.everything())
+    assert told.guard is not None
+    assert told.guard.explanations == []
+    assert [action.step for action in told.guard.actions] == [BAD]
+    assert "looking into a bad step failed (ZeroDivisionError: a defect)" in caplog.text
+    assert "switched itself off" not in caplog.text

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding, Severity
-from holdfast.core.incident import INCIDENT, OF_KIND, incident_of
+from holdfast.core.incident import INCIDENT, OF_KIND, incident_of, tell
 from holdfast.core.records import EventRecord
 
 
@@ -52,11 +52,4 @@ class NonfiniteActivation(Check):
             return
         if birth.get("kind") in OF_KIND:
             return
-        yield self.find(
-            record,
-            incident.headline,
-            subject=f"{birth.get('module')} {birth.get('op')}",
-            where=incident.where(),
-            remedies=[*incident.remedies()],
-            **incident.evidence(),
-        )
+        yield tell(self, record, incident)

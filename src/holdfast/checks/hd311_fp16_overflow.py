@@ -5,7 +5,7 @@ from typing import Any
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding, Severity
-from holdfast.core.incident import INCIDENT, incident_of
+from holdfast.core.incident import INCIDENT, incident_of, tell
 from holdfast.core.records import EventRecord
 
 LARGEST = 65504
@@ -52,12 +52,4 @@ class Fp16Overflow(Check):
         output: Any = incident.birth.get("output")
         if not isinstance(output, dict) or output.get("dtype") != "float16":
             return
-        yield self.find(
-            record,
-            incident.headline,
-            subject=f"{incident.birth.get('module')} {incident.birth.get('op')}",
-            where=incident.where(),
-            remedies=[*incident.remedies()],
-            largest=LARGEST,
-            **incident.evidence(),
-        )
+        yield tell(self, record, incident, largest=LARGEST)

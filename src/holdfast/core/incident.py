@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from holdfast.core.check import Check
 from holdfast.core.findings import Finding, Remedy, Where
 from holdfast.core.records import EventRecord
 
@@ -86,6 +87,20 @@ class Incident:
             "reached": _list(birth.get("reached"))[:20] or None,
         }
         return {name: value for name, value in found.items() if value is not None}
+
+
+def tell(check: Check, record: EventRecord, incident: Incident, **more: Any) -> Finding:
+    """A finding whose whole evidence is the incident."""
+    birth = incident.birth
+    return check.find(
+        record,
+        incident.headline,
+        subject=f"{birth.get('module')} {birth.get('op')}",
+        where=incident.where(),
+        remedies=[*incident.remedies()],
+        **more,
+        **incident.evidence(),
+    )
 
 
 def incident_of(event: EventRecord) -> Incident | None:

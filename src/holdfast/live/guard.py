@@ -15,8 +15,10 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
@@ -43,9 +45,10 @@ from holdfast.live import (
 from holdfast.live.adaptive_clip import demand_limit
 from holdfast.live.batch_identity import Observed, Origin
 from holdfast.live.clip_memory import AdaptiveClip
+from holdfast.live.conclusions import Cure
 from holdfast.live.duty import Duty
 from holdfast.live.holdings import Stateful
-from holdfast.live.incidents import Cure, Incident, Rerun
+from holdfast.live.incident import Incident, Rerun
 from holdfast.live.journey import Journey, Pass
 from holdfast.live.loader import GuardedLoader
 from holdfast.live.notices import Notices
@@ -63,6 +66,8 @@ from holdfast.replay.passes import Pass as OnePass
 from holdfast.torch_tools.users_names import users_model
 
 Batch = TypeVar("Batch")
+
+LOOKING = "looking into a bad step"
 
 _guards: weakref.WeakKeyDictionary[Optimizer, weakref.ref[Guard]] = weakref.WeakKeyDictionary()
 
@@ -241,21 +246,31 @@ class Guard:
     def explanations(self) -> list[Explanation]:
         """Why steps went bad, for those that were run again."""
         self._bring_home()
-        return list(self._session.incidents.found)
+        return list(self._session.incidents.conclusions.found)
 
     @property
     def cures(self) -> list[Cure]:
         """What `Policy(cure="apply")` has put in force; each can be undone."""
-        return list(self._session.incidents.cures)
+        return list(self._session.incidents.conclusions.cures)
 
     def run_again(self, frame: FrameType | None) -> Iterator[Any]:
         """A bad step waits to be looked into, by the body of the loop that this frame is in.
 
         Where the body cannot be taken out of its loop: the batches to be given to it once more.
         """
-        if self._look_into(frame):
-            return iter(())
-        return self._session.incidents.yield_again(self._observer)
+        if not self._look_into(frame):
+            yield from self._give_once_more()
+
+    def _give_once_more(self) -> Iterator[Any]:
+        """The batches of the waiting step; the loop must not pay for a failure of ours."""
+        again = self._session.incidents.yield_again(self._observer)
+        drawn: list[Any] = []
+        with closing(again):
+            while self._shield.spare(LOOKING, lambda: drawn.extend(islice(again, 1))):
+                if not drawn:
+                    return
+                yield drawn.pop()
+        self._session.incidents.give_up()
 
     @property
     def step_waits(self) -> bool:
@@ -398,7 +413,10 @@ class Guard:
             run = None if found is None else found.body
         can = bool(self._shield(incidents.can_now, run))
         if incidents.all_can(can) and run is not None:
-            self._shield(incidents.look_into, run, self._observer)
+            if self._ranks is not None:  # the others must hear of it
+                self._shield(incidents.look_into, run, self._observer)
+            elif not self._shield.spare(LOOKING, incidents.look_into, run, self._observer):
+                incidents.give_up()
             return True
         # With other ranks, a loop that sees more batches than its neighbours' may stop too soon.
         if found is not None and found.again and self._ranks is None:

@@ -1,4 +1,4 @@
-"""Bad steps that are looked into: which ones, with what, and what becomes of the answer.
+"""Bad steps that are looked into: which ones, and with what.
 
 Kept at every step: the state of the random number generators, and the batches by reference. The
 rest is there anyway: weights were held back, buffers have their copies.
@@ -9,15 +9,13 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
-
-from holdfast.core.numbers import encode_numbers
 from holdfast.errors import RankLost
 from holdfast.live.batch_identity import Kept
+from holdfast.live.conclusions import Conclusions
+from holdfast.live.incident import Incident, InTurn, Rerun
 from holdfast.live.loop_body import LoopBody
 from holdfast.live.meeting import StepEnded
 from holdfast.live.notices import Notices, logger
@@ -25,10 +23,8 @@ from holdfast.live.stage import Stage
 from holdfast.live.waiting import may_wait
 from holdfast.policy import Policy, Verdict
 from holdfast.replay.ambient import compiled_code_runs
-from holdfast.replay.explanation import Explanation
 from holdfast.replay.passes import Pass
-from holdfast.replay.scene import SampleNames, Scene
-from holdfast.torch_tools.put_back import PutBack
+from holdfast.replay.scene import Scene
 from holdfast.torch_tools.rng import Moment
 
 if TYPE_CHECKING:
@@ -40,27 +36,6 @@ MOVED = (
     "other weights of the model had been updated within the same step, so it could not be run "
     "again as it was"
 )
-
-Rerun = Callable[[Sequence[Any]], None]
-"""Runs the step once more, over these batches: forward and backward at least."""
-
-
-@dataclass(slots=True)
-class Incident:
-    """A bad step that waits to be looked into."""
-
-    step: int
-    symptom: str
-    batches: Sequence[Kept]
-    before: Moment
-    scale: Tensor | None
-    limit: float | None
-    parameters: Sequence[Tensor] = ()
-    """Those whose gradients were bad; empty: any."""
-    inexact: str = ""
-    """Why the step cannot be run again just as it was; empty: it can."""
-    sample_names: SampleNames | None = None
-    """What the data set calls the samples; unset, as its loader has told."""
 
 
 class Incidents:
@@ -82,9 +57,7 @@ class Incidents:
         """The loop changes its batches in place: from then on, each is copied beforehand."""
         self._moved: Moment | None = None
         """Since then weights have moved."""
-        self.found: list[Explanation] = []
-        self.cures: list[Cure] = []
-        self._captured = False
+        self.conclusions = Conclusions(session, policy, notices)
         self.stage: Stage | None = None
         """While a step is being run again."""
 
@@ -166,6 +139,10 @@ class Incidents:
         self.foreseen = False
         return self._session.survival.together.all_true(can)
 
+    def give_up(self) -> None:
+        """Looking into a step has failed: no other is looked into."""
+        self._left, self._pending = 0, None
+
     def forget(self) -> None:
         """What waited can no longer be run again."""
         if self._pending is None:
@@ -189,7 +166,7 @@ class Incidents:
 
     def stand_in(self, incident: Incident) -> None:
         """A step from elsewhere waits to be looked into."""
-        self._pending, self._captured = incident, True
+        self._pending, self.conclusions.captured = incident, True
 
     def give(self, incident: Incident, one: Pass, observer: Any) -> Generator[Any, None, None]:
         """One pass by giving the batches to the loop."""
@@ -216,7 +193,7 @@ class Incidents:
         if not runs or None in runs:
             return None
 
-        return _InTurn([run for run in runs if run is not None])
+        return InTurn([run for run in runs if run is not None])
 
     # Looking into it.
 
@@ -232,14 +209,14 @@ class Incidents:
         except StepEnded:
             logger.warning("holdfast: step %s: another rank could not look into it", step)
             return
-        except Exception as error:
+        except Exception as error:  # ours: the others must not wait for this rank
             open_still = answer is None or answer.findings is None
             if company is not None and open_still and not isinstance(error, RankLost):
                 company.give_up()
             raise
         self._conclude(incident, answer)
 
-    def yield_again(self, observer: Any) -> Iterator[Any]:
+    def yield_again(self, observer: Any) -> Generator[Any, None, None]:
         """The same where the step cannot be called: its batches, to be given to the loop."""
         incident, answer = self._begin(gentle=True)
         with self._staged(incident, observer) as stage:
@@ -256,7 +233,7 @@ class Incidents:
         """What a loop's body reaches through its variables, or a framework through its trainer, is
         as before afterwards."""
         put_back = None
-        if isinstance(run, (LoopBody, _InTurn)):
+        if isinstance(run, (LoopBody, InTurn)):
             put_back = run.keep(self._session.models, tensors=compiled_code_runs())
         try:
             yield
@@ -309,7 +286,7 @@ class Incidents:
             scaler=session.scaling.scaler,
             limit=incident.limit,
             usual=session.usual(),
-            sample_names=incident.sample_names or _names_of(incident.batches),
+            sample_names=incident.named(),
             gentle=gentle,
             inexact=incident.inexact or ("" if company is None else company.inexact),
         )
@@ -328,86 +305,9 @@ class Incidents:
         return kind(older, [kept.batch for kept in self._healthy])
 
     def _conclude(self, incident: Incident, answer: Answer) -> None:
-        found = answer.findings
-        if found is None:
-            return
-        explanation = found.explanation
-        self.found.append(explanation)
-        if self._captured:  # whoever had it run again wants the answer; the run has it already
-            return
-        self._session.recorder.event(
-            incident.step, "incident", encode_numbers(explanation.to_dict())
-        )
-        if self._session.survival.together.rank == 0:
-            logger.warning("holdfast: step %s: why: %s", incident.step, explanation.summary)
-        self._write_down(incident, explanation)
-        if self._policy.cure == "apply":
-            self._apply(incident, found)
-
-    def _write_down(self, incident: Incident, explanation: Explanation) -> None:
-        """The incident into the run directory, where it was born."""
-        writer, ranks = self._session.recorder.writer, self._session.ranks
-        mine = ranks is None or ranks.rank == (explanation.rank or 0)
-        if writer is None or writer.broken or not mine:
-            return
-        capsule = importlib.import_module("holdfast.replay.capsule")
-        survival = self._session.survival
-        try:
-            with ExitStack() as as_given:
-                for kept in incident.batches:
-                    as_given.enter_context(kept.as_given())
-                folder = capsule.write(
-                    writer.path,
-                    explanation,
-                    batches=[kept.batch for kept in incident.batches],
-                    rng=incident.before.to_state(),
-                    state=None if survival.holdings.sharded else survival.holdings.capture(),
-                    capture=self._policy.capture,
-                    rank=0 if ranks is None else ranks.rank,
-                    limit=incident.limit,
-                )
-        except (OSError, RuntimeError) as error:
-            said = getattr(error, "strerror", None) or str(error).splitlines()[0]
-            self._notices.once("incident-disk", f"cannot write the incident down: {said}")
-            return
-        logger.warning("holdfast: step %s: next: holdfast replay %s", incident.step, folder)
-
-    def _apply(self, incident: Incident, found: Findings) -> None:
-        for remedy in found.cured:
-            if remedy.keepable and not any(cure.text == remedy.text for cure in self.cures):
-                undo = remedy.keep(self._scene(incident, gentle=False))
-                self.cures.append(Cure(incident.step, remedy.key, remedy.text, undo))
-                self._session.recorder.event(
-                    incident.step, "cure", {"key": remedy.key, "text": remedy.text}
-                )
-                logger.warning("holdfast: step %s: applied: %s", incident.step, remedy.text)
-                return
-
-
-@dataclass(slots=True)
-class Cure:
-    """A remedy that the guard has applied; `undo()` takes it back."""
-
-    step: int
-    key: str
-    text: str
-    undo: Callable[[], None]
-
-
-class _InTurn:
-    """The batches of a step, each run as its framework runs it."""
-
-    def __init__(self, runs: Sequence[Callable[[Any], Any]]) -> None:
-        self._runs = runs
-
-    def __call__(self, batches: Sequence[Any]) -> None:
-        for run, batch in zip(self._runs, batches, strict=True):
-            run(batch)
-
-    def keep(self, trained: Sequence[nn.Module], *, tensors: bool) -> PutBack | None:
-        """What the framework wants to have put back afterwards."""
-        keep = getattr(self._runs[0], "keep", None)
-        return None if keep is None else keep(trained, tensors=tensors)
+        if answer.findings is not None:
+            scene = self._scene(incident, gentle=False)
+            self.conclusions.draw(incident, answer.findings, scene)
 
 
 class Answer:
@@ -419,12 +319,3 @@ class Answer:
 
     def __iter__(self) -> Iterator[Any]:
         self.findings = yield from self._plan
-
-
-def _names_of(batches: Sequence[Kept]) -> SampleNames:
-    def names(which: int, rows: Sequence[int]) -> Sequence[Any]:
-        # A step may have more backward passes than batches.
-        indices = batches[min(which, len(batches) - 1)].indices()
-        return [indices[row] for row in rows] if rows and max(rows) < len(indices) else ()
-
-    return names

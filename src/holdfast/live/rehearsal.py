@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.live.batch_identity import Kept
-from holdfast.live.incidents import Incident
+from holdfast.live.incident import Incident
 from holdfast.live.stage import in_a_line
 from holdfast.replay.capsule import Capsule
 from holdfast.replay.passes import Pass
@@ -142,7 +142,7 @@ def by_calling(
         with closing(guard.give_again(incident, first)) as given:
             for batch in given:
                 run(batch)
-    except Exception as error:
+    except Exception as error:  # of the user's own step
         notes.append(f"the step then raised {in_a_line(error)}")
         result = judged(capsule, first.outcome, notes)
         if not result.reproduces:

@@ -51,6 +51,24 @@ class Shield:
             )
             return None
 
+    def spare(self, what: str, work: Callable[..., Any], *args: Any) -> bool:
+        """Whether work was done that the run can do without: failing, only it is given up."""
+        try:
+            work(*args)
+        except (TrainingHalted, RankLost):
+            raise
+        except Exception as error:  # ours; the guard goes on without it
+            if self._strict:
+                raise
+            logger.debug("%s", traceback.format_exc())
+            self._notices.once(
+                f"spare-{what}",
+                f"{what} failed ({type(error).__name__}: {_first_line(error)}) and is given up; "
+                "everything else goes on. Please report this as a defect",
+            )
+            return False
+        return True
+
     def switch_off(self, reason: str) -> None:
         """Trip without an error of our own: another rank's guard has failed."""
         if not self.tripped:

@@ -8,7 +8,6 @@ when the next batch was asked for.
 
 from __future__ import annotations
 
-import gc
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -18,25 +17,22 @@ import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
-from torch.optim.swa_utils import AveragedModel
 
 from holdfast.errors import RankLost
 from holdfast.live import seams
 from holdfast.live.brake import HostBrake
-from holdfast.live.buffers import LARGEST_BYTES
 from holdfast.live.closures import FirstAnswer, SearchState, find_closure, with_closure
+from holdfast.live.laid_aside import LaidAside
 from holdfast.live.meeting import StepEnded
 from holdfast.live.scaling import Scaling
 from holdfast.live.shards import local_part
 from holdfast.live.written import Written
 from holdfast.replay.ambient import compiled_code_runs, eagerly
 from holdfast.replay.passes import ELSEWHERE, Outcome, Pass
-from holdfast.torch_tools.nested import map_tensors
 from holdfast.torch_tools.put_back import PutBack
 from holdfast.torch_tools.rng import Moment
 
@@ -88,37 +84,36 @@ class Stage:
         return self._pass is not None
 
     def __enter__(self) -> Stage:
-        now = Moment(exact=True)
-        self._undo.callback(now.restore)
-        for kept in self._batches:
-            self._undo.enter_context(kept.as_given())
-        self._keep_buffers()
-        self._keep_gradients()
-        for item in self._stateful():
-            self._keep_state(item)
-        for optimizer in self._optimizers:
-            self._keep_groups(optimizer)
-        scaler = self._scaling.scaler
-        if scaler is not None:
-            self._keep_scaler(scaler)
-        self._undo.callback(PutBack(self._session.models, self._session.models))
-        for hook in (
-            # Also those that no guard watches: nothing may move.
-            register_optimizer_step_pre_hook(self._hold_any),
-            register_optimizer_step_post_hook(self._release_any),
-        ):
-            self._undo.callback(hook.remove)
+        with ExitStack() as undo:  # whatever fails in here, what was done is undone
+            for kept in self._batches:
+                undo.enter_context(kept.as_given())
+            aside = LaidAside(self._session, undo)
+            aside.random_numbers()
+            aside.buffers()
+            settles = self._company is not None and self._company.settles
+            aside.gradients(self._parameters(), copied=settles)
+            aside.states()
+            aside.groups()
+            aside.scaler(self._scaling.scaler)
+            undo.callback(PutBack(self._session.models, self._session.models))
+            for hook in (
+                # Also those that no guard watches: nothing may move.
+                register_optimizer_step_pre_hook(self._hold_any),
+                register_optimizer_step_post_hook(self._release_any),
+            ):
+                undo.callback(hook.remove)
+            self._undo = undo.pop_all()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self.leave(None)
-        if self._company is not None and not isinstance(error[1], RankLost):
-            seams.install(self)  # nobody else shall hear of it
-            seams.uninstall(self._observer)
-            self._company.settle()
-            seams.install(self._observer)
-            seams.uninstall(self)
-        self._undo.close()
+        with self._undo:
+            self.leave(None)
+            if self._company is not None and not isinstance(error[1], RankLost):
+                seams.install(self)  # nobody else shall hear of it
+                seams.uninstall(self._observer)
+                self._company.settle()
+                seams.install(self._observer)
+                seams.uninstall(self)
 
     # One pass.
 
@@ -172,7 +167,7 @@ class Stage:
         try:
             self.enter(one)
             run(one.batches)
-        except BaseException as raised:
+        except BaseException as raised:  # of the user's own step, whatever it is
             error = raised
             if not isinstance(raised, Exception):
                 raise
@@ -315,8 +310,6 @@ class Stage:
         names = [self._names.get(id(p), f"parameter {at}") for at, p in enumerate(parameters)]
         return {name: norm / divisor for name, norm in zip(names, read, strict=True)}
 
-    # What must be put back at the end.
-
     def _parameters(self) -> Iterator[Tensor]:
         seen: set[int] = set()
         groups = [group["params"] for item in self._optimizers for group in item.param_groups]
@@ -325,99 +318,6 @@ class Stage:
                 if id(parameter) not in seen:
                     seen.add(id(parameter))
                     yield parameter
-
-    def _keep_gradients(self) -> None:
-        copied = self._company is not None and self._company.settles
-        kept = [
-            (parameter, gradient, gradient.clone() if copied and gradient is not None else None)
-            for parameter in self._parameters()
-            for gradient in [parameter.grad]
-        ]
-
-        @torch.no_grad()
-        def give_back() -> None:
-            for parameter, gradient, value in kept:
-                parameter.grad = gradient
-                if gradient is not None and value is not None:
-                    gradient.copy_(value)
-
-        self._undo.callback(give_back)
-
-    def _keep_buffers(self) -> None:
-        """A following step may have its forward behind it already."""
-        kept = [
-            (module, name, buffer, buffer.detach().clone())
-            for model in self._session.models
-            for module in model.modules()
-            for name, buffer in module._buffers.items()
-            if buffer is not None and buffer.nbytes <= LARGEST_BYTES
-        ]
-
-        @torch.no_grad()
-        def give_back() -> None:
-            for module, name, buffer, value in kept:
-                module._buffers[name] = buffer
-                if not torch.equal(buffer, value):
-                    buffer.copy_(value)
-
-        self._undo.callback(give_back)
-
-    def _stateful(self) -> list[Any]:
-        """What the guard was given, and the schedules and averages it was not."""
-        given = list(self._session.survival.holdings.others.values())
-        found = {id(item): item for item in given if not isinstance(item, GradScaler)}
-        for item in gc.get_objects():
-            # `isinstance` would ask the object, and some answer with a warning.
-            kind = type(item)
-            if issubclass(kind, LRScheduler):
-                if any(getattr(item, "optimizer", None) is mine for mine in self._optimizers):
-                    found.setdefault(id(item), item)
-            elif issubclass(kind, AveragedModel):
-                found.setdefault(id(item), item)
-        return list(found.values())
-
-    def _keep_state(self, item: Any) -> None:
-        state = map_tensors(item.state_dict(), Tensor.clone)
-        self._undo.callback(lambda: item.load_state_dict(state))
-
-    def _keep_groups(self, optimizer: Optimizer) -> None:
-        kept = [
-            {
-                name: value.clone() if isinstance(value, Tensor) else value
-                for name, value in group.items()
-                if name != "params"
-            }
-            for group in optimizer.param_groups
-        ]
-
-        def give_back() -> None:
-            for group, values in zip(optimizer.param_groups, kept, strict=True):
-                for name, value in values.items():
-                    present = group.get(name)
-                    if isinstance(present, Tensor) and isinstance(value, Tensor):
-                        present.copy_(value)
-                    else:
-                        group[name] = value
-
-        self._undo.callback(give_back)
-        for name in ("grad_scale", "found_inf"):  # a scaler is about to step it
-            if hasattr(optimizer, name):
-                self._undo.callback(setattr, optimizer, name, getattr(optimizer, name))
-
-    def _keep_scaler(self, scaler: GradScaler) -> None:
-        scale, tracker = scaler._scale, scaler._growth_tracker
-        kept = [None if item is None else item.clone() for item in (scale, tracker)]
-        states = {number: dict(state) for number, state in scaler._per_optimizer_states.items()}
-
-        def give_back() -> None:
-            for item, value in zip((scale, tracker), kept, strict=True):
-                if item is not None and value is not None:
-                    item.copy_(value)
-            scaler._scale, scaler._growth_tracker = scale, tracker
-            scaler._per_optimizer_states.clear()
-            scaler._per_optimizer_states.update(states)
-
-        self._undo.callback(give_back)
 
 
 def in_a_line(error: BaseException | None) -> str:

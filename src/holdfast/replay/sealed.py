@@ -42,7 +42,7 @@ def write_folder(
     try:
         fill(fresh)
         folder = _take_place(home, step, fresh, name)
-    except BaseException:
+    except BaseException:  # also a KeyboardInterrupt: nothing half written stays behind
         shutil.rmtree(fresh, ignore_errors=True)
         raise
     sync_folder(home)

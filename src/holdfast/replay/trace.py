@@ -122,14 +122,14 @@ class Trace(TorchDispatchMode, PassObserver):
                         self._writes.share(numbers)
             elif facts.mutated and not facts.overwrites:
                 before = _as_they_are(func, facts, args, kwargs)
-        except Exception as error:
+        except Exception as error:  # never into the user's step
             self._note(error, func)
         result = func(*args, **kwargs)
         try:
             if facts is not None:
                 with self._lock:
                     self._look(func, facts, args, kwargs, before, result)
-        except Exception as error:
+        except Exception as error:  # likewise
             self._note(error, func)
         return result
 
@@ -267,7 +267,7 @@ class Trace(TorchDispatchMode, PassObserver):
         try:
             with torch.no_grad():
                 look(*args)
-        except Exception as error:
+        except Exception as error:  # likewise
             self._note(error, look.__name__)
         finally:
             self._looking = False

@@ -1,0 +1,96 @@
+"""What becomes of the answer to why a step went bad."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.core.incident import INCIDENT
+from holdfast.core.numbers import encode_numbers
+from holdfast.live.incident import Incident
+from holdfast.live.notices import Notices, logger
+from holdfast.policy import Policy
+from holdfast.replay.explanation import Explanation
+from holdfast.replay.scene import Scene
+
+if TYPE_CHECKING:
+    from holdfast.live.session import Session
+    from holdfast.replay.investigation import Findings
+
+
+@dataclass(slots=True)
+class Cure:
+    """A remedy that the guard has applied; `undo()` takes it back."""
+
+    step: int
+    key: str
+    text: str
+    undo: Callable[[], None]
+
+
+class Conclusions:
+    """The answers of one guard: told, written down, acted upon."""
+
+    def __init__(self, session: Session, policy: Policy, notices: Notices) -> None:
+        self._session = session
+        self._policy = policy
+        self._notices = notices
+        self.found: list[Explanation] = []
+        self.cures: list[Cure] = []
+        self.captured = False
+        """Whether the incident is of another run, which has the answer already."""
+
+    def draw(self, incident: Incident, found: Findings, scene: Scene) -> None:
+        """Tell what was found out, write it down, and apply a cure where that is wished."""
+        explanation = found.explanation
+        self.found.append(explanation)
+        if self.captured:
+            return
+        self._session.recorder.event(incident.step, INCIDENT, encode_numbers(explanation.to_dict()))
+        if self._session.survival.together.rank == 0:
+            logger.warning("holdfast: step %s: why: %s", incident.step, explanation.summary)
+        self._write_down(incident, explanation)
+        if self._policy.cure == "apply":
+            self._apply(incident, found, scene)
+
+    def _write_down(self, incident: Incident, explanation: Explanation) -> None:
+        """The incident into the run directory, where it was born."""
+        writer, ranks = self._session.recorder.writer, self._session.ranks
+        mine = ranks is None or ranks.rank == (explanation.rank or 0)
+        if writer is None or writer.broken or not mine:
+            return
+        capsule = importlib.import_module("holdfast.replay.capsule")
+        survival = self._session.survival
+        try:
+            with ExitStack() as as_given:
+                for kept in incident.batches:
+                    as_given.enter_context(kept.as_given())
+                folder = capsule.write(
+                    writer.path,
+                    explanation,
+                    batches=[kept.batch for kept in incident.batches],
+                    rng=incident.before.to_state(),
+                    state=None if survival.holdings.sharded else survival.holdings.capture(),
+                    capture=self._policy.capture,
+                    rank=0 if ranks is None else ranks.rank,
+                    limit=incident.limit,
+                )
+        except (OSError, RuntimeError) as error:
+            said = getattr(error, "strerror", None) or str(error).splitlines()[0]
+            self._notices.once("incident-disk", f"cannot write the incident down: {said}")
+            return
+        logger.warning("holdfast: step %s: next: holdfast replay %s", incident.step, folder)
+
+    def _apply(self, incident: Incident, found: Findings, scene: Scene) -> None:
+        for remedy in found.cured:
+            if remedy.keepable and not any(cure.text == remedy.text for cure in self.cures):
+                undo = remedy.keep(scene)
+                self.cures.append(Cure(incident.step, remedy.key, remedy.text, undo))
+                self._session.recorder.event(
+                    incident.step, "cure", {"key": remedy.key, "text": remedy.text}
+                )
+                logger.warning("holdfast: step %s: applied: %s", incident.step, remedy.text)
+                return
