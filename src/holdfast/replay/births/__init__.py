@@ -28,11 +28,11 @@ from holdfast.replay.births import (
     magnitude,
     spread,
 )
-from holdfast.replay.births.calls import BadCall, Kind
+from holdfast.replay.births.calls import KINDS, BadCall, Kind
 from holdfast.replay.births.leaves import explain_leaf
 from holdfast.replay.births.numbers import floats, how_many, nonfinite, overwritten, share
 
-__all__ = ["BadCall", "Kind", "explain", "explain_leaf"]
+__all__ = ["KINDS", "BadCall", "Kind", "explain", "explain_leaf"]
 
 Family = Callable[[BadCall], Kind | None]
 

@@ -10,6 +10,32 @@ from torch import Tensor
 
 from holdfast.replay.explanation import Operand, Phase
 
+KINDS = (
+    "division-by-zero",
+    "zero-over-zero",
+    "log-of-zero",
+    "log-of-negative",
+    "sqrt-of-negative",
+    "sqrt-at-zero",
+    "pow-singular",
+    "overflow",
+    "exp-overflow",
+    "zero-times-infinity",
+    "infinity-minus-infinity",
+    "norm-at-zero",
+    "std-singular",
+    "acos-at-one",
+    "masked-softmax-row",
+    "mean-of-nothing",
+    "masked-target",
+    "poisoned-batch",
+    "poisoned-weight",
+    "poisoned-buffer",
+    "carried-state",
+    "uninitialised-memory",
+)
+"""Every name a kind may have, besides `unknown`."""
+
 
 @dataclass(frozen=True, slots=True)
 class BadCall:
