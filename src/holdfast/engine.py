@@ -35,6 +35,9 @@ CRASHED = "check-crashed"
 SCANNED = "scan"
 """The kind of event that says which `roles` of tensors were looked through, bad ones or none."""
 
+UNAVAILABLE = "unavailable"
+"""The fact that says why a topic's facts could not be gathered."""
+
 _SAID = {
     StepRecord: "steps",
     SetupRecord: "set-up facts",
@@ -53,6 +56,8 @@ class _Seat:
     """Why it is not handed steps; None when it is."""
     seen: bool = False
     """Whether evidence it can judge by has come."""
+    unavailable: str | None = None
+    """Why facts it needs could not be gathered, where somebody has tried."""
     crashed: bool = False
 
     def looks_at(self, record: Observed) -> bool:
@@ -60,6 +65,13 @@ class _Seat:
         needs = self.check.needs
         if isinstance(record, TensorRecord) and needs.roles and record.role not in needs.roles:
             return False
+        if isinstance(record, SetupRecord) and needs.topics:
+            if record.topic not in needs.topics:
+                return False
+            why = record.facts.get(UNAVAILABLE)
+            if why is not None:
+                self.unavailable = str(why)
+                return False
         # Facts about the set-up and events only help a check that judges steps.
         if not isinstance(record, (SetupRecord, EventRecord)) or StepRecord not in needs.kinds:
             self.seen = True
@@ -246,8 +258,13 @@ class Engine:
             return None
         if seat.reason and (StepRecord in kinds or kinds == (EventRecord,)):
             return seat.reason
+        if seat.unavailable is not None:
+            return seat.unavailable
         if kinds == (EventRecord,):  # nothing happened that it is about
             return None
+        if seat.check.needs.topics and SetupRecord in kinds:
+            topics = " or ".join(topic.replace("-", " ") for topic in seat.check.needs.topics)
+            return f"nothing was seen of {topics}; `holdfast check` looks for it"
         return f"no {' or '.join(_SAID[kind] for kind in kinds)} of the kind it needs were seen"
 
 

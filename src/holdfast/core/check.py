@@ -48,6 +48,8 @@ class Needs:
     """The record kinds the check looks at. A check that looks at several runs when any can come."""
     roles: tuple[str, ...] = ()
     """The roles of the tensors it looks at; none named: all."""
+    topics: tuple[str, ...] = ()
+    """The topics of the set-up facts it looks at; none named: all."""
     span: int | None = None
     """The longest span (in steps) of a signal that the rule is still right for."""
     nonfinite: bool = False

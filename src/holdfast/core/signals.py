@@ -74,5 +74,5 @@ def axis_of(name: str) -> str | None:
     return axis if slash and axis in AXES else None
 
 
-AXES = ("param", "buffer", "moment", "group", "rank")
+AXES = ("param", "buffer", "moment", "group", "rank", "act")
 """The axes a column may run along; any other prefix (`loss/box`) is a scalar's own name."""

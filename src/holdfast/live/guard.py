@@ -54,6 +54,7 @@ from holdfast.live.loader import GuardedLoader
 from holdfast.live.notices import Notices
 from holdfast.live.origins import Origins
 from holdfast.live.recorder import Recorder
+from holdfast.live.rhythm import Rhythm
 from holdfast.live.session import Session
 from holdfast.live.shield import Shield
 from holdfast.live.snapshots import Snapshots
@@ -79,6 +80,9 @@ class Guard:
     gradient norm leaps far out of the run's own spread, weights, moments, step counters and buffers
     stay as they were.
     """
+
+    _rhythm = Rhythm()
+    _make_recorder = Recorder
 
     def __init__(
         self,
@@ -130,7 +134,7 @@ class Guard:
         parameters = [p for item in optimizers for g in item.param_groups for p in g["params"]]
         shards.remember_units(models)
         self._ranks = ranks.find(models, parameters, group, self._notices)
-        recorder = Recorder(
+        recorder = self._make_recorder(
             settings=settings,
             policy=policy,
             run_dir=rehearsal.run_dir_instead(run_dir),
@@ -138,6 +142,7 @@ class Guard:
             notices=self._notices,
             rank=ranks.own_number() if self._ranks is None else self._ranks.rank,
             ranks=self._ranks,
+            rhythm=self._rhythm,
         )
         self._shield = Shield(self._notices, self._let_go)
         self._origins = (
@@ -156,6 +161,7 @@ class Guard:
             together=Together(self._ranks.group) if self._ranks else Alone(ranks.own_number()),
             ranks=self._ranks,
             origins=self._origins,
+            rhythm=self._rhythm,
         )
         self._hooks = [
             hook
@@ -359,7 +365,8 @@ class Guard:
         """Stop watching: torch and the optimizers are as before. Closing twice does nothing."""
         self._close(well=True)
 
-    def _close(self, *, well: bool) -> None:
+    def _close(self, *, well: bool, last: bool = True) -> None:
+        """`last`: nobody goes on writing the record."""
         if self._closed:
             return
         self._session.incidents.abandon()
@@ -373,7 +380,8 @@ class Guard:
             hook.remove()
         for item in self._optimizers:
             _guards.pop(item, None)
-        self._shield(self._session.recorder.close, self._session.steps)
+        if last:
+            self._shield(self._session.recorder.close, self._session.steps)
 
     def __enter__(self) -> Guard:
         return self

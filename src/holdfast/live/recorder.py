@@ -29,7 +29,7 @@ from holdfast.engine import Engine
 from holdfast.live import retention
 from holdfast.live.checksums import WEIGHTS_EVERY
 from holdfast.live.notices import Notices, logger
-from holdfast.live.samples import EVERY, ZEROS_EVERY
+from holdfast.live.rhythm import Rhythm
 from holdfast.live.tally import COLUMNS
 from holdfast.policy import Action, Ladder, Policy, Rung, Verdict
 from holdfast.sinks.run_dir import RunDirWriter
@@ -37,19 +37,28 @@ from holdfast.sinks.run_dir import RunDirWriter
 if TYPE_CHECKING:
     from holdfast.live.ranks import Ranks
 
-_SPARSE_SIGNALS = {
-    "host_rss_bytes": Signal(every=EVERY),
-    "device_allocated_bytes": Signal(every=EVERY),
-    "graphs_kept": Signal(every=retention.EVERY),
-    "param/grad_norm": Signal(every=EVERY),
-    "param/clip_coef": Signal(every=EVERY),
-    "param/weight_norm": Signal(every=EVERY),
-    "param/update_ratio": Signal(every=EVERY),
-    "buffer/norm": Signal(every=EVERY),
-    "param/grad_zero_share": Signal(every=ZEROS_EVERY),
-    **{name: Signal(every=EVERY) for name in COLUMNS},
-    "rank/weights_hash": Signal(every=WEIGHTS_EVERY),
-}
+_SAMPLED = (
+    "host_rss_bytes",
+    "device_allocated_bytes",
+    "param/grad_norm",
+    "param/clip_coef",
+    "param/weight_norm",
+    "param/update_ratio",
+    "buffer/norm",
+    *COLUMNS,
+)
+
+
+def _sparse_signals(rhythm: Rhythm) -> dict[str, Signal]:
+    """What does not stand in every step."""
+    return {
+        **{name: Signal(every=rhythm.every) for name in _SAMPLED},
+        "graphs_kept": Signal(every=retention.EVERY),
+        "param/grad_zero_share": Signal(every=rhythm.zeros_every),
+        "rank/weights_hash": Signal(every=WEIGHTS_EVERY),
+    }
+
+
 ALWAYS = ("grad_norm", "lr", "grads_carried", "grad_nonfinite_tensors", "step_time_s")
 """Measured at every step, whether or not a value shows up in it: absent then means zero."""
 WITH_SCALER = ("loss_scale", "scaler_skipped")
@@ -69,8 +78,10 @@ class Recorder:
         always: Sequence[str] = ALWAYS,
         rank: int = 0,
         ranks: Ranks | None = None,
+        rhythm: Rhythm | None = None,
     ) -> None:
         """`rank` names the files; `ranks` are those that write one run together."""
+        self._sparse = _sparse_signals(rhythm or Rhythm())
         self.engine = Engine(settings)
         self._ladders: defaultdict[str, Ladder] = defaultdict(Ladder)
         self.actions: deque[Action] = deque(maxlen=10_000)
@@ -95,11 +106,16 @@ class Recorder:
         if ranks is not None:
             self._segment = ranks.agree_on_start(self._segment)
 
+    def begin_segment(self) -> None:
+        """What follows is another stretch of the run: a resume, a new optimizer."""
+        self._segment += 1
+        self._header_due = True
+
     def declare(self, names: Sequence[str]) -> None:
         """Say that signals of these names may come, so that checks know they can run."""
         for name in names:
             if name not in self._signals:
-                self._signals[name] = _SPARSE_SIGNALS.get(name, Signal())
+                self._signals[name] = self._sparse.get(name, Signal())
                 self._header_due = True
 
     def extend_axis(self, axis: str, names: Sequence[str]) -> None:

@@ -25,7 +25,11 @@ MOST_TENSORS = 32
 class UpdateSampler:
     """Measures ‖update‖ / ‖weight‖ by looking at weights before and after a step."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, most_tensors: int = MOST_TENSORS, most_elements: int = MOST_ELEMENTS
+    ) -> None:
+        self._most_tensors = most_tensors
+        self._most_elements = most_elements
         self._cursor = 0
         self._chosen: list[Tensor] = []
         self._before: list[Tensor] = []
@@ -54,10 +58,10 @@ class UpdateSampler:
     def _choose(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         chosen: list[Tensor] = []
         elements = 0
-        for offset in range(min(len(parameters), MOST_TENSORS)):
+        for offset in range(min(len(parameters), self._most_tensors)):
             parameter = parameters[(self._cursor + offset) % len(parameters)]
             elements += parameter.numel()
-            if chosen and elements > MOST_ELEMENTS:
+            if chosen and elements > self._most_elements:
                 break
             chosen.append(parameter)
         self._cursor = (self._cursor + len(chosen)) % max(len(parameters), 1)

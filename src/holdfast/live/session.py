@@ -28,6 +28,7 @@ from holdfast.live.batch_identity import Kept, Origin
 from holdfast.live.buffers import BufferShadow
 from holdfast.live.clip_memory import AdaptiveClip
 from holdfast.live.company import Company
+from holdfast.live.extras import Extras
 from holdfast.live.hoard import Hoard
 from holdfast.live.holdings import Holdings
 from holdfast.live.incidents import Incidents
@@ -40,6 +41,7 @@ from holdfast.live.quarantine import Quarantine
 from holdfast.live.ranks import UNEVEN, Ranks, wrapped_late
 from holdfast.live.recorder import WITH_SCALER, Recorder
 from holdfast.live.retention import Retention
+from holdfast.live.rhythm import Rhythm
 from holdfast.live.scaling import Scaling
 from holdfast.live.snapshots import Snapshots
 from holdfast.live.survival import Survival
@@ -78,6 +80,7 @@ class Session:
         together: Alone,
         ranks: Ranks | None = None,
         origins: Origins | None = None,
+        rhythm: Rhythm | None = None,
     ) -> None:
         rule = max_norm if isinstance(max_norm, AdaptiveClip) else None
         self.max_norm = None if isinstance(max_norm, AdaptiveClip) else max_norm
@@ -86,6 +89,9 @@ class Session:
         """The ranks that decide together; None for one that trains alone."""
         self._origins = origins
         self.policy = policy
+        self.rhythm = rhythm or Rhythm()
+        self.extras = Extras()
+        """What others have measured about the coming step."""
         self.recorder = recorder
         self.quarantine = Quarantine(recorder.event, notices, avoid=policy.avoid_bad_batches)
         self.buffers = BufferShadow(models)
@@ -474,6 +480,8 @@ class Session:
         self.recorder.extend_axis("param", self.inspection.roster.names)
         if "buffer/norm" in assembly.columns:
             self.recorder.extend_axis("buffer", self.buffers.names)
+        for axis, names in self.extras.axes.items():
+            self.recorder.extend_axis(axis, names)
         rates = assembly.columns.get("group/lr")
         if rates is not None and list(rates.values) == self._rates:
             del assembly.columns["group/lr"]  # as before: said once
@@ -485,6 +493,9 @@ class Session:
         assembly, self._assembly = self._assembly, None
         if assembly is None:
             return
+        values, columns = self.extras.take()
+        assembly.values.update(values)
+        assembly.columns.update(columns)
         self._name_axes(assembly)
         self.recorder.step(assembly.step, assembly.values, assembly.columns, held=assembly.held)
         if not assembly.held:

@@ -69,10 +69,11 @@ class OptimizerWatch:
         self._brake = HostBrake()
         self._kernel = KernelBrake(optimizer)
         self._plan = Plan()
-        self._sampler = samples.UpdateSampler()
+        self._rhythm = session.rhythm
+        self._sampler = samples.UpdateSampler(self._rhythm.most_tensors, self._rhythm.most_elements)
         # By the watch's own steps: a generator that steps at odd batches only is sampled too.
-        self._sampled_at = -samples.EVERY
-        self._zeros_at = -samples.ZEROS_EVERY
+        self._sampled_at = -self._rhythm.every
+        self._zeros_at = -self._rhythm.zeros_every
         self._note: Note | None = None
         self._tensors: dict[str, Tensor] = {}
         self._bad_on_device: Tensor | None = None
@@ -160,7 +161,7 @@ class OptimizerWatch:
         tensors["each"] = norms.each if carried is None else norms.each / carried
         if note.rates and math.isnan(note.lr):
             tensors["lr"] = self.optimizer.param_groups[0]["lr"]
-        if note.step - self._zeros_at >= samples.ZEROS_EVERY and not self._cut_up():
+        if note.step - self._zeros_at >= self._rhythm.zeros_every and not self._cut_up():
             self._zeros_at = note.step
             tensors["zeros"] = zero_shares(gradients)
         self._note, self._tensors = note, tensors
@@ -280,7 +281,7 @@ class OptimizerWatch:
             parameters=parameters,
             lr=rates[0] if rates else math.nan,
             started=started,
-            sampled=step - self._sampled_at >= samples.EVERY,
+            sampled=step - self._sampled_at >= self._rhythm.every,
             components=tuple(self._components),
             batches=self._session.batches_of_step(),
             before=self._session.incidents.moment,

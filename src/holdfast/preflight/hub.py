@@ -1,0 +1,241 @@
+"""Hears everything torch does while a script runs, and tells the observers.
+
+A torch-function mode sees the calls of torch functions with their arguments; global hooks see the
+modules and the optimizers; the seams of `live/` see backward, clipping and scaling. An observer
+that fails is taken out and the script goes on. Everything is undone at the end.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Any
+
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.overrides import TorchFunctionMode
+
+from holdfast.live import seams
+from holdfast.live.launch import Launch
+from holdfast.live.notices import logger
+from holdfast.preflight.evidence import Evidence
+from holdfast.preflight.observer import Call, Observer
+from holdfast.preflight.scene import Scene
+
+
+class Hub:
+    """The ears of a check."""
+
+    def __init__(self, launch: Launch, kinds: Sequence[type[Observer]]) -> None:
+        self.scene = Scene(launch)
+        self.evidence = Evidence(launch)
+        self.failed: list[str] = []
+        """Observers that were taken out, each with its error."""
+        self._launch = launch
+        self._observers: list[Observer] = []
+        self._strict = os.environ.get("HOLDFAST_STRICT") == "1"
+        self._pid = os.getpid()
+        self._busy = False
+        self._stack = ExitStack()
+        for kind in kinds:
+            self._guarded(kind.__name__, functools.partial(self._add, kind))
+        self._sort()
+        launch.on_batch.append(lambda loader, batch: self._tell("batch_drawn", loader, batch))
+        launch.on_pass.append(lambda loader: self._tell("pass_begun", loader))
+        launch.on_step.append(lambda optimizer: self._tell("step_ended", optimizer))
+
+    def __enter__(self) -> Hub:
+        enter = self._stack.callback
+        for hook in (
+            register_module_forward_pre_hook(self._module_begins),
+            register_module_forward_hook(self._module_ended, with_kwargs=True, always_call=True),
+            register_optimizer_step_pre_hook(self._step_begins),
+        ):
+            enter(hook.remove)
+        seams.install(self)
+        enter(seams.uninstall, self)
+        self._stack.enter_context(_told_after(Optimizer, "__init__", self._optimizer_made))
+        for kind in (nn.Module, Optimizer):
+            self._stack.enter_context(_told_after(kind, "load_state_dict", self._state_loaded))
+        self._stack.enter_context(_Mode(self))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def crashed(self, error: BaseException) -> None:
+        """The script raised."""
+        self._tell("crashed", error)
+
+    def finished(self) -> None:
+        """The script is over."""
+        self._tell("finished")
+
+    @property
+    def listening(self) -> bool:
+        """Not while an observer works, a bad step is run again, or in a loader's worker."""
+        return not (self._busy or self._launch.replaying or os.getpid() != self._pid)
+
+    def watchers(self, function: Callable[..., Any]) -> list[Observer] | None:
+        """Who wants to hear of a function."""
+        return self._by_function.get(function)
+
+    def tell_call(self, which: str, watchers: Sequence[Observer], call: Call) -> None:
+        """A call begins or has ended."""
+        for observer in list(watchers):
+            self._ask(observer, which, call)
+
+    # What the seams tell.
+
+    def backward_begins(self, roots: Sequence[Tensor]) -> None:
+        self._tell("backward_begins", roots)
+
+    def backward_ended(self, roots: Sequence[Tensor]) -> None:
+        self._tell("backward_ended", roots)
+
+    def clipping(self, parameters: Sequence[Tensor], norms: Any, total: Tensor) -> None:
+        self._tell("clipping", parameters, total)
+
+    def clipped(self, total: Tensor, max_norm: float) -> None:
+        pass
+
+    def scaled(self, scaler: GradScaler, loss: Tensor, result: Tensor) -> None:
+        self._tell("scaled", scaler, loss, result)
+
+    def scaler_steps(self, scaler: GradScaler, optimizer: Optimizer) -> None:
+        pass
+
+    def scaler_stepped(self, scaler: GradScaler, optimizer: Optimizer) -> None:
+        pass
+
+    # What the hooks tell.
+
+    def _module_begins(self, module: nn.Module, args: Any) -> None:
+        if not self.listening:
+            return
+        self.scene.stack.append(module)
+        outermost = len(self.scene.stack) == 1
+        for observer in self._hearing_modules(outermost):
+            self._ask(observer, "module_begins", module, args)
+
+    def _module_ended(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        stack = self.scene.stack
+        if not self.listening or not any(module is entered for entered in stack):
+            return
+        while stack and stack[-1] is not module:  # one that raised on its way
+            stack.pop()
+        for observer in self._hearing_modules(len(stack) == 1):
+            self._ask(observer, "module_ended", module, args, kwargs, output)
+        stack.pop()
+
+    def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._tell("step_begins", optimizer)
+
+    def _optimizer_made(self, optimizer: Optimizer, args: Any, result: Any) -> None:
+        self._tell("optimizer_made", optimizer)
+
+    def _state_loaded(self, owner: Any, args: Any, result: Any) -> None:
+        self._tell("state_loaded", owner, args[0] if args else None, result)
+
+    # Telling.
+
+    def _tell(self, what: str, *about: Any) -> None:
+        if not self.listening:
+            return
+        for observer in list(self._observers):
+            if getattr(type(observer), what) is not getattr(Observer, what):
+                self._ask(observer, what, *about)
+
+    def _ask(self, observer: Observer, what: str, *about: Any) -> None:
+        if not self._guarded(type(observer).__name__, lambda: getattr(observer, what)(*about)):
+            self._observers = [item for item in self._observers if item is not observer]
+            self._sort()
+
+    def _guarded(self, name: str, work: Callable[[], Any]) -> bool:
+        was, self._busy = self._busy, True
+        try:
+            work()
+        except Exception as error:
+            if self._strict:
+                raise
+            logger.debug("observer %s failed", name, exc_info=True)
+            self.failed.append(f"{name}: {type(error).__name__}: {error}")
+            return False
+        finally:
+            self._busy = was
+        return True
+
+    def _add(self, kind: type[Observer]) -> None:
+        self._observers.append(kind(self.scene, self.evidence))
+
+    def _hearing_modules(self, outermost: bool) -> list[Observer]:
+        return self._hear_roots if outermost else self._hear_all
+
+    def _sort(self) -> None:
+        self._by_function: dict[Callable[..., Any], list[Observer]] = {}
+        for observer in self._observers:
+            for function in observer.functions:
+                self._by_function.setdefault(function, []).append(observer)
+        hearing = [
+            item
+            for item in self._observers
+            if type(item).module_begins is not Observer.module_begins
+            or type(item).module_ended is not Observer.module_ended
+        ]
+        self._hear_roots = hearing
+        self._hear_all = [item for item in hearing if item.every_module]
+
+
+class _Mode(TorchFunctionMode):
+    """Sees the calls of torch functions, and lets them through unchanged."""
+
+    def __init__(self, hub: Hub) -> None:
+        super().__init__()
+        self._hub = hub
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        hub = self._hub
+        watchers = hub.watchers(func)
+        if watchers is None or not hub.listening:
+            return func(*args, **kwargs)
+        call = Call(func, args, kwargs)
+        hub.tell_call("function_begins", watchers, call)
+        call.result = func(*args, **kwargs)
+        hub.tell_call("function_ended", watchers, call)
+        return call.result
+
+
+@contextmanager
+def _told_after(owner: type, name: str, told: Callable[[Any, Any, Any], None]) -> Iterator[None]:
+    """While this lasts, somebody is told after every call of a method: (object, args, result)."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        told(self, args or tuple(kwargs.values()), result)
+        return result
+
+    setattr(owner, name, method)
+    try:
+        yield
+    finally:
+        if getattr(owner, name) is method:
+            setattr(owner, name, original)
