@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from holdfast.live.snapshots import Snapshots
     from holdfast.live.zclip import ZClip
     from holdfast.policy import Policy
+    from holdfast.preflight.in_python import preflight
     from holdfast.report import Report, diagnose
 
 _HOMES = {
@@ -42,6 +43,7 @@ _HOMES = {
     "ZClip": "holdfast.live.zclip",
     "checkpoint_activations": "holdfast.live.checkpointing",
     "diagnose": "holdfast.report",
+    "preflight": "holdfast.preflight.in_python",
 }
 
 __all__ = [
@@ -61,6 +63,7 @@ __all__ = [
     "__version__",
     "checkpoint_activations",
     "diagnose",
+    "preflight",
 ]
 
 

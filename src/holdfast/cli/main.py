@@ -14,6 +14,7 @@ from holdfast.cli.exits import ReaderGone, ending
 COMMANDS = {
     "demo": "Watch a run break, and be saved. Under a minute, on a CPU.",
     "check": "Run a training script for a few steps and say what is wrong with it.",
+    "run": "Put the guard around a whole training, without changing the script.",
     "diagnose": "Say what went wrong in a run, when and why.",
     "replay": "Run a captured incident again: exit 1 if it reproduces, 0 if it is cured.",
     "explain": "What a check looks for, why it matters, what to do.",

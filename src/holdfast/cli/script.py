@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import runpy
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.torch_tools.places import is_machinery
+from holdfast.torch_tools.places import is_machinery, is_ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,16 @@ class Script:
     """Its name where it was started by `python -m`."""
     cwd: Path | None = None
     """Where it was started; None: here."""
+
+    @property
+    def said(self) -> str:
+        """As it is typed."""
+        if self.module is not None:
+            return f"-m {self.module}"
+        return shlex.quote(os.path.relpath(self.file))
+
+    def __str__(self) -> str:
+        return self.module or str(self.file)
 
     def run(self) -> Any:
         """Run it as `__main__`; whatever it raises, SystemExit included, comes through."""
@@ -49,13 +60,26 @@ class Crash:
         return f"{type(self.error).__name__}: {lines[0] if lines else ''}".rstrip(": ")
 
     def show(self) -> None:
-        """The traceback, from the first line that is the script's own."""
+        """The traceback as Python would show it, without the frames that are ours."""
         if isinstance(self.error, SystemExit):
+            if isinstance(self.error.code, str):  # `sys.exit("why")` prints why
+                print(self.error.code, file=sys.stderr)
             return
-        at = self.error.__traceback__
-        while at is not None and is_machinery(at.tb_frame.f_code.co_filename):
-            at = at.tb_next
-        traceback.print_exception(type(self.error), self.error, at, file=sys.stderr)
+        told = traceback.TracebackException.from_exception(self.error)
+        _without_ours(told)
+        print("".join(told.format()), file=sys.stderr, end="")
+
+
+def _without_ours(told: traceback.TracebackException | None) -> None:
+    while told is not None:
+        kept = [frame for frame in told.stack if not is_ours(frame.filename)]
+        # Above the script's first line there is only what started it.
+        first = next(
+            (at for at, frame in enumerate(kept) if not is_machinery(frame.filename)), len(kept)
+        )
+        told.stack = traceback.StackSummary.from_list(kept[first:] or kept)
+        _without_ours(told.__cause__)
+        told = told.__context__
 
 
 def attempt(work: Callable[[], Any]) -> Crash | None:

@@ -8,7 +8,7 @@ from the run directory is, record by record, what the live engine was fed.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +91,8 @@ class Recorder:
         self._signals = {name: Signal() for name in always}
         if policy.replay and policy.replays:
             self._signals[INCIDENT] = Signal()
+        self.listeners: list[Callable[[Record], None]] = []
+        """Told of every record, after the checks have seen it."""
         self._header_due = True
         self._seq = 0
         self._rank = rank
@@ -210,6 +212,8 @@ class Recorder:
         self.engine.feed(record)
         if self.engine.opened:
             self._tell(self.engine.opened)
+        for told in self.listeners:
+            told(record)
 
     def _header(self) -> Header:
         return Header(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,21 @@ from typing import Any
 import torch
 
 from holdfast.config import Settings
+from holdfast.core.records import Record, SetupRecord
 from holdfast.errors import TrainingHalted
 from holdfast.live.launch import EnoughSteps, Launch
 from holdfast.live.notices import logger
+from holdfast.live.recorder import Recorder
 from holdfast.live.rhythm import FULL
 from holdfast.live.snapshots import Snapshots
 from holdfast.policy import Policy
 from holdfast.preflight.hub import Hub
 from holdfast.preflight.observer import Observer
 from holdfast.preflight.observers import all_observers
+from holdfast.preflight.observers.inventory import TOPIC as INVENTORY
+from holdfast.preflight.observers.phases import TOPIC as MEMORY
+from holdfast.preflight.precision import asked_precision
+from holdfast.preflight.unreached import Unreached, why_unreached
 from holdfast.report import Report
 
 OBSERVE = Policy(hold_spikes=False, back_offs=0, roll_backs=0, replays=3, replay_gap=20)
@@ -34,70 +41,132 @@ class Checked:
     report: Report
     steps: int
     """Steps of the busiest optimizer."""
-    backwards: int
+    tables: dict[str, Any]
+    """`inventory` and `memory`, as far as they could be seen."""
     error: BaseException | None = None
     """What the script itself raised; None where it ended well or was stopped by us."""
     stopped: bool = False
     """Whether it was stopped because enough had been seen."""
-    notes: list[str] = field(default_factory=list)
+    interrupted: bool = False
+    """Whether somebody pressed Ctrl-C."""
+    unreached: Unreached | None = None
+    """Why no step was reached, where none was."""
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """How much to watch, and what to change about the run, if asked."""
+
+    max_steps: int | None = 3
+    max_seconds: float | None = None
+    max_norm: float | None = None
+    amp_dtype: str | None = None
+    """`bf16` or `fp16`: forwards run under autocast; `none`: the script's own autocast is off."""
+    detect_anomaly: bool | None = None
+    """On, off, or as the script wishes."""
+    run_dir: str | Path | None = None
+    overfit: bool = False
+    """Whether to try to learn one batch by heart."""
 
 
 def watch(
     work: Callable[[], Any],
     *,
     settings: Settings | None = None,
+    how: How | None = None,
     max_steps: int | None = 3,
-    max_seconds: float | None = None,
-    max_norm: float | None = None,
-    run_dir: str | Path | None = None,
     observers: Sequence[type[Observer]] | None = None,
+    on_record: Callable[[Record], None] | None = None,
     command: str = "check",
 ) -> Checked:
     """Run the work until enough steps were made, and judge what was seen.
 
-    Whatever the work raises is kept in the result, except KeyboardInterrupt.
+    Whatever the work raises is kept in the result.
     """
+    how = how or How(max_steps=max_steps)
     launch = Launch(
         settings=settings or Settings(),
         policy=OBSERVE,
-        run_dir=run_dir,
-        max_norm=max_norm,
+        run_dir=how.run_dir,
+        max_norm=how.max_norm,
         rhythm=FULL,
         snapshots=Snapshots(every=0, on_disk=0, on_signal=False),
-        max_steps=max_steps,
-        max_seconds=max_seconds,
+        max_steps=how.max_steps,
+        max_seconds=how.max_seconds,
     )
-    error: BaseException | None = None
+    ended = _Ending()
+    tables = _Tables()
+    launch.on_recorder.append(lambda recorder: _listen(recorder, tables, on_record))
     with ExitStack() as stack:
-        stack.enter_context(_eager())
-        stack.enter_context(_quiet())
-        stack.enter_context(launch)
-        hub = stack.enter_context(
-            Hub(launch, all_observers() if observers is None else list(observers))
-        )
-        try:
-            work()
-        except (EnoughSteps, TrainingHalted):
-            pass
-        except SystemExit as left:
-            error = left if left.code not in (None, 0) else None
-        except Exception as raised:  # the script's, whatever it is
-            if not launch.enough:  # else it came of our stopping it
-                error = raised
-                hub.crashed(raised)
+        for around in (
+            _eager(),
+            _quiet(),
+            _anomaly(how.detect_anomaly),
+            launch,
+            asked_precision(how.amp_dtype),
+        ):
+            stack.enter_context(around)
+        kinds = all_observers() if observers is None else list(observers)
+        hub = stack.enter_context(Hub(launch, kinds))
+        ended.of(work, launch)
+        if ended.error is not None:
+            hub.crashed(ended.error)
         hub.finished()
     launch.close()
     recorder = launch.recorder
     assert recorder is not None
     notes = [f"an observer failed and was left out: {said}" for said in hub.failed]
+    steps = max(launch.steps.values(), default=0) + max(launch.skipped.values(), default=0)
     return Checked(
         report=Report.from_engine(recorder.engine, command=command, notes=notes),
-        steps=max(launch.steps.values(), default=0),
-        backwards=launch.backwards,
-        error=error,
+        steps=steps,
+        tables=tables.found,
+        error=ended.error,
         stopped=launch.enough,
-        notes=notes,
+        interrupted=ended.interrupted,
+        unreached=None if steps else why_unreached(launch, ended.error),
     )
+
+
+@dataclass(slots=True)
+class _Ending:
+    """How the work ended."""
+
+    error: BaseException | None = None
+    interrupted: bool = False
+
+    def of(self, work: Callable[[], Any], launch: Launch) -> None:
+        try:
+            work()
+        except (EnoughSteps, TrainingHalted) as stopped:
+            # Frames of the script may hold loaders with workers: let them go.
+            traceback.clear_frames(stopped.__traceback__)
+        except KeyboardInterrupt:
+            self.interrupted = True
+        except SystemExit as left:
+            self.error = left if left.code not in (None, 0) else None
+        except Exception as raised:  # the script's, whatever it is
+            if not launch.enough:  # else it came of our stopping it
+                self.error = raised
+
+
+@dataclass(slots=True)
+class _Tables:
+    """Facts that are shown as tables."""
+
+    found: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self, record: Record) -> None:
+        if isinstance(record, SetupRecord) and record.topic in (INVENTORY, MEMORY):
+            self.found[record.topic] = record.facts
+
+
+def _listen(
+    recorder: Recorder, tables: _Tables, on_record: Callable[[Record], None] | None
+) -> None:
+    recorder.listeners.append(tables)
+    if on_record is not None:
+        recorder.listeners.append(on_record)
 
 
 @contextmanager
@@ -116,3 +185,7 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+def _anomaly(wanted: bool | None) -> Any:
+    return nullcontext() if wanted is None else torch.autograd.set_detect_anomaly(wanted)

@@ -1,0 +1,128 @@
+"""How well `holdfast check` tells what is wrong with a training script, and leaves well alone.
+
+    python benchmarks/corpus.py                     # every fault once, healthy scripts with 10 seeds
+    python benchmarks/corpus.py --seeds 1 --half held-out --json found.json
+
+80 faulty and 32 healthy look-alike scripts, and some longer ones as people publish them, in two
+halves: checks were tuned on one, the other was written apart and kept away from the tuning. For
+each fault: was it found, is the first cause the right one, is the exact line named, at which step.
+For each healthy script and seed: was anything said at warning or above.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+
+import torch
+from corpus_runs import Mark, check_all, entries, summary
+
+import holdfast
+import holdfast.preflight.check_run  # imported here, once, and not in every fork
+
+FAMILIES = ("loop", "graph", "loss", "data", "mode", "precision", "healthy", "public")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=10, help="for healthy scripts")
+    parser.add_argument("--half", choices=["tuned", "held-out", "both"], default="both")
+    parser.add_argument("--only", default="", help="part of a file's name")
+    parser.add_argument("--family", choices=FAMILIES)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    chosen = [
+        entry
+        for entry in entries()
+        if args.half in ("both", entry.half)
+        and args.only in entry.file
+        and args.family in (None, entry.family)
+    ]
+    jobs = [(entry, seed) for entry in chosen for seed in range(args.seeds if entry.healthy else 1)]
+    marks = check_all(jobs, args.jobs, said=_say)
+    print()
+    _table(marks)
+    if args.json:
+        args.json.write_text(json.dumps(_record(marks), indent=2) + "\n", encoding="utf-8")
+
+
+def _say(mark: Mark) -> None:
+    entry = mark.entry
+    if entry.healthy:
+        state = "ALARM " + ", ".join(mark.found) if mark.found else mark.problem or "quiet"
+    else:
+        state = "found" if mark.detected else "MISSED"
+        if mark.detected and not mark.right:
+            state += ", first cause " + str(mark.first)
+        if mark.line is False:
+            state += ", line not named"
+        state += f" [{', '.join(mark.found)}] wanted {'/'.join(entry.codes)}"
+        state += f" {mark.problem}" if mark.problem else ""
+    print(f"{entry.file} seed {mark.seed}: {state} ({mark.seconds:.0f} s)", flush=True)
+
+
+def _table(marks: list[Mark]) -> None:
+    print(f"{'':22} faults found  first  lines      healthy alarms")
+    rows = [("all", marks)]
+    rows += [(half, [m for m in marks if m.entry.half == half]) for half in ("tuned", "held-out")]
+    rows += [(name, [m for m in marks if m.entry.family == name]) for name in FAMILIES]
+    for name, some in rows:
+        if not some:
+            continue
+        found = summary(some)
+        share = [
+            f"{found[key]}/{found[of]}" if found[of] else "-"
+            for key, of in (
+                ("detected", "faults"),
+                ("right first cause", "faults"),
+                ("right line", "with a line"),
+                ("false alarms", "healthy runs"),
+            )
+        ]
+        print(f"{name:22} {share[0]:>12} {share[1]:>7} {share[2]:>6} {share[3]:>14}")
+
+
+def _record(marks: list[Mark]) -> dict[str, object]:
+    halves = {half: [m for m in marks if m.entry.half == half] for half in ("tuned", "held-out")}
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "holdfast": holdfast.__version__,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, CPU only",
+        "all": summary(marks),
+        "halves": {half: summary(some) for half, some in halves.items() if some},
+        "families": {
+            name: summary([m for m in marks if m.entry.family == name]) for name in FAMILIES
+        },
+        "scripts": [
+            {
+                "file": mark.entry.file,
+                "half": mark.entry.half,
+                "seed": mark.seed,
+                "wanted": mark.entry.codes,
+                "found": mark.found,
+                "first": mark.first,
+                "detected": mark.detected,
+                "right": mark.right,
+                "line": mark.line,
+                "step": mark.step,
+            }
+            for mark in marks
+        ],
+    }
+
+
+if __name__ == "__main__":
+    main()

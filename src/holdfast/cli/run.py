@@ -1,0 +1,93 @@
+"""`holdfast run SCRIPT [-- ARGS]`"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli import options
+from holdfast.cli.demo import demand_torch
+from holdfast.cli.exits import INTERRUPTED, tell
+from holdfast.cli.launched import first_rank, show_crash, target_arguments, target_of
+from holdfast.cli.waiting import waiting
+
+if TYPE_CHECKING:
+    from holdfast.preflight.guarded_run import Ran
+
+CRASHED = 3
+RUNS = Path("holdfast-runs")
+
+
+@click.command()
+@target_arguments
+@click.option(
+    "--clip-grad-norm",
+    type=click.FloatRange(0, min_open=True),
+    metavar="NORM",
+    help="Clip gradients to this norm, as clip_grad_norm_ would.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where the run is written down.  [default: holdfast-runs/SCRIPT-TIME]",
+)
+@options.which_checks
+@options.fail_on
+@options.config_file
+def command(
+    script: str | None,
+    args: tuple[str, ...],
+    module: str | None,
+    clip_grad_norm: float | None,
+    out: Path | None,
+    select: Sequence[str],
+    ignore: Sequence[str],
+    fail_on: str | None,
+    config: Path | None,
+) -> int:
+    """Put the guard around a whole training, without changing the script.
+
+    \b
+        holdfast run train.py -- --epochs 3
+        torchrun --nproc-per-node 2 -m holdfast run train.py
+
+    Every step is measured, bad updates are held back, and the run is written
+    down for `holdfast diagnose`. A healthy run stays bit for bit as it is.
+    """
+    settings = options.settings_from(config, select=select, ignore=ignore, fail_on=fail_on)
+    target = target_of(script, module, args)
+    demand_torch("run")
+    folder = (out or RUNS / f"{Path(str(target)).stem}-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
+    with waiting("loading torch"):
+        from holdfast.preflight.guarded_run import run
+    done = run(target.run, settings=settings, run_dir=folder, max_norm=clip_grad_norm)
+    if done.error is not None:
+        show_crash(done.error)
+    if first_rank():
+        _write(done, folder)
+    if done.interrupted:
+        return INTERRUPTED
+    if done.error is not None:
+        return CRASHED
+    return int(done.report.fails(settings.fail_on))
+
+
+def _write(done: Ran, folder: Path) -> None:
+    from holdfast.sinks.console import ReportPage
+    from holdfast.sinks.page import Page
+
+    if not done.steps:
+        tell(str(done.unreached))
+        return
+    page = Page(sys.stdout)
+    ReportPage(page).write(done.report, "holdfast")
+    held = sum(action.rung.value == "skip" for action in done.actions)
+    told = f"{done.steps} steps, {held} held back" if held else f"{done.steps} steps"
+    page.line((told, "dim"))
+    page.next(f"holdfast diagnose {folder}")
