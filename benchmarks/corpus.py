@@ -1,6 +1,6 @@
 """How well `holdfast check` tells what is wrong with a training script, and leaves well alone.
 
-    python benchmarks/corpus.py                     # every fault once, healthy scripts with 10 seeds
+    python benchmarks/corpus.py              # every fault once, healthy scripts with 10 seeds
     python benchmarks/corpus.py --seeds 1 --half held-out --json found.json
 
 80 faulty and 32 healthy look-alike scripts, and some longer ones as people publish them, in two
@@ -19,9 +19,8 @@ import sys
 import time
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import torch
 from corpus_runs import Mark, check_all, entries, summary
@@ -41,6 +40,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     torch.set_num_threads(1)
     chosen = [
         entry

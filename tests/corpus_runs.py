@@ -88,27 +88,28 @@ class Mark:
 
 def entries() -> list[Entry]:
     """Every script of the corpus."""
-    found = []
+    found: list[Entry] = []
     for half, name in HALVES.items():
         if not (CORPUS / name).is_file():
             continue
         data = tomllib.loads((CORPUS / name).read_text(encoding="utf-8"))
-        for item in data["script"]:
-            found.append(
-                Entry(
-                    file=item["file"],
-                    number=item["number"],
-                    name=item["name"],
-                    family=item["family"],
-                    codes=tuple(item["codes"]),
-                    also=tuple(item.get("also", ())),
-                    line=item.get("line"),
-                    steps=item["steps"],
-                    ranks=item.get("ranks", 1),
-                    half=half,
-                )
-            )
+        found += [_entry(item, half) for item in data["script"]]
     return found
+
+
+def _entry(item: dict[str, Any], half: str) -> Entry:
+    return Entry(
+        file=item["file"],
+        number=item["number"],
+        name=item["name"],
+        family=item["family"],
+        codes=tuple(item["codes"]),
+        also=tuple(item.get("also", ())),
+        line=item.get("line"),
+        steps=item["steps"],
+        ranks=item.get("ranks", 1),
+        half=half,
+    )
 
 
 def check(entry: Entry, seed: int = 0, *, steps: int | None = None) -> Mark:
