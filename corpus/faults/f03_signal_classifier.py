@@ -1,4 +1,4 @@
-"""1-D signal classifier: a convolutional trunk, and a classifier attached once classes are known."""
+"""1-D signal classifier: a convolutional trunk, with a classifier attached later."""
 
 import argparse
 import random
