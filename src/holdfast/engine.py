@@ -35,6 +35,9 @@ CRASHED = "check-crashed"
 SCANNED = "scan"
 """The kind of event that says which `roles` of tensors were looked through, bad ones or none."""
 
+PLACES = "places"
+"""The topic of the user's lines that do this and that: any check may point at them."""
+
 UNAVAILABLE = "unavailable"
 """The fact that says why a topic's facts could not be gathered."""
 
@@ -93,6 +96,7 @@ class Engine:
         self._seats = [_Seat(check, _columns_only(check)) for check in found]
         self._strict = strict
         self._header: Header | None = None
+        self._places: dict[str, Any] = {}
         self._by_kind: dict[type, list[_Seat]] = {kind: [] for kind in _SAID}
         self._fold = Fold()
         self.opened: list[Finding] = []
@@ -111,6 +115,8 @@ class Engine:
             return []
         if isinstance(record, Header):
             return self._take_header(record)
+        if isinstance(record, SetupRecord) and record.topic == PLACES:
+            self._take_places(record)
         found: list[Finding] = []
         has_columns = not isinstance(record, StepRecord) or bool(record.columns)
         for seat in self._by_kind[type(record)]:
@@ -185,10 +191,14 @@ class Engine:
             wanted = seat.check.needs.roles or roles
             seat.seen = seat.seen or any(role in wanted for role in roles)
 
+    def _take_places(self, record: SetupRecord) -> None:
+        # The very mapping that every context holds.
+        self._places.update(record.facts)
+
     def _take_header(self, header: Header) -> list[Finding]:
         new_segment = self._header is None or header.segment != self._header.segment
         self._header = header
-        context = Context(header)
+        context = Context(header, self._places)
         found: list[Finding] = []
         for seat in self._seats:
             seat.check.context = context

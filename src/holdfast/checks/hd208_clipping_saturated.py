@@ -55,6 +55,7 @@ class ClippingSaturated(Check):
     code = "HD208"
     name = "clipping-saturated"
     summary = "most steps are clipped by a large factor: the clip sets the step size"
+    points_at = "clip"
     needs = Needs(signals=("clip_coef",))
 
     @dataclass(frozen=True)

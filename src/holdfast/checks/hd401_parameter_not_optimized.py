@@ -39,6 +39,7 @@ class ParameterNotOptimized(Check):
     name = "parameter-not-optimized"
     severity = Severity.ERROR
     summary = "a trainable parameter is in no optimizer"
+    points_at = "optimizer"
     needs = Needs(kinds=(SetupRecord,))
 
     def start(self) -> None:

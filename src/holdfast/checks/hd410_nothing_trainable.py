@@ -40,6 +40,7 @@ class NothingTrainable(Check):
     name = "nothing-trainable"
     severity = Severity.ERROR
     summary = "all, or all but norm/bias, parameters are frozen"
+    points_at = "freeze"
     needs = Needs(kinds=(SetupRecord,))
 
     def start(self) -> None:

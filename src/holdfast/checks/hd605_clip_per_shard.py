@@ -49,6 +49,7 @@ class ClipPerShard(Check):
     name = "clip-per-shard"
     severity = Severity.ERROR
     summary = "each rank clips its gradients by a norm of its own"
+    points_at = "clip"
     needs = Needs(signals=(SIGNAL,))
 
     @dataclass(frozen=True)

@@ -8,7 +8,7 @@ resume by themselves (see `core/state.py`). It knows nothing of other checks, of
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from holdfast.core.bound import Bound
@@ -85,9 +85,11 @@ def _present(name: str, described: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What every check may read: the header in force."""
+    """What every check may read: the header in force, and where in the code things are done."""
 
     header: Header = field(default_factory=lambda: Header(source="nothing"))
+    places: Mapping[str, Any] = field(default_factory=dict)
+    """`backward`, `step`, `optimizer`, `clip`, …: the user's lines, where they have been seen."""
 
     def names(self, axis: str) -> Sequence[str]:
         """Names along an axis of the columns."""
@@ -117,6 +119,8 @@ class Check:
     summary: ClassVar[str]
     """One line for lists."""
     needs: ClassVar[Needs] = Needs()
+    points_at: ClassVar[str | None] = None
+    """The place (see `Context.places`) a finding points at if it names no line of its own."""
     bound: ClassVar[Bound | None] = None
     """The limit the live brake shall enforce before the step, where the check has one."""
 
@@ -161,13 +165,23 @@ class Check:
             severity=self.severity if severity is None else severity,
             step=record.step,
             message=message,
-            where=where or Where(rank=record.rank or None),
+            where=self._pointed(where or Where(rank=record.rank or None)),
             evidence=evidence,
             remedies=tuple(Remedy(item) if isinstance(item, str) else item for item in remedies),
             subject=subject,
             segment=record.segment,
             seq=record.seq,
         )
+
+    def _pointed(self, where: Where) -> Where:
+        place = self.context.places.get(self.points_at or "")
+        if where.file is not None or not isinstance(place, Mapping):
+            return where
+        file, line, function = (place.get(key) for key in ("file", "line", "function"))
+        if not (isinstance(file, str) and isinstance(line, int)):
+            return where
+        said = function if isinstance(function, str) else None
+        return replace(where, file=file, line=line, function=said)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything kept, as JSON."""

@@ -1,0 +1,57 @@
+"""The user's lines that do what every training does: backward, step, clip, freeze, …
+
+Any finding that names no line of its own may point at one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from holdfast.engine import PLACES
+from holdfast.preflight.observer import Call, Observer
+
+_SETTER = Tensor.requires_grad.__set__  # type: ignore[attr-defined]
+
+
+class Places(Observer):
+    """Says each place once, and again where another line does the same later."""
+
+    functions = (Tensor.requires_grad_, _SETTER)
+
+    def start(self) -> None:
+        self._said: dict[str, Any] = {}
+        self._freezes = 0
+
+    def optimizer_made(self, optimizer: Optimizer) -> None:
+        self._note("optimizer")
+
+    def backward_begins(self, roots: Sequence[Tensor]) -> None:
+        self._note_once("backward")
+
+    def step_begins(self, optimizer: Optimizer) -> None:
+        self._note_once("step")
+
+    def clipping(self, parameters: Sequence[Tensor], total: Tensor) -> None:
+        self._note_once("clip")
+
+    def pass_begun(self, loader: Any) -> None:
+        self._note_once("loader")
+
+    def function_ended(self, call: Call) -> None:
+        wanted = call.argument(1, "requires_grad", True)
+        if wanted is False and call.args and isinstance(call.args[0], Tensor):
+            self._note("freeze")
+
+    def _note_once(self, what: str) -> None:
+        if what not in self._said:
+            self._note(what)
+
+    def _note(self, what: str) -> None:
+        place = self.scene.place()
+        if place is not None and place != self._said.get(what):
+            self._said[what] = place
+            self.evidence.tell(PLACES, {what: place})
