@@ -7,8 +7,8 @@ later gets a new one, which goes on counting and recording where the old one sto
 
 from __future__ import annotations
 
+import os
 import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -83,8 +83,12 @@ class Launch:
         snapshots: Snapshots | None = None,
         max_steps: int | None = None,
         max_seconds: float | None = None,
+        trained: tuple[nn.Module, Optimizer] | None = None,
     ) -> None:
-        """After `max_steps` steps of some optimizer, or `max_seconds`, EnoughSteps is raised."""
+        """After `max_steps` steps of some optimizer, or `max_seconds`, EnoughSteps is raised.
+
+        `trained`: the model and its optimizer, where they need not be looked for.
+        """
         self.settings = settings
         self.policy = policy
         self.recorder: Recorder | None = None
@@ -112,9 +116,10 @@ class Launch:
         self._snapshots = snapshots
         self._max_steps = max_steps
         self._max_seconds = max_seconds
+        self._trained = trained
         self._kept: list[Optimizer] = []  # so that no identity is given twice
         self._stack = ExitStack()
-        self._pid_thread = threading.get_ident()
+        self.children_before = children_seconds()
 
     def __enter__(self) -> Launch:
         hooks = (
@@ -256,11 +261,19 @@ class Launch:
             self._stack.callback(signal.signal, signal.SIGALRM, before)
             self._stack.callback(signal.setitimer, signal.ITIMER_REAL, 0)
 
-    def _make_guard(self, roots: Sequence[Tensor], stepping: Optimizer | None = None) -> None:
+    def _find(
+        self, roots: Sequence[Tensor], stepping: Optimizer | None
+    ) -> tuple[list[Optimizer], list[nn.Module]]:
+        if self._trained is not None:
+            model, optimizer = self._trained
+            return [optimizer], [model]
         optimizers = discovery.optimizers_alive()
         if stepping is not None and all(stepping is not item for item in optimizers):
             optimizers.append(stepping)
-        models = discovery.models_of(optimizers, roots) if optimizers else []
+        return optimizers, discovery.models_of(optimizers, roots) if optimizers else []
+
+    def _make_guard(self, roots: Sequence[Tensor], stepping: Optimizer | None = None) -> None:
+        optimizers, models = self._find(roots, stepping)
         if not models:
             return
         old, self.guard = self.guard, None
@@ -283,6 +296,12 @@ class Launch:
             self.guard.count_from(old.step)
         for told in self.on_guard:
             told(self.guard)
+
+
+def children_seconds() -> float:
+    """Processor time of the processes this one has started and seen end."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 def _is_users(frame: FrameType) -> bool:

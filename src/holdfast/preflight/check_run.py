@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
+from torch.optim import Optimizer
 
 from holdfast.config import Settings
 from holdfast.core.records import Record, SetupRecord
@@ -67,6 +69,8 @@ class How:
     run_dir: str | Path | None = None
     overfit: bool = False
     """Whether to try to learn one batch by heart."""
+    trained: tuple[nn.Module, Optimizer] | None = None
+    """What trains, where it is known."""
 
 
 def watch(
@@ -93,6 +97,7 @@ def watch(
         snapshots=Snapshots(every=0, on_disk=0, on_signal=False),
         max_steps=how.max_steps,
         max_seconds=how.max_seconds,
+        trained=how.trained,
     )
     ended = _Ending()
     tables = _Tables()

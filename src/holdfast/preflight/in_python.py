@@ -49,7 +49,7 @@ def preflight(
             loss.backward()
             optimizer.step()
 
-    how = How(max_steps=steps, max_norm=max_norm)
+    how = How(max_steps=steps, max_norm=max_norm, trained=(model, optimizer))
     with _put_back(model, optimizer):
         done = watch(train, settings=settings, how=how, command="preflight")
     if done.error is not None and not done.report.findings:

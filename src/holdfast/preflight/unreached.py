@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
-import sys
 from dataclasses import dataclass
 
 from holdfast.live import discovery
-from holdfast.live.launch import Launch
+from holdfast.live.launch import Launch, children_seconds
+
+WORKED = 0.5
+"""Seconds that processes the script has started must have worked to be blamed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ def why_unreached(launch: Launch, error: BaseException | None) -> Unreached:
             "the time given by --max-seconds was over first",
             "Give it more, or let the script prepare less",
         )
-    if multiprocessing.active_children() or "torch.multiprocessing.spawn" in sys.modules:
+    if multiprocessing.active_children() or children_seconds() - launch.children_before > WORKED:
         return Unreached(
             "the training ran in processes the script started itself, which cannot be watched",
             "Start them by torchrun: `torchrun --nproc-per-node N -m holdfast check SCRIPT`",

@@ -1,0 +1,276 @@
+"""A script that does not know of us is found, watched, stopped, and left as it was."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+from torch.utils.data import DataLoader, TensorDataset
+
+from holdfast.config import Settings
+from holdfast.live.launch import EnoughSteps, Launch
+from holdfast.policy import Policy
+from holdfast.preflight.check_run import Checked, How, watch
+
+Losses = list[float]
+
+
+def data(rows: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(rows, 6, generator=generator)
+    return x, (x[:, 0] > 0).long()
+
+
+def classifier() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 2))
+
+
+def plain_loop(losses: Losses, steps: int = 12) -> None:
+    model = classifier()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    x, y = data()
+    for _ in range(steps):
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+
+
+def loader_loop(losses: Losses) -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    criterion = nn.CrossEntropyLoss()
+    for _ in range(3):
+        for x, y in DataLoader(TensorDataset(*data()), 16, shuffle=True):
+            loss = criterion(model(x), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+
+
+def workers_loop(losses: Losses) -> None:
+    model = classifier()
+    optimizer = torch.optim.AdamW(model.parameters())
+    loader = DataLoader(TensorDataset(*data()), 16, shuffle=True, num_workers=2)
+    for x, y in loader:
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+
+
+def two_optimizers(losses: Losses) -> None:
+    maker, judge = nn.Linear(2, 6), nn.Linear(6, 1)
+    of_maker = torch.optim.Adam(maker.parameters(), lr=1e-3)
+    of_judge = torch.optim.Adam(judge.parameters(), lr=1e-3)
+    x, _ = data()
+    for _ in range(6):
+        fake = maker(torch.randn(64, 2))
+        real = F.binary_cross_entropy_with_logits(judge(x), torch.ones(64, 1))
+        made = F.binary_cross_entropy_with_logits(judge(fake.detach()), torch.zeros(64, 1))
+        of_judge.zero_grad()
+        (real + made).backward()
+        of_judge.step()
+        fooled = F.binary_cross_entropy_with_logits(judge(fake), torch.ones(64, 1))
+        of_maker.zero_grad()
+        fooled.backward()
+        of_maker.step()
+        losses += [(real + made).item(), fooled.item()]
+
+
+def scaled_and_clipped(losses: Losses) -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 4)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    x, y = data()
+    for _ in range(8):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        schedule.step()
+        losses.append(loss.item())
+
+
+def closures(losses: Losses) -> None:
+    model = nn.Linear(6, 2)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+    x, y = data()
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        losses.append(loss.item())
+        return loss
+
+    for _ in range(4):
+        optimizer.step(closure)
+
+
+STYLES = [plain_loop, loader_loop, workers_loop, two_optimizers, scaled_and_clipped, closures]
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_watched_run_is_the_same_bit_for_bit(style: Callable[[Losses], None]) -> None:
+    plain: Losses = []
+    watched: Losses = []
+    torch.manual_seed(0)
+    style(plain)
+    after = torch.get_rng_state()
+    torch.manual_seed(0)
+    done = watch(lambda: style(watched), max_steps=None)
+    assert watched == plain
+    assert torch.equal(torch.get_rng_state(), after)
+    assert done.error is None
+    assert not done.stopped
+    assert done.steps >= 4
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_it_stops_after_so_many_steps(style: Callable[[Losses], None]) -> None:
+    torch.manual_seed(0)
+    done = watch(lambda: style([]), max_steps=3)
+    assert done.stopped
+    assert done.steps == 3
+    assert done.error is None
+
+
+def test_torch_is_as_before() -> None:
+    def looks() -> dict[str, Any]:
+        return {
+            "backward": torch.autograd.backward,
+            "iter": DataLoader.__iter__,
+            "init": Optimizer.__init__,
+            "load": nn.Module.load_state_dict,
+            "pre": len(_global_optimizer_pre_hooks),
+            "post": len(_global_optimizer_post_hooks),
+            "forward": len(torch.nn.modules.module._global_forward_hooks),
+            "modes": torch._C._len_torch_function_stack(),
+            "stance": torch._dynamo.eval_frame._stance.stance,
+        }
+
+    before = looks()
+    watch(lambda: plain_loop([]), max_steps=3)
+    assert looks() == before
+
+    def crash() -> None:
+        plain_loop([], steps=2)
+        raise ValueError("mine")
+
+    done = watch(crash)
+    assert isinstance(done.error, ValueError)
+    assert looks() == before
+
+
+def test_a_loop_that_swallows_everything_stops_all_the_same() -> None:
+    seen = []
+
+    def stubborn() -> None:
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        x, y = data()
+        for step in range(50):
+            try:
+                optimizer.zero_grad()
+                F.cross_entropy(model(x), y).backward()
+                optimizer.step()
+            except Exception:
+                continue
+            seen.append(step)
+
+    assert watch(stubborn, max_steps=3).stopped
+    assert seen == [0, 1]
+
+
+def test_seconds_are_a_limit_too() -> None:
+    def endless() -> None:
+        while True:
+            pass
+
+    done = watch(endless, how=How(max_steps=None, max_seconds=0.3))
+    assert done.stopped
+    assert done.unreached is not None
+    assert "--max-seconds" in str(done.unreached)
+
+
+def why(work: Callable[[], None]) -> str:
+    gc.collect()  # optimizers of other tests
+    done: Checked = watch(work)
+    assert done.steps == 0
+    assert done.unreached is not None
+    return str(done.unreached)
+
+
+def test_why_no_step_was_reached() -> None:
+    def nothing() -> None:
+        pass
+
+    def backward_only() -> None:
+        model = classifier()
+        x, y = data()
+        for _ in range(2):
+            F.cross_entropy(model(x), y).backward()
+
+    def optimizer_only() -> None:
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in []:
+            optimizer.step()
+        keep.append(optimizer)
+
+    def crashes() -> None:
+        raise KeyError("config")
+
+    keep: list[Optimizer] = []
+    assert "without making a torch optimizer" in why(nothing)
+    assert "backward() ran 2 times, but no optimizer.step()" in why(backward_only)
+    assert "backward() was never called" in why(optimizer_only)
+    assert "KeyError before its first step" in why(crashes)
+
+
+def test_an_optimizer_that_comes_later_is_guarded_too() -> None:
+    launch = Launch(settings=Settings(), policy=Policy())
+    with launch:
+        plain_loop([], steps=3)
+        plain_loop([], steps=4)
+    launch.close()
+    assert sorted(launch.steps.values()) == [3, 4]
+    assert launch.guard is not None
+    assert launch.guard.step == 7
+
+
+def test_the_innermost_call_is_named_by_its_line() -> None:
+    model = nn.Linear(6, 2)
+
+    def train() -> None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        x, y = data()
+        for _ in range(4):
+            F.cross_entropy(model(x), y).backward()  # this line
+            optimizer.step()
+
+    done = watch(train, max_steps=4)
+    [found] = [item for item in done.report.findings if item.code == "HD206"]
+    assert found.where.file == __file__
+    with open(__file__, encoding="utf-8") as file:
+        assert file.read().splitlines()[(found.where.line or 0) - 1].endswith("# this line")
+
+
+def test_stopping_is_no_exception_of_the_scripts() -> None:
+    assert not issubclass(EnoughSteps, Exception)
