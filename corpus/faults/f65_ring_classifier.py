@@ -57,10 +57,10 @@ for i in range(cli.iterations):
 
     running_loss += loss.item()
     if i % 40 == 39:
-        print("[%5d] loss: %.4f" % (i + 1, running_loss / 40))
+        print(f"[{i + 1:5d}] loss: {running_loss / 40:.4f}")
         running_loss = 0.0
 
 with torch.no_grad():
     inputs, labels = sample(1000)
     correct = (net(inputs).argmax(1) == labels).sum().item()
-print("accuracy: %.1f %%" % (100 * correct / 1000))
+print(f"accuracy: {100 * correct / 1000:.1f} %")
