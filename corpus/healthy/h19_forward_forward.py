@@ -2,6 +2,7 @@
 
 import argparse
 import random
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -37,7 +38,7 @@ class LocalLayer(nn.Module):
 
 class ForwardForward:
     def __init__(self, sizes):
-        self.layers = [LocalLayer(a, b) for a, b in zip(sizes[:-1], sizes[1:], strict=True)]
+        self.layers = [LocalLayer(a, b) for a, b in pairwise(sizes)]
 
     def update(self, positive, negative):
         losses = []
