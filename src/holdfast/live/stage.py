@@ -21,6 +21,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils._python_dispatch import _disable_current_modes
 
 from holdfast.errors import RankLost
 from holdfast.live import seams
@@ -299,12 +300,8 @@ class Stage:
         if not parameters:
             return {}
         gradients = [local_part(p.grad) for p in parameters if p.grad is not None]
-        device = gradients[0].device
-        norms = [
-            torch.linalg.vector_norm(g.coalesce().values() if g.is_sparse else g, dtype=_wide(g))
-            for g in gradients
-        ]
-        read = torch.stack([norm.to(device, torch.float64) for norm in norms]).tolist()
+        with _disable_current_modes():  # nobody needs to see what is only read
+            read = _read_norms([g.coalesce().values() if g.is_sparse else g for g in gradients])
         scale = self._scaling.scale()
         divisor = 1.0 if scale is None else float(scale)
         names = [self._names.get(id(p), f"parameter {at}") for at, p in enumerate(parameters)]
@@ -328,6 +325,15 @@ def in_a_line(error: BaseException | None) -> str:
 def _finite(gradient: Tensor) -> bool:
     values = gradient.coalesce().values() if gradient.is_sparse else gradient
     return bool(torch.isfinite(values).all())
+
+
+def _read_norms(tensors: Sequence[Tensor]) -> list[float]:
+    first = tensors[0]
+    alike = all(t.dtype == torch.float32 and t.device == first.device for t in tensors)
+    if alike and all(t.layout is torch.strided and t.numel() for t in tensors):
+        return torch.stack(list(torch._foreach_norm(list(tensors)))).double().tolist()
+    norms = [torch.linalg.vector_norm(tensor, dtype=_wide(tensor)) for tensor in tensors]
+    return torch.stack([norm.to(first.device, torch.float64) for norm in norms]).tolist()
 
 
 def _wide(tensor: Tensor) -> torch.dtype | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from holdfast.replay import ambient
 from holdfast.replay.autopsy import Autopsy
@@ -127,7 +127,8 @@ class Trace(TorchDispatchMode, PassObserver):
         result = func(*args, **kwargs)
         try:
             if facts is not None:
-                with self._lock:
+                # What we compute to look at a result is nobody else's business, and costs less so.
+                with self._lock, _disable_current_modes():
                     self._look(func, facts, args, kwargs, before, result)
         except Exception as error:  # likewise
             self._note(error, func)
