@@ -49,7 +49,7 @@ def stream(batch, inputs):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=250)
+    parser.add_argument("--steps", type=int, default=150)
     args, _ = parser.parse_known_args()
     random.seed(args.seed)
     np.random.seed(args.seed)
