@@ -8,6 +8,7 @@ later gets a new one, which goes on counting and recording where the old one sto
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -26,12 +27,16 @@ from torch.optim.optimizer import (
 from holdfast.config import Settings
 from holdfast.live import discovery, drawn, seams
 from holdfast.live.guard import Guard
+from holdfast.live.next_step import NextStep
 from holdfast.live.notices import Notices
 from holdfast.live.recorder import Recorder
 from holdfast.live.rhythm import Rhythm
 from holdfast.live.snapshots import Snapshots
 from holdfast.policy import Policy
 from holdfast.torch_tools.places import is_installed, is_machinery
+
+
+WATCHING = "watching the step after a bad one"
 
 
 class EnoughSteps(BaseException):
@@ -47,10 +52,12 @@ class ScriptGuard(Guard):
         optimizers: Sequence[Optimizer],
         make_recorder: Callable[..., Recorder],
         rhythm: Rhythm,
+        next_step: NextStep,
         **more: Any,
     ) -> None:
         self._make_recorder = make_recorder  # type: ignore[assignment]
         self._rhythm = rhythm
+        self.next_step = next_step
         super().__init__(models, optimizers, **more)
         self.models = tuple(models)
         self.optimizers = tuple(optimizers)
@@ -64,8 +71,33 @@ class ScriptGuard(Guard):
         """The backward pass that made somebody look for models begins now."""
         self._observer.backward_begins(roots)
 
+    def look_now(self, frame: FrameType | None) -> None:
+        """No step will follow: look into the last, if it went bad, while its loop is there."""
+        if self.last_step_waits():
+            self._look_into(frame)
+
+    def step_over(self) -> None:
+        """A step is complete: what was watched of it is told; the next is watched if need be."""
+        incidents = self._session.incidents
+        missed, incidents.missed = incidents.missed, None
+        explained = len(incidents.conclusions.found)
+        self._shield.spare(WATCHING, self.next_step.step_over, self._session, missed)
+        if missed is not None and len(incidents.conclusions.found) == explained:
+            self._shield.spare(WATCHING, self.next_step.arm, self._session, missed)
+
+    def _look_into(self, frame: FrameType | None = None) -> bool:
+        incidents = self._session.incidents
+        if incidents.pending and (frame is not None or incidents.framework() is not None):
+            self.next_step.disarm()
+        explained = len(incidents.conclusions.found)
+        done = super()._look_into(frame)
+        if len(incidents.conclusions.found) > explained:
+            incidents.missed = None
+        return done
+
     def retire(self) -> None:
         """Stop watching and leave the record open: another guard takes over."""
+        self.next_step.disarm()
         self._close(well=True, last=False)
 
 
@@ -112,6 +144,7 @@ class Launch:
         self._snapshots = snapshots
         self._max_steps = max_steps
         self._max_seconds = max_seconds
+        self._next_step = NextStep()
         self._kept: list[Optimizer] = []  # so that no identity is given twice
         self._stack = ExitStack()
         self._pid_thread = threading.get_ident()
@@ -139,6 +172,7 @@ class Launch:
             step = 0 if self.guard is None else self.guard.step
             what = {"error": f"{type(error).__name__}: {error}"}
             self.recorder.event(step, "exception", what)
+        self._next_step.disarm()
         self._stack.close()
 
     def close(self) -> None:
@@ -194,11 +228,15 @@ class Launch:
         pass
 
     def scaler_steps(self, scaler: GradScaler, optimizer: Optimizer) -> None:
+        if not self.replaying:
+            self._next_step.step_comes()
         self._before_scaler = self.steps.get(id(optimizer), 0)
 
     def scaler_stepped(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         if not self.replaying and self.steps.get(id(optimizer), 0) == self._before_scaler:
             self.skipped[id(optimizer)] = self.skipped.get(id(optimizer), 0) + 1
+            if self.guard is not None:
+                self.guard.step_over()
             self._stop_if_enough(optimizer)
 
     # What the loaders tell.
@@ -225,6 +263,8 @@ class Launch:
     # What the optimizers tell.
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not self.replaying:
+            self._next_step.step_comes()
         if self.guard is None or all(optimizer is not known for known in self.guard.optimizers):
             self._make_guard((), optimizer)
 
@@ -234,6 +274,8 @@ class Launch:
         if id(optimizer) not in self.steps:
             self._kept.append(optimizer)
         self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
+        if self.guard is not None:
+            self.guard.step_over()
         for told in self.on_step:
             told(optimizer)
         self._stop_if_enough(optimizer)
@@ -241,10 +283,13 @@ class Launch:
     def _stop_if_enough(self, optimizer: Optimizer) -> None:
         made = self.steps.get(id(optimizer), 0) + self.skipped.get(id(optimizer), 0)
         if self._max_steps is not None and made >= self._max_steps:
+            if self.guard is not None:
+                self.guard.look_now(sys._getframe(1))
             self._stop()
 
     def _stop(self, *_: Any) -> NoReturn:
         self.enough = True
+        self._next_step.disarm()
         raise EnoughSteps
 
     def _limit_time(self) -> None:
@@ -273,6 +318,7 @@ class Launch:
             optimizers,
             self.make_recorder,
             self._rhythm,
+            self._next_step,
             run_dir=self._run_dir,
             max_norm=self._max_norm,
             policy=self.policy,
