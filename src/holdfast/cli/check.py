@@ -42,7 +42,9 @@ def command(
     target = Script(script.absolute(), args)
     with output_aside():
         done = watch(target.run, settings=settings, max_steps=max_steps, max_seconds=max_seconds)
-    if form == "json":
+    if not done.speaks:
+        pass
+    elif form == "json":
         click.echo(done.report.to_json())
     else:
         from holdfast.sinks.console import ReportPage

@@ -35,7 +35,6 @@ from holdfast.live.snapshots import Snapshots
 from holdfast.policy import Policy
 from holdfast.torch_tools.places import is_installed, is_machinery
 
-
 WATCHING = "watching the step after a bad one"
 
 

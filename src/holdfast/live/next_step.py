@@ -9,9 +9,8 @@ computes stays as it is.
 from __future__ import annotations
 
 import importlib
-import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
@@ -39,14 +38,17 @@ class NextStep:
     def __init__(self) -> None:
         self._left = MOST
         self._look: _Look | None = None
-        self._seen: tuple[_Look, Sequence[Birth]] | None = None
-        """A step that was watched and made bad numbers, until it is judged."""
+        self._due: Missed | None = None
+        """The bad step that the present one may explain."""
+        self._seen: _Seen | None = None
+        """What was seen of the present step, once its gradients are there."""
 
     def arm(self, session: Session, missed: Missed) -> None:
         """A step went bad that nobody can run again: watch the one that begins now."""
         if self._left <= 0 or self._look is not None:
             return
         self._left -= 1
+        self._due = missed  # also where it cannot be watched: other ranks will ask
         try:
             self._look = _Look(session, missed)
         except Exception:  # ours: the script must not pay for it
@@ -62,10 +64,19 @@ class NextStep:
         """The step was made or held back; `missed`: it is another bad one."""
         if self._look is not None and self._look.heard:
             self._finish(self._look)
-        seen, self._seen = self._seen, None
-        if seen is not None and missed is not None:
-            look, births = seen
-            look.conclude(session, births)
+        (seen, self._seen), (due, self._due) = (self._seen, None), (self._due, None)
+        if due is not None and missed is not None:
+            self._conclude(session, due, seen)
+
+    def _conclude(self, session: Session, due: Missed, seen: _Seen | None) -> None:
+        """Tell it, as of the first bad step; with other ranks, what the guilty one has seen."""
+        births = () if seen is None else tuple(seen.births)
+        said = session.survival.together.gathered((births, seen is not None and seen.bad_loss))
+        # Memory that a collective writes is filled out of sight: an innocent rank may find births.
+        certain = [rank for rank, (_, bad) in enumerate(said) if bad] or range(len(said))
+        guilty = next((rank for rank in certain if said[rank][0]), None)
+        if guilty is not None:
+            _tell(session, due, said[guilty][0], guilty if len(said) > 1 else None)
 
     def disarm(self) -> None:
         """Something else is about to happen than the step."""
@@ -76,8 +87,15 @@ class NextStep:
     def _finish(self, look: _Look) -> None:
         self._look = None
         look.leave()
-        births = look.births()
-        self._seen = (look, births) if births else None
+        self._seen = look.seen()
+
+
+class _Seen(NamedTuple):
+    """What came of a watched step."""
+
+    births: Sequence[Birth]
+    """Where its bad numbers were made; empty: it was fine."""
+    bad_loss: bool
 
 
 class _Look:
@@ -86,20 +104,9 @@ class _Look:
     def __init__(self, session: Session, missed: Missed) -> None:
         # Only now: reading it in takes time that a healthy run need not spend.
         trace = importlib.import_module("holdfast.replay.trace")
-        self.missed = missed
         self.heard = False
         """Whether a backward pass has begun."""
-        self._began = time.perf_counter()
-        self._before = Moment()
-        self._scene = Scene(
-            models=session.models,
-            optimizers=[watch.optimizer for watch in session.watches.values()],
-            batches=[],
-            names=session.inspection.roster.by_identity(),
-            step=missed.step,
-            scaler=session.scaling.scaler,
-            usual=session.usual(),
-        )
+        self._scene = _scene(session, missed)
         self._trace: Any = trace.Trace(self._scene)
         self._inside = True
         self._trace.__enter__()
@@ -111,7 +118,8 @@ class _Look:
             return
         self._inside = False
         seams.uninstall(self)
-        if _get_current_dispatch_mode() is not self._trace:  # a mode of the script's own is on top
+        on_top: Any = _get_current_dispatch_mode()
+        if on_top is not self._trace:  # a mode of the script's own is on top
             self._trace.blind()
             return
         try:
@@ -120,37 +128,15 @@ class _Look:
             logger.debug("the instruments could not be taken off in order", exc_info=True)
             self._trace.blind()
 
-    def births(self) -> Sequence[Birth]:
-        """Where the bad numbers of the step were made; empty: it was fine."""
+    def seen(self) -> _Seen:
+        """What the instruments tell."""
         localise = importlib.import_module("holdfast.replay.localise")
         try:
             found: Sequence[Birth] = localise.find(self._trace, self._scene)
         except Exception:  # ours
             logger.debug("the step could not be read", exc_info=True)
-            return ()
-        return found
-
-    def conclude(self, session: Session, births: Sequence[Birth]) -> None:
-        """Tell it, as of the first bad step."""
-        explanation = importlib.import_module("holdfast.replay.explanation")
-        words = importlib.import_module("holdfast.replay.words")
-        investigation = importlib.import_module("holdfast.replay.investigation")
-        told = words.told(
-            explanation.Explanation(
-                step=self.missed.step,
-                symptom="nonfinite",
-                nature="deterministic",
-                births=tuple(births),
-                guilt=words.plain_guilt(births[0]) or "unknown",
-                passes=1,
-                seconds=round(time.perf_counter() - self._began, 3),
-                notes=("seen in a later step, which went bad in the same way",),
-            )
-        )
-        incident = Incident(
-            self.missed.step, "nonfinite", (), self._before, None, None, self.missed.parameters
-        )
-        session.incidents.conclusions.draw(incident, investigation.Findings(told), self._scene)
+            found = ()
+        return _Seen(found, bool(self._trace.ends.losses))
 
     # What the seams tell.
 
@@ -175,3 +161,36 @@ class _Look:
     def scaler_steps(self, scaler: GradScaler, optimizer: Optimizer) -> None: ...
 
     def scaler_stepped(self, scaler: GradScaler, optimizer: Optimizer) -> None: ...
+
+
+def _tell(session: Session, due: Missed, births: Sequence[Birth], rank: int | None) -> None:
+    explanation = importlib.import_module("holdfast.replay.explanation")
+    words = importlib.import_module("holdfast.replay.words")
+    investigation = importlib.import_module("holdfast.replay.investigation")
+    told = words.told(
+        explanation.Explanation(
+            step=due.step,
+            symptom="nonfinite",
+            nature="deterministic",
+            births=tuple(births),
+            guilt=words.plain_guilt(births[0]) or "unknown",
+            rank=rank,
+            passes=1,
+            notes=("seen in the step after it, which went bad as well",),
+        )
+    )
+    incident = Incident(due.step, "nonfinite", (), Moment(), None, None, due.parameters)
+    scene = _scene(session, due)
+    session.incidents.conclusions.draw(incident, investigation.Findings(told), scene)
+
+
+def _scene(session: Session, missed: Missed) -> Scene:
+    return Scene(
+        models=session.models,
+        optimizers=[watch.optimizer for watch in session.watches.values()],
+        batches=[],
+        names=session.inspection.roster.by_identity(),
+        step=missed.step,
+        scaler=session.scaling.scaler,
+        usual=session.usual(),
+    )

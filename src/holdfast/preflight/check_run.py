@@ -13,6 +13,7 @@ import torch
 
 from holdfast.config import Settings
 from holdfast.errors import TrainingHalted
+from holdfast.live import ranks
 from holdfast.live.launch import EnoughSteps, Launch
 from holdfast.live.notices import logger
 from holdfast.live.rhythm import FULL
@@ -40,6 +41,8 @@ class Checked:
     stopped: bool = False
     """Whether it was stopped because enough had been seen."""
     notes: list[str] = field(default_factory=list)
+    speaks: bool = True
+    """Of several ranks that saw the same run, the first tells about it."""
 
 
 def watch(
@@ -97,6 +100,7 @@ def watch(
         error=error,
         stopped=launch.enough,
         notes=notes,
+        speaks=ranks.own_number() == 0,
     )
 
 
