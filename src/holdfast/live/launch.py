@@ -7,6 +7,7 @@ later gets a new one, which goes on counting and recording where the old one sto
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -28,7 +29,7 @@ from holdfast.config import Settings
 from holdfast.live import discovery, drawn, seams
 from holdfast.live.guard import Guard
 from holdfast.live.next_step import NextStep
-from holdfast.live.notices import Notices
+from holdfast.live.notices import Notices, logger
 from holdfast.live.recorder import Recorder
 from holdfast.live.rhythm import Rhythm
 from holdfast.live.snapshots import Snapshots
@@ -126,6 +127,8 @@ class Launch:
         """Steps a GradScaler left out."""
         self.backwards = 0
         self.enough = False
+        self.unwatched = False
+        """Whether no guard could be made: what its steps would tell is missing."""
         self.on_guard: list[Callable[[ScriptGuard], None]] = []
         """Told of every guard that is made."""
         self.on_recorder: list[Callable[[Recorder], None]] = []
@@ -301,6 +304,8 @@ class Launch:
             self._stack.callback(signal.setitimer, signal.ITIMER_REAL, 0)
 
     def _make_guard(self, roots: Sequence[Tensor], stepping: Optimizer | None = None) -> None:
+        if self.unwatched:
+            return
         optimizers = discovery.optimizers_alive()
         if stepping is not None and all(stepping is not item for item in optimizers):
             optimizers.append(stepping)
@@ -312,18 +317,25 @@ class Launch:
             old.retire()
             if self.recorder is not None and old.step:
                 self.recorder.begin_segment()
-        self.guard = ScriptGuard(
-            models,
-            optimizers,
-            self.make_recorder,
-            self._rhythm,
-            self._next_step,
-            run_dir=self._run_dir,
-            max_norm=self._max_norm,
-            policy=self.policy,
-            settings=self.settings,
-            snapshots=self._snapshots,
-        )
+        try:
+            self.guard = ScriptGuard(
+                models,
+                optimizers,
+                self.make_recorder,
+                self._rhythm,
+                self._next_step,
+                run_dir=self._run_dir,
+                max_norm=self._max_norm,
+                policy=self.policy,
+                settings=self.settings,
+                snapshots=self._snapshots,
+            )
+        except Exception:  # ours, or a model of a kind we do not know: the script goes on
+            self.unwatched = True
+            if os.environ.get("HOLDFAST_STRICT") == "1":
+                raise
+            logger.debug("no guard can be made", exc_info=True)
+            return
         if old is not None:
             self.guard.count_from(old.step)
         for told in self.on_guard:
