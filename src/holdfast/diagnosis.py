@@ -62,6 +62,14 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "HD404": ("HD105", "HD307"),
     # many ranks
     "HD605": ("HD601",),
+    # what depends on what
+    "HD210": ("HD105", "HD404", "HD115", "HD117"),
+    "HD509": ("HD105", "HD404"),
+    "HD304": ("HD509",),
+    "HD305": ("HD509",),
+    "HD203": ("HD509",),
+    "HD909": ("HD509",),
+    "HD901": ("HD204", "HD306"),
     # memory
     "HD803": ("HD801", "HD802", "HD804"),
     "HD801": ("HD804",),

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from holdfast.core.check import Check, Needs
-from holdfast.core.findings import Finding, Severity
+from holdfast.core.findings import Finding, Severity, Where
 from holdfast.core.numbers import say
-from holdfast.core.ranks import by_rank
+from holdfast.core.ranks import by_rank, say_ranks
 from holdfast.core.records import Header, StepRecord
 from holdfast.core.signals import family
 
@@ -27,7 +27,8 @@ class ClipPerShard(Check):
 
     ## How it is measured
     After the reduction the norm is one number, the same on all ranks to the last bits. It is a
-    fault when the largest exceeds the smallest by more than 0.1 % on 3 sampled steps in a row.
+    fault when the largest exceeds the smallest by more than 0.1 % on 3 sampled steps in a row, or
+    when some ranks clip at all of these steps and others do not.
 
     ## False alarms
     A norm that is not finite is left out. Where ranks train by themselves between rare
@@ -71,6 +72,11 @@ class ClipPerShard(Check):
             if family(name) != SIGNAL:
                 continue
             norms = by_rank(record, name)
+            lone = 0 < len(norms) < (self.context.header.world_size or 1)
+            key = f"{name} lone"
+            self.rows[key] = self.rows.get(key, 0) + 1 if lone else 0
+            if self.rows[key] == self.limits.in_a_row:
+                yield self._some_clip(record, name, norms)
             if len(norms) < 2:
                 continue
             low, high = min(norms.values()), max(norms.values())
@@ -78,6 +84,19 @@ class ClipPerShard(Check):
             self.rows[name] = self.rows.get(name, 0) + 1 if differ else 0
             if self.rows[name] == self.limits.in_a_row:
                 yield self._finding(record, name, norms)
+
+    def _some_clip(self, record: StepRecord, name: str, norms: dict[int, float]) -> Finding:
+        ranks = self.context.header.world_size or 1
+        return self.find(
+            record,
+            f"only {say_ranks(norms)} of {ranks} ranks clips the gradients: the others apply "
+            "another update to the same weights",
+            subject=name,
+            where=Where(rank=min(norms)),
+            remedies=["Clip on every rank: take `clip_grad_norm_` out of the `if rank == 0`."],
+            clipping=sorted(norms)[:20],
+            ranks=ranks,
+        )
 
     def _finding(self, record: StepRecord, name: str, norms: dict[int, float]) -> Finding:
         least, most = min(norms, key=norms.__getitem__), max(norms, key=norms.__getitem__)

@@ -57,13 +57,19 @@ class Ballot:
     """One optimizer's part in the agreement."""
 
     def __init__(
-        self, ranks: Ranks, origins: Origins, parameters: Sequence[Tensor], lag: int
+        self,
+        ranks: Ranks,
+        origins: Origins,
+        parameters: Sequence[Tensor],
+        lag: int,
+        weights_every: int = checksums.WEIGHTS_EVERY,
     ) -> None:
         self.ranks = ranks
         self._origins = origins
         self._watched: list[Origin] | None = None
         self._parameters = parameters
         self._lag = lag
+        self._weights_every = weights_every
         self._copies = {id(p): ranks.copies.of(p) for p in parameters}
         cut = [p for p in parameters if self._copies[id(p)] < ranks.size]
         self.sharded = bool(cut)
@@ -190,7 +196,7 @@ class Ballot:
         total = tensors["total"].to(device, torch.float32)
         plain, shard = layout.split(each, total)
         made, first = self._made(tensors.get("scale"))
-        replicas = self._replicas() if say.step % checksums.WEIGHTS_EVERY == 0 else ()
+        replicas = self._replicas() if say.step % self._weights_every == 0 else ()
         numbers = {
             Slot.LOSS: tensors.get("loss"),
             # x - x is 0, or NaN where x is not finite.

@@ -21,7 +21,7 @@ MOST_NODES = 200_000
 def optimizers_alive() -> list[Optimizer]:
     """Every optimizer that holds parameters, in the order they were made, as far as it is known.
 
-    Wrappers that pass on to another optimizer (Accelerate's) share its groups: the inner one steps.
+    Wrappers that pass on to another optimizer share its groups: the inner one steps.
     """
     found = [item for item in _alive(Optimizer) if _groups(item)]
     wrapped = {id(inner) for item in found if (inner := _inner(item)) is not None}
@@ -62,8 +62,11 @@ def _groups(optimizer: Optimizer) -> list[dict[str, object]]:
 
 
 def _inner(optimizer: Optimizer) -> Optimizer | None:
-    inner = vars(optimizer).get("optimizer")
-    return inner if isinstance(inner, Optimizer) else None
+    """The optimizer that a wrapper passes on to: Accelerate's, Lightning's, SAM's."""
+    for value in vars(optimizer).values():
+        if value is not optimizer and issubclass(type(value), Optimizer):
+            return value  # type: ignore[no-any-return]
+    return None
 
 
 def _children(module: nn.Module) -> Iterable[nn.Module]:

@@ -508,7 +508,7 @@ class Guard:
     def _replace_other(self, optimizer: Optimizer) -> None:
         other = _guards.get(optimizer)
         guard = other() if other else None
-        if guard is not None:
+        if guard is not None and hasattr(guard, "_session"):  # else it was never complete
             self._notices.once("replaced", "another guard watched this optimizer: it was closed")
             guard.close()
         _guards[optimizer] = weakref.ref(self)

@@ -10,7 +10,10 @@ import importlib
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
 
 from holdfast.errors import RankLost
 from holdfast.live.batch_identity import Kept
@@ -38,6 +41,14 @@ MOVED = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """A bad step that could not be run again."""
+
+    step: int
+    parameters: Sequence[Tensor] = ()
+
+
 class Incidents:
     """The investigations of one guard."""
 
@@ -57,6 +68,8 @@ class Incidents:
         """The loop changes its batches in place: from then on, each is copied beforehand."""
         self._moved: Moment | None = None
         """Since then weights have moved."""
+        self.missed: Missed | None = None
+        """The last bad step that nothing was there to be run again for."""
         self.conclusions = Conclusions(session, policy, notices)
         self.stage: Stage | None = None
         """While a step is being run again."""
@@ -77,6 +90,8 @@ class Incidents:
     def step_was_bad(self, verdict: Verdict, note: Note, optimizer: str = "") -> None:
         """An optimizer's step was held back: worth a look?"""
         self._notice_changes(note)
+        if not verdict.spike and self._policy.replay:
+            self.missed = Missed(note.step, note.parameters)
         if self._pending is not None or note.before is None or not note.again:
             return
         if not self._left or note.step < self._not_before or note.step != self._session.step:

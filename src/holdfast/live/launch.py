@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -26,12 +27,15 @@ from torch.optim.optimizer import (
 from holdfast.config import Settings
 from holdfast.live import discovery, drawn, seams
 from holdfast.live.guard import Guard
-from holdfast.live.notices import Notices
+from holdfast.live.next_step import NextStep
+from holdfast.live.notices import Notices, logger
 from holdfast.live.recorder import Recorder
 from holdfast.live.rhythm import Rhythm
 from holdfast.live.snapshots import Snapshots
 from holdfast.policy import Policy
 from holdfast.torch_tools.places import is_installed, is_machinery
+
+WATCHING = "watching the step after a bad one"
 
 
 class EnoughSteps(BaseException):
@@ -47,10 +51,12 @@ class ScriptGuard(Guard):
         optimizers: Sequence[Optimizer],
         make_recorder: Callable[..., Recorder],
         rhythm: Rhythm,
+        next_step: NextStep,
         **more: Any,
     ) -> None:
         self._make_recorder = make_recorder  # type: ignore[assignment]
         self._rhythm = rhythm
+        self.next_step = next_step
         super().__init__(models, optimizers, **more)
         self.models = tuple(models)
         self.optimizers = tuple(optimizers)
@@ -64,8 +70,33 @@ class ScriptGuard(Guard):
         """The backward pass that made somebody look for models begins now."""
         self._observer.backward_begins(roots)
 
+    def look_now(self, frame: FrameType | None) -> None:
+        """No step will follow: look into the last, if it went bad, while its loop is there."""
+        if self.last_step_waits():
+            self._look_into(frame)
+
+    def step_over(self) -> None:
+        """A step is complete: what was watched of it is told; the next is watched if need be."""
+        incidents = self._session.incidents
+        missed, incidents.missed = incidents.missed, None
+        explained = len(incidents.conclusions.found)
+        self._shield.spare(WATCHING, self.next_step.step_over, self._session, missed)
+        if missed is not None and len(incidents.conclusions.found) == explained:
+            self._shield.spare(WATCHING, self.next_step.arm, self._session, missed)
+
+    def _look_into(self, frame: FrameType | None = None) -> bool:
+        incidents = self._session.incidents
+        if incidents.pending and (frame is not None or incidents.framework() is not None):
+            self.next_step.disarm()
+        explained = len(incidents.conclusions.found)
+        done = super()._look_into(frame)
+        if len(incidents.conclusions.found) > explained:
+            incidents.missed = None
+        return done
+
     def retire(self) -> None:
         """Stop watching and leave the record open: another guard takes over."""
+        self.next_step.disarm()
         self._close(well=True, last=False)
 
 
@@ -99,6 +130,8 @@ class Launch:
         """Steps a GradScaler left out."""
         self.backwards = 0
         self.enough = False
+        self.unwatched = False
+        """Whether no guard could be made: what its steps would tell is missing."""
         self.on_guard: list[Callable[[ScriptGuard], None]] = []
         """Told of every guard that is made."""
         self.on_recorder: list[Callable[[Recorder], None]] = []
@@ -117,6 +150,7 @@ class Launch:
         self._max_steps = max_steps
         self._max_seconds = max_seconds
         self._trained = trained
+        self._next_step = NextStep()
         self._kept: list[Optimizer] = []  # so that no identity is given twice
         self._stack = ExitStack()
         self.children_before = children_seconds()
@@ -144,6 +178,7 @@ class Launch:
             step = 0 if self.guard is None else self.guard.step
             what = {"error": f"{type(error).__name__}: {error}"}
             self.recorder.event(step, "exception", what)
+        self._next_step.disarm()
         self._stack.close()
 
     def close(self) -> None:
@@ -199,11 +234,15 @@ class Launch:
         pass
 
     def scaler_steps(self, scaler: GradScaler, optimizer: Optimizer) -> None:
+        if not self.replaying:
+            self._next_step.step_comes()
         self._before_scaler = self.steps.get(id(optimizer), 0)
 
     def scaler_stepped(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         if not self.replaying and self.steps.get(id(optimizer), 0) == self._before_scaler:
             self.skipped[id(optimizer)] = self.skipped.get(id(optimizer), 0) + 1
+            if self.guard is not None:
+                self.guard.step_over()
             self._stop_if_enough(optimizer)
 
     # What the loaders tell.
@@ -230,6 +269,8 @@ class Launch:
     # What the optimizers tell.
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not self.replaying:
+            self._next_step.step_comes()
         if self.guard is None or all(optimizer is not known for known in self.guard.optimizers):
             self._make_guard((), optimizer)
 
@@ -239,6 +280,8 @@ class Launch:
         if id(optimizer) not in self.steps:
             self._kept.append(optimizer)
         self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
+        if self.guard is not None:
+            self.guard.step_over()
         for told in self.on_step:
             told(optimizer)
         self._stop_if_enough(optimizer)
@@ -246,10 +289,13 @@ class Launch:
     def _stop_if_enough(self, optimizer: Optimizer) -> None:
         made = self.steps.get(id(optimizer), 0) + self.skipped.get(id(optimizer), 0)
         if self._max_steps is not None and made >= self._max_steps:
+            if self.guard is not None:
+                self.guard.look_now(sys._getframe(1))
             self._stop()
 
     def _stop(self, *_: Any) -> NoReturn:
         self.enough = True
+        self._next_step.disarm()
         raise EnoughSteps
 
     def _limit_time(self) -> None:
@@ -273,6 +319,8 @@ class Launch:
         return optimizers, discovery.models_of(optimizers, roots) if optimizers else []
 
     def _make_guard(self, roots: Sequence[Tensor], stepping: Optimizer | None = None) -> None:
+        if self.unwatched:
+            return
         optimizers, models = self._find(roots, stepping)
         if not models:
             return
@@ -281,17 +329,25 @@ class Launch:
             old.retire()
             if self.recorder is not None and old.step:
                 self.recorder.begin_segment()
-        self.guard = ScriptGuard(
-            models,
-            optimizers,
-            self.make_recorder,
-            self._rhythm,
-            run_dir=self._run_dir,
-            max_norm=self._max_norm,
-            policy=self.policy,
-            settings=self.settings,
-            snapshots=self._snapshots,
-        )
+        try:
+            self.guard = ScriptGuard(
+                models,
+                optimizers,
+                self.make_recorder,
+                self._rhythm,
+                self._next_step,
+                run_dir=self._run_dir,
+                max_norm=self._max_norm,
+                policy=self.policy,
+                settings=self.settings,
+                snapshots=self._snapshots,
+            )
+        except Exception:  # ours, or a model of a kind we do not know: the script goes on
+            self.unwatched = True
+            if os.environ.get("HOLDFAST_STRICT") == "1":
+                raise
+            logger.debug("no guard can be made", exc_info=True)
+            return
         if old is not None:
             self.guard.count_from(old.step)
         for told in self.on_guard:

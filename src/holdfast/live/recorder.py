@@ -27,7 +27,6 @@ from holdfast.core.records import (
 from holdfast.core.signals import Signal
 from holdfast.engine import Engine
 from holdfast.live import retention
-from holdfast.live.checksums import WEIGHTS_EVERY
 from holdfast.live.notices import Notices, logger
 from holdfast.live.rhythm import Rhythm
 from holdfast.live.tally import COLUMNS
@@ -55,7 +54,7 @@ def _sparse_signals(rhythm: Rhythm) -> dict[str, Signal]:
         **{name: Signal(every=rhythm.every) for name in _SAMPLED},
         "graphs_kept": Signal(every=retention.EVERY),
         "param/grad_zero_share": Signal(every=rhythm.zeros_every),
-        "rank/weights_hash": Signal(every=WEIGHTS_EVERY),
+        "rank/weights_hash": Signal(every=rhythm.weights_every),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.live import samples
+from holdfast.live import checksums, samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,9 +13,11 @@ class Rhythm:
 
     every: int = samples.EVERY
     zeros_every: int = samples.ZEROS_EVERY
+    weights_every: int = checksums.WEIGHTS_EVERY
+    """With several ranks: between two comparisons of their weights."""
     most_tensors: int = samples.MOST_TENSORS
     most_elements: int = samples.MOST_ELEMENTS
 
 
-FULL = Rhythm(every=1, zeros_every=1, most_tensors=2000, most_elements=1 << 27)
+FULL = Rhythm(every=1, zeros_every=1, weights_every=1, most_tensors=2000, most_elements=1 << 27)
 """Everything at every step: for preflight."""

@@ -122,6 +122,8 @@ def _bad(role: str, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[BadTensor
 
 
 def _can_be_bad(tensor: Tensor) -> bool:
+    if tensor.is_meta:  # it has no data
+        return False
     return tensor.numel() > 0 and (tensor.is_floating_point() or tensor.is_complex())
 
 

@@ -300,7 +300,7 @@ class Session:
         if self.ranks is None or self._origins is None:
             return None
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        return Ballot(self.ranks, self._origins, parameters, lag)
+        return Ballot(self.ranks, self._origins, parameters, lag, self.rhythm.weights_every)
 
     def begin_step(self, watch: OptimizerWatch) -> tuple[int, float]:
         """(number of the step this optimizer step belongs to, time it began)."""

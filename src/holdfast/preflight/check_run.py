@@ -121,6 +121,8 @@ def watch(
     recorder = launch.recorder
     assert recorder is not None
     notes = [f"an observer failed and was left out: {said}" for said in hub.failed]
+    if launch.unwatched:
+        notes.append("the training could not be guarded: only what observers saw was judged")
     steps = max(launch.steps.values(), default=0) + max(launch.skipped.values(), default=0)
     return Checked(
         report=Report.from_engine(recorder.engine, command=command, notes=notes),

@@ -92,7 +92,11 @@ class Hub:
 
     def watchers(self, function: Callable[..., Any]) -> list[Observer] | None:
         """Who wants to hear of a function."""
-        return self._by_function.get(function)
+        found = self._by_function.get(function)
+        if self._curious:
+            self._curious = [item for item in self._curious if item.every_function]
+            return [*(found or ()), *self._curious]
+        return found
 
     def tell_call(self, which: str, watchers: Sequence[Observer], call: Call) -> None:
         """A call begins or has ended."""
@@ -132,14 +136,15 @@ class Hub:
         for observer in self._hearing_modules(outermost):
             self._ask(observer, "module_begins", module, args)
 
-    def _module_ended(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def _module_ended(self, module: nn.Module, args: Any, *rest: Any) -> None:
         stack = self.scene.stack
         if not self.listening or not any(module is entered for entered in stack):
             return
         while stack and stack[-1] is not module:  # one that raised on its way
             stack.pop()
-        for observer in self._hearing_modules(len(stack) == 1):
-            self._ask(observer, "module_ended", module, args, kwargs, output)
+        if len(rest) == 2:  # else its forward has raised, and there is nothing to be told
+            for observer in self._hearing_modules(len(stack) == 1):
+                self._ask(observer, "module_ended", module, args, *rest)
         stack.pop()
 
     def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -187,6 +192,7 @@ class Hub:
 
     def _sort(self) -> None:
         self._by_function: dict[Callable[..., Any], list[Observer]] = {}
+        self._curious = [item for item in self._observers if item.every_function]
         for observer in self._observers:
             for function in observer.functions:
                 self._by_function.setdefault(function, []).append(observer)

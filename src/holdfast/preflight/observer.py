@@ -46,6 +46,8 @@ class Observer:
 
     functions: ClassVar[Iterable[Callable[..., Any]]] = ()
     """The torch functions it wants to hear of (see `spellings.py`)."""
+    every_function: bool = False
+    """Whether it hears of every function, for as long as it is so: for the first few steps only."""
     every_module: ClassVar[bool] = False
     """Whether it hears of all modules, or of the outermost only."""
 

@@ -96,6 +96,11 @@ class Trace(TorchDispatchMode, PassObserver):
         self._modules.remove()
         self._writes.forget()
 
+    def blind(self) -> None:
+        """From now on nothing is looked at: for whoever cannot leave it in its turn."""
+        self._looking = True
+        self._modules.remove()
+
     def backward_begins(self, roots: Sequence[Tensor], components: Mapping[str, Tensor]) -> None:
         self._shielded(self._look_at_losses, roots, components)
         self._backwards += 1

@@ -1,0 +1,230 @@
+"""Answers among the inputs: language models, tables, splits; and what only looks like it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from holdfast.core.findings import Finding
+from holdfast.preflight.check_run import watch
+
+V, T, B = 20, 12, 8
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_STRICT", "1")
+
+
+def leaks(work: Callable[[], Any], steps: int | None = 3) -> list[Finding]:
+    checked = watch(work, max_steps=steps)
+    assert checked.error is None
+    return [item for item in checked.report.findings if item.code == "HD117"]
+
+
+class Attention(nn.Module):
+    """Written by hand; `mask`: "causal", "none" or a prefix length."""
+
+    def __init__(self, mask: str | int, *, fused: bool = False) -> None:
+        super().__init__()
+        self.embed, self.position = nn.Embedding(V, 16), nn.Embedding(T, 16)
+        self.qkv, self.head = nn.Linear(16, 48), nn.Linear(16, V)
+        self.mask, self.fused = mask, fused
+
+    def forward(self, ids: Tensor) -> Tensor:
+        length = ids.shape[1]
+        x = self.embed(ids) + self.position(torch.arange(length))
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        allowed = torch.ones(length, length, dtype=torch.bool)
+        if self.mask != "none":
+            allowed = allowed.tril()
+        if isinstance(self.mask, int):
+            allowed[:, : self.mask] = True
+        if self.fused:
+            return self.head(x + F.scaled_dot_product_attention(q, k, v, attn_mask=allowed))
+        scores = (q @ k.transpose(1, 2) / 4).masked_fill(~allowed, float("-inf"))
+        return self.head(x + scores.softmax(dim=-1) @ v)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, *, both_ways: bool) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(V, 16)
+        self.rnn = nn.LSTM(16, 8, batch_first=True, bidirectional=both_ways)
+        self.head = nn.Linear(16 if both_ways else 8, V)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.rnn(self.embed(ids))[0])
+
+
+def language(
+    make: Callable[[], nn.Module], *, ignored: int = 0, masked: bool = False
+) -> Callable[[], None]:
+    def work() -> None:
+        torch.manual_seed(0)
+        net = make()
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+        text = torch.randint(0, V, (B * 4, T + 1))
+        for at in range(4):
+            rows = text[at * B : (at + 1) * B]
+            x, y = rows[:, :-1], rows[:, 1:].clone()
+            if masked:
+                x, y = rows[:, :-1].clone(), rows[:, :-1].clone()
+                hidden = torch.rand(x.shape) < 0.3
+                y[~hidden] = -100
+                x[hidden] = 0
+            y[:, :ignored] = -100
+            optimizer.zero_grad()
+            F.cross_entropy(net(x).reshape(-1, V), y.reshape(-1)).backward()
+            optimizer.step()
+
+    return work
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Attention("none"),
+        lambda: Attention("none", fused=True),
+        lambda: Recurrent(both_ways=True),
+    ],
+)
+def test_a_model_that_looks_ahead(make: Callable[[], nn.Module]) -> None:
+    [finding] = leaks(language(make))
+    assert "sees the tokens" in finding.message
+    assert finding.where.function == "forward"
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        language(lambda: Attention("causal")),
+        language(lambda: Attention("causal", fused=True)),
+        language(lambda: Recurrent(both_ways=False)),
+        language(lambda: Attention(4), ignored=4),  # a prefix model
+        language(lambda: Attention("none"), masked=True),  # fills gaps
+    ],
+)
+def test_models_that_may(work: Callable[[], None]) -> None:
+    assert not leaks(work)
+
+
+class Translator(nn.Module):
+    def __init__(self, *, causal: bool) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(V, 16)
+        self.body = nn.Transformer(16, 2, 1, 1, 32, dropout=0.1, batch_first=True)
+        self.head = nn.Linear(16, V)
+        self.causal = causal
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        length = target.shape[1]
+        mask = nn.Transformer.generate_square_subsequent_mask(length) if self.causal else None
+        return self.head(self.body(self.embed(source), self.embed(target), tgt_mask=mask))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_translator(causal: bool) -> None:
+    def work() -> None:
+        torch.manual_seed(0)
+        net = Translator(causal=causal)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+        for _ in range(4):
+            source, target = torch.randint(0, V, (B, T)), torch.randint(0, V, (B, T + 1))
+            loss = nn.CrossEntropyLoss()(net(source, target[:, :-1]).mT, target[:, 1:])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    assert bool(leaks(work)) is not causal
+
+
+def table(
+    change: Callable[[Tensor, Tensor], Tensor], *, numbers: bool = False
+) -> Callable[[], None]:
+    def work() -> None:
+        torch.manual_seed(0)
+        x = torch.randn(256, 6)
+        y = (x[:, 0] + torch.randn(256) > 0).float()
+        if numbers:
+            y = x[:, 0] + 0.5 * torch.randn(256)
+        x = change(x, y)
+        net = nn.Sequential(nn.Linear(x.shape[1], 16), nn.ReLU(), nn.Linear(16, 1))
+        optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+        for a, b in DataLoader(TensorDataset(x, y), 32, shuffle=True):
+            out = net(a).squeeze(1)
+            loss = ((out - b) ** 2).mean() if numbers else nn.BCEWithLogitsLoss()(out, b)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    return work
+
+
+def with_label(x: Tensor, y: Tensor) -> Tensor:
+    return torch.cat([x, 3 * y[:, None] - 1], dim=1)
+
+
+def as_it_is(x: Tensor, y: Tensor) -> Tensor:
+    return x
+
+
+def with_a_hint(x: Tensor, y: Tensor) -> Tensor:
+    return torch.cat([x, y[:, None] + 0.3 * torch.randn(len(x), 1)], dim=1)
+
+
+@pytest.mark.parametrize("numbers", [True, False])
+def test_a_label_among_the_features(numbers: bool) -> None:
+    [finding] = leaks(table(with_label, numbers=numbers))
+    assert finding.evidence["column"] == 6
+
+
+@pytest.mark.parametrize("numbers", [True, False])
+@pytest.mark.parametrize("change", [as_it_is, with_a_hint])
+def test_features_that_only_help(change: Any, numbers: bool) -> None:
+    assert not leaks(table(change, numbers=numbers))
+
+
+def split(train: slice, validation: slice, *, folds: int = 1) -> Callable[[], None]:
+    def work() -> None:
+        torch.manual_seed(0)
+        x, y = torch.randn(160, 6), torch.randint(0, 2, (160,))
+        for fold in range(folds):
+            order = torch.arange(160).roll(40 * fold)
+            a, b = order[train], order[validation]
+            net = nn.Linear(6, 2)
+            optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+            for _ in range(3):
+                net.train()
+                for part in a.split(20):
+                    optimizer.zero_grad()
+                    F.cross_entropy(net(x[part]), y[part]).backward()
+                    optimizer.step()
+                net.eval()
+                with torch.no_grad():
+                    net(x[b])
+
+    return work
+
+
+def test_a_split_that_overlaps() -> None:
+    [finding] = leaks(split(slice(0, 120), slice(100, 160)), steps=None)
+    assert "20 of 60 validation rows" in finding.message
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        split(slice(0, 120), slice(120, 160)),
+        split(slice(0, 120), slice(0, 120)),
+        split(slice(0, 120), slice(120, 160), folds=3),
+    ],
+)
+def test_splits_that_do_not(work: Callable[[], None]) -> None:
+    assert not leaks(work, steps=None)
