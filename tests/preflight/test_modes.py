@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Callable
 
 import pytest
@@ -17,6 +18,7 @@ from holdfast.preflight.check_run import watch
 def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_STRICT", "1")
     torch.manual_seed(0)
+    gc.collect()  # the models of the tests before would be found as well
 
 
 def codes(work: Callable[[], object], steps: int = 6) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from holdfast.preflight.check_run import Checked, watch
 def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_STRICT", "1")
     torch.manual_seed(0)
+    gc.collect()  # the models of the tests before would be found as well
 
 
 X, Y = torch.randn(32, 8), torch.randint(0, 3, (32,))

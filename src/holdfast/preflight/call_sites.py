@@ -15,13 +15,13 @@ from torch import nn
 
 from holdfast.preflight.scene import Scene
 
-CLOSE_STEPS, THEN_EVERY = 5, 10
+CLOSE_STEPS, THEN_EVERY = 5, 5
 MOST_ON_A_LINE = 16
 """Calls of one line in one pass that are told apart; a loop over time steps has many more."""
 
 
 def looked_at(step: int) -> bool:
-    """Whether a step is measured: the first few are, then one in ten."""
+    """Whether a step is measured: the first few are, then one in five."""
     return step < CLOSE_STEPS or step % THEN_EVERY == 0
 
 
