@@ -38,10 +38,15 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     # steps too large
     "HD206": (*BAD_STEPS, "HD101", "HD201", "HD209", "HD602"),
     "HD209": ("HD207", "HD208", "HD308"),
-    "HD403": (*BAD_STEPS, *BORN, "HD304"),
+    "HD403": (*BAD_STEPS, *BORN, "HD304", "HD305", "HD317", "HD318"),
     "HD413": ("HD104", "HD403"),
     "HD116": ("HD202", "HD207", "HD208", "HD308", "HD403"),
-    "HD316": ("HD202", "HD203", "HD304", "HD305", "HD113", "HD105"),
+    "HD316": (
+        *BAD_STEPS,
+        *NOTHING_MOVES,
+        *("HD101", "HD113", "HD201", "HD203", "HD303", "HD304", "HD305", "HD311", "HD317"),
+        *("HD318", "HD403", "HD509"),
+    ),
     "HD202": ("HD104", "HD101", "HD201", "HD208", "HD207", "HD308", "HD602"),
     "HD308": ("HD104", "HD202", "HD101", "HD201", "HD602"),
     "HD104": ("HD103", "HD207"),
@@ -60,6 +65,15 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "HD314": ("HD307", "HD105", "HD208"),
     "HD405": ("HD105", "HD306", "HD307"),
     "HD404": ("HD105", "HD307"),
+    # structure, modes and activations
+    "HD906": (*NOTHING_MOVES, "HD401", "HD402", "HD204"),
+    "HD902": ("HD103", "HD104", "HD105", "HD113", "HD202", "HD203", "HD404", "HD903"),
+    "HD909": ("HD103", "HD105", "HD115", "HD207", "HD304", "HD404"),
+    "HD908": ("HD105", "HD404"),
+    "HD304": (*NOTHING_MOVES, "HD203", "HD204", "HD509"),
+    "HD305": (*NOTHING_MOVES, "HD203"),
+    "HD317": ("HD103", "HD104", "HD115", "HD202", "HD203", "HD207", "HD208", "HD308"),
+    "HD318": ("HD103", "HD104", "HD202", "HD207", "HD208"),
     # many ranks
     "HD605": ("HD601",),
     # what depends on what

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from holdfast.core.check import Check, Needs
+from holdfast.core.facts import Facts
+from holdfast.core.findings import Finding, Where
+from holdfast.core.moment import Moment, moment_of, record_at
+from holdfast.core.numbers import say
+from holdfast.core.records import Header, SetupRecord, StepRecord
+
+
+class DeadUnits(Check):
+    """The units of a hidden layer output zero for every sample, step after step.
+
+    ## What it checks
+    The outputs of the rectifiers (ReLU and its kin, GELU, SiLU, `clamp(min=0)`) of hidden layers.
+
+    ## Why it matters
+    A rectifier that is 0 for every sample has a gradient of 0 for every sample: it cannot come
+    back. A layer that is dead as a whole cuts the network in two; what lies before it never
+    learns, and what follows sees the same number for every input.
+
+    ## How it is measured
+    The share of units (channels) that were 0 for every sample of the last three looks, at least 16
+    samples together. Fires when 90 % were so at two looks in a row.
+
+    ## False alarms
+    Activations that are mostly 0 are normal: a healthy ReLU layer may be 70 % zeros, with other
+    units at work for other samples. Units that are 0 for one batch count as alive. A hinge in a
+    loss is no layer.
+
+    ## What to do
+    Look at the bias and at the learning rate: one update that is too large pushes a whole layer
+    below zero. Start with a smaller rate or a warm-up, a bias of 0 and the initialisation for
+    ReLU; LeakyReLU or GELU keep a gradient.
+
+    ## References
+    Lu et al., "Dying ReLU and Initialization"; AutoTrainer's dying ReLU.
+    """
+
+    code = "HD304"
+    name = "dead-units"
+    summary = "a layer's units output zero for every sample"
+    needs = Needs(signals=("act/zero_share",), kinds=(StepRecord, SetupRecord))
+
+    @dataclass(frozen=True)
+    class Limits:
+        share: float = 0.9
+        """Share of a layer's units that are dead."""
+        looks: int = 2
+        """So many looks in a row."""
+
+    def start(self) -> None:
+        self.in_a_row: dict[int, int] = {}
+        self.since: dict[int, Moment] = {}
+        self.told: set[int] = set()
+        self.places: dict[str, tuple[str | None, int | None, str | None]] = {}
+
+    def begin(self, header: Header) -> None:
+        self.in_a_row = {}  # steps that are taken again tell nothing new
+
+    def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
+        if isinstance(record, SetupRecord):
+            facts = Facts.of(record)
+            if record.topic == "activation" and (member := facts.text("member")):
+                at = facts.where()
+                self.places[member] = (at.file, at.line, at.function)
+            return
+        column = record.columns.get("act/zero_share")
+        if column is None:
+            return
+        for position, share in column.items():
+            if not share >= self.limits.share:
+                self.in_a_row.pop(position, None)
+                self.told.discard(position)
+                continue
+            if position not in self.in_a_row:
+                self.since[position] = moment_of(record)
+            self.in_a_row[position] = self.in_a_row.get(position, 0) + 1
+            if self.in_a_row[position] >= self.limits.looks and position not in self.told:
+                self.told.add(position)
+                yield self._finding(position, share)
+
+    def _finding(self, position: int, share: float) -> Finding:
+        member = self.context.name("act", position)
+        file, line, function = self.places.get(member, (None, None, None))
+        units = "all units" if share >= 1 else f"{say(100 * share)} % of the units"
+        since = self.since[position]
+        return self.find(
+            record_at(since),
+            f"{units} of {member} are 0 for every sample, in {self.in_a_row[position]} looks "
+            f"since step {since[2]} (limit {say(100 * self.limits.share)} %): they cannot recover",
+            subject=member,
+            where=Where(file, line, function, member, rank=since[3] or None),
+            remedies=[
+                "Look at the bias and the weights of the layer before it, and at the learning "
+                "rate of the steps before: a single large update can do this.",
+                "Use LeakyReLU or GELU, which keep a gradient, or normalise before it.",
+            ],
+            share=share,
+            limit=self.limits.share,
+            looks=self.in_a_row[position],
+        )

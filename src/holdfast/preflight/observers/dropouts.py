@@ -1,0 +1,80 @@
+"""How much every dropout of the training forward throws away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from weakref import ref
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from holdfast.preflight.call_sites import Site, Sites
+from holdfast.preflight.observer import Call, Observer
+from holdfast.preflight.spellings import spellings
+
+LOOKS = 3
+"""Steps that are looked at, and one in so many later ones."""
+EVERY = 25
+
+
+class Dropouts(Observer):
+    """Tells of each dropout and of the share that is kept after it (topic `dropout`)."""
+
+    functions = spellings(
+        "dropout",
+        "dropout1d",
+        "dropout2d",
+        "dropout3d",
+        "feature_dropout",
+        "alpha_dropout",
+        "feature_alpha_dropout",
+        "dropout_",
+    )
+
+    def start(self) -> None:
+        self._sites = Sites(self.scene)
+        self._pending: list[tuple[Site, float, float]] = []
+        self._kept: dict[int, tuple[ref[Any], float]] = {}
+        """Tensors that came out of a dropout, and the share of their input that is left."""
+        self._told: dict[tuple[Any, ...], float] = {}
+
+    def function_ended(self, call: Call) -> None:
+        step = self.scene.step
+        if not torch.is_grad_enabled() or (step >= LOOKS and step % EVERY):
+            return
+        result, given = call.result, call.argument(0, "input")
+        if not isinstance(result, Tensor) or not result.requires_grad:
+            return
+        p = call.argument(1, "p", 0.5)
+        training = call.argument(2, "training", call.function in _ALWAYS)
+        if not isinstance(p, (int, float)) or not training or p <= 0:
+            return
+        known = self._kept.get(id(given))
+        before = known[1] if known is not None and known[0]() is given else 1.0
+        left = before * (1.0 - float(p))
+        self._kept[id(result)] = (ref(result), left)
+        site = self._sites.here()
+        if site is not None:
+            self._pending.append((site, float(p), left))
+
+    def backward_begins(self, roots: Sequence[Tensor]) -> None:
+        for site, p, left in self._pending:
+            if self._told.get(site.key, 1.0) > left:
+                self._told[site.key] = left
+                facts = {"member": site.name(self.scene), "p": p, "kept": left, "place": site.place}
+                self.evidence.tell("dropout", facts)
+        self._forget()
+
+    def step_ended(self, optimizer: Any) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        self._pending.clear()
+        self._kept.clear()
+        self._sites.restart()
+
+
+_ALWAYS = {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d}
+"""Those that are in training mode unless told otherwise."""

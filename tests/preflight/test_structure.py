@@ -1,0 +1,150 @@
+"""Layers that parameters() does not see, and dropout that leaves nothing."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from holdfast.preflight.check_run import Checked, watch
+
+
+@pytest.fixture(autouse=True)
+def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_STRICT", "1")
+    torch.manual_seed(0)
+    gc.collect()  # the models of the tests before would be found as well
+
+
+X, Y = torch.randn(32, 8), torch.randint(0, 3, (32,))
+
+
+def train(model: nn.Module, parameters: object = None, steps: int = 3) -> Checked:
+    def work() -> None:
+        optimizer = torch.optim.Adam(parameters or model.parameters(), lr=1e-3)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            F.cross_entropy(model(X), Y).backward()
+            optimizer.step()
+
+    checked = watch(work, max_steps=steps)
+    if checked.error is not None:
+        raise checked.error
+    return checked
+
+
+def codes(checked: Checked) -> set[str]:
+    return {item.code for item in checked.report.findings if item.severity >= 20}
+
+
+class Listed(nn.Module):
+    def __init__(self, keep: Callable[[list[nn.Module]], object] = list) -> None:
+        super().__init__()
+        self.hidden = keep([nn.Linear(8, 8) for _ in range(2)])
+        self.head = nn.Linear(8, 3)
+
+    def layers(self) -> list[nn.Module]:
+        if isinstance(self.hidden, dict):
+            return list(self.hidden.values())
+        return list(getattr(self.hidden, "layers", self.hidden))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers():
+            x = F.relu(layer(x))
+        return self.head(x)
+
+
+@dataclass
+class Stack:
+    layers: list[nn.Module]
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [list, tuple, lambda items: {str(at): item for at, item in enumerate(items)}, Stack],
+)
+def test_plain_containers(keep: Callable[[list[nn.Module]], object]) -> None:
+    checked = train(Listed(keep))
+    finding = next(item for item in checked.report.findings if item.code == "HD906")
+    assert "hidden" in finding.message
+    assert finding.where.file is not None
+    assert finding.where.file.endswith("test_structure.py")
+    assert checked.report.causes[0].code == "HD906"
+
+
+def test_nested_list_and_plain_tensor() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = [[nn.Linear(8, 8)], {"b": nn.Linear(8, 8)}]
+            self.shift = torch.zeros(8, requires_grad=True)
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = F.relu(self.blocks[0][0](x)) + self.shift
+            return self.head(F.relu(self.blocks[1]["b"](x)))
+
+    found = [item for item in train(Model()).report.findings if item.code == "HD906"]
+    assert {item.where.module for item in found} == {"blocks", "shift"}
+
+
+def test_module_list_is_healthy() -> None:
+    assert "HD906" not in codes(train(Listed(nn.ModuleList)))
+
+
+def test_given_to_the_optimizer_by_hand() -> None:
+    model = Listed()
+    everything = [*model.parameters(), *(p for layer in model.hidden for p in layer.parameters())]
+    assert "HD906" not in codes(train(model, everything))
+
+
+def test_teacher_in_a_list() -> None:
+    class Student(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.teacher = [nn.Linear(8, 3)]
+            self.body = nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                soft = self.teacher[0](x)
+            return self.body(x) + soft
+
+    assert "HD906" not in codes(train(Student()))
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [nn.Dropout(0.9), nn.Sequential(nn.Dropout(0.6), nn.Dropout(0.6)), nn.Dropout1d(0.85)],
+)
+def test_too_much_dropout(noise: nn.Module) -> None:
+    checked = train(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), noise, nn.Linear(16, 3)))
+    assert "HD909" in codes(checked)
+
+
+def test_functional_dropout_is_found_at_its_line() -> None:
+    class Model(Listed):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(F.dropout(F.relu(self.hidden[0](x)), p=0.95))
+
+    found = [i for i in train(Model(nn.ModuleList)).report.findings if i.code == "HD909"]
+    assert found[0].where.line is not None
+    assert found[0].where.file == __file__
+
+
+def test_usual_dropout() -> None:
+    layers = [part for _ in range(8) for part in (nn.Linear(8, 8), nn.ReLU(), nn.Dropout(0.5))]
+    assert "HD909" not in codes(train(nn.Sequential(*layers, nn.Linear(8, 3))))
+
+
+def test_dropout_that_is_off() -> None:
+    class Model(Listed):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(F.dropout(F.relu(self.hidden[0](x)), p=0.95, training=False))
+
+    assert "HD909" not in codes(train(Model(nn.ModuleList)))
