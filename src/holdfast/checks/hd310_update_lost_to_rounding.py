@@ -57,6 +57,9 @@ class UpdateLostToRounding(Check):
         bad_share: float = 0.75
         """The same, for an error."""
         samples: int = 3
+        """Steps that were measured."""
+        short_samples: int = 2
+        """The same, at the end of a run too short for more, for the share of an error."""
 
     def start(self) -> None:
         self.shares: list[float] = []
@@ -87,6 +90,11 @@ class UpdateLostToRounding(Check):
         if len(self.shares) >= self.limits.samples and usual > self.limits.share:
             self.told = True
             yield self._finding(usual)
+
+    def finish(self) -> Iterable[Finding]:
+        short = self.limits.short_samples <= len(self.shares) < self.limits.samples
+        if short and not self.told and median_low(self.shares) > self.limits.bad_share:
+            yield self._finding(median_low(self.shares))
 
     def _rate_holds(self, record: StepRecord) -> bool:
         rate = record.values.get("lr", self.rate)

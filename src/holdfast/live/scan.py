@@ -122,7 +122,9 @@ def _bad(role: str, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[BadTensor
 
 
 def _can_be_bad(tensor: Tensor) -> bool:
-    return tensor.numel() > 0 and (tensor.is_floating_point() or tensor.is_complex())
+    if tensor.numel() == 0 or tensor.is_meta:  # a meta tensor holds no numbers
+        return False
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _values(tensor: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ class AutocastWork(Observer):
         region._holdfast_asked = bool(enabled)
 
     def _enters(self, result: Any, region: Any) -> None:
-        facts = {
+        facts: dict[str, Any] = {
             "asked": bool(getattr(region, "_holdfast_asked", region._enabled)),
             "enabled": bool(region._enabled),
             "device_type": str(region.device),

@@ -1,8 +1,9 @@
-"""What is meant to be frozen: who asks for it, whether it works, and whether it moves all the same."""
+"""What is meant to be frozen: who asks for it, whether it works, and whether it moves anyway."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -179,7 +180,7 @@ class Freezing(Observer):
         ]
 
     def _attempt(
-        self, kind: str, attribute: str, where: str, alive: list[Tensor]
+        self, kind: str, attribute: str, where: str, alive: Sequence[Tensor]
     ) -> dict[str, Any]:
         facts: dict[str, Any] = {
             "kind": kind,

@@ -65,7 +65,7 @@ class Loading(Observer):
         self._written.clear()
 
     def _facts(self, owner: nn.Module, state: Mapping[str, Any], result: Any) -> dict[str, Any]:
-        own = {name: value for name, value in owner.named_parameters(remove_duplicate=False)}
+        own = dict(owner.named_parameters(remove_duplicate=False))
         given = {name: v for name, v in state.items() if isinstance(v, Tensor)}
         missing = [name for name in own if name not in given]
         known = own.keys() | {name for name, _ in owner.named_buffers(remove_duplicate=False)}
@@ -106,7 +106,8 @@ class Loading(Observer):
         mine = {id(p) for p in matched.values()}
         self._loads = [load for load in self._loads if not mine & set(load["kept"])]
         self._written = {}
-        kept, elements = {}, 0
+        kept: dict[int, tuple[str, weakref.ref[Tensor], Tensor]] = {}
+        elements = 0
         for name, parameter in matched.items():
             elements += parameter.numel()
             if elements > MOST_ELEMENTS and kept:

@@ -43,7 +43,8 @@ class OptimizerCoverage(Observer):
 
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
         if self._steps <= LOOKS[-1]:
-            for parameter in _parameters(self.scene.models):
+            held = [p for item in self.scene.optimizers for p in _held(item)]
+            for parameter in (*_parameters(self.scene.models), *held):
                 if parameter.grad is not None and id(parameter) not in self._reached:
                     self._reached[id(parameter)] = weakref.ref(parameter)
 

@@ -177,7 +177,8 @@ class Resumes(Observer):
     def _as_left(self, state: Mapping[str, Any]) -> dict[str, Any] | None:
         """The optimizer that left weights exactly as they are in this state."""
         given = [value for value in list(state.values())[:64] if isinstance(value, Tensor)]
-        for life in reversed(list(self._lives.values())):
+        lives: list[dict[str, Any]] = list(self._lives.values())
+        for life in reversed(lives):
             left = life.get("as_left")
             if life["steps"] < ENOUGH or left is None:
                 continue
