@@ -50,7 +50,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "HD905": (*NOTHING_MOVES, "HD108", "HD204"),
     "HD410": (*NOTHING_MOVES, "HD204", "HD409", "HD415", "HD104", "HD115"),
     "HD401": ("HD306", "HD105", "HD307", "HD404", "HD403", "HD115"),
-    "HD402": (*NOTHING_MOVES, "HD401", "HD204", "HD403", "HD407", "HD413"),
+    "HD402": ("HD306", "HD105", "HD404", "HD205", "HD401", "HD204", "HD403", "HD407", "HD413"),
     "HD904": (*NOTHING_MOVES, "HD402", "HD401", "HD204", "HD403", "HD413"),
     "HD204": ("HD306", "HD105"),
     "HD310": (*NOTHING_MOVES,),

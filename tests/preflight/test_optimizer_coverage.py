@@ -6,9 +6,8 @@ import copy
 
 import torch
 import torch.nn.functional as F
-from torch import nn
-
 from small_trainings import batch, checked, codes, first_cause, fit, net
+from torch import nn
 
 
 class Split(nn.Module):
@@ -98,7 +97,8 @@ def test_a_late_head():
     done = checked(work, 3)
     assert done.report.causes[0].code == "HD401"
     where = done.report.findings[0].where
-    assert where.file == __file__ and where.line
+    assert where.file == __file__
+    assert where.line
 
 
 def test_a_loss_module_of_its_own_left_out():

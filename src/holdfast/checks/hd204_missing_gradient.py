@@ -11,7 +11,6 @@ from holdfast.core.parameters import LISTED, Parameters, some
 from holdfast.core.records import Column, Header, SetupRecord, StepRecord
 from holdfast.core.trained import trained
 
-
 NAMELESS = re.compile(r"(optimizer\d+\.)?group\d+\.\d+")
 """What a tensor of an optimizer is called that belongs to no model."""
 
