@@ -252,3 +252,62 @@ def test_everything_but_norms_frozen_names_the_line():
     done = checked(work, 3)
     assert done.report.causes[0].code == "HD410"
     assert done.report.causes[0].root.where.line
+
+
+def test_a_condition_that_no_name_meets():
+    def inline():
+        model = net()
+        for name, parameter in model.named_parameters():
+            if name.startswith("encoder."):
+                parameter.requires_grad = False
+        fit(model, adam(model))
+
+    def in_a_function():
+        model = net()
+        freeze_layers(model)
+        fit(model, adam(model))
+
+    def freeze_layers(model):
+        for name, parameter in model.named_parameters():
+            if "backbone" in name:
+                parameter.requires_grad_(False)
+
+    for work in (inline, in_a_function):
+        assert first_cause(work, 3) == "HD409", work.__name__
+
+
+def test_a_freeze_of_another_object():
+    def work():
+        first = net()
+        first[0].requires_grad_(False)
+        model = net()
+        model.load_state_dict(first.state_dict())
+        fit(model, adam(model))
+
+    assert first_cause(work, 3) == "HD409"
+
+
+def test_conditions_that_are_met_or_not_asked():
+    def met():
+        model = net()
+        for name, parameter in model.named_parameters():
+            if name.startswith("0."):
+                parameter.requires_grad = False
+        fit(model, adam(model))
+
+    def behind_a_flag(freeze=False):
+        model = net()
+        if freeze:
+            for name, parameter in model.named_parameters():
+                if name.startswith("encoder."):
+                    parameter.requires_grad = False
+        fit(model, adam(model))
+
+    def a_target_network():
+        model = net()
+        target = net().requires_grad_(False)
+        target.load_state_dict(model.state_dict())
+        fit(model, adam(model), each=lambda _: target.load_state_dict(model.state_dict()))
+
+    for work in (met, behind_a_flag, a_target_network):
+        assert codes(work, 6) == [], work.__name__

@@ -222,3 +222,27 @@ def test_nothing_is_drawn_and_torch_is_put_back():
     checked(lambda: plain(watched), 50)
     assert alone == watched
     assert before == (torch.load, StepLR.step, torch.autocast.__enter__)
+
+
+def test_tasks_that_begin_anew_are_healthy():
+    def inner_loops():
+        model = net()
+        slow = copy.deepcopy(model.state_dict())
+        for _ in range(4):
+            model.load_state_dict(slow)
+            fit(model, Adam(model.parameters(), lr=0.01), 5)
+            fast = model.state_dict()
+            slow = {name: slow[name] + 0.5 * (fast[name] - slow[name]) for name in slow}
+
+    def tasks_one_after_the_other():
+        model = net()
+        for _ in range(3):
+            optimizer = Adam(model.parameters(), lr=0.01)
+            for x, y in loader(80):
+                loss = F.cross_entropy(model(x), y)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+
+    for work in (inner_loops, tasks_one_after_the_other):
+        assert "HD407" not in codes(work, 40), work.__name__

@@ -14,8 +14,8 @@ class FrozenWeightMoved(Check):
 
     ## What it checks
     Parameters with `requires_grad` False that an optimizer's step moves; and freezes that freeze
-    nothing: `module.requires_grad = False`, a mistyped name on a parameter, and a freeze that is
-    undone before the first step.
+    nothing: `module.requires_grad = False`, a mistyped name on a parameter, a condition on names
+    that nothing meets, a freeze of a copy, and one that is undone before the first step.
 
     ## Why it matters
     `module.requires_grad = False` sets an attribute nobody reads. An optimizer that has seen a
@@ -111,5 +111,17 @@ def _said(facts: Facts, names: list[str], count: int) -> tuple[str, str] | None:
             f"{count} parameters were frozen and unfrozen again{at} before the first step: none of "
             f"that freeze is left ({some(names)})",
             "Freeze last: after everything that sets `requires_grad` to True.",
+        )
+    if kind == "unmatched":
+        return (
+            "this freeze has a condition on the name that no parameter meets, and freezes nothing; "
+            f"the names are {some(names)}",
+            "Print `[name for name, _ in model.named_parameters()]` and mend the condition.",
+        )
+    if kind == "elsewhere":
+        return (
+            f"{count} parameters were frozen on another object than the one that trains, of which "
+            "nothing is frozen",
+            "Freeze the model that is handed to the optimizer, after it was built for good.",
         )
     return None

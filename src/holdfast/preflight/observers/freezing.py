@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,12 @@ from torch.optim import Optimizer
 
 from holdfast.core.parameters import LISTED
 from holdfast.preflight.observer import Call, Observer
-from holdfast.preflight.user_source import find_line, meant_by_name, under_a_condition_on_time
+from holdfast.preflight.user_source import (
+    find_line,
+    freezes_without_effect,
+    meant_by_name,
+    under_a_condition_on_time,
+)
 
 FROZEN, ATTEMPT = "frozen", "freeze-attempt"
 MOVED, CHANGE = "frozen-moved", "freeze-change"
@@ -148,7 +154,8 @@ class Freezing(Observer):
     # Attempts without effect.
 
     def _look_for_attempts(self) -> None:
-        found = [*self._set_on_modules(), *self._mistyped(), *self._undone()]
+        found = [*self._set_on_modules(), *self._mistyped(), *self._undone(), *self._elsewhere()]
+        found = found or self._unmatched()
         for facts in found:
             self.evidence.tell(ATTEMPT, facts)
         if not found:
@@ -194,6 +201,36 @@ class Freezing(Observer):
             facts["place"] = place
         return facts
 
+    def _unmatched(self) -> list[dict[str, Any]]:
+        """Loops that were to freeze by name and found nothing of that name."""
+        heard = {(place["file"], place["line"]) for _, place in self._frozen.values() if place}
+        names = [name for model in self.scene.models for name, _ in model.named_parameters()]
+        return [
+            {"kind": "unmatched", "names": names[:LISTED], "count": len(names), "place": place}
+            for place in freezes_without_effect(self.scene, heard)
+        ]
+
+    def _elsewhere(self) -> list[dict[str, Any]]:
+        """A part frozen of a model that is not the one that trains."""
+        trained = {id(p): p for model in self.scene.models for p in model.parameters()}
+        frozen = [p for p, _ in self._frozen.values() if not p.requires_grad]
+        if not frozen or any(id(p) in trained for p in frozen):
+            return []
+        if any(not p.requires_grad for p in trained.values()) or _whole_models(frozen):
+            return []
+        shapes = [tuple(p.shape) for p in trained.values()]
+        wanted = [tuple(p.shape) for p in frozen]
+        if len(wanted) >= len(shapes) or any(
+            wanted.count(shape) > shapes.count(shape) for shape in wanted
+        ):
+            return []
+        place = self._frozen[id(frozen[0])][1]
+        names = [self.scene.name_of(p) or "a tensor" for p in trained.values()]
+        facts: dict[str, Any] = {"kind": "elsewhere", "names": names[:LISTED], "count": len(frozen)}
+        if place is not None:
+            facts["place"] = place
+        return [facts]
+
     def _undone(self) -> list[dict[str, Any]]:
         """Freezes of which nothing is left at the first step."""
         trained = {
@@ -222,6 +259,28 @@ def _is_mistyped(name: str, *, on_module: bool = False) -> bool:
     if on_module:
         return name.lower() != "trainable" and _MISTYPED.match(name) is not None
     return name != "requires_grad" and _MISTYPED.match(name) is not None
+
+
+def _whole_models(frozen: Sequence[Tensor]) -> bool:
+    """Whether they belong to models that are frozen as a whole: a teacher, a target network."""
+    known = {id(p) for p in frozen}
+    tops = [
+        module
+        for module in gc.get_objects()
+        if issubclass(type(module), nn.Module) and any(id(p) in known for p in module.parameters())
+    ]
+    return any(
+        {id(p) for p in top.parameters()} >= known
+        and not any(p.requires_grad for p in top.parameters())
+        and not _is_part(top, tops)
+        for top in tops
+    )
+
+
+def _is_part(module: nn.Module, among: Sequence[nn.Module]) -> bool:
+    return any(
+        module is inner for other in among if other is not module for inner in other.modules()
+    )
 
 
 def _number(value: Any) -> float:

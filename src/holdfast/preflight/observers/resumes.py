@@ -31,7 +31,7 @@ class Resumes(Observer):
         self._lives: dict[int, dict[str, Any]] = {}
         self._files: list[dict[str, Any]] = []
         self._loaded_models: list[tuple[weakref.ref[nn.Module], dict[str, Any]]] = []
-        self._schedules: dict[int, dict[str, Any]] = {}
+        self._data: int | None = None
         overhear(self.scene, torch, "load", after=self._file_loaded)
         overhear(self.scene, lr_scheduler.LRScheduler, "__init__", after=self._schedule_made)
         for kind in list(vars(lr_scheduler).values()):
@@ -91,6 +91,9 @@ class Resumes(Observer):
     def optimizer_made(self, optimizer: Optimizer) -> None:
         self._life(optimizer)["place"] = self.scene.place()
 
+    def batch_drawn(self, loader: Any, batch: Any) -> None:
+        self._data = id(getattr(loader, "dataset", loader))
+
     # The first step of each optimizer, and what it leaves behind.
 
     def step_begins(self, optimizer: Optimizer) -> None:
@@ -98,6 +101,8 @@ class Resumes(Observer):
         if life["steps"] == 0:
             life["fresh"] = not _moments_in({"state": optimizer.state})
             life["rates"] = _rates(optimizer)
+            first = next(iter(_held(optimizer)), None)
+            life["as_found"] = None if first is None else _sample(first)
 
     def step_ended(self, optimizer: Optimizer) -> None:
         life = self._life(optimizer)
@@ -106,6 +111,7 @@ class Resumes(Observer):
             life["stateful"] = _keeps_moments(optimizer)
             self._compare(optimizer, life)
         life["rates_now"] = _rates(optimizer)
+        life["data"] = self._data
         first = next(iter(_held(optimizer)), None)
         if first is not None:
             life["as_left"] = _sample(first)
@@ -139,7 +145,9 @@ class Resumes(Observer):
             if key != id(optimizer) and other["steps"] >= ENOUGH
         ]
         for other in reversed(earlier):
-            same = bool(mine & other["ids"])
+            same = bool(mine & other["ids"]) and _unmoved(other, life)
+            if other.get("data") != self._data:
+                continue  # another data set: a new task, begun anew on purpose
             again = any(
                 loaded["same_as_last"] is other or (loaded["file"] is not None and by_file)
                 for model, loaded in self._loaded_models
@@ -183,7 +191,8 @@ class Resumes(Observer):
             if life["steps"] < ENOUGH or left is None:
                 continue
             if any(_same(left, _sample(value)) for value in given if _fits(life, value)):
-                return life
+                found: dict[str, Any] = life
+                return found
         return None
 
     def _life(self, optimizer: Optimizer) -> dict[str, Any]:
@@ -307,6 +316,12 @@ def _sample(tensor: Tensor) -> Tensor:
 def _same(one: Tensor, other: Tensor) -> bool:
     alike = one.shape == other.shape and one.dtype == other.dtype and one.is_floating_point()
     return alike and one.device.type != "meta" and torch.equal(one.cpu(), other.cpu())
+
+
+def _unmoved(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether nobody has put other weights there in between (another task's, the best ones)."""
+    left, found = before.get("as_left"), now.get("as_found")
+    return left is not None and found is not None and _same(left, found)
 
 
 def _fits(life: Mapping[str, Any], value: Tensor) -> bool:

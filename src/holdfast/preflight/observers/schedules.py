@@ -27,7 +27,9 @@ class Schedules(Observer):
     def start(self) -> None:
         self._batches = 0
         self._passes = 0
+        self._drawn_length: int | None = None
         self._pass_length: int | None = None
+        """Of the loader whose batch was drawn last before a step: validation has its own."""
         self._inside = 0
         self._seen: dict[int, dict[str, Any]] = {}
         self._steps: dict[int, int] = {}
@@ -50,12 +52,12 @@ class Schedules(Observer):
     def batch_drawn(self, loader: Any, batch: Any) -> None:
         self._batches += 1
         try:
-            length = len(loader)
+            self._drawn_length = len(loader)
         except TypeError:
-            return
-        self._pass_length = max(self._pass_length or 0, length)
+            self._drawn_length = None
 
     def step_ended(self, optimizer: Optimizer) -> None:
+        self._pass_length = self._drawn_length
         self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
 
     def _begins(self, schedule: Any, *args: Any, **kwargs: Any) -> None:
