@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from holdfast.core.check import Check, Needs
@@ -9,6 +10,9 @@ from holdfast.core.moment import Moment, moment_of, record_at
 from holdfast.core.parameters import LISTED, Parameters, some
 from holdfast.core.records import Column, Header, SetupRecord, StepRecord
 from holdfast.core.trained import trained
+
+NAMELESS = re.compile(r"(optimizer\d+\.)?group\d+\.\d+")
+"""What a tensor of an optimizer is called that belongs to no model."""
 
 
 class MissingGradient(Check):
@@ -34,7 +38,7 @@ class MissingGradient(Check):
     sometimes. With several optimizers nothing is judged before each one's step was sampled.
     Parameters with "expert" in their name may idle for long: that is information only. Frozen
     parameters are not looked at. A head whose loss is switched on later looks like a cut until
-    then.
+    then. Tensors that an optimizer has kept of a layer which was replaced do not count.
 
     ## What to do
     Follow the data from the first named parameter to the loss and look for `.numpy()`, `.item()`,
@@ -83,7 +87,7 @@ class MissingGradient(Check):
             parameters = Parameters.of(record)
             if parameters is not None:
                 self._restart()
-                self.missing = set(trained(parameters))
+                self.missing = _of_the_model(parameters, trained(parameters))
                 self.expected = len(self.missing)
             return
         column = record.columns.get("param/grad_norm")
@@ -161,3 +165,9 @@ class MissingGradient(Check):
             trained_count=self.expected,
             samples=self.samples,
         )
+
+
+def _of_the_model(parameters: Parameters, positions: Sequence[int]) -> set[int]:
+    """Without what the optimizer holds besides, where there is a model at all."""
+    named = {at for at in positions if not NAMELESS.fullmatch(parameters.name(at))}
+    return named or set(positions)

@@ -3,7 +3,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from holdfast.core.check import Check, Needs
-from holdfast.core.findings import Finding, Severity
+from holdfast.core.facts import Facts
+from holdfast.core.findings import Finding, Severity, Where
 from holdfast.core.parameters import Parameters, some
 from holdfast.core.records import Header, SetupRecord
 
@@ -41,15 +42,22 @@ class NothingTrainable(Check):
     severity = Severity.ERROR
     summary = "all, or all but norm/bias, parameters are frozen"
     points_at = "freeze"
-    needs = Needs(kinds=(SetupRecord,))
+    needs = Needs(kinds=(SetupRecord,), topics=("parameters", "frozen"))
 
     def start(self) -> None:
         self.told = False
+        self.file: str | None = None
+        self.line: int | None = None
+        """Where the freeze is, if somebody has heard it."""
 
     def begin(self, header: Header) -> None:
         self.told = False
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        if record.topic == "frozen":
+            where = Facts.of(record).where()
+            self.file, self.line = where.file, where.line
+            return
         parameters = Parameters.of(record)
         if parameters is None or parameters.trainable is None or not parameters.names:
             return
@@ -62,11 +70,13 @@ class NothingTrainable(Check):
         self, record: SetupRecord, parameters: Parameters, trainable: frozenset[int]
     ) -> Finding | None:
         names = parameters.names
+        where = Where(file=self.file, line=self.line, rank=record.rank or None)
         remedy = "Look at the line that sets `requires_grad`: it freezes more than it should."
         if not trainable:
             return self.find(
                 record,
                 f"all {len(names)} parameters are frozen: nothing can be learned",
+                where=where,
                 remedies=[remedy, "Unfreeze at least the head: `requires_grad_(True)`."],
                 parameters=len(names),
                 trainable=0,
@@ -81,6 +91,7 @@ class NothingTrainable(Check):
             f"all {len(frozen)} weight matrices are frozen; only {len(trainable)} parameters of "
             f"norm layers and biases can learn: {some(parameters.listed(trainable))}",
             severity=Severity.INFO if on_purpose else None,
+            where=where,
             remedies=[remedy],
             parameters=len(names),
             trainable=len(trainable),

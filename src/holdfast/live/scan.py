@@ -122,9 +122,9 @@ def _bad(role: str, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[BadTensor
 
 
 def _can_be_bad(tensor: Tensor) -> bool:
-    if tensor.is_meta:  # it has no data
+    if tensor.numel() == 0 or tensor.is_meta:  # a meta tensor holds no numbers
         return False
-    return tensor.numel() > 0 and (tensor.is_floating_point() or tensor.is_complex())
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _values(tensor: Tensor) -> Tensor:

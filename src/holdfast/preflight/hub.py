@@ -55,6 +55,7 @@ class Hub:
 
     def __enter__(self) -> Hub:
         enter = self._stack.callback
+        enter(self.scene.undo.close)
         for hook in (
             register_module_forward_pre_hook(self._module_begins),
             register_module_forward_hook(self._module_ended, with_kwargs=True, always_call=True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from types import FrameType
 from typing import Any
 
@@ -22,6 +23,8 @@ class Scene:
         self.launch = launch
         self.stack: list[nn.Module] = []
         """The modules whose forward runs now, the outermost first."""
+        self.undo = ExitStack()
+        """What an observer has changed in torch is put back through this at the end."""
         self._paths: dict[int, str] = {}
         self._parameters: dict[int, str] = {}
         launch.on_guard.append(lambda _: self._forget_names())

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from holdfast.core.check import Check, Needs
+from holdfast.core.facts import Facts
+from holdfast.core.findings import Finding
+from holdfast.core.numbers import say
+from holdfast.core.records import Header, SetupRecord, StepRecord
+
+
+class LearningRateJump(Check):
+    """The learning rate jumps up where the run was resumed.
+
+    ## What it checks
+    The first rate after a resume, against the last one before it or the one in the checkpoint.
+
+    ## Why it matters
+    A schedule that was not restored begins anew: weights that had settled at a small rate get the
+    large one of the start, and lose in a few steps what the end of the schedule had gained.
+
+    ## How it is measured
+    In a log: a new segment begins at twice the last rate or more, at what was about the highest
+    rate, while the rate had been falling. In a check: an optimizer's state was loaded, a schedule
+    was made after that, and the first step's rate is twice the loaded one or more.
+
+    ## False alarms
+    Restarts, cycles and warm-up within a run are not resumes. A rate set by hand after loading, new
+    training stages with another optimizer, and rates that come down are not told.
+
+    ## What to do
+    Save and load the schedule with the optimizer, `scheduler.load_state_dict(…)`, and make the
+    schedule before the optimizer's state is loaded.
+
+    ## References
+    ultralytics/yolov5#292.
+    """
+
+    code = "HD406"
+    name = "learning-rate-jump"
+    summary = "the rate jumps at a resume or restart"
+    needs = Needs(signals=("lr",), kinds=(StepRecord, SetupRecord))
+
+    @dataclass(frozen=True)
+    class Limits:
+        factor: float = 2.0
+        """The first rate over the last one."""
+        near_peak: float = 0.5
+        """Of the highest rate so far: a schedule that begins anew is up there."""
+        watched: int = 10
+        """Steps without a fall before the resume: a rate that was constant had no schedule."""
+
+    def start(self) -> None:
+        self.last = 0.0
+        self.peak = 0.0
+        self.fell = False
+        self.resumed = False
+        self.excused = False
+        self.told: set[int] = set()
+
+    def begin(self, header: Header) -> None:
+        self.resumed = self.peak > 0.0
+
+    def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
+        if isinstance(record, SetupRecord):
+            if record.topic == "resume":
+                yield from self._take_facts(record)
+            return
+        rate = record.values.get("lr", math.nan)
+        if not math.isfinite(rate) or rate < 0:
+            return
+        resumed, self.resumed = self.resumed, False
+        if resumed and not self.excused:
+            yield from self._judge(record, self.last, rate)
+        self.excused = self.excused and not resumed
+        self.fell = self.fell or rate < self.last
+        self.last, self.peak = rate, max(self.peak, rate)
+
+    def _judge(self, record: StepRecord, before: float, rate: float) -> Iterable[Finding]:
+        limits = self.limits
+        falling = self.fell and before < limits.near_peak * self.peak
+        if not falling or before <= 0 or rate < limits.factor * before:
+            return
+        if rate >= limits.near_peak * self.peak and record.segment not in self.told:
+            self.told.add(record.segment)
+            yield self._finding(record, before, rate, None)
+
+    def _take_facts(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        # In a check a new segment is a new optimizer: only its facts tell a resume.
+        self.excused = True
+        before, rate = facts.number("restored_rate"), facts.number("rate")
+        if before is None or rate is None or before <= 0 or rate < self.limits.factor * before:
+            return
+        if facts.flag("rate_by_schedule") and record.segment not in self.told:
+            self.told.add(record.segment)
+            yield self._finding(record, before, rate, facts)
+
+    def _finding(
+        self, record: StepRecord | SetupRecord, before: float, rate: float, facts: Facts | None
+    ) -> Finding:
+        source = "loaded with the optimizer" if facts is not None else "in force before"
+        return self.find(
+            record,
+            f"after the resume the learning rate is {say(rate)}, {say(rate / before)} times the "
+            f"{say(before)} that was {source}: the schedule began anew",
+            where=None if facts is None else facts.where(rank=record.rank),
+            remedies=[
+                "Save `scheduler.state_dict()` with the checkpoint and load it on resume.",
+                "Make the schedule first, then load the optimizer's and the schedule's states.",
+            ],
+            value=rate,
+            before=before,
+            limit=self.limits.factor * before,
+        )

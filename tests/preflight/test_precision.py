@@ -1,0 +1,239 @@
+"""HD309, HD310, HD314, HD315, HD807: dtypes, lost updates, scaled clipping, idle autocast."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from small_trainings import batch, checked, codes, first_cause, fit, net
+from torch import nn
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+
+
+def test_half_weights():
+    def work():
+        model = net().half()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(3):
+            x, y = batch()
+            loss = F.cross_entropy(model(x.half()).float(), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    assert first_cause(work, 3) == "HD309"
+
+
+def train_bf16(lr: float, steps: int = 8, **more) -> None:
+    model = net().bfloat16()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, **more)
+    for _ in range(steps):
+        x, y = batch()
+        loss = F.cross_entropy(model(x.bfloat16()).float(), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def test_updates_below_the_resolution():
+    assert first_cause(lambda: train_bf16(1e-5), 4) == "HD310"
+    assert first_cause(lambda: train_bf16(1e-5), 3) == "HD310"
+
+
+def test_bf16_at_a_rate_that_is_seen():
+    assert codes(lambda: train_bf16(1e-2), 8) == []
+
+
+def test_fp32_weights_under_autocast_lose_nothing():
+    def work():
+        model = net()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+        for _ in range(6):
+            x, y = batch()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    assert codes(work) == []
+
+
+def scaled(between, *, enabled: bool = True, scale: float = 2.0**12, steps: int = 4) -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale, enabled=enabled)
+    for _ in range(steps):
+        x, y = batch()
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        between(model, optimizer, scaler)
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def test_clipping_sees_the_scale():
+    def norms(model, optimizer, scaler):
+        clip_grad_norm_(model.parameters(), 1.0)
+
+    def values(model, optimizer, scaler):
+        clip_grad_value_(model.parameters(), 0.5)
+
+    def after_another_optimizers(model, optimizer, scaler):
+        torch.nn.utils.clip_grad_norm_(list(model.parameters())[:2], max_norm=1.0)
+
+    for between in (norms, values, after_another_optimizers):
+        done = checked(lambda between=between: scaled(between), 3)
+        assert done.report.causes[0].code == "HD314", between.__name__
+        assert done.report.causes[0].root.where.file == __file__
+
+
+def test_clipping_what_was_unscaled():
+    def unscaled(model, optimizer, scaler):
+        scaler.unscale_(optimizer)
+        clip_grad_norm_(model.parameters(), 1.0)
+        clip_grad_value_(model.parameters(), 0.5)
+
+    def by_hand(model, optimizer, scaler):
+        for parameter in model.parameters():
+            parameter.grad.div_(scaler.get_scale())
+        clip_grad_norm_(model.parameters(), 1.0)
+
+    def no_clip(model, optimizer, scaler):
+        pass
+
+    for between in (unscaled, by_hand, no_clip):
+        found = codes(lambda between=between: scaled(between), 4)
+        assert "HD314" not in found, between.__name__
+    clip = lambda model, optimizer, scaler: clip_grad_norm_(model.parameters(), 1.0)  # noqa: E731
+    assert "HD314" not in codes(lambda: scaled(clip, enabled=False), 4)
+
+
+def under(region, *, forward_outside: bool = False) -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(4):
+        x, y = batch()
+        if forward_outside:
+            out = model(x)
+            with region():
+                loss = F.cross_entropy(out, y)
+        else:
+            with region():
+                loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_autocast_that_does_nothing():
+    def outside():
+        under(lambda: torch.autocast("cpu", torch.bfloat16), forward_outside=True)
+
+    def wrong_device():
+        under(lambda: torch.autocast("cuda", torch.float16))
+
+    def wrong_dtype():
+        under(lambda: torch.autocast("cpu", torch.float32))
+
+    class Disabled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = net()
+
+        @torch.amp.autocast("cpu", enabled=False)
+        def forward(self, x):
+            return self.inner(x.float())
+
+    def nested():
+        model = Disabled()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for _ in range(3):
+            x, y = batch()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    for work in (outside, wrong_device, wrong_dtype, nested):
+        assert first_cause(work, 3) == "HD315", work.__name__
+    said = checked(wrong_device, 3).report.findings[0].message
+    assert "for cuda, the work is on cpu" in said
+    assert "nested" in checked(nested, 3).report.findings[0].message
+
+
+def test_healthy_autocast():
+    class Island(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 4)
+
+        def forward(self, x):
+            h = self.first(x).tanh()
+            with torch.autocast("cpu", enabled=False):
+                return self.second(h.float())
+
+    def island():
+        model = Island()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for _ in range(3):
+            x, y = batch()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    def switched_off_by_a_flag():
+        under(lambda: torch.autocast("cuda", enabled=torch.cuda.is_available()))
+
+    def whole():
+        under(lambda: torch.autocast("cpu", torch.bfloat16))
+
+    def validation_only():
+        model = net()
+
+        def validate(_):
+            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+                model(batch()[0])
+
+        fit(model, torch.optim.SGD(model.parameters(), lr=0.05), 4, each=validate)
+
+    for work in (island, switched_off_by_a_flag, whole, validation_only):
+        assert codes(work, 4) == [], work.__name__
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly")
+def test_anomaly_mode():
+    def on():
+        with torch.autograd.set_detect_anomaly(True):
+            model = net()
+            fit(model, torch.optim.SGD(model.parameters(), lr=0.05), 5)
+
+    def block():
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for _ in range(4):
+            x, y = batch()
+            with torch.autograd.detect_anomaly(check_nan=False):
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def one_step():
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for step in range(4):
+            x, y = batch()
+            with torch.autograd.set_detect_anomaly(step == 1):
+                F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert first_cause(on, 3) == "HD807"
+    assert first_cause(block, 3) == "HD807"
+    assert codes(one_step, 4) == []
