@@ -20,11 +20,13 @@ BAD_STEPS = ("HD103", "HD104", "HD115", "HD202", "HD207", "HD208", "HD308")
 """How steps that are too large look."""
 NOTHING_MOVES = ("HD105", "HD205", "HD306", "HD307", "HD404")
 """How updates that do not happen look."""
+NOTHING_LEARNED = (*NOTHING_MOVES, "HD113", "HD203", "HD509", "HD512")
+"""How a loss that asks for the wrong thing looks."""
 
 EXPLAINS: dict[str, tuple[str, ...]] = {
     # a poisoned state or input explains every non-finite number downstream of it
     "HD501": (*BORN, "HD103", "HD207", "HD313", "HD414"),
-    "HD112": (*BORN, "HD414"),
+    "HD112": (*BORN, "HD103", "HD207", "HD313", "HD414"),
     "HD504": (*BORN,),
     "HD301": ("HD101", "HD102", "HD201", "HD302", "HD303", "HD408", "HD414", "HD313", "HD602"),
     "HD302": ("HD101", "HD102", "HD201", "HD301", "HD303", "HD602"),
@@ -40,15 +42,20 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "HD209": ("HD207", "HD208", "HD308"),
     "HD403": (*BAD_STEPS, *BORN, "HD304"),
     "HD413": ("HD104", "HD403"),
-    "HD116": ("HD202", "HD207", "HD208", "HD308", "HD403"),
+    "HD116": (*BAD_STEPS, *BORN, "HD304", "HD305", "HD403"),
     "HD316": ("HD202", "HD203", "HD304", "HD305", "HD113", "HD105"),
     "HD202": ("HD104", "HD101", "HD201", "HD208", "HD207", "HD308", "HD602"),
     "HD308": ("HD104", "HD202", "HD101", "HD201", "HD602"),
     "HD104": ("HD103", "HD207"),
+    # the loss asks for something else
+    "HD111": (*NOTHING_LEARNED, "HD104", "HD110", "HD114", "HD202", "HD304", "HD305", "HD308"),
+    "HD110": (*NOTHING_LEARNED,),
+    "HD109": (*NOTHING_LEARNED, "HD115"),
+    "HD114": (*NOTHING_LEARNED, "HD104", "HD304", "HD305", "HD511"),
     # nothing moves
-    "HD108": (*NOTHING_MOVES, "HD204"),
+    "HD108": (*NOTHING_MOVES, "HD106", "HD204", "HD509"),
     "HD905": (*NOTHING_MOVES, "HD108", "HD204"),
-    "HD410": (*NOTHING_MOVES, "HD204"),
+    "HD410": (*NOTHING_MOVES, "HD108", "HD204", "HD905"),
     "HD401": ("HD306", "HD105", "HD307"),
     "HD402": ("HD306", "HD105", "HD401", "HD204"),
     "HD904": ("HD402", "HD401", "HD306", "HD105"),
