@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from holdfast.core.check import Check, Needs
+from holdfast.core.facts import Facts
+from holdfast.core.findings import Finding, Severity
+from holdfast.core.loss_sites import site_of
+from holdfast.core.numbers import say
+from holdfast.core.records import Header, SetupRecord
+
+ENDLESS = 1e299
+
+
+class UnreachableTarget(Check):
+    """Targets lie outside the range that the output can produce.
+
+    ## What it checks
+    The targets of a regression loss (torch's or a difference written by hand) whose prediction
+    comes straight from a sigmoid, tanh, ReLU or softmax; and the targets of binary cross
+    entropies, which must lie between 0 and 1.
+
+    ## Why it matters
+    The output saturates at the end of its range, its gradient vanishes, and part of the error
+    can never go away. A binary cross entropy with targets outside falls below 0 without end.
+
+    ## How it is measured
+    By the share of targets that lie outside the range by more than a hundredth of its width.
+
+    ## False alarms
+    Less than 5 % of the targets outside (outliers, rounding) is not told. An output that is
+    scaled after its activation has another range and is not judged.
+
+    ## What to do
+    Take the activation off the output, choose one that covers the targets, or scale the targets
+    into its range. Labels -1 and 1 for a binary cross entropy: `(labels + 1) / 2`. Several
+    classes in one number: `cross_entropy` with one output per class.
+
+    ## References
+    TheDeepChecker's case regrNN_inapp_act; the documentation of `torch.nn.BCEWithLogitsLoss`.
+    """
+
+    code = "HD114"
+    name = "unreachable-target"
+    severity = Severity.ERROR
+    summary = "targets outside the range the output layer can produce"
+    needs = Needs(kinds=(SetupRecord,), topics=("loss-call", "loss-formula"))
+
+    @dataclass(frozen=True)
+    class Limits:
+        share: float = 0.05
+        """The share of targets outside the range from which it is told."""
+
+    def start(self) -> None:
+        self.told: set[str] = set()
+
+    def begin(self, header: Header) -> None:
+        self.told = set()
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        target, prediction = facts.table("target"), facts.table("prediction")
+        share, reach = target.number("outside_share"), target.numbers("reach")
+        site = site_of(facts)
+        if share is None or share < self.limits.share or len(reach) != 2 or site in self.told:
+            return
+        self.told.add(site)
+        low, high = target.number("low"), target.number("high")
+        ends = f"{say(reach[0])} to {say(reach[1]) if reach[1] < ENDLESS else 'infinity'}"
+        function = facts.text("function") or "the loss"
+        binary = function.startswith("binary")
+        made_by = prediction.text("made_by")
+        what = "what a probability can be" if binary else f"all a {made_by} can give"
+        yield self.find(
+            record,
+            f"{share:.0%} of the targets lie outside {ends}, {what}: they reach from "
+            f"{'?' if low is None else say(low)} to {'?' if high is None else say(high)}",
+            subject=site,
+            where=facts.where(rank=record.rank, op=function),
+            remedies=[BINARY if binary else RANGE],
+            outside_share=share,
+            target_low=low,
+            target_high=high,
+            reach_low=reach[0],
+            reach_high=reach[1],
+            made_by=made_by,
+        )
+
+
+RANGE = (
+    "Take the activation off the output, or choose one that covers the targets, or scale the "
+    "targets into its range."
+)
+BINARY = (
+    "Targets of a binary cross entropy are 0 to 1: map -1 and 1 to 0 and 1, divide counts by their "
+    "maximum, and use cross_entropy where the numbers are classes."
+)

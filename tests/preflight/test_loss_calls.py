@@ -1,0 +1,123 @@
+"""Losses that are given the wrong thing, in several styles of writing a training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from losses import Loss, codes, labels, net, train
+from torch import Tensor, nn
+
+
+class OwnLoss(nn.Module):
+    """A criterion of one's own around torch's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.CrossEntropyLoss(label_smoothing=0.1)
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        return self.inner(output, target) * 0.7
+
+
+class LossInside(nn.Module):
+    """The model computes its loss, as those of Hugging Face do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = net()
+
+    def forward(self, x: Tensor, target: Tensor) -> dict[str, Tensor]:
+        scores = self.net(x).softmax(-1)
+        return {"loss": F.cross_entropy(scores.view(-1, 5), target), "logits": scores}
+
+
+@pytest.mark.parametrize(
+    ("model", "loss_of", "code"),
+    [
+        (net(5, nn.Softmax(dim=1)), lambda m, x: F.cross_entropy(m(x), labels()), "HD110"),
+        (net(), lambda m, x: OwnLoss()(torch.softmax(m(x), 1), labels()), "HD110"),
+        (LossInside(), lambda m, x: m(x, target=labels())["loss"], "HD110"),
+        (net(), lambda m, x: F.cross_entropy(m(x).sigmoid(), labels()), "HD110"),
+        (net(), lambda m, x: F.nll_loss(m(x), labels()), "HD111"),
+        (net(), lambda m, x: nn.NLLLoss()(m(x).softmax(1), labels()), "HD111"),
+        (net(), lambda m, x: F.nll_loss(F.log_softmax(m(x), dim=0), labels()), "HD111"),
+        (net(), lambda m, x: -F.softmax(m(x), 0).log()[range(12), labels()].mean(), "HD111"),
+        (
+            net(1, nn.Softmax(dim=1)),
+            lambda m, x: F.binary_cross_entropy(m(x).squeeze(1), (labels() > 2).float()),
+            "HD111",
+        ),
+        (
+            net(1, nn.Sigmoid()),
+            lambda m, x: nn.BCEWithLogitsLoss()(m(x).squeeze(-1), (labels() > 2).float()),
+            "HD111",
+        ),
+        (net(1), lambda m, x: F.cross_entropy(m(x), labels(1)), "HD111"),
+        (net(), lambda m, x: F.kl_div(m(x).softmax(1), torch.full((12, 5), 0.2)), "HD111"),
+        (net(), lambda m, x: F.cross_entropy(m(x), torch.randn(12, 5)), "HD111"),
+        (net(1), lambda m, x: F.mse_loss(m(x), x.sum(1)), "HD109"),
+        (net(1), lambda m, x: ((m(x) - x.sum(1)) ** 2).mean(), "HD109"),
+        (net(1), lambda m, x: (x.sum(1).unsqueeze(1) - m(x).squeeze()).abs().mean(), "HD109"),
+        (net(1), lambda m, x: -(m(x).sigmoid().log() * x[:, 0]).mean(), "HD109"),
+        (net(1, nn.Sigmoid()), lambda m, x: F.mse_loss(m(x), x.sum(1, keepdim=True)), "HD114"),
+        (net(1, nn.Tanh()), lambda m, x: (m(x)[:, 0] - 3 * x[:, 0]).pow(2).mean(), "HD114"),
+        (net(1, nn.ReLU()), lambda m, x: nn.HuberLoss()(m(x), x[:, :1]), "HD114"),
+        (
+            net(1),
+            lambda m, x: F.binary_cross_entropy_with_logits(m(x)[:, 0], 2.0 * (labels() > 2) - 1),
+            "HD114",
+        ),
+        (net(), lambda m, x: F.cross_entropy(m(x), torch.full((12,), -100)), "HD112"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_the_wrong_thing_is_named_with_its_line(model: Any, loss_of: Any, code: str) -> None:
+    checked = train(model, loss_of)
+    assert checked.error is None
+    assert code in codes(checked), checked.report.findings
+    assert checked.report.causes[0].code == code
+    found = next(item for item in checked.report.findings if item.code == code)
+    assert (found.where.file or "").endswith("test_loss_calls.py")
+    assert sum(item.code == code for item in checked.report.findings) == 1
+
+
+@pytest.mark.parametrize(
+    ("loss_of", "code"),
+    [
+        (lambda m, x: F.cross_entropy(m(x), labels() + 1), "HD505"),
+        (lambda m, x: F.cross_entropy(m(x), labels().float()), "HD505"),
+        (lambda m, x: F.binary_cross_entropy(m(x)[:, 0], (labels() > 2).float()), "HD111"),
+        (lambda m, x: F.cross_entropy(m(x), labels().unsqueeze(1)), "HD111"),
+        (lambda m, x: nn.BCEWithLogitsLoss()(m(x)[:, :1], (labels() > 2).float()), "HD109"),
+    ],
+)
+def test_a_call_that_raises_is_explained(loss_of: Loss, code: str) -> None:
+    checked = train(net(), loss_of)
+    assert checked.error is not None
+    assert checked.report.causes[0].code == code
+
+
+def test_labels_ignored_late_are_told_at_their_step() -> None:
+    seen = []
+
+    def loss_of(model: nn.Module, x: Tensor) -> Tensor:
+        seen.append(1)
+        target = torch.full((12,), -100) if len(seen) == 9 else labels()
+        return F.cross_entropy(model(x), target)
+
+    checked = train(net(), loss_of, steps=11)
+    assert checked.report.causes[0].code == "HD112"
+    assert checked.report.causes[0].root.step == 8
+
+
+def test_validation_tells_nothing() -> None:
+    def loss_of(model: nn.Module, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            F.cross_entropy(model(x).softmax(1), labels())
+        F.cross_entropy(model(x).softmax(1), labels()).item()
+        return F.cross_entropy(model(x), labels())
+
+    assert codes(train(net(), loss_of)) == set()
