@@ -193,7 +193,7 @@ def test_a_weight_of_zero() -> None:
         losses = {"cls": F.cross_entropy(a, y), "box": F.mse_loss(b, z)}
         (weights["cls"] * losses["cls"] + weights["box"] * losses["box"]).backward()
 
-    assert loud(train(body, 3)) == [("HD106", "box")]
+    assert ("HD106", "box") in loud(train(body, 3))
 
 
 # --- alive -----------------------------------------------------------------------------------

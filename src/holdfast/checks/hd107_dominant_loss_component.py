@@ -176,7 +176,9 @@ class DominantLossComponent(Check):
         meant = [name for name in others if self.weights.get(name, 1.0) >= limits.small_weight]
         if not meant or any(name not in self.gradients for name in meant):
             return
-        ratios = [self.recent[name].median / max(self.starts[name], 1e-30) for name in meant]
+        ratios = [
+            self.recent[name].median_of_last(8) / max(self.starts[name], 1e-30) for name in meant
+        ]
         material = all(self.starts[name] >= limits.material for name in meant)
         if not material or not all(0.9 < ratio < TRADED_OFF for ratio in ratios):
             return
