@@ -61,6 +61,14 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "HD314": ("HD307", "HD105", "HD208"),
     "HD405": ("HD105", "HD306", "HD307"),
     "HD404": ("HD105", "HD307"),
+    # the data
+    "HD502": (*BAD_STEPS, "HD105", "HD113", "HD203", "HD304", "HD305", "HD403", "HD404", "HD512"),
+    "HD503": ("HD105", "HD306", "HD509", "HD512"),
+    "HD506": ("HD105",),
+    "HD507": ("HD103", "HD115"),
+    "HD510": ("HD103", "HD115", "HD207", "HD512"),
+    "HD511": (*BAD_STEPS, "HD105", "HD107", "HD113", "HD114", "HD203", "HD403", "HD404"),
+    "HD512": ("HD105", "HD115", "HD404"),
     # many ranks
     "HD605": ("HD601",),
     # memory

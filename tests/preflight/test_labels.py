@@ -71,14 +71,14 @@ def test_a_rare_class() -> None:
 
 def test_a_rare_class_with_weights_or_a_sampler() -> None:
     x, y = rare(0.06)
-    assert "HD512" in codes(classify(x, y, weight=torch.tensor([1.0, 15.0]))) == []
+    assert codes(classify(x, y, weight=torch.tensor([1.0, 15.0]))) == []
     draws = WeightedRandomSampler(torch.where(y == 1, 15.0, 1.0).tolist(), len(y))
     assert codes(classify(x, y, sampler=draws)) == []
 
 
 def test_labels_shuffled_apart() -> None:
     x, y = blobs(5, 2.0)
-    assert codes(classify(x, y[torch.randperm(len(y))]))
+    assert "HD512" in codes(classify(x, y[torch.randperm(len(y))]))
 
 
 @pytest.mark.parametrize("classes", [2, 5])
@@ -97,7 +97,7 @@ def test_two_classes_that_are_one() -> None:
 @pytest.mark.parametrize("spread", [2.0, 0.5, 0.25])
 def test_easy_and_hard_tasks_with_and_without_smoothing(spread: float) -> None:
     x, y = blobs(4, spread)
-    assert "HD506" in codes(classify(x, y, smoothing=0.1 if spread == 0.5 else 0.0)) == []
+    assert codes(classify(x, y, smoothing=0.1 if spread == 0.5 else 0.0)) == []
 
 
 def padded(ignore: int) -> Callable[[], None]:
@@ -129,8 +129,8 @@ def padded(ignore: int) -> Callable[[], None]:
 
 
 def test_padding_in_the_loss_and_left_out() -> None:
-    assert codes(padded(-100))
-    assert "HD511" in codes(padded(0)) == []
+    assert "HD506" in codes(padded(-100))
+    assert codes(padded(0)) == []
 
 
 def regress(scale: float, shift: float = 0.0, *, by_hand: bool = False) -> Callable[[], None]:
@@ -152,6 +152,6 @@ def regress(scale: float, shift: float = 0.0, *, by_hand: bool = False) -> Calla
 
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_targets_far_from_unit_scale(by_hand: bool) -> None:
-    assert codes(regress(1000.0, by_hand=by_hand))
+    assert "HD511" in codes(regress(1000.0, by_hand=by_hand))
     assert codes(regress(1.0, by_hand=by_hand)) == []
     assert codes(regress(80.0, by_hand=by_hand)) == []

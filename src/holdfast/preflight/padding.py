@@ -1,4 +1,4 @@
-"""Whether the rows of a batch of sequences end in padding: one id, at their ends and nowhere else."""
+"""Whether the rows of a batch of sequences end in padding: one id, there and nowhere else."""
 
 from __future__ import annotations
 

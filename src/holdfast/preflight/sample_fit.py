@@ -1,4 +1,4 @@
-"""How the samples of a batch are fitted: which are right, which wrong, and how sure the model is."""
+"""How the samples of a batch are fitted: which are right, and how sure the model is."""
 
 from __future__ import annotations
 

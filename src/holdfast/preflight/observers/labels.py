@@ -63,6 +63,12 @@ class Tally:
     """Sum of squares of the first predictions."""
     elements: int = 0
     predictions: int = 0
+    drawn: int = 0
+    """Calls whose targets came out of a loader as they are …"""
+    drawn_samples: int = 0
+    low: float = math.inf
+    high: float = -math.inf
+    """… and between what they lie."""
 
 
 class Labels(Observer):
@@ -75,6 +81,7 @@ class Labels(Observer):
         self._balanced = False
         self._grid: tuple[int, int] | None = None
         self._rows: int | None = None
+        self._addresses: set[int] = set()
         self._before: list[tuple[Tensor, Tensor]] = []
         self._steps = 0
         self._falls: list[float] = []
@@ -88,9 +95,12 @@ class Labels(Observer):
 
     def batch_drawn(self, loader: Any, batch: Any) -> None:
         self._grid = None
+        self._addresses = set()
         items = batch.values() if isinstance(batch, dict) else batch
         if not isinstance(items, Tensor) and hasattr(items, "__iter__"):
             for item in items:
+                if isinstance(item, Tensor):
+                    self._addresses.add(item.data_ptr())
                 if isinstance(item, Tensor) and item.ndim == 2 and not item.is_floating_point():
                     self._grid = (item.shape[0], item.shape[1])
 
@@ -108,16 +118,35 @@ class Labels(Observer):
         given, target = call.argument(0, "input"), call.argument(1, "target")
         if not isinstance(given, Tensor) or not isinstance(target, Tensor):
             return
-        if not given.requires_grad or not target.numel():
+        if not given.requires_grad:
+            return
+        if not target.numel():
+            self._empty(call)
             return
         tally = self._tally(call.name)
         if tally is None:
             return
         tally.calls += 1
+        self._vary(tally, target)
         if call.name in REGRESSION:
             self._sum_up(tally, given, target)
         else:
             self._count(tally, call, given, target)
+
+    def _empty(self, call: Call) -> None:
+        result = call.result
+        if isinstance(result, Tensor) and result.numel() and not bool(result.isfinite().all()):
+            facts = {"what": f"{call.name} was given", "place": self.scene.place()}
+            self.evidence.tell("empty-batch", facts)
+
+    def _vary(self, tally: Tally, target: Tensor) -> None:
+        """Whether targets that come from the data differ at all."""
+        if target.data_ptr() not in self._addresses or target.numel() != target.shape[0]:
+            return
+        tally.drawn += 1
+        tally.drawn_samples += target.numel()
+        tally.low = min(tally.low, float(target.detach().min()))
+        tally.high = max(tally.high, float(target.detach().max()))
 
     def _tally(self, loss: str) -> Tally | None:
         place = self.scene.place()
@@ -299,6 +328,10 @@ class Labels(Observer):
                 self._tell_labels(tally, about)
             if tally.elements:
                 self._tell_targets(tally, about)
+            if tally.drawn:
+                facts = {"batches": tally.drawn, "samples": tally.drawn_samples}
+                varying = {"varying": int(tally.low != tally.high)}
+                self.evidence.tell("target-variety", {**about, **facts, **varying})
 
     def _tell_labels(self, tally: Tally, about: dict[str, Any]) -> None:
         counts = dict(sorted(tally.counts.items(), key=lambda item: -item[1])[:20])
