@@ -112,6 +112,12 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
         "HD403",
         "HD413",
     ),
+    "HD106": (
+        "HD204",
+        "HD205",
+        "HD306",
+        "HD107",
+    ),
     "HD204": ("HD306", "HD105"),
     "HD310": (*NOTHING_MOVES,),
     "HD309": (*NOTHING_MOVES, *BORN, "HD310", "HD312", "HD311", "HD313", "HD411", "HD315", "HD414"),
@@ -157,8 +163,15 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "HD315": ("HD312", "HD313", "HD414"),
     "HD807": ("HD804", "HD805"),
     # a component that is dead leaves its branch without a gradient; so do dead units
-    "HD106": ("HD205", "HD204"),
     "HD205": ("HD306", "HD307"),
+    # the data
+    "HD502": (*BAD_STEPS, "HD105", "HD113", "HD203", "HD304", "HD305", "HD403", "HD404", "HD512"),
+    "HD503": ("HD105", "HD306", "HD509", "HD512"),
+    "HD506": ("HD105",),
+    "HD507": ("HD103", "HD115"),
+    "HD510": ("HD103", "HD115", "HD207", "HD512"),
+    "HD511": (*BAD_STEPS, "HD105", "HD107", "HD113", "HD114", "HD203", "HD403", "HD404"),
+    "HD512": ("HD105", "HD115", "HD404"),
     # many ranks
     "HD605": ("HD601",),
     # what depends on what

@@ -5,10 +5,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from holdfast.core.check import Check, Needs
+from holdfast.core.facts import Facts
 from holdfast.core.findings import Finding, Severity
 from holdfast.core.moment import Moment, moment_of, record_at
 from holdfast.core.numbers import say
-from holdfast.core.records import StepRecord
+from holdfast.core.parameters import LISTED, some
+from holdfast.core.records import SetupRecord, StepRecord
 from holdfast.core.signals import Signal
 
 VALUE, GRADIENT = "loss/", "component_grad/"
@@ -23,7 +25,8 @@ class DeadLossComponent(Check):
 
     ## What it checks
     Every named component (`loss/<name>`): whether it was ever anything but 0, whether it ever
-    moved, and, where its gradient is known, whether any of it reaches the weights.
+    moved, and, where its gradient is known, whether any of it reaches the weights. A preflight
+    also sees scalars that were meant for the loss and are not part of what trains.
 
     ## Why it matters
     The run looks healthy, the total falls, and one of its goals is not being trained. It shows
@@ -33,12 +36,17 @@ class DeadLossComponent(Check):
     From the first value on, exactly: 0 for 50 steps, or one same other number for 200 steps, while
     the total or another component moves. A gradient of exactly 0 counts where three steps, and
     at the end of a preflight any one, show nothing else while another component sends one.
+    In a preflight the graph of the loss tells its parts: a part whose weight is 0; a value that
+    is in the sum without its graph; a loss that was computed and never added, where it alone would
+    train some parameters, where the sum it was added to is not used, or where nobody looks at it.
 
     ## False alarms
     A component that ever moved is alive: a hinge may end at 0, a triplet loss may have empty
     batches. One that never moved from a number other than 0 may rest on a floor (free bits, a
     margin), so that is a warning. A component meant to start later is reported; ignore it. Logs
     with few digits say when a component was never anything but 0, and nothing about constants.
+    Copies for the log, metrics beside the loss, losses with a backward pass of their own and a
+    weight that is computed and begins at 0 are not dead.
 
     ## What to do
     Follow the component back: an empty selection, a model output that is missing, a weight of 0,
@@ -53,7 +61,11 @@ class DeadLossComponent(Check):
     name = "dead-loss-component"
     severity = Severity.ERROR
     summary = "a named component is identically 0 or constant, or sends no gradient"
-    needs = Needs(any_of=("loss/*", "component_grad/*"))
+    needs = Needs(
+        any_of=("loss/*", "component_grad/*"),
+        kinds=(StepRecord, SetupRecord),
+        topics=("loss-component",),
+    )
 
     @dataclass(frozen=True)
     class Limits:
@@ -74,7 +86,10 @@ class DeadLossComponent(Check):
         self.total_moves = False
         self.told: set[str] = set()
 
-    def observe(self, record: StepRecord) -> Iterable[Finding]:
+    def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
+        if isinstance(record, SetupRecord):
+            yield from self._seen(record)
+            return
         if record.held:
             return
         values = record.values
@@ -88,6 +103,35 @@ class DeadLossComponent(Check):
                 self._count(record, key, value)
                 if key not in self.told and key not in self.alive:
                     yield from self._judge(key, self.limits.gradients)
+
+    def _seen(self, record: SetupRecord) -> Iterable[Finding]:
+        """What the graph of the loss has shown about a component."""
+        facts = Facts.of(record)
+        kind, name = facts.text("kind"), facts.text("name")
+        if record.topic != "loss-component" or kind not in SEEN or not name or name in self.told:
+            return
+        self.told.add(name)
+        steps, first = facts.whole("steps") or 1, facts.whole("first_step")
+        own, weight = facts.texts("own"), facts.number("weight")
+        what, cure = SEEN[kind]
+        if weight is not None:
+            what += f" (about {say(weight)} times its value)"
+        if own:
+            what += f"; {some(own)} would learn from it alone"
+        at = StepRecord(record.segment, record.seq, min(first or 0, record.step), rank=record.rank)
+        yield self.find(
+            at,
+            f"component {name} {what}, in all {steps} steps looked at: it has no part in this "
+            "training",
+            subject=name,
+            where=facts.where(rank=record.rank),
+            remedies=[cure],
+            component=name,
+            kind=kind,
+            steps=steps,
+            parameters=own[:LISTED],
+            weight=weight,
+        )
 
     def finish(self) -> Iterable[Finding]:
         for key in self.first:
@@ -156,3 +200,19 @@ CUT = (
     "Look for detach(), .item(), .data, no_grad, numpy or argmax between the weights and this "
     "component, and for a weight of 0."
 )
+SEEN = {
+    "weightless": (
+        "is computed with its graph and multiplied by a weight of exactly 0",
+        "Give it the weight it is meant to have, or leave it out and save the time.",
+    ),
+    "detached": (
+        "is in the sum as a plain number, without its graph",
+        "Add the tensor itself: look for .item(), float(), .detach(), .data, torch.tensor(…) or "
+        "no_grad between the model and the sum.",
+    ),
+    "discarded": (
+        "is computed and never becomes part of a loss that backward is called on",
+        "Add it to the loss and keep the result: `loss = loss + weight * part`. `loss.add(…)` "
+        "alone changes nothing.",
+    ),
+}

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.core.check import Check, Needs
+from holdfast.core.facts import Facts
 from holdfast.core.findings import Finding, Severity
 from holdfast.core.moment import Moment, moment_of, record_at
 from holdfast.core.numbers import say
-from holdfast.core.records import StepRecord
+from holdfast.core.records import SetupRecord, StepRecord
 from holdfast.core.window import Window
 
 VALUE, GRADIENT = "loss/", "component_grad/"
@@ -34,14 +35,17 @@ class DominantLossComponent(Check):
 
     ## How it is measured
     By gradient: the median norm of one component is 10000 times that of the next (from 1000 times
-    on it is told as information). By value, which is weaker evidence: for 200 steps the others
-    together are less than 1 % of the sum of magnitudes, and either no better than when they began,
-    or less than 0.01 %. Otherwise, when they do get better, it is information only.
+    on it is told as information); or, over 40 steps, 100 times nearly always, while the others
+    have no small weight of their own and get no better. By value, which is weaker evidence: for
+    200 steps the others together are less than 1 % of the sum of magnitudes, and either no better
+    than when they began, or less than 0.01 %. Otherwise, when they do get better, it is
+    information only.
 
     ## False alarms
     Small regularisers beside the main loss are meant to be small: by value, components below 0.05
     are not asked about. A large constant with a small gradient dominates nothing, so where
     gradients are known, values are not judged. Components that are exactly 0 are another matter.
+    One that was given a weight below a tenth is meant to be small.
 
     ## What to do
     Compare the gradients the components send, not their values. Look for a sum where the others
@@ -56,12 +60,22 @@ class DominantLossComponent(Check):
     code = "HD107"
     name = "dominant-loss-component"
     summary = "one component's gradient or value swamps the others for good"
-    needs = Needs(any_of=("loss/*", "component_grad/*"))
+    needs = Needs(
+        any_of=("loss/*", "component_grad/*"),
+        kinds=(StepRecord, SetupRecord),
+        topics=("loss-component",),
+    )
 
     @dataclass(frozen=True)
     class Limits:
         gradient_ratio: float = 1e4
         """Norm of one component's gradient over that of the next."""
+        starving_ratio: float = 100.0
+        """The same, where the others have had time to get better and did not."""
+        starving_steps: int = 40
+        """So long."""
+        small_weight: float = 0.1
+        """A component with a smaller weight in the loss is meant to be small."""
         rest: float = 0.01
         """By value, what the others together may be of the loss without a question …"""
         rest_at_all: float = 1e-4
@@ -81,9 +95,19 @@ class DominantLossComponent(Check):
         self.starts: dict[str, float] = {}
         self.recent: dict[str, Window] = {}
         self.gradients: dict[str, Window] = {}
+        self.weights: dict[str, float] = {}
+        """Of the components whose weight in the loss is known."""
+        self.leads: list[str] = []
+        """Of each look, who sent a gradient far above the others'; "" where nobody did."""
         self.told: set[str] = set()
 
-    def observe(self, record: StepRecord) -> Iterable[Finding]:
+    def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
+        if isinstance(record, SetupRecord):
+            facts = Facts.of(record)
+            name, weight = facts.text("name"), facts.number("weight")
+            if facts.text("kind") == "part" and name and weight is not None:
+                self.weights[name] = abs(weight)
+            return
         if record.held:
             return
         look = self.seen % EVERY == 0
@@ -99,7 +123,11 @@ class DominantLossComponent(Check):
                     self.led_since = moment_of(record)
                 self.gradients.setdefault(key.removeprefix(GRADIENT), Window(RECENT)).push(value)
         if self.gradients:
+            self._note_lead(record)
+            for name, value in values.items():
+                self._note_value(name, value)
             yield from self._by_gradient(self.limits.gradients)
+            yield from self._starving(record)
         elif look and len(values) > 1:
             yield from self._by_value(record, values)
 
@@ -114,23 +142,66 @@ class DominantLossComponent(Check):
             return
         second, first = sorted(norms, key=norms.__getitem__)[-2:]
         ratio, limit = norms[first] / norms[second], self.limits.gradient_ratio
-        if ratio < limit / 10:
-            return
+        mild = ratio < limit or self.weights.get(second, 1.0) < self.limits.small_weight
+        if ratio < limit / 10 or (mild and enough > 1):
+            return  # what is only worth knowing is said at the end
         message = (
             f"sends a gradient of norm {say(norms[first])}, {say(ratio)} times that of the next, "
             f"{second} (limit {say(limit)}): it decides every step alone"
         )
-        yield self._finding(first, message, mild=ratio < limit, ratio=ratio, limit=limit)
+        yield self._finding(first, message, mild=mild, ratio=ratio, limit=limit)
+
+    def _note_lead(self, record: StepRecord) -> None:
+        norms = {
+            key.removeprefix(GRADIENT): value
+            for key, value in record.values.items()
+            if key.startswith(GRADIENT) and 0 < value < math.inf
+        }
+        if len(norms) < 2:
+            return
+        second, first = sorted(norms, key=norms.__getitem__)[-2:]
+        leads = norms[first] >= self.limits.starving_ratio * norms[second]
+        self.leads = [*self.leads, first if leads else ""][-200:]
+
+    def _starving(self, record: StepRecord) -> Iterable[Finding]:
+        """One far above the others for long, and the others get no better."""
+        limits = self.limits
+        leader = self.leads[-1] if self.leads else ""
+        often = self.leads.count(leader) >= max(0.9 * len(self.leads), 5)
+        if self.told or not leader or not often:
+            return
+        if record.step - self.led_since[2] < limits.starving_steps:
+            return
+        others = [name for name in self.starts if name != leader]
+        meant = [name for name in others if self.weights.get(name, 1.0) >= limits.small_weight]
+        if not meant or any(name not in self.gradients for name in meant):
+            return
+        ratios = [
+            self.recent[name].median_of_last(8) / max(self.starts[name], 1e-30) for name in meant
+        ]
+        material = all(self.starts[name] >= limits.material for name in meant)
+        if not material or not all(0.9 < ratio < TRADED_OFF for ratio in ratios):
+            return
+        message = (
+            f"sends more than {say(limits.starving_ratio)} times the gradient of the others in "
+            f"{self.leads.count(leader)} of {len(self.leads)} looks, and after "
+            f"{record.step - self.led_since[2]} steps they ({', '.join(meant[:20])}) are no better "
+            "than when they began"
+        )
+        yield self._finding(leader, message, mild=False, limit=limits.starving_ratio)
+
+    def _note_value(self, name: str, value: float) -> None:
+        window = self.recent.setdefault(name, Window(RECENT))
+        window.push(value)
+        if name not in self.starts and len(window) >= FIRST:
+            self.starts[name] = window.median
 
     def _by_value(self, record: StepRecord, values: dict[str, float]) -> Iterable[Finding]:
         total = sum(values.values())
         if not 0 < total < math.inf:
             return
         for name, value in values.items():
-            window = self.recent.setdefault(name, Window(RECENT))
-            window.push(value)
-            if name not in self.starts and len(window) >= FIRST:
-                self.starts[name] = window.median
+            self._note_value(name, value)
         leader = max(values, key=values.__getitem__)
         if leader != self.leader:
             self.leader, self.led_since = leader, moment_of(record)

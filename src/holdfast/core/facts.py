@@ -65,6 +65,15 @@ class Facts:
         """The texts of a list."""
         return [item for item in self._list(key) if isinstance(item, str)]
 
+    def lists(self, key: str) -> list[list[float]]:
+        """The lists of finite numbers within a list; others are left out."""
+        found = []
+        for item in self._list(key):
+            inner = Facts({"item": item})
+            if isinstance(item, (list, tuple)) and len(inner.numbers("item")) == len(item):
+                found.append(inner.numbers("item"))
+        return found
+
     def table(self, key: str) -> Facts:
         """A mapping within it; empty where there is none."""
         return Facts(self._data.get(key))
