@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from holdfast.core.check import Check, Needs
+from holdfast.core.facts import Facts
+from holdfast.core.findings import Finding, Severity, Where
+from holdfast.core.moment import Moment, record_at
+from holdfast.core.numbers import say
+from holdfast.core.records import SetupRecord
+from holdfast.core.trial import TRIAL, Course, Tried, moment_at
+
+SURE = 8
+"""After so many steps without progress there is none."""
+
+
+class LearningRateTooHigh(Check):
+    """Steps overshoot: a part of the update lowers the loss of its batch, the whole raises it.
+
+    ## What it checks
+    The loss of a step's own batch before and after its update, and at parts of it.
+
+    ## Why it matters
+    A step that jumps over the valley lands higher than it started. The loss grows, swings or rests
+    at chance, units die, and numbers end in NaN: all of that is often taken for other faults.
+
+    ## How it is measured
+    A trial overshoots where the whole update leaves the loss at least 10 % higher while a part of
+    it lowers it. Half of all trials that show anything must, two at least (or one that doubles
+    the loss), and the run must have made no progress: after 8 steps its loss is not 5 % below
+    its start, after 3 steps it has doubled, or it was no number.
+
+    ## False alarms
+    A run that makes progress is left alone, whatever its steps do: near the edge of stability
+    single steps overshoot all the time. Several optimizers (GANs), losses below 0 (rewards) and
+    gradients that are not those of the loss are not judged.
+
+    ## What to do
+    Divide the learning rate by the factor named, warm it up, or clip the gradients.
+
+    ## References
+    Schneider et al., "Cockpit" (the step size alpha); TheDeepChecker.
+    """
+
+    code = "HD403"
+    name = "learning-rate-too-high"
+    severity = Severity.ERROR
+    summary = "step sizes overshoot on this very loss"
+    needs = Needs(kinds=(SetupRecord,), topics=(TRIAL,))
+
+    @dataclass(frozen=True)
+    class Limits:
+        rise: float = 0.1
+        """A whole update that raises the loss by this share overshoots …"""
+        doubled: float = 2.0
+        """… and by this factor it does so beyond doubt."""
+        share: float = 0.5
+        """Of the trials that show anything."""
+        progress: float = 0.05
+        """A loss this share below its start is progress."""
+
+    def start(self) -> None:
+        self.course = Course()
+        self.trials = self.over = self.far = 0
+        """Trials that show anything, those that overshoot, those that do so beyond doubt."""
+        self.onset: Moment | None = None
+        self.worst: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 1.0)
+        """Loss before, after, lowest on the way, and the part of the update it was at."""
+        self.lr: float | None = None
+        self.place: tuple[str | None, int | None, str | None] = (None, None, None)
+        self.unfit = False
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        tried = Tried.of(record)
+        if tried is None:
+            self.course.take(Facts.of(record))
+            return ()
+        self.course.take(tried.facts)
+        if not tried.alone or tried.facts.flag("maximize"):
+            self.unfit = True
+        if tried.flat or tried.slope is None:
+            return ()
+        self.trials += 1
+        level = max(abs(tried.loss), abs(self.course.level) if self.course.known else 0.0)
+        rise = tried.after - tried.loss
+        lowers = tried.slope < 0 and tried.lowest_before < tried.loss - tried.noise
+        if lowers and tried.shrinks < 0.7 and rise > max(self.limits.rise * level, 4 * tried.noise):
+            self._overshoots(record, tried)
+        return ()
+
+    def finish(self) -> Iterable[Finding]:
+        if self.onset is not None and not self.unfit and self._often() and self._no_progress():
+            yield self._finding(self.onset)
+
+    def _overshoots(self, record: SetupRecord, tried: Tried) -> None:
+        self.over += 1
+        self.far += tried.after > self.limits.doubled * abs(tried.loss)
+        self.onset = self.onset or moment_at(record)
+        if self.over == 1:
+            best = min(tried.losses, key=lambda at: tried.losses[at])
+            self.worst = (tried.loss, tried.after, tried.losses[best], best)
+            self.lr = tried.facts.number("lr")
+            self.place = (tried.where.file, tried.where.line, tried.where.function)
+
+    def _often(self) -> bool:
+        enough = self.over >= 2 or self.far >= 1
+        return enough and self.over >= self.limits.share * self.trials
+
+    def _no_progress(self) -> bool:
+        course = self.course
+        if not course.known:
+            return course.bad > 0
+        if course.bad and course.level >= course.start:
+            return True
+        if course.count < 3 or min(course.first[0], course.lowest) < 0:
+            return False
+        if course.level > self.limits.doubled * course.start and self.far >= 2:
+            return True
+        return course.count >= SURE and course.level > (1 - self.limits.progress) * course.start
+
+    def _finding(self, onset: Moment) -> Finding:
+        before, after, lowest, part = self.worst
+        course = self.course
+        rate = "" if self.lr is None else f" of {say(self.lr)}"
+        factor = 1 / part if 0 < part < 1 else 10.0
+        ends = "no number" if not course.last else say(course.level, 4)
+        raised = "to no number" if math.isinf(after) else f"to {say(after, 4)}"
+        return self.find(
+            record_at(onset),
+            f"the learning rate{rate} overshoots: the update raised the loss of its own batch from "
+            f"{say(before, 4)} {raised}, while {say(part)} of it would have lowered it to "
+            f"{say(lowest, 4)}; so in {self.over} of {self.trials} trials, and the run went from "
+            f"{say(course.start, 4)} to {ends} in {course.count} steps",
+            where=Where(file=self.place[0], line=self.place[1], function=self.place[2]),
+            remedies=[
+                f"Divide the learning rate by about {say(factor)}"
+                + ("" if self.lr is None else f" (to {say(self.lr / factor, 2)})")
+                + " and warm it up over the first steps."
+            ],
+            loss_before=before,
+            loss_after=after,
+            best_part=part,
+            best_loss=lowest,
+            overshoots=self.over,
+            trials=self.trials,
+            lr=self.lr,
+        )
