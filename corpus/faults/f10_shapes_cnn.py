@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ class Config:
 
 def parse(argv: list[str]) -> Config:
     cfg = Config()
-    for key, value in zip(argv, argv[1:], strict=False):
+    for key, value in itertools.pairwise(argv):
         name = key.lstrip("-").replace("-", "_")
         if key.startswith("--") and hasattr(cfg, name):
             setattr(cfg, name, type(getattr(cfg, name))(value))

@@ -53,8 +53,6 @@ for step in range(1, STEPS + 1):
     window.append(loss.item())
     if step % 20 == 0:
         w = model.calib.weight.detach().abs().mean().item()
-        print(
-            "step %3d  mse mean %.4f  max %.4f  |calib| %.3f"
-            % (step, np.mean(window), max(window), w)
-        )
+        mean, worst = np.mean(window), max(window)
+        print(f"step {step:3d}  mse mean {mean:.4f}  max {worst:.4f}  |calib| {w:.3f}")
         window.clear()

@@ -27,7 +27,7 @@ def render(digit, rng):
 
 class Net(nn.Module):
     def __init__(self):
-        super(Net, self).__init__()
+        super().__init__()
         self.conv1 = nn.Conv2d(1, 8, 3)
         self.conv2 = nn.Conv2d(8, 16, 3)
         self.drop = nn.Dropout2d(0.1)
@@ -51,15 +51,8 @@ def train(args, model, loader, optimizer, criterion, epoch):
         loss.backward()
         optimizer.step()
         if batch_idx % args.log_interval == 0:
-            print(
-                "Train Epoch: {} [{}/{} ({:.0f}%)]\tLoss: {:.6f}".format(
-                    epoch,
-                    batch_idx * len(data),
-                    len(loader.dataset),
-                    100.0 * batch_idx / len(loader),
-                    loss.item(),
-                )
-            )
+            done = 100.0 * batch_idx / len(loader)
+            print(f"Train Epoch: {epoch} ({done:.0f}%)\tLoss: {loss.item():.6f}")
 
 
 def main():

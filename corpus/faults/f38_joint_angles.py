@@ -1,6 +1,7 @@
 """Inverse kinematics: from hand position to normalised joint angles in [-1, 1]."""
 
 import argparse
+import itertools
 import math
 
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 
 def build_mlp(sizes, hidden_act=nn.ReLU, out_act=nn.Sigmoid):
     layers = []
-    for i, (a, b) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+    for i, (a, b) in enumerate(itertools.pairwise(sizes)):
         layers.append(nn.Linear(a, b))
         layers.append(hidden_act() if i < len(sizes) - 2 else out_act())
     return nn.Sequential(*layers)

@@ -1,6 +1,7 @@
 """Distance-aware regression: a fixed Lipschitz feature map with a trained read-out."""
 
 import argparse
+import itertools
 
 import torch
 from torch import nn
@@ -14,7 +15,7 @@ class LipschitzFeatures(nn.Module):
         super().__init__()
         dims = [dim_in] + [width] * depth
         self.layers = nn.ModuleList(
-            spectral_norm(nn.Linear(a, b)) for a, b in zip(dims[:-1], dims[1:], strict=True)
+            spectral_norm(nn.Linear(a, b)) for a, b in itertools.pairwise(dims)
         )
 
     def forward(self, x):
