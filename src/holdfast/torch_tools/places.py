@@ -13,11 +13,14 @@ import re
 import sysconfig
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
+
+MOST_FILES = 4096
+"""Files whose kind is remembered: stacks are walked often, and go through the same ones."""
 
 _FRAME = re.compile(r'\s*File "(?P<file>.*)", line (?P<line>\d+)(?:, in (?P<function>.*))?')
 
@@ -53,6 +56,7 @@ def from_traceback(lines: Iterable[str]) -> list[Place]:
     return [Place(at["file"], int(at["line"]), at["function"]) for at in reversed(found)]
 
 
+@lru_cache(maxsize=MOST_FILES)
 def is_machinery(file: str) -> bool:
     """Whether a file is part of torch, of Python or of holdfast."""
     if file.startswith(("<frozen", "<eval_with_key", _torch())) or is_ours(file):
@@ -60,6 +64,7 @@ def is_machinery(file: str) -> bool:
     return file.startswith(_standard()) and not is_installed(file)
 
 
+@lru_cache(maxsize=MOST_FILES)
 def is_installed(file: str) -> bool:
     """Whether a file belongs to a package that was installed."""
     return file.startswith(_installed())
