@@ -33,7 +33,8 @@ class LossStalled(Check):
     signal is lost on its way, or the steps are so large that they lead nowhere.
 
     ## How it is measured
-    At least 100 steps where the loss is that of a guess (ln C of C classes), else 500. The last
+    At least 100 steps where the loss is that of a guess (ln C of C classes) and the samples have
+    come by before, so that the model could at least know them by heart; else 500. The last
     quarter must be within 1 % of the first one and within its noise, and the noise must be
     small enough that 2 % of progress would have shown. Where the size of the updates is known,
     they must have moved the weights by a twentieth of themselves in all.
@@ -65,6 +66,8 @@ class LossStalled(Check):
         """Steps without progress where the loss is that of a guess …"""
         steps: int = 500
         """… and where it may be anything."""
+        passes: float = 1.5
+        """How often the samples must have come by for the first of the two."""
         progress: float = 0.01
         """A smaller change of the level is none."""
         path: float = 0.05
@@ -85,6 +88,8 @@ class LossStalled(Check):
         self.zeros = 0
         self.rate: float | None = None
         self.ratios = Window(100)
+        self.passes = 0.0
+        """How often each sample was seen, where that is known."""
 
     def begin(self, header: Header) -> None:
         if self.count and not self.over:
@@ -130,6 +135,8 @@ class LossStalled(Check):
         if len(self.first) < 50:
             self.first.append(loss)
         self.recent.push(loss)
+        passes = record.values.get("data_passes", 0.0)
+        self.passes = passes if math.isfinite(passes) else self.passes
         column = record.columns.get("param/update_ratio")
         ratios = [] if column is None else [v for v in column.values if math.isfinite(v)]
         if ratios:
@@ -152,14 +159,13 @@ class LossStalled(Check):
             self.over = True  # it can learn: whatever comes later is no stall from the start
             return
         guess = any(0.85 * item <= level <= 1.15 * item for item in self.guesses)
-        if steps < (self.limits.guess_steps if guess else self.limits.steps):
+        soon = guess and self.passes >= self.limits.passes
+        if steps < (self.limits.guess_steps if soon else self.limits.steps):
             return
         still = moved <= self.limits.progress * start and moved <= 3 * noise + 1e-12
         if not still or 3 * noise > 2 * self.limits.progress * start:
             return
         if len(self.ratios) and self.ratios.median * steps < self.limits.path:
-            return
-        if not len(self.ratios) and steps < self.limits.steps:
             return
         self.over = True
         yield self.find(
