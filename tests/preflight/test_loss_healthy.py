@@ -159,3 +159,25 @@ def test_a_run_under_watch_is_the_same_run() -> None:
     work(plain)
     watch(lambda: work(watched), max_steps=None)
     assert all(torch.equal(one, other) for one, other in zip(plain, watched, strict=True))
+
+
+def test_gradients_per_sample_by_vmap() -> None:
+    def work() -> None:
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        parameters = dict(model.named_parameters())
+
+        def loss_of(given: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+            return F.cross_entropy(torch.func.functional_call(model, given, (x[None],)), y[None])
+
+        per_sample = torch.func.vmap(torch.func.grad(loss_of), (None, 0, 0))
+        for _ in range(3):
+            plain = {name: item.detach() for name, item in parameters.items()}
+            found = per_sample(plain, torch.randn(12, 6), labels())
+            for name, item in parameters.items():
+                item.grad = found[name].mean(0)
+            optimizer.step()
+
+    checked = watch(work)
+    assert checked.error is None
+    assert codes(checked) == set()

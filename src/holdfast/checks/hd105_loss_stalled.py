@@ -33,7 +33,8 @@ class LossStalled(Check):
     signal is lost on its way, or the steps are so large that they lead nowhere.
 
     ## How it is measured
-    At least 60 steps where the loss is that of a guess (ln C of C classes), else 200. The last
+    At least 100 steps where the loss is that of a guess (ln C of C classes) and the samples have
+    come by before, so that the model could at least know them by heart; else 500. The last
     quarter must be within 1 % of the first one and within its noise, and the noise must be
     small enough that 2 % of progress would have shown. Where the size of the updates is known,
     they must have moved the weights by a twentieth of themselves in all.
@@ -41,8 +42,9 @@ class LossStalled(Check):
     ## False alarms
     It must be so from the start: a plateau after progress (label smoothing, a finished run) is
     none of this. Whenever the rate rises (warm-up) the count starts anew. Losses below 0 or often
-    exactly 0 (policies, triplets) and several optimizers with losses of their own are not judged.
-    A rate too low for any progress is HD404. Data that cannot be learned look the same: they are.
+    exactly 0 (policies, triplets) and several optimizers are not judged. A rate too low for any
+    progress is HD404. A task that is learned late (parities, sparse rewards) looks the same until
+    then, and so do data that cannot be learned.
 
     ## What to do
     Try to overfit one batch. If that fails, follow the other findings; if it works, look at
@@ -60,10 +62,12 @@ class LossStalled(Check):
 
     @dataclass(frozen=True)
     class Limits:
-        guess_steps: int = 60
+        guess_steps: int = 100
         """Steps without progress where the loss is that of a guess …"""
-        steps: int = 200
+        steps: int = 500
         """… and where it may be anything."""
+        passes: float = 1.5
+        """How often the samples must have come by for the first of the two."""
         progress: float = 0.01
         """A smaller change of the level is none."""
         path: float = 0.05
@@ -74,7 +78,6 @@ class LossStalled(Check):
         self.restart()
         self.over = False
         """Whether it moved, was told, or is none to be judged."""
-        self.rivals: dict[str, float] = {}
 
     def restart(self) -> None:
         """Count from here: the rate went up, or the run was resumed."""
@@ -85,6 +88,8 @@ class LossStalled(Check):
         self.zeros = 0
         self.rate: float | None = None
         self.ratios = Window(100)
+        self.passes = 0.0
+        """How often each sample was seen, where that is known."""
 
     def begin(self, header: Header) -> None:
         if self.count and not self.over:
@@ -97,9 +102,7 @@ class LossStalled(Check):
         loss = record.values.get("loss")
         if loss is None or record.held or self.over or not math.isfinite(loss):
             return
-        if "optimizers" in record.values:
-            self.rivals.update(record.family("loss"))
-        if not 0 <= loss < ABSURD or len(set(self.rivals.values())) > 1:
+        if not 0 <= loss < ABSURD or record.values.get("optimizers", 1) > 1:
             self.over = True
             return
         self._take(record, loss)
@@ -132,6 +135,8 @@ class LossStalled(Check):
         if len(self.first) < 50:
             self.first.append(loss)
         self.recent.push(loss)
+        passes = record.values.get("data_passes", 0.0)
+        self.passes = passes if math.isfinite(passes) else self.passes
         column = record.columns.get("param/update_ratio")
         ratios = [] if column is None else [v for v in column.values if math.isfinite(v)]
         if ratios:
@@ -154,14 +159,13 @@ class LossStalled(Check):
             self.over = True  # it can learn: whatever comes later is no stall from the start
             return
         guess = any(0.85 * item <= level <= 1.15 * item for item in self.guesses)
-        if steps < (self.limits.guess_steps if guess else self.limits.steps):
+        soon = guess and self.passes >= self.limits.passes
+        if steps < (self.limits.guess_steps if soon else self.limits.steps):
             return
         still = moved <= self.limits.progress * start and moved <= 3 * noise + 1e-12
         if not still or 3 * noise > 2 * self.limits.progress * start:
             return
         if len(self.ratios) and self.ratios.median * steps < self.limits.path:
-            return
-        if not len(self.ratios) and steps < self.limits.steps:
             return
         self.over = True
         yield self.find(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -148,11 +149,9 @@ def _resemblance(values: Sequence[float], distance: int) -> float:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    order = sorted(range(len(values)), key=lambda at: values[at])
-    ranks = [0.0] * len(values)
-    for rank, at in enumerate(order):
-        ranks[at] = float(rank)
-    return ranks
+    """The place of each value among all; equal ones share the middle of theirs."""
+    ordered = sorted(values)
+    return [(bisect_left(ordered, item) + bisect_right(ordered, item)) / 2 for item in values]
 
 
 def _steady(values: Sequence[float]) -> bool:

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.modules.module import (
@@ -88,8 +89,13 @@ class Hub:
 
     @property
     def listening(self) -> bool:
-        """Not while an observer works, a bad step is run again, or in a loader's worker."""
-        return not (self._busy or self._launch.replaying or os.getpid() != self._pid)
+        """Not while an observer works, a bad step is run again, or in a loader's worker.
+
+        Nor inside `vmap` and its like, where tensors have no values that could be looked at.
+        """
+        if self._busy or self._launch.replaying or os.getpid() != self._pid:
+            return False
+        return _in_transform() is None
 
     def watchers(self, function: Callable[..., Any]) -> list[Observer] | None:
         """Who wants to hear of a function."""
@@ -205,6 +211,12 @@ class Hub:
         ]
         self._hear_roots = hearing
         self._hear_all = [item for item in hearing if item.every_module]
+
+
+_in_transform: Callable[[], Any] = getattr(
+    getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None
+)
+"""The transform that runs now; another torch may not tell."""
 
 
 class _Mode(TorchFunctionMode):

@@ -52,7 +52,8 @@ class LossArguments:
         name = call.name
         of_classes = name in OF_CLASSES
         ignore = call.argument(4, "ignore_index", -100) if of_classes else -100
-        weight = call.argument(2, "weight") if of_classes else call.kwargs.get("weight")
+        second = of_classes or name.startswith("binary")
+        weight = call.argument(2, "weight") if second else call.kwargs.get("weight")
         return cls(
             name,
             prediction,

@@ -11,8 +11,6 @@ from torch import Tensor
 MOST_ROWS = 256
 """Rows looked at: what is true of a loss's input is true of every row."""
 MOST_ELEMENTS = 1 << 20
-FEW = 32
-"""So many distinct values are counted."""
 
 
 def dtype_of(tensor: Tensor) -> str:
@@ -81,14 +79,22 @@ def odd_rows(tensor: Tensor, axis: int) -> float:
     return float(odd.double().mean())
 
 
-def share_outside(tensor: Tensor, low: float, high: float) -> float:
-    """The share of values that lie outside a range by more than a hair."""
+def share_outside(tensor: Tensor, low: float, high: float, *, masked: bool = False) -> float:
+    """The share of values that lie outside a range by more than a hair.
+
+    Where a mask may follow (`masked`), one single value outside among others inside stands for
+    "unknown", and none is.
+    """
     values = sample(tensor)
     values = values[values.isfinite()]
     if not values.numel():
         return 0.0
     slack = 0.01 * (high - low) if math.isfinite(high - low) else 1e-3
     outside = (values < low - slack) | (values > high + slack)
+    if masked and bool(outside.any()):
+        stands_for_unknown = values[outside].unique().numel() == 1
+        if stands_for_unknown and values.unique().numel() > 2:
+            return 0.0
     return float(outside.double().mean())
 
 

@@ -120,7 +120,8 @@ def _looked_at(given: LossArguments) -> dict[str, Any]:
         facts["log_target"] = given.log_target
     limits = _reach(given, facts["prediction"].get("made_by"))
     if limits is not None:
-        outside = facts_of.share_outside(target, *limits)
+        masked = given.reduction == "none" or given.weighted
+        outside = facts_of.share_outside(target, *limits, masked=masked)
         facts["target"] |= {"reach": [limits[0], min(limits[1], 1e300)], "outside_share": outside}
     return facts
 

@@ -126,5 +126,5 @@ def _outside(prediction: Tensor, target: Tensor) -> tuple[str, tuple[float, floa
     if origin is None or origin.activation not in RANGES:
         return None
     low, high = RANGES[origin.activation]
-    share = facts_of.share_outside(target, low, high)
+    share = facts_of.share_outside(target, low, high, masked=True)
     return (origin.activation, (low, min(high, 1e300)), share) if share else None

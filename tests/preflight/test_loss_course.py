@@ -1,0 +1,97 @@
+"""How a loss goes on: sums that take huge steps, swings, and stalls."""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+import torch.nn.functional as F
+from losses import codes, net
+from torch import nn
+
+from holdfast.preflight.check_run import Checked, watch
+
+
+def fit(
+    *,
+    rate: float,
+    reduction: str = "mean",
+    by_hand: bool = False,
+    steps: int = 5,
+    adam: bool = False,
+) -> Checked:
+    def work() -> None:
+        torch.manual_seed(0)
+        model = net(1)
+        kind = torch.optim.Adam if adam else torch.optim.SGD
+        optimizer = kind(model.parameters(), lr=rate)
+        for _ in range(steps):
+            x = torch.randn(64, 6)
+            error = model(x).squeeze(1) - x.sum(1)
+            loss = (
+                error.pow(2).sum()
+                if by_hand
+                else F.mse_loss(model(x).squeeze(1), x.sum(1), reduction=reduction)
+            )
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    gc.collect()  # what other tests have left behind would be found, too
+    return watch(work, max_steps=steps)
+
+
+def test_a_sum_with_the_rate_of_a_mean() -> None:
+    for by_hand in (False, True):
+        checked = fit(rate=0.05, reduction="sum", by_hand=by_hand)
+        assert checked.report.causes[0].code == "HD116", checked.report.findings
+        assert checked.report.causes[0].root.where.line is not None
+
+
+def test_a_sum_with_its_own_rate_or_with_adam_is_worth_knowing_only() -> None:
+    assert codes(fit(rate=1e-5, reduction="sum")) == set()
+    assert codes(fit(rate=1e-3, reduction="sum", adam=True)) == set()
+    assert codes(fit(rate=0.05)) == set()
+
+
+def test_labels_that_belong_to_other_samples() -> None:
+    def run(*, apart: bool) -> Checked:
+        def work() -> None:
+            torch.manual_seed(0)
+            x = torch.randn(3000, 6)
+            y = x[:, :4].argmax(1)
+            y = y[torch.randperm(3000)] if apart else y
+            model = net(4)
+            optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+            for _ in range(150):
+                pick = torch.randint(0, 3000, (64,))
+                loss = F.cross_entropy(model(x[pick]), y[pick])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+
+        gc.collect()
+        return watch(work, max_steps=150)
+
+    assert "HD105" in codes(run(apart=True))
+    assert codes(run(apart=False)) == set()
+
+
+def test_a_rate_that_overshoots_on_every_step() -> None:
+    def run(rate: float) -> Checked:
+        def work() -> None:
+            torch.manual_seed(0)
+            x = torch.rand(64, 1) + 0.5
+            model = nn.Linear(1, 1, bias=False)
+            optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+            for _ in range(60):
+                loss = F.l1_loss(model(x), 2 * x)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+
+        gc.collect()
+        return watch(work, max_steps=60)
+
+    assert "HD115" in codes(run(6.0))
+    assert "HD115" not in codes(run(0.05))
