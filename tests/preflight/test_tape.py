@@ -68,7 +68,9 @@ def plain() -> Case:
 
 @case
 def dropout() -> Case:
-    model = nn.Sequential(nn.Linear(6, 32), nn.Dropout(0.5), nn.ReLU(inplace=True), nn.Linear(32, 3))
+    model = nn.Sequential(
+        nn.Linear(6, 32), nn.Dropout(0.5), nn.ReLU(inplace=True), nn.Linear(32, 3)
+    )
     return model, lambda: nn.CrossEntropyLoss()(model(X), Y)
 
 

@@ -132,14 +132,16 @@ class Hub:
         for observer in self._hearing_modules(outermost):
             self._ask(observer, "module_begins", module, args)
 
-    def _module_ended(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def _module_ended(self, module: nn.Module, args: Any, *rest: Any) -> None:
         stack = self.scene.stack
         if not self.listening or not any(module is entered for entered in stack):
             return
         while stack and stack[-1] is not module:  # one that raised on its way
             stack.pop()
-        for observer in self._hearing_modules(len(stack) == 1):
-            self._ask(observer, "module_ended", module, args, kwargs, output)
+        if len(rest) == 2:  # one that raised itself (checkpointing does) has no output
+            kwargs, output = rest
+            for observer in self._hearing_modules(len(stack) == 1):
+                self._ask(observer, "module_ended", module, args, kwargs, output)
         stack.pop()
 
     def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:

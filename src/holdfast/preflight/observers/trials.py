@@ -350,7 +350,9 @@ class Trials(Observer):
         norm = self._clip_norm
         if norm is None:
             norm = _norm_of_gradients(update.parameters)
-        raw = math.sqrt(sum(float(g.double().pow(2).sum()) for g in update.gradients if g is not None))
+        raw = math.sqrt(
+            sum(float(g.double().pow(2).sum()) for g in update.gradients if g is not None)
+        )
         facts |= {
             "optimizers": len(self._watched),
             "summed": self._summed,
