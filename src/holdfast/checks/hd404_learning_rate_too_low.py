@@ -101,10 +101,14 @@ class LearningRateTooLow(Check):
         )
 
     def _crawls(self, tried: Tried) -> bool:
-        far, near = tried.drop(1000.0), tried.drop(100.0)
-        if far is None or near is None or tried.slope is None or tried.slope >= 0:
+        farthest = max(tried.losses)
+        far, near = tried.drop(farthest), tried.drop(round(farthest / 10, 6))
+        if farthest < 1000 or far is None or near is None:
             return False
-        straight = far > 10 * tried.noise and far >= self.limits.straight * near > 0
+        if tried.slope is None or tried.slope >= 0:
+            return False
+        seen = near > 4 * tried.noise
+        straight = far > 4 * tried.noise and (far >= self.limits.straight * near or not seen)
         young = tried.made < YOUNG
         boost = 1 / max(1 - tried.number("momentum"), 0.01) if young else 1.0
         steps = 0.1 * abs(tried.loss) / (-tried.slope * boost)
@@ -112,6 +116,7 @@ class LearningRateTooLow(Check):
             "loss": tried.loss,
             "slope": tried.slope,
             "far": far,
+            "farthest": farthest,
             "steps": steps,
             "lr": tried.number("lr"),
         }
@@ -123,16 +128,18 @@ class LearningRateTooLow(Check):
         return self.find(
             record_at(onset),
             f"the learning rate of {say(last['lr'])} is far too low: an update lowers the loss of "
-            f"{say(last['loss'], 4)} by {say(-last['slope'])}, one 1000 times as large by "
-            f"{say(last['far'])}; at this pace a tenth of the loss takes about "
+            f"{say(last['loss'], 4)} by {say(-last['slope'])}, one {say(last['farthest'], 7)} times "
+            f"as large by {say(last['far'])}; at this pace a tenth of the loss takes about "
             f"{say(last['steps'], 2)} steps",
             remedies=[
-                f"Raise the learning rate by 1000 (to {say(1000 * last['lr'], 2)}) and go on from "
-                "there by factors of 3 to 10, until a larger step no longer helps."
+                f"Raise the learning rate by {say(last['farthest'], 7)} (to "
+                f"{say(last['farthest'] * last['lr'], 2)}) and go on from there by factors of 3 to "
+                "10, until a larger step no longer helps."
             ],
             lr=last["lr"],
             drop=-last["slope"],
-            drop_at_1000=last["far"],
+            multiple=last["farthest"],
+            drop_at_multiple=last["far"],
             steps_for_a_tenth=last["steps"],
             trials=self.crawls,
             optimizer=self.optimizer,
