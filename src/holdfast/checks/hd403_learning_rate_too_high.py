@@ -12,8 +12,10 @@ from holdfast.core.numbers import say
 from holdfast.core.records import SetupRecord
 from holdfast.core.trial import TRIAL, Course, Tried, moment_at
 
-SURE = 8
-"""After so many steps without progress there is none."""
+SURE, LONG = 8, 30
+"""After so many steps it is known whether a run gains anything, and what its noise is like."""
+BLOWN_UP = 20.0
+"""A loss that was this many times its start has been blown up."""
 
 
 class LearningRateTooHigh(Check):
@@ -28,9 +30,11 @@ class LearningRateTooHigh(Check):
 
     ## How it is measured
     A trial overshoots where the whole update leaves the loss at least 10 % higher while a part of
-    it lowers it. Half of all trials that show anything must, two at least (or one that doubles
-    the loss), and the run must have made no progress: after 8 steps its loss is not 5 % below
-    its start, after 3 steps it has doubled, or it was no number.
+    it lowers it, and far where it doubles it. The run must have gained nothing: its loss is no
+    number, or has doubled after 3 steps, or is not 5 % below its start after 8 (not half of it,
+    where it had been 20 times as high). And it must have been the steps: half of the trials
+    overshoot, or one does so far and the loss then went to 1.5 times its start, or, in 30 steps
+    and more, a tenth of the trials overshoot and a twentieth of the losses went so high.
 
     ## False alarms
     A run that makes progress is left alone, whatever its steps do: near the edge of stability
@@ -91,7 +95,12 @@ class LearningRateTooHigh(Check):
         return ()
 
     def finish(self) -> Iterable[Finding]:
-        if self.onset is not None and not self.unfit and self._often() and self._no_progress():
+        if (
+            self.onset is not None
+            and not self.unfit
+            and self._by_steps()
+            and self._gained_nothing()
+        ):
             yield self._finding(self.onset)
 
     def _overshoots(self, record: SetupRecord, tried: Tried) -> None:
@@ -104,21 +113,32 @@ class LearningRateTooHigh(Check):
             self.lr = tried.facts.number("lr")
             self.place = (tried.where.file, tried.where.line, tried.where.function)
 
-    def _often(self) -> bool:
-        enough = self.over >= 2 or self.far >= 1
-        return enough and self.over >= self.limits.share * self.trials
+    def _by_steps(self) -> bool:
+        """Whether the steps are what keeps the run from learning."""
+        course = self.course
+        rose = course.high > 0 or course.bad > 0
+        often = self.over >= 2 and self.over >= self.limits.share * self.trials
+        now_and_then = (
+            course.count >= LONG
+            and self.over >= self.trials / 10
+            and course.high >= course.count / 20
+        )
+        return often or (self.far > 0 and rose) or now_and_then
 
-    def _no_progress(self) -> bool:
+    def _gained_nothing(self) -> bool:
         course = self.course
         if not course.known:
             return course.bad > 0
         if course.bad and course.level >= course.start:
             return True
-        if course.count < 3 or min(course.first[0], course.lowest) < 0:
+        if course.count < 3 or course.lowest < 0:
             return False
-        if course.level > self.limits.doubled * course.start and self.far >= 2:
-            return True
-        return course.count >= SURE and course.level > (1 - self.limits.progress) * course.start
+        if course.count < SURE:
+            far = self.far > 0 and self.over >= 2
+            return far and course.level > self.limits.doubled * course.start
+        blown_up = course.highest > BLOWN_UP * course.start
+        still = 0.5 if blown_up else 1 - self.limits.progress
+        return course.level > still * course.start
 
     def _finding(self, onset: Moment) -> Finding:
         before, after, lowest, part = self.worst

@@ -4,17 +4,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from holdfast.core.check import Check, Needs
-from holdfast.core.facts import Facts
 from holdfast.core.findings import Finding
 from holdfast.core.moment import Moment, record_at
 from holdfast.core.numbers import say
 from holdfast.core.records import SetupRecord
-from holdfast.core.trial import TRIAL, Course, Tried, moment_at
+from holdfast.core.trial import TRIAL, Tried, moment_at
 
 YOUNG = 5
 """Steps after which momentum has mostly built up."""
-LONG = 20
-"""So many steps tell whether a run crawls."""
 
 
 class LearningRateTooLow(Check):
@@ -30,13 +27,13 @@ class LearningRateTooLow(Check):
     ## How it is measured
     The loss is computed at 1, 10, 100 and 1000 times the update. It must still fall nearly in
     proportion at 1000 (5 times as far as at 100) in at least 3 trials and in all of them, and at
-    this pace a tenth of the loss must take more than 10000 steps.
+    this pace, momentum included, a tenth of the loss must take more than 10000 steps.
 
     ## False alarms
-    Not judged: while the rate rises (warm-up), is below a tenth of its peak or held below the rate
-    its schedule is built on, where clipping cuts the gradient to a fifth, where the gradient
-    itself is small (a run that has converged), with several optimizers, and where the loss has
-    fallen by 3 % in 20 steps.
+    Not judged: while the rate rises (warm-up), is below half of its peak or of the rate its
+    schedule is built on, where clipping cuts the gradient to a fifth, where the gradient itself
+    is small (a run that has converged), and with several optimizers. A rate that has risen since
+    begins the count anew.
 
     ## What to do
     Raise the learning rate by factors of 10 until a step ten times larger no longer helps.
@@ -57,13 +54,11 @@ class LearningRateTooLow(Check):
         steps: float = 10_000.0
         """Steps that a tenth of the loss would take at this pace."""
         trials: int = 3
+        """Trials that must agree."""
         gradient: float = 1e-3
         """The gradient must be at least this share of the weights."""
-        progress: float = 0.03
-        """A loss that has fallen by this share does not crawl."""
 
     def start(self) -> None:
-        self.course = Course()
         self.crawls = 0
         self.cleared = False
         self.onset: Moment | None = None
@@ -72,12 +67,13 @@ class LearningRateTooLow(Check):
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         tried = Tried.of(record)
-        self.course.take(Facts.of(record) if tried is None else tried.facts)
         if tried is None or self.cleared or tried.flat:
             return ()
-        if not self._fit(tried):
-            self.crawls = 0
-            self.onset = None
+        lr, before = tried.facts.number("lr"), tried.facts.number("lr_before")
+        if lr is not None and before is not None and lr > 1.001 * before:
+            self.crawls, self.onset = 0, None
+        elif not self._fit(tried):
+            pass
         elif self._crawls(tried):
             self.crawls += 1
             self.onset = self.onset or moment_at(record)
@@ -86,8 +82,7 @@ class LearningRateTooLow(Check):
         return ()
 
     def finish(self) -> Iterable[Finding]:
-        enough = self.crawls >= self.limits.trials and not self.cleared
-        if self.onset is not None and enough and not self._progressed():
+        if self.onset is not None and self.crawls >= self.limits.trials and not self.cleared:
             yield self._finding(self.onset)
 
     def _fit(self, tried: Tried) -> bool:
@@ -95,12 +90,10 @@ class LearningRateTooLow(Check):
         lr = tried.facts.number("lr")
         if lr is None or lr <= 0 or not tried.alone or tried.facts.flag("maximize"):
             return False
-        before = tried.facts.number("lr_before")
         around = (tried.number("lr_peak"), tried.number("initial_lr"), tried.number("max_lr"))
-        settled = (before is None or lr <= 1.001 * before) and lr >= max(around) / 2
         gradient = tried.number("gradient_norm")
         return (
-            settled
+            lr >= max(around) / 2
             and tried.faithful
             and tried.shrinks < 0.5
             and gradient >= self.limits.gradient * tried.number("weight_norm")
@@ -108,10 +101,14 @@ class LearningRateTooLow(Check):
         )
 
     def _crawls(self, tried: Tried) -> bool:
-        far, near = tried.drop(1000.0), tried.drop(100.0)
-        if far is None or near is None or tried.slope is None or tried.slope >= 0:
+        farthest = max(tried.losses)
+        far, near = tried.drop(farthest), tried.drop(round(farthest / 10, 6))
+        if farthest < 1000 or far is None or near is None:
             return False
-        straight = far > 10 * tried.noise and far >= self.limits.straight * near > 0
+        if tried.slope is None or tried.slope >= 0:
+            return False
+        seen = near > 4 * tried.noise
+        straight = far > 4 * tried.noise and (far >= self.limits.straight * near or not seen)
         young = tried.made < YOUNG
         boost = 1 / max(1 - tried.number("momentum"), 0.01) if young else 1.0
         steps = 0.1 * abs(tried.loss) / (-tried.slope * boost)
@@ -119,33 +116,30 @@ class LearningRateTooLow(Check):
             "loss": tried.loss,
             "slope": tried.slope,
             "far": far,
+            "farthest": farthest,
             "steps": steps,
             "lr": tried.number("lr"),
         }
         self.optimizer = tried.facts.text("optimizer") or ""
         return straight and steps > self.limits.steps
 
-    def _progressed(self) -> bool:
-        course = self.course
-        if not course.known or course.count < LONG:
-            return False
-        return course.level < course.start - self.limits.progress * abs(course.start)
-
     def _finding(self, onset: Moment) -> Finding:
         last = self.last
         return self.find(
             record_at(onset),
             f"the learning rate of {say(last['lr'])} is far too low: an update lowers the loss of "
-            f"{say(last['loss'], 4)} by {say(-last['slope'])}, one 1000 times as large by "
-            f"{say(last['far'])}; at this pace a tenth of the loss takes about "
+            f"{say(last['loss'], 4)} by {say(-last['slope'])}, one {say(last['farthest'], 7)} times "
+            f"as large by {say(last['far'])}; at this pace a tenth of the loss takes about "
             f"{say(last['steps'], 2)} steps",
             remedies=[
-                f"Raise the learning rate by 1000 (to {say(1000 * last['lr'], 2)}) and go on from "
-                "there by factors of 3 to 10, until a larger step no longer helps."
+                f"Raise the learning rate by {say(last['farthest'], 7)} (to "
+                f"{say(last['farthest'] * last['lr'], 2)}) and go on from there by factors of 3 to "
+                "10, until a larger step no longer helps."
             ],
             lr=last["lr"],
             drop=-last["slope"],
-            drop_at_1000=last["far"],
+            multiple=last["farthest"],
+            drop_at_multiple=last["far"],
             steps_for_a_tenth=last["steps"],
             trials=self.crawls,
             optimizer=self.optimizer,

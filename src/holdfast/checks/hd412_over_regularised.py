@@ -27,7 +27,8 @@ class OverRegularised(Check):
     between the update and the negative weights) is at least 0.7, and it takes at least 0.05 % of
     the weight each step. That must be so in half of the trials made before the norm has fallen to
     half, 3 at least; the norm must have fallen by 30 % (or at least 1 % at every step of a short
-    run), and the loss without the penalty must be within 10 % of its start.
+    run), and the loss without the penalty must not have fallen by 10 %, nor by more than batches
+    differ.
 
     ## False alarms
     A run that learns is left alone, however its norms fall. Once a run has converged only decay is
@@ -107,10 +108,7 @@ class OverRegularised(Check):
             yield self._finding(self.onset, self.first_norm)
 
     def _learns(self) -> bool:
-        course = self.task if self.task.known else self.course
-        if not course.known:
-            return False
-        return course.level < course.start - self.limits.progress * abs(course.start)
+        return (self.task if self.task.known else self.course).learned(self.limits.progress)
 
     def _finding(self, onset: Moment, first: float) -> Finding:
         told = self.told
@@ -126,7 +124,10 @@ class OverRegularised(Check):
                 if decay
                 else "Lower the weight of the penalty by factors of 10, until the loss falls."
             ],
-            **told,
+            share=told["share"],
+            pace=told["pace"],
+            weight_decay=decay,
+            lr=told.get("lr"),
             norm_before=first,
             norm_after=self.last_norm,
             trials=self.trials,

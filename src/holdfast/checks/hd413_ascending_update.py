@@ -188,6 +188,4 @@ class AscendingUpdate(Check):
 
 def _step_line(tried: Tried) -> Where:
     place = tried.facts.table("step_place")
-    return Where(
-        file=place.text("file"), line=place.whole("line"), function=place.text("function")
-    )
+    return Where(file=place.text("file"), line=place.whole("line"), function=place.text("function"))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from holdfast.core.best_level import scatter
 from holdfast.core.facts import Facts
 from holdfast.core.findings import Where
 from holdfast.core.moment import Moment
@@ -79,7 +80,7 @@ class Tried:
 
     @property
     def faithful(self) -> bool:
-        """Whether the gradient is that of the loss: what the script does to it is another matter."""
+        """Whether the gradient is that of the loss, whatever is done to it afterwards."""
         return self.agreement is not None and AGREES[0] <= self.agreement <= AGREES[1]
 
     @property
@@ -103,10 +104,12 @@ class Tried:
 
 @remember
 class Course:
-    """The losses of a run in short: its first ones and its last ones."""
+    """The losses of a run in short: its first ones, its last ones, and how many went high."""
 
-    __slots__ = ("bad", "count", "first", "last", "lowest")
-    FIRST, LAST = 5, 10
+    __slots__ = ("bad", "count", "first", "high", "highest", "last", "lowest")
+    KEPT = 10
+    HIGH = 1.5
+    """A loss this many times the very first is high."""
 
     def __init__(self) -> None:
         self.first: list[float] = []
@@ -114,42 +117,55 @@ class Course:
         self.count = 0
         self.bad = 0
         """Losses that were no number."""
+        self.high = 0
+        self.highest = -math.inf
         self.lowest = math.inf
 
     def take(self, facts: Facts, key: str = "since") -> None:
         """Add the losses told with a trial."""
         values = facts.numbers(key)
-        self.first = (self.first + values)[: self.FIRST]
-        self.last = (self.last + values)[-self.LAST :]
+        self.first = (self.first + values)[: self.KEPT]
+        self.last = (self.last + values)[-self.KEPT :]
         self.count += max(facts.whole("steps") or 0, len(values))
         self.bad += facts.whole("bad_losses") or 0
         self.lowest = min([self.lowest, *values])
-
-    @property
-    def start(self) -> float:
-        """The level it began at; the first few may jump, so the very first one counts most."""
-        if not self.first:
-            return math.inf
-        return self.first[0] if len(self.first) < 3 else min(self.first[0], median(self.first))
-
-    @property
-    def level(self) -> float:
-        """The level it is at; infinite where no number is left."""
-        few = self.last[-max(3, min(self.LAST, self.count // 2)) :]
-        return median(few) if few else math.inf
+        self.highest = max([self.highest, *values])
+        if self.first:
+            self.high += sum(value > self.HIGH * abs(self.first[0]) for value in values)
 
     @property
     def known(self) -> bool:
         """Whether there is anything to judge by."""
         return bool(self.first)
 
+    @property
+    def start(self) -> float:
+        """The very first loss: the later ones have felt the updates."""
+        return self.first[0] if self.first else math.inf
+
+    @property
+    def level(self) -> float:
+        """The level it is at; infinite where no number is left."""
+        few = self.last[-max(3, min(self.KEPT, self.count // 2)) :]
+        return median(few) if few else math.inf
+
+    def learned(self, share: float) -> bool:
+        """Whether the level fell by this share of its start and by more than batches differ."""
+        if not self.first or not self.last:
+            return False
+        few = max(1, min(self.KEPT, self.count // 3))
+        start, end = median(self.first[:few]), median(self.last[-few:])
+        spread = max(scatter(self.first), scatter(self.last)) / math.sqrt(few)
+        return start - end > max(share * abs(start), 2 * spread)
+
     def to_state(self) -> Any:
-        return [self.first, self.last, self.count, self.bad, self.lowest]
+        return [getattr(self, name) for name in self.__slots__]
 
     @classmethod
     def from_state(cls, state: Any) -> Course:
         course = cls()
-        course.first, course.last, course.count, course.bad, course.lowest = state
+        for name, value in zip(cls.__slots__, state, strict=True):
+            setattr(course, name, value)
         return course
 
 

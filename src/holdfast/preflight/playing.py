@@ -43,8 +43,7 @@ class Player:
     def play(self, changes: Mapping[int, Change] | None = None) -> list[float]:
         """The value of each root; `changes` are made to memory (by number) once it is made."""
         with _undisturbed(self.draws):
-            values = [float(value) for value in self._run(changes or {})]
-        return values
+            return [float(value) for value in self._run(changes or {})]
 
     def play_tensors(self) -> list[Tensor]:
         """The roots themselves, in the grad mode that is in force."""
@@ -158,7 +157,7 @@ def _tensor(view: View, memory: Mapping[int, UntypedStorage]) -> Tensor:
     if storage is None:
         raise CannotPlay("something that was made outside of the tape is missing")
     tensor = torch.empty(0, dtype=view.dtype, device=view.device)
-    tensor.set_(storage, view.offset, view.size, view.stride)  # type: ignore[call-overload]
+    tensor.set_(storage, view.offset, view.size, view.stride)
     if view.conj:
         tensor = torch._conj(tensor)
     return torch._neg_view(tensor) if view.neg else tensor

@@ -167,7 +167,7 @@ class Tape(TorchDispatchMode):
             if torch._C._len_torch_dispatch_stack() > 0:  # somebody else's would end before ours
                 self.give_up("another dispatch mode is in force")
                 return
-            self.__enter__()
+            self.__enter__()  # type: ignore[no-untyped-call]
             self._pushed = True
         self.running = True
 
@@ -192,7 +192,7 @@ class Tape(TorchDispatchMode):
     def _leave(self) -> None:
         # One that was entered after ours and is still in force must be left first.
         if self._pushed and torch._C._len_torch_dispatch_stack() == 1:
-            self.__exit__(None, None, None)
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self._pushed = False
 
     # What it is told.
@@ -423,7 +423,7 @@ def _content(tensor: Tensor) -> Tensor:
     """A copy of all the memory a tensor lies on."""
     storage = tensor.untyped_storage()
     everything = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-    return everything.set_(storage, 0, (storage.nbytes(),), (1,)).clone()  # type: ignore[call-overload, no-any-return]
+    return everything.set_(storage, 0, (storage.nbytes(),), (1,)).clone()
 
 
 def _view(tensor: Tensor, number: int) -> View:
@@ -456,8 +456,8 @@ def _on_a_leaf(tensor: Tensor) -> bool:
 
 def _random_state(tensors: Sequence[Tensor]) -> list[tuple[torch.device | None, Tensor]]:
     states: list[tuple[torch.device | None, Tensor]] = [(None, torch.get_rng_state())]
-    for device in {tensor.device for tensor in tensors if tensor.device.type == "cuda"}:
-        states.append((device, torch.cuda.get_rng_state(device)))
+    devices = {tensor.device for tensor in tensors if tensor.device.type == "cuda"}
+    states.extend((device, torch.cuda.get_rng_state(device)) for device in devices)
     return states
 
 

@@ -11,13 +11,11 @@ from holdfast.replay.op_facts import facts_of
 from holdfast.replay.op_names import names
 
 # They write to the running statistics they are given, and their schemas do not say so.
-_SILENT_WRITERS = {
-    name: ("running_mean", "running_var")
-    for name in names(
-        "native_batch_norm cudnn_batch_norm miopen_batch_norm batch_norm_gather_stats "
-        "batch_norm_gather_stats_with_counts"
-    )
-}
+_SILENT_WRITERS = names(
+    "native_batch_norm cudnn_batch_norm miopen_batch_norm batch_norm_gather_stats "
+    "batch_norm_gather_stats_with_counts"
+)
+_WRITTEN_SILENTLY = ("running_mean", "running_var")
 # Random, and a function of their inputs all the same: run again from the same random state.
 _RANDOM_FUNCTIONS = names(
     "native_dropout fused_dropout rrelu_with_noise scaled_dot_product_flash_attention "
@@ -75,7 +73,9 @@ def is_mean(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], schema: An
     for position, argument in enumerate(schema.arguments):
         if argument.name == "reduction":
             given = args[position] if position < len(args) else None
-            return bool((kwargs.get("reduction", given) if given is None else given) in (None, MEAN))
+            return bool(
+                (kwargs.get("reduction", given) if given is None else given) in (None, MEAN)
+            )
     return False
 
 
@@ -86,7 +86,8 @@ def _read(func: Any) -> Treatment:
     return Treatment(
         name=facts.aten,
         arguments=facts.arguments,
-        mutated=facts.mutated | frozenset(_SILENT_WRITERS.get(facts.aten, ())),
+        mutated=facts.mutated
+        | frozenset(_WRITTEN_SILENTLY if facts.aten in _SILENT_WRITERS else ()),
         view=facts.view,
         factory=facts.shape_only and not facts.mutated,
         sampler=random and not again,

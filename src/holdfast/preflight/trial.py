@@ -18,8 +18,8 @@ from holdfast.preflight.playing import CannotPlay, Player
 
 SAME = 1e-4
 """How well the recorded loss must come out again, relative."""
-SMALLEST, LARGEST = 1e-4, 1000.0
-"""The range of multiples of an update that are tried."""
+SMALLEST, LARGEST, FARTHEST = 1e-4, 1000.0, 1e6
+"""The range of multiples of an update that are tried; the last where nothing shows before."""
 ROUNDED_AWAY = 256
 """Rounding in half precision largely averages out: a loss is finer than its parts by this."""
 AGREES = 0.3
@@ -130,11 +130,16 @@ def run_trial(player: Player, update: Update, scale: float, recorded: float | No
         trial.losses[multiple] = at(multiple)
     expected = update.sizes()["gradient_slope"] / scale
     multiple = 0.1
-    while not _near(trial, multiple, expected) and multiple / 10 >= SMALLEST * 0.99:
+    while (
+        not (_near(trial, multiple, expected) or _near(trial, multiple, -expected))
+        and multiple / 10 >= SMALLEST * 0.99
+    ):
         multiple /= 10
         trial.losses[multiple] = at(multiple)
     multiple = 1.0
-    while trial.drop(multiple) > -trial.noise and multiple < LARGEST:
+    while trial.drop(multiple) > -trial.noise and (
+        multiple < LARGEST or (abs(trial.drop(multiple)) < 10 * trial.noise and multiple < FARTHEST)
+    ):
         multiple *= 10
         trial.losses[multiple] = at(multiple)
     trial.slope = _slope(trial, expected)
@@ -160,9 +165,10 @@ def _slope(trial: Trial, expected: float) -> float | None:
         for multiple, loss in sorted(trial.losses.items())
         if abs(loss - trial.start) > trial.noise and math.isfinite(loss)
     ]
-    for multiple, loss in shown:
-        if _near(trial, multiple, expected):
-            return (loss - trial.start) / multiple
+    for sign in (1, -1):  # a hook may have negated every gradient
+        for multiple, loss in shown:
+            if _near(trial, multiple, sign * expected):
+                return (loss - trial.start) / multiple
     return (shown[0][1] - trial.start) / shown[0][0] if shown else None
 
 

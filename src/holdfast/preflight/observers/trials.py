@@ -11,7 +11,7 @@ import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,7 @@ from torch.optim import LBFGS, Optimizer
 from holdfast.preflight import rates
 from holdfast.preflight.objective import LossCall, facts_of_objective
 from holdfast.preflight.observer import Call, Observer
+from holdfast.preflight.overfit import overfit
 from holdfast.preflight.playing import CannotPlay, Player
 from holdfast.preflight.spellings import spellings
 from holdfast.preflight.tape import Root, Tape
@@ -79,6 +80,8 @@ class Trials(Observer):
     """See the top of the file."""
 
     functions = LOSSES
+    memorise: ClassVar[bool] = False
+    """Whether to try to learn the batch of the first trial by heart (topic `overfit`)."""
 
     def start(self) -> None:
         self.tape = Tape()
@@ -286,6 +289,8 @@ class Trials(Observer):
             player, scale, recorded = self._played(watched)
             trial = run_trial(player, update, scale, recorded)
             self._tell(watched, update, trial, scale)
+            if self.memorise and watched.tried == 1:
+                self._memorise(player, update, scale)
             if self._objectives < OBJECTIVES and self._backwards:
                 self._objectives += 1
                 self._tell_objective(update, scale)
@@ -350,7 +355,9 @@ class Trials(Observer):
         norm = self._clip_norm
         if norm is None:
             norm = _norm_of_gradients(update.parameters)
-        raw = math.sqrt(sum(float(g.double().pow(2).sum()) for g in update.gradients if g is not None))
+        raw = math.sqrt(
+            sum(float(g.double().pow(2).sum()) for g in update.gradients if g is not None)
+        )
         facts |= {
             "optimizers": len(self._watched),
             "summed": self._summed,
@@ -362,6 +369,16 @@ class Trials(Observer):
             "place": places[-1],
         }
         self.evidence.tell("objective", facts)
+
+    def _memorise(self, player: Player, update: Update, scale: float) -> None:
+        try:
+            with update.put(0.0):
+                found = overfit(player, update.parameters)
+        except CannotPlay as why:
+            self.evidence.unavailable("overfit", f"one batch could not be learned by heart: {why}")
+            return
+        facts = {"start": found.start / scale, "end": found.end / scale, "share": found.share}
+        self.evidence.tell("overfit", {**facts, "steps": found.steps, "rate": found.rate})
 
     def _current(self, update: Update) -> Optimizer:
         for watched in self._watched.values():
