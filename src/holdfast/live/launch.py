@@ -261,6 +261,7 @@ class Launch:
         if stepping is not None and all(stepping is not item for item in optimizers):
             optimizers.append(stepping)
         models = discovery.models_of(optimizers, roots) if optimizers else []
+        models = models or discovery.loose_tensors(optimizers)
         if not models:
             return
         old, self.guard = self.guard, None
