@@ -311,3 +311,44 @@ def test_conditions_that_are_met_or_not_asked():
 
     for work in (met, behind_a_flag, a_target_network):
         assert codes(work, 6) == [], work.__name__
+
+
+def test_a_freeze_between_two_loops_is_a_stage():
+    def work():
+        model = net()
+        optimizer = adam(model)
+        fit(model, optimizer, 12)
+        for parameter in model[0].parameters():
+            parameter.requires_grad = False
+        fit(model, optimizer, 30)
+
+    assert codes(work, 60) == []
+
+
+def test_every_few_steps_is_no_stage():
+    def work():
+        model = net()
+        optimizer = adam(model)
+        for step in range(30):
+            x, y = batch()
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if step % 10 == 9:
+                for parameter in model[0].parameters():
+                    parameter.requires_grad_(False)
+
+    assert first_cause(work, 30) == "HD415"
+
+
+def test_a_freeze_without_effect_in_a_second_stage():
+    def work():
+        first = net()
+        fit(first, adam(first), 5)
+        model = net()
+        model.load_state_dict(first.state_dict())
+        model[0].requires_grad = False
+        fit(model, torch.optim.Adam(model.parameters(), lr=0.002), 5)
+
+    assert first_cause(work, 20) == "HD409"

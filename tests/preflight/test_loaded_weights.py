@@ -179,3 +179,45 @@ def test_healthy_ties():
 
     for work in (tied, separate, frozen_copy):
         assert codes(work, 4) == [], work.__name__
+
+
+def test_a_second_stage_that_initialises_what_it_loaded():
+    class Whole(nn.Module):
+        def __init__(self, body):
+            super().__init__()
+            self.body, self.head = body, nn.Linear(4, 4)
+            self.apply(self._start)
+
+        @staticmethod
+        def _start(module):
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+
+        def forward(self, x):
+            return self.head(self.body(x))
+
+    def work():
+        first = net()
+        fit(first, adam(first), 6)
+        body = net()
+        body.load_state_dict(first.state_dict())
+        model = Whole(body)
+        fit(model, torch.optim.AdamW(model.parameters(), lr=0.001), 6)
+
+    assert first_cause(work, 20) == "HD706"
+
+
+def test_a_target_network_and_the_best_weights_are_healthy():
+    def work():
+        model, target = net(), net().requires_grad_(False)
+        best = copy.deepcopy(model.state_dict())
+
+        def each(step):
+            if step % 3 == 0:
+                target.load_state_dict(model.state_dict())
+            if step == 10:
+                model.load_state_dict(best)
+
+        fit(model, adam(model), 16, each=each)
+
+    assert codes(work, 20) == []

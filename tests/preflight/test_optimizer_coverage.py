@@ -197,3 +197,20 @@ def test_a_momentum_teacher_is_healthy():
         fit(student, torch.optim.Adam(student.parameters(), lr=0.01), each=average)
 
     assert codes(work) == []
+
+
+def test_a_script_without_modules_is_watched():
+    def work():
+        w = torch.randn(8, 4, requires_grad=True)
+        b = torch.zeros(4, requires_grad=True)
+        optimizer = torch.optim.SGD([w, b], lr=0.1)
+        for _ in range(6):
+            x, y = batch()
+            loss = F.cross_entropy(x @ w + b, y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    done = checked(work, 6)
+    assert done.report.findings == []
+    assert done.report.coverage.ran > 20

@@ -13,6 +13,8 @@ from holdfast.core.trained import trained
 
 NAMELESS = re.compile(r"(optimizer\d+\.)?group\d+\.\d+")
 """What a tensor of an optimizer is called that belongs to no model."""
+IDLE = re.compile(r"expert|pooler", re.I)
+"""What may go without a gradient in a sound model: experts not chosen, a pooled output not used."""
 
 
 class MissingGradient(Check):
@@ -31,12 +33,12 @@ class MissingGradient(Check):
     are all those before some point of the model, the graph is cut there: 5 samples must agree.
     Where they are a branch, 30 must; where the set of parameters with a gradient changes from
     sample to sample, 100. At the end of a run too short for that, 3 must do; a branch is then a
-    warning only.
+    warning only, and below 8 samples information.
 
     ## False alarms
     LayerDrop, stochastic depth and tasks that take turns give each parameter a gradient
     sometimes. With several optimizers nothing is judged before each one's step was sampled.
-    Parameters with "expert" in their name may idle for long: that is information only. Frozen
+    Parameters with "expert" or "pooler" in their name may idle: that is information only. Frozen
     parameters are not looked at. A head whose loss is switched on later looks like a cut until
     then. Tensors that an optimizer has kept of a layer which was replaced do not count.
 
@@ -65,6 +67,8 @@ class MissingGradient(Check):
         """The same, where the parameters that have one change."""
         short_samples: int = 3
         """The same, at the end of a run too short for more."""
+        short_branch_samples: int = 8
+        """The same, for a branch to be more than information there."""
 
     def start(self) -> None:
         self.expected = 0
@@ -100,7 +104,7 @@ class MissingGradient(Check):
     def finish(self) -> Iterable[Finding]:
         seen_enough = self.samples >= self.limits.short_samples and not self.dynamic
         if self.missing and seen_enough and self._all_stepped():
-            yield from self._findings(sure=self._upstream())
+            yield from self._findings(sure=self._upstream(), short=True)
 
     def _enough(self) -> int:
         limits: MissingGradient.Limits = self.limits
@@ -128,14 +132,16 @@ class MissingGradient(Check):
     def _all_stepped(self) -> bool:
         return self.optimizer_count == 1 or len(self.optimizers) >= self.optimizer_count
 
-    def _findings(self, *, sure: bool) -> Iterable[Finding]:
+    def _findings(self, *, sure: bool, short: bool = False) -> Iterable[Finding]:
         names = {at: self.context.name("param", at) for at in sorted(self.missing)}
-        idle = [name for name in names.values() if "expert" in name.lower()]
+        idle = [name for name in names.values() if IDLE.search(name)]
         cut = [name for name in names.values() if name not in idle]
         upstream = self._upstream()
         self.missing = set()  # said once; a new set-up record starts anew
         if cut:
             severity = Severity.ERROR if sure else Severity.WARNING
+            if short and not sure and self.samples < self.limits.short_branch_samples:
+                severity = Severity.INFO  # its turn may still come
             yield self._finding(cut, severity, upstream=upstream)
         if idle:
             yield self._finding(idle, Severity.INFO, upstream=False)
@@ -145,7 +151,7 @@ class MissingGradient(Check):
         where = names[-1] if upstream else names[0]
         after = self.context.name("param", min(self.first)) if upstream else ""
         cut = f"; the graph is cut behind {where}, before {after}" if upstream else ""
-        idle = severity is Severity.INFO
+        idle = IDLE.search(names[0]) is not None
         return self.find(
             record_at(self.last),
             f"{len(names)} of {self.expected} trained parameters got no gradient in any of "
@@ -153,7 +159,7 @@ class MissingGradient(Check):
             severity=severity,
             subject="experts" if idle else "",
             where=Where(module=where, rank=self.last[3] or None),
-            remedies=["If it stays so, look at how the router spreads the load."]
+            remedies=["If it stays so, look at how the router spreads the load, or freeze it."]
             if idle
             else [
                 f"Follow the data from {where} to the loss and look for .numpy(), .item(), .data, "

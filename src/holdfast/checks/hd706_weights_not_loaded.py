@@ -26,7 +26,7 @@ class WeightsNotLoaded(Check):
     ## How it is measured
     By elements: at least half of the model is missing in the state and at least half of the state
     is unknown to the model; or a tenth, where a prefix would make the names fit. For loaded weights
-    the share that was overwritten before the first backward pass: more than half.
+    the share that was overwritten before the next backward pass: more than half.
 
     ## False alarms
     A new head, a body loaded into a larger model (all of the state is used), and a part taken from

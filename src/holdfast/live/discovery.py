@@ -41,6 +41,22 @@ def models_of(optimizers: Sequence[Optimizer], roots: Sequence[Tensor] = ()) -> 
     ]
 
 
+class LooseTensors(nn.Module):
+    """Tensors that are trained and belong to no module: `optimizer = SGD([w, b])`."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        super().__init__()
+        for number, tensor in enumerate(tensors):
+            # Past the setter, which takes nothing but an nn.Parameter.
+            self._parameters[f"tensor{number}"] = tensor  # type: ignore[assignment]
+
+
+def loose_tensors(optimizers: Sequence[Optimizer]) -> list[nn.Module]:
+    """The optimizers' tensors as a model, for a script that has none."""
+    held = [p for item in optimizers for group in item.param_groups for p in group["params"]]
+    return [LooseTensors(held)] if held else []
+
+
 def leaves(roots: Iterable[Tensor]) -> list[Tensor]:
     """The tensors whose gradients a backward pass from these roots will fill."""
     found = []

@@ -32,6 +32,7 @@ from holdfast.live.notices import Notices, logger
 from holdfast.live.recorder import Recorder
 from holdfast.live.rhythm import Rhythm
 from holdfast.live.snapshots import Snapshots
+from holdfast.live.told_after import told_after
 from holdfast.policy import Policy
 from holdfast.torch_tools.places import is_installed, is_machinery
 
@@ -151,6 +152,10 @@ class Launch:
         self._max_seconds = max_seconds
         self._trained = trained
         self._next_step = NextStep()
+        self._made_one = False
+        """Whether an optimizer was made since the guard was."""
+        self._asked_for: set[int] = set()
+        """Optimizers that stepped when nobody watched them: never left out again."""
         self._kept: list[Optimizer] = []  # so that no identity is given twice
         self._stack = ExitStack()
         self.children_before = children_seconds()
@@ -165,6 +170,7 @@ class Launch:
         seams.install(self)
         self._stack.callback(seams.uninstall, self)
         self._stack.enter_context(drawn.listening(self))
+        self._stack.enter_context(told_after(Optimizer, "__init__", self._optimizer_made))
         self._limit_time()
         return self
 
@@ -216,7 +222,7 @@ class Launch:
 
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
         self.backwards += 1
-        if self.guard is None:
+        if self.guard is None or (self._made_one and not self.replaying):
             self._make_guard(roots)
             if self.guard is not None:
                 self.guard.hear_backward(roots)
@@ -268,6 +274,9 @@ class Launch:
 
     # What the optimizers tell.
 
+    def _optimizer_made(self, optimizer: Optimizer, args: Any, result: Any) -> None:
+        self._made_one = True
+
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not self.replaying:
             self._next_step.step_comes()
@@ -313,10 +322,27 @@ class Launch:
         if self._trained is not None:
             model, optimizer = self._trained
             return [optimizer], [model]
-        optimizers = discovery.optimizers_alive()
-        if stepping is not None and all(stepping is not item for item in optimizers):
-            optimizers.append(stepping)
-        return optimizers, discovery.models_of(optimizers, roots) if optimizers else []
+        optimizers = self._in_use(discovery.optimizers_alive(), roots, stepping)
+        models = discovery.models_of(optimizers, roots) if optimizers else []
+        return optimizers, models or discovery.loose_tensors(optimizers)
+
+    def _in_use(
+        self, alive: list[Optimizer], roots: Sequence[Tensor], stepping: Optimizer | None
+    ) -> list[Optimizer]:
+        """Those that train now first; without those of a stage of the script that is over."""
+        if stepping is not None:
+            self._asked_for.add(id(stepping))
+            return [stepping, *(item for item in alive if item is not stepping)]
+        reached = {id(leaf) for leaf in discovery.leaves(roots)}
+        training = [item for item in alive if reached & _parameters(item)]
+        # One that has stepped and has no part in this loss is done, unless it comes back.
+        others = [
+            item
+            for item in alive
+            if not reached & _parameters(item)
+            and (id(item) not in self.steps or id(item) in self._asked_for)
+        ]
+        return [*training, *others]
 
     def _make_guard(self, roots: Sequence[Tensor], stepping: Optimizer | None = None) -> None:
         if self.unwatched:
@@ -324,6 +350,7 @@ class Launch:
         optimizers, models = self._find(roots, stepping)
         if not models:
             return
+        self._made_one = False
         old, self.guard = self.guard, None
         if old is not None:
             old.retire()
@@ -352,6 +379,10 @@ class Launch:
             self.guard.count_from(old.step)
         for told in self.on_guard:
             told(self.guard)
+
+
+def _parameters(optimizer: Optimizer) -> set[int]:
+    return {id(p) for group in optimizer.param_groups for p in group["params"]}
 
 
 def children_seconds() -> float:

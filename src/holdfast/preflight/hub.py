@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
@@ -28,6 +28,7 @@ from torch.overrides import TorchFunctionMode
 from holdfast.live import seams
 from holdfast.live.launch import Launch
 from holdfast.live.notices import logger
+from holdfast.live.told_after import told_after
 from holdfast.preflight.evidence import Evidence
 from holdfast.preflight.observer import Call, Observer
 from holdfast.preflight.scene import Scene
@@ -65,9 +66,9 @@ class Hub:
             enter(hook.remove)
         seams.install(self)
         enter(seams.uninstall, self)
-        self._stack.enter_context(_told_after(Optimizer, "__init__", self._optimizer_made))
+        self._stack.enter_context(told_after(Optimizer, "__init__", self._optimizer_made))
         for kind in (nn.Module, Optimizer):
-            self._stack.enter_context(_told_after(kind, "load_state_dict", self._state_loaded))
+            self._stack.enter_context(told_after(kind, "load_state_dict", self._state_loaded))
         self._stack.enter_context(_Mode(self))
         return self
 
@@ -239,22 +240,3 @@ class _Mode(TorchFunctionMode):
         call.result = func(*args, **kwargs)
         hub.tell_call("function_ended", watchers, call)
         return call.result
-
-
-@contextmanager
-def _told_after(owner: type, name: str, told: Callable[[Any, Any, Any], None]) -> Iterator[None]:
-    """While this lasts, somebody is told after every call of a method: (object, args, result)."""
-    original = getattr(owner, name)
-
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        told(self, args or tuple(kwargs.values()), result)
-        return result
-
-    setattr(owner, name, method)
-    try:
-        yield
-    finally:
-        if getattr(owner, name) is method:
-            setattr(owner, name, original)

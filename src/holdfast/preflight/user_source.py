@@ -41,7 +41,7 @@ def meant_by_name(functions: Iterable[str]) -> bool:
 
 
 def under_a_condition_on_time(file: str, line: int) -> bool:
-    """Whether a line stands under an `if` that asks for an epoch or a step."""
+    """Whether a line stands under an `if` that asks for one epoch or step, not for every n-th."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
@@ -51,7 +51,8 @@ def under_a_condition_on_time(file: str, line: int) -> bool:
         for node in ast.walk(tree)
         if isinstance(node, ast.If) and node.lineno <= line <= (node.end_lineno or node.lineno)
     ]
-    return any(_TIMED.search(ast.unparse(node.test)) for node in around)
+    tests = [ast.unparse(node.test) for node in around]
+    return any(_TIMED.search(test) and "%" not in test for test in tests)
 
 
 def freezes_without_effect(scene: Scene, heard: set[tuple[str, int]]) -> list[dict[str, Any]]:

@@ -37,7 +37,10 @@ class Freezing(Observer):
 
     def start(self) -> None:
         self._steps = 0
-        self._looked = False
+        self._looked: set[int] = set()
+        self._told: list[dict[str, Any]] = []
+        self._loop: list[int] = []
+        """The user's frames around the last step, innermost first."""
         self._frozen: dict[int, tuple[Tensor, Any]] = {}
         """Frozen before the first step, and where."""
         self._thawed: dict[int, Any] = {}
@@ -61,7 +64,7 @@ class Freezing(Observer):
         wanted = call.argument(1, "requires_grad", True)
         if not isinstance(tensor, nn.Parameter) or not isinstance(wanted, bool):
             return
-        if self._steps == 0:
+        if self._steps == 0 or self.scene.name_of(tensor) is None:
             if wanted and id(tensor) in self._frozen:
                 self._thawed[id(tensor)] = self.scene.place()
             elif not wanted:
@@ -78,8 +81,10 @@ class Freezing(Observer):
             return
         known = self._changed.get(key)
         if known is None:
-            frames = [frame.f_code.co_name for frame in self.scene.frames()]
-            meant = meant_by_name(frames)
+            frames = list(self.scene.frames())
+            meant = meant_by_name(frame.f_code.co_name for frame in frames)
+            # Between two loops, by whoever calls them: a new stage.
+            meant = meant or (bool(frames) and id(frames[0]) in self._loop[1:])
             if place is not None:
                 meant = meant or under_a_condition_on_time(place["file"], place["line"])
             known = {"step": self.scene.step, "to": wanted, "names": [], "meant": meant}
@@ -103,9 +108,11 @@ class Freezing(Observer):
 
     @torch.no_grad()
     def step_begins(self, optimizer: Optimizer) -> None:
-        if not self._looked:
-            self._looked = True
+        new = {id(model) for model in self.scene.models} - self._looked
+        if new:
+            self._looked |= new
             self._look_for_attempts()
+        self._loop = [id(frame) for frame in self.scene.frames()]
         self._tell_changes()
         self._kept = []
         if self._steps > CLOSELY and self._steps % EVERY:
@@ -157,8 +164,10 @@ class Freezing(Observer):
         found = [*self._set_on_modules(), *self._mistyped(), *self._undone(), *self._elsewhere()]
         found = found or self._unmatched()
         for facts in found:
-            self.evidence.tell(ATTEMPT, facts)
-        if not found:
+            if facts not in self._told:
+                self._told.append(facts)
+                self.evidence.tell(ATTEMPT, facts)
+        if not self._told:
             self.evidence.tell(ATTEMPT, {"kind": "none"})
 
     def _set_on_modules(self) -> list[dict[str, Any]]:

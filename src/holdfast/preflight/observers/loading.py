@@ -1,4 +1,4 @@
-"""What `load_state_dict` really loaded, and whether it was still there when training began."""
+"""What `load_state_dict` really loaded, and whether it was still there when training went on."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ _INITS = tuple(
     if name.endswith("_") and callable(function)
 )
 MOST_ELEMENTS = 1 << 24
+MOST_AT_A_LINE, MOST_LINES = 3, 20
 
 
 class Loading(Observer):
-    """Compares keys when a state is loaded, and values before the first backward pass."""
+    """Compares keys when a state is loaded, and values before the next backward pass."""
 
     functions = (*_FILLS, *_INITS)
 
     def start(self) -> None:
         self._loads: list[dict[str, Any]] = []
-        self._done = False
+        self._seen: dict[str, int] = {}
         self._written: dict[int, Any] = {}
         self._files = 0
         overhear(self.scene, torch, "load", after=self._file_loaded)
@@ -41,24 +42,25 @@ class Loading(Observer):
         self._files += 1
 
     def state_loaded(self, owner: Any, state: Any, result: Any) -> None:
-        if self._done or not isinstance(owner, nn.Module) or not isinstance(state, Mapping):
+        if not isinstance(owner, nn.Module) or not isinstance(state, Mapping):
             return
+        place = str(self.scene.place())
+        self._seen[place] = self._seen.get(place, 0) + 1
+        if self._seen[place] > MOST_AT_A_LINE or len(self._seen) > MOST_LINES:
+            return  # a target network is loaded again and again
         facts = self._facts(owner, state, result)
         self.evidence.tell(TOPIC, facts)
         matched = {n: p for n, p in owner.named_parameters() if n in state}
         self._remember(owner, matched, facts)
 
     def function_ended(self, call: Call) -> None:
-        if self._done or not self._loads:
+        if not self._loads:
             return
         target = call.argument(0, "tensor")
         if isinstance(target, Tensor) and len(self._written) < 10_000:
             self._written.setdefault(target.data_ptr(), self.scene.place())
 
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
-        if self._done or self.scene.step > 0 or not self.scene.models:
-            return
-        self._done = True
         for load in self._loads:
             self._compare(load)
         self._loads.clear()
@@ -117,12 +119,11 @@ class Loading(Observer):
 
     @torch.no_grad()
     def _compare(self, load: Mapping[str, Any]) -> None:
-        used = {id(p) for model in self.scene.models for p in model.parameters()}
         total = lost = 0
         names, place = [], None
         for name, ref, before in load["kept"].values():
             parameter = ref()
-            if parameter is None or id(parameter) not in used:
+            if parameter is None:
                 continue
             total += parameter.numel()
             if parameter.shape == before.shape and not _alike(parameter.detach(), before):

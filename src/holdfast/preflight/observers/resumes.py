@@ -145,9 +145,9 @@ class Resumes(Observer):
             if key != id(optimizer) and other["steps"] >= ENOUGH
         ]
         for other in reversed(earlier):
-            same = bool(mine & other["ids"]) and _unmoved(other, life)
-            if other.get("data") != self._data:
-                continue  # another data set: a new task, begun anew on purpose
+            # Another data set is a new task, begun anew on purpose.
+            same_task = other.get("data") == self._data
+            same = same_task and bool(mine & other["ids"]) and _unmoved(other, life)
             again = any(
                 loaded["same_as_last"] is other or (loaded["file"] is not None and by_file)
                 for model, loaded in self._loaded_models

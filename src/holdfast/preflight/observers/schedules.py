@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -18,6 +19,7 @@ LOOKS = (3, 8, 20)
 """Steps of a schedule after which it is told."""
 COLLAPSED = 1e-3
 _COUNT = re.compile(r"^(n|num|max|total)?_?(of_)?epochs?(_?(num|max|total|count))?$", re.I)
+_CONFIGS = ("namespace", "config", "cfg", "args", "opt", "param", "setting")
 _FARTHEST = 1_000_000
 
 
@@ -110,24 +112,37 @@ class Schedules(Observer):
 
 
 def _named_count(frame: FrameType) -> int | None:
-    for names in (frame.f_locals, frame.f_globals):
-        plain = {name: value for name, value in list(names.items()) if type(value) is int}
-        for holder in list(names.values()):
-            kept = getattr(holder, "__dict__", None)
-            named = type(holder).__name__.lower()
-            config = any(word in named for word in ("namespace", "config", "args", "param"))
-            if isinstance(kept, dict) and (config or holder is names.get("self")):
-                plain |= {key: value for key, value in kept.items() if type(value) is int}
-            elif type(holder) is dict and len(holder) < 100:
-                plain |= {
-                    key: value
-                    for key, value in holder.items()
-                    if type(key) is str and type(value) is int
-                }
-        counts = [value for name, value in plain.items() if _is_count(name) and value > 0]
+    """A whole number called `epochs` or the like, in a variable or in a configuration."""
+    local = dict(frame.f_locals)
+    if frame.f_code.co_argcount:  # a method's own object, whatever it is called
+        local["self"] = local.get(frame.f_code.co_varnames[0])
+    for names in (local, frame.f_globals):
+        counts = [
+            value
+            for name, value in _named(dict(names), deep=2)
+            if type(value) is int and value > 0 and _is_count(name)
+        ]
         if counts:
             return max(counts)
     return None
+
+
+def _named(names: dict[Any, Any], deep: int) -> Iterator[tuple[str, Any]]:
+    """Names and values, also within `self`, configurations and dicts."""
+    for name, value in list(names.items()):
+        if not isinstance(name, str):
+            continue
+        yield name, value
+        if not deep or len(names) > 500:
+            continue
+        about = f"{name} {type(value).__name__}".lower()
+        if type(value) is dict and len(value) < 100:
+            yield from _named(value, deep - 1)
+        elif name == "self" or any(word in about for word in _CONFIGS):
+            kept = getattr(value, "__dict__", None)
+            if isinstance(kept, dict):
+                own = kept if isinstance(value, type) else {**vars(type(value)), **kept}
+                yield from _named(dict(own), deep - 1)
 
 
 def _is_count(name: str) -> bool:

@@ -21,7 +21,7 @@ class TiedWeights(Observer):
 
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
         new = [model for model in self.scene.models if id(model) not in self._looked]
-        if not new or self.scene.step > 0:
+        if not new:
             return
         self._looked.update(id(model) for model in new)
         pairs = [pair for model in new for pair in self._pairs(model)]
