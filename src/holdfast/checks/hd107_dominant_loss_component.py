@@ -142,8 +142,9 @@ class DominantLossComponent(Check):
             return
         second, first = sorted(norms, key=norms.__getitem__)[-2:]
         ratio, limit = norms[first] / norms[second], self.limits.gradient_ratio
-        mild = ratio < limit or self.weights.get(second, 1.0) < self.limits.small_weight
-        if ratio < limit / 10 or (mild and enough > 1):
+        meant = self.weights.get(second, 1.0) < self.limits.small_weight
+        mild = ratio < limit or meant
+        if ratio < limit / (1 if meant else 10) or (mild and enough > 1):
             return  # what is only worth knowing is said at the end
         message = (
             f"sends a gradient of norm {say(norms[first])}, {say(ratio)} times that of the next, "

@@ -203,7 +203,9 @@ class LossComponents(Observer):
                 continue
             shown = scalar if scalar is not None else sources[0]
             groups.setdefault(shown.key, []).append((term, shown, weight))
-            made_of.setdefault(shown.key, []).extend(sources)
+            # What is no sum of others and was computed in one line is called what that line says.
+            named = [scalar] if scalar is not None and scalar.source else sources
+            made_of.setdefault(shown.key, []).extend(named)
         self._rest = float(root.detach()) / scale - held if complete else None
         if self._rest is not None and abs(self._rest) < NEGLIGIBLE * max(abs(held), 1e-8):
             self._rest = 0.0
