@@ -187,6 +187,7 @@ class LinearLayers(Observer):
         if any(id(layer.weight) not in self._weighed for layer in layers.values()):
             self._weighed.update(layers)
             found = [self._weight(layer, upstream) for layer in list(layers.values())]
+            found += self._inner_weights()
             self.evidence.tell("initial-weights", {"weights": found})
 
     def _weight(self, layer: _Layer, upstream: set[Any]) -> dict[str, Any]:
@@ -205,6 +206,21 @@ class LinearLayers(Observer):
             "last": layer.node not in upstream,
             "place": layer.site.place,
         }
+
+    def _inner_weights(self) -> list[dict[str, Any]]:
+        """Weights of layers that make no call of their own: recurrent ones and attention."""
+        found = []
+        for model in self.scene.models:
+            for module in model.modules():
+                if isinstance(module, (nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)):
+                    for parameter in module.parameters(recurse=False):
+                        if parameter.dim() == 2:
+                            site = Site(module, None)
+                            layer = _Layer(
+                                site, "", None, None, parameter, 0, 0, 0, False, None, None
+                            )
+                            found.append({**self._weight(layer, set()), "last": False})
+        return found
 
     def _tell_signal(self, calls: list[_Layer], graph: Graph) -> None:
         shown = [layer for layer in calls if layer.spread_in is not None]
@@ -262,9 +278,11 @@ def _layer_before(node: Any, by_node: dict[Any, _Layer], graph: Graph) -> _Layer
 
 
 def _is_worth_having(first: _Layer, second: _Layer) -> bool:
-    """Two linear layers that are not one: a bottleneck, or a separable convolution."""
+    """Two linear layers that are not one: a bottleneck, or a split convolution."""
     narrow = first.outs < first.ins and first.outs < second.outs
-    return narrow or first.grouped or second.grouped or first.weight is second.weight
+    split = any(len(set(layer.weight.shape[2:])) > 1 for layer in (first, second))
+    grouped = first.grouped or second.grouped
+    return narrow or split or grouped or first.weight is second.weight
 
 
 def _is_straight(node: Any, by_node: dict[Any, _Layer]) -> bool:
