@@ -317,6 +317,23 @@ def test_matrices_multiplied_by_hand_without_activation() -> None:
     assert "HD908" in train(Own())
 
 
+def test_layers_skipped_at_random() -> None:
+    class LayerDrop(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.middle, self.head = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+            self.turn = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.turn += 1
+            x = self.inner(x)
+            if self.turn % 3:
+                x = x + F.relu(self.middle(x))
+            return self.head(x)
+
+    assert "HD908" not in train(LayerDrop(), 6)
+
+
 def test_projection_before_a_head_of_another_part() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
