@@ -94,6 +94,13 @@ def test_constant_matrices_multiplied_by_hand() -> None:
     assert "HD316" in train(Own())
 
 
+def test_constant_recurrent_weights() -> None:
+    model = Recurrent()
+    for parameter in model.parameters():
+        nn.init.constant_(parameter, 0.1)
+    assert "HD316" in train(model)
+
+
 class LoRA(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -157,6 +164,13 @@ def separable() -> nn.Module:
     )  # fmt: skip
 
 
+def split() -> nn.Module:
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 2, 4)), nn.Conv2d(1, 8, 1), nn.ReLU(), nn.Conv2d(8, 8, (1, 3)),
+        nn.Conv2d(8, 8, (2, 1)), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3),
+    )  # fmt: skip
+
+
 def linear_code() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2), nn.Linear(2, 32),
                          nn.ReLU(), nn.Linear(32, 3))  # fmt: skip
@@ -201,7 +215,7 @@ class Encoder(nn.Module):
 @pytest.mark.parametrize(
     "make",
     [
-        lora, residual, zero_head, logistic, normed, small_normal, deep_sigmoid, separable,
+        lora, residual, zero_head, logistic, normed, small_normal, deep_sigmoid, separable, split,
         linear_code, Attention, Recurrent, Encoder, mlp,
     ],
 )  # fmt: skip
@@ -301,6 +315,23 @@ def test_matrices_multiplied_by_hand_without_activation() -> None:
             return x
 
     assert "HD908" in train(Own())
+
+
+def test_layers_skipped_at_random() -> None:
+    class LayerDrop(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.middle, self.head = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+            self.turn = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.turn += 1
+            x = self.inner(x)
+            if self.turn % 3:
+                x = x + F.relu(self.middle(x))
+            return self.head(x)
+
+    assert "HD908" not in train(LayerDrop(), 6)
 
 
 def test_projection_before_a_head_of_another_part() -> None:

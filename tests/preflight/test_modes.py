@@ -179,6 +179,22 @@ def monte_carlo() -> None:
     train(model, between=uncertain)
 
 
+def monte_carlo_judged_by_pass() -> None:
+    model = Functional()
+    train(model, between=lambda: [accuracy(model) for _ in range(5)])
+
+
+def acting() -> None:
+    model = Functional()
+
+    def act() -> None:
+        with torch.no_grad():
+            for at in range(5):
+                model(X[at : at + 1]).argmax(1).item()
+
+    train(model, between=act)
+
+
 def gan() -> None:
     G, D = net(), nn.Sequential(nn.Linear(3, 8), nn.LeakyReLU(), nn.Dropout(0.2), nn.Linear(8, 1))
     first = torch.optim.Adam(G.parameters(), lr=1e-3)
@@ -216,6 +232,8 @@ def sanity_first() -> None:
         good_validation,
         teacher,
         monte_carlo,
+        monte_carlo_judged_by_pass,
+        acting,
         gan,
         sanity_first,
     ],
@@ -232,6 +250,34 @@ def test_validation_without_eval(make: Callable[[], nn.Module]) -> None:
     def work() -> None:
         model = make()
         train(model, between=lambda: accuracy(model))
+
+    assert "HD903" in codes(work)
+
+
+def test_loss_and_accuracy_of_two_passes() -> None:
+    def work() -> None:
+        model = net()
+
+        def validate() -> None:
+            with torch.no_grad():
+                F.cross_entropy(model(X), Y)
+            accuracy(model)
+
+        train(model, between=validate)
+
+    assert "HD903" in codes(work)
+
+
+def test_accuracy_outside_torch() -> None:
+    def work() -> None:
+        model = Functional()
+
+        def validate() -> None:
+            with torch.no_grad():
+                predicted = model(X).argmax(1).numpy()
+            (predicted == Y.numpy()).mean()
+
+        train(model, between=validate)
 
     assert "HD903" in codes(work)
 

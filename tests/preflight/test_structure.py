@@ -137,6 +137,24 @@ def test_functional_dropout_is_found_at_its_line() -> None:
     assert found[0].where.file == __file__
 
 
+class Recurrent(nn.Module):
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(1, 8, num_layers=2, dropout=rate, batch_first=True)
+        self.attention = nn.MultiheadAttention(8, 2, dropout=rate, batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.rnn(x.unsqueeze(-1))[0]
+        return self.head(self.attention(x, x, x)[0].mean(1))
+
+
+@pytest.mark.parametrize("rate", [0.9, 0.1])
+def test_dropout_within_recurrent_layers_and_attention(rate: float) -> None:
+    found = [i for i in train(Recurrent(rate)).report.findings if i.code == "HD909"]
+    assert {i.where.module for i in found} == ({"rnn", "attention"} if rate > 0.5 else set())
+
+
 def test_usual_dropout() -> None:
     layers = [part for _ in range(8) for part in (nn.Linear(8, 8), nn.ReLU(), nn.Dropout(0.5))]
     assert "HD909" not in codes(train(nn.Sequential(*layers, nn.Linear(8, 3))))

@@ -156,7 +156,7 @@ class PoorInitialisation(Check):
         if gain >= limits.explode_gain and highest >= limits.explode:
             what = f"grows to {say(highest)} times the input's (limit {say(limits.explode)})"
             why = "weights are too large"
-        elif gain <= limits.vanish_gain and 0 < left <= limits.vanish:
+        elif gain <= limits.vanish_gain and left <= limits.vanish:
             what = f"shrinks to {say(left)} of the input's (limit {say(limits.vanish)})"
             why = "weights are too small"
         elif gain >= limits.saturate_gain and squashed and facts.number("norms") == 0:

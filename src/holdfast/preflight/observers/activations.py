@@ -20,7 +20,7 @@ from holdfast.torch_tools.nested import tensors_in
 
 RECTIFIERS = spellings("relu", "relu_", "relu6", "clamp", "clamp_", "clamp_min", "clamp_min_")
 SOFT = spellings("gelu", "silu", "mish")
-SQUASHING = spellings("tanh", "tanh_", "sigmoid", "sigmoid_", "hardtanh", "hardsigmoid")
+SQUASHING = spellings("tanh", "tanh_", "sigmoid", "sigmoid_", "expit", "hardtanh")
 NOTHING = 1e-3
 """A smooth rectifier never gives 0; below this nothing is left of its input."""
 NEAR = 0.01

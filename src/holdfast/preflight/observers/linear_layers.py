@@ -21,8 +21,10 @@ CONVOLUTIONS = spellings("conv1d", "conv2d", "conv3d")
 TRANSPOSED = spellings("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 PRODUCTS = spellings("matmul", "mm", "__matmul__")
 SUMS = spellings("addmm")
-LOOKS = 3
+LOOKS = 6
 """Backward passes that are looked at."""
+STEPS = 5
+"""None after so many steps."""
 MOST_CALLS = 1000
 LONGEST = 32
 """Operations between two layers that are followed."""
@@ -57,11 +59,14 @@ class LinearLayers(Observer):
         self._sites = Sites(self.scene)
         self._calls: list[_Layer] = []
         self._looked = 0
-        self._told: set[tuple[str, ...]] = set()
+        self._chains: dict[tuple[str, ...], tuple[int, dict[str, Any]]] = {}
+        """Chains by their members: in how many looks they were seen, and what there is to tell."""
+        self._called: dict[str, int] = {}
+        """Layer → in how many looks it was called."""
         self._weighed: set[int] = set()
 
     def function_ended(self, call: Call) -> None:
-        if self._looked >= LOOKS or not torch.is_grad_enabled() or self.scene.step >= LOOKS:
+        if self._looked >= LOOKS or not torch.is_grad_enabled() or self.scene.step >= STEPS:
             return
         result = call.result
         if not isinstance(result, Tensor) or not result.requires_grad or result.grad_fn is None:
@@ -135,36 +140,50 @@ class LinearLayers(Observer):
                 before[id(layer)] = source
         followed = {id(source) for source in before.values()}
         bent = sum(1 for node in upstream if not _is_straight(node, by_node))
-        told = False
+        for name in {layer.site.name(self.scene) for layer in calls}:
+            self._called[name] = self._called.get(name, 0) + 1
+        seen: dict[tuple[str, ...], dict[str, Any]] = {}
         for layer in calls:
             if id(layer) in before and id(layer) not in followed:
                 chain = [layer]
                 while id(chain[0]) in before:
                     chain.insert(0, before[id(chain[0])])
-                told = self._tell_chain(chain, len(by_node), bent) or told
-        if not told and not self._told:
-            self._told.add(())
-            self.evidence.tell("linear-chain", {"length": 1, "layers": len(by_node)})
+                names = tuple(item.site.name(self.scene) for item in chain)
+                seen[names] = self._chain(chain, names, len(by_node), bent)
+        for names, facts in seen.items():
+            self._chains[names] = (self._chains.get(names, (0, {}))[0] + 1, facts)
+        if self._looked == LOOKS:
+            self._conclude()
 
-    def _tell_chain(self, chain: list[_Layer], layers: int, bent: int) -> bool:
-        names = tuple(layer.site.name(self.scene) for layer in chain)
-        if names in self._told:
-            return True
-        self._told.add(names)
+    def finished(self) -> None:
+        if 0 < self._looked < LOOKS:
+            self._looked = LOOKS
+            self._conclude()
+
+    def _conclude(self) -> None:
+        """Tell of the chains that were there in every look: layers may be skipped at random."""
+        lasting = [
+            facts
+            for names, (seen, facts) in self._chains.items()
+            if seen == self._called.get(names[-1])
+        ]
+        self._chains.clear()
+        for facts in lasting or [{"length": 1, "layers": len(self._called)}]:
+            self.evidence.tell("linear-chain", facts)
+
+    def _chain(
+        self, chain: list[_Layer], names: tuple[str, ...], layers: int, bent: int
+    ) -> dict[str, Any]:
         kinds = {layer.function for layer in chain}
-        self.evidence.tell(
-            "linear-chain",
-            {
-                "members": list(names)[:NAMED],
-                "length": len(chain),
-                "widths": [chain[0].ins, *(layer.outs for layer in chain)][:NAMED],
-                "layers": layers,
-                "nonlinearities": bent,
-                "neighbours": len(kinds) == 1 and self._are_neighbours(chain),
-                "place": chain[-1].site.place,
-            },
-        )
-        return True
+        return {
+            "members": list(names)[:NAMED],
+            "length": len(chain),
+            "widths": [chain[0].ins, *(layer.outs for layer in chain)][:NAMED],
+            "layers": layers,
+            "nonlinearities": bent,
+            "neighbours": len(kinds) == 1 and self._are_neighbours(chain),
+            "place": chain[-1].site.place,
+        }
 
     def _are_neighbours(self, chain: list[_Layer]) -> bool:
         """Whether two that follow each other stand in one nn.Sequential."""
@@ -187,6 +206,7 @@ class LinearLayers(Observer):
         if any(id(layer.weight) not in self._weighed for layer in layers.values()):
             self._weighed.update(layers)
             found = [self._weight(layer, upstream) for layer in list(layers.values())]
+            found += self._inner_weights()
             self.evidence.tell("initial-weights", {"weights": found})
 
     def _weight(self, layer: _Layer, upstream: set[Any]) -> dict[str, Any]:
@@ -205,6 +225,21 @@ class LinearLayers(Observer):
             "last": layer.node not in upstream,
             "place": layer.site.place,
         }
+
+    def _inner_weights(self) -> list[dict[str, Any]]:
+        """Weights of layers that make no call of their own: recurrent ones and attention."""
+        found = []
+        for model in self.scene.models:
+            for module in model.modules():
+                if isinstance(module, (nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)):
+                    for parameter in module.parameters(recurse=False):
+                        if parameter.dim() == 2:
+                            site = Site(module, None)
+                            layer = _Layer(
+                                site, "", None, None, parameter, 0, 0, 0, False, None, None
+                            )
+                            found.append({**self._weight(layer, set()), "last": False})
+        return found
 
     def _tell_signal(self, calls: list[_Layer], graph: Graph) -> None:
         shown = [layer for layer in calls if layer.spread_in is not None]
@@ -262,9 +297,11 @@ def _layer_before(node: Any, by_node: dict[Any, _Layer], graph: Graph) -> _Layer
 
 
 def _is_worth_having(first: _Layer, second: _Layer) -> bool:
-    """Two linear layers that are not one: a bottleneck, or a separable convolution."""
+    """Two linear layers that are not one: a bottleneck, or a split convolution."""
     narrow = first.outs < first.ins and first.outs < second.outs
-    return narrow or first.grouped or second.grouped or first.weight is second.weight
+    split = any(len(set(layer.weight.shape[2:])) > 1 for layer in (first, second))
+    grouped = first.grouped or second.grouped
+    return narrow or split or grouped or first.weight is second.weight
 
 
 def _is_straight(node: Any, by_node: dict[Any, _Layer]) -> bool:

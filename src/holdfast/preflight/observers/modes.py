@@ -37,8 +37,15 @@ LOSSES = spellings(
 )
 COMPARES = spellings("eq", "__eq__", "ne")
 DIFFERENCES = spellings("sub", "__sub__", "__rsub__", "rsub", "subtract")
+CHOICES = spellings("argmax")
+TAKEN_AWAY = spellings("numpy", "tolist", "cpu")
+"""Classes that leave torch are compared with labels elsewhere …"""
+FEWEST_CHOICES = 4
+"""… unless they are so few that an agent may be acting."""
 LASTS = 2
 """So many steps a state must have lasted to be told."""
+SAMPLED = 2
+"""A pass repeated so often on the very same input draws samples: dropout is wanted there."""
 MOST_EVALUATIONS = 3
 """Evaluations of one kind that are told."""
 NAMED = 8
@@ -66,7 +73,10 @@ class _Forward:
 class Modes(Observer):
     """Tells how the model trains (`training-mode`) and how it is evaluated (`evaluation`)."""
 
-    functions = (*DROPOUTS, *ATTENTION, *LOSSES, *COMPARES, *DIFFERENCES)
+    functions = (
+        *(*DROPOUTS, *ATTENTION, *LOSSES, *COMPARES, *DIFFERENCES),
+        *(*CHOICES, *TAKEN_AWAY),
+    )
 
     def start(self) -> None:
         self._layers: dict[int, tuple[ref[Any], list[ModeLayer]]] = {}
@@ -87,6 +97,10 @@ class Modes(Observer):
         """Roots that ran without gradients or in evaluation mode since then."""
         self._states: dict[int, tuple[Any, int]] = {}
         self._evaluations: dict[tuple[Any, ...], int] = {}
+        self._held: list[dict[str, Any]] = []
+        """Evaluations that are told when it is clear that the input is not run again and again."""
+        self._chosen: ref[Any] | None = None
+        """Classes picked from an output."""
 
     # Forwards.
 
@@ -118,7 +132,11 @@ class Modes(Observer):
         before = self._before
         if before is not None and before.root is module and _same(before.inputs, forward.inputs):
             forward.repeats = before.repeats + 1
-            self._sampled.add(id(module))
+            if forward.repeats >= SAMPLED:
+                self._sampled.add(id(module))
+                self._held.clear()
+        else:
+            self._tell_held()
         forward.place = self.scene.place()
         self._evaluated = self._before = forward
 
@@ -127,6 +145,13 @@ class Modes(Observer):
             self._dropped(call)
         elif torch.is_grad_enabled() or self._evaluated is None:
             return
+        elif call.function in CHOICES:
+            result = call.result
+            if isinstance(result, Tensor) and result.numel() >= FEWEST_CHOICES:
+                self._chosen = ref(result)
+        elif call.function in TAKEN_AWAY:
+            if self._chosen is not None and self._chosen() is call.argument(0, "self"):
+                self._judged("argmax")
         elif call.function not in DIFFERENCES or self._is_about_output(call):
             self._judged(call.name)
 
@@ -148,6 +173,7 @@ class Modes(Observer):
             self._training.setdefault(id(forward.root), []).append(forward)
         self._pending = []
         self._evaluated = self._before = None
+        self._tell_held()
 
     def step_begins(self, optimizer: Optimizer) -> None:
         training, self._training = self._training, {}
@@ -158,6 +184,7 @@ class Modes(Observer):
             self._tell_training(at, forward, trained)
 
     def finished(self) -> None:
+        self._tell_held()
         for at, (facts, steps) in self._states.items():
             if 0 < steps < LASTS:
                 self._states[at] = (facts, LASTS)
@@ -237,8 +264,7 @@ class Modes(Observer):
         if self._evaluations[key] > MOST_EVALUATIONS:
             return
         prefix = self._prefix(forward.root)
-        self.evidence.tell(
-            "evaluation",
+        self._held.append(
             {
                 "model": prefix.rstrip(".") or type(forward.root).__name__,
                 "training": forward.whole,
@@ -249,8 +275,13 @@ class Modes(Observer):
                 "kept_statistics": any(item.layer.track_running_stats for item in unused),
                 "measured_by": by,
                 "place": forward.place,
-            },
+            }
         )
+
+    def _tell_held(self) -> None:
+        held, self._held = self._held, []
+        for facts in held:
+            self.evidence.tell("evaluation", facts)
 
     def _is_about_output(self, call: Call) -> bool:
         """Whether a difference is taken between the output and another tensor of its size."""
