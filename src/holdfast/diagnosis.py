@@ -38,12 +38,12 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     # steps too large
     "HD206": (*BAD_STEPS, "HD101", "HD201", "HD209", "HD602"),
     "HD209": ("HD207", "HD208", "HD308"),
-    "HD403": (*BAD_STEPS, *BORN, "HD304"),
+    "HD403": (*BAD_STEPS, *BORN, "HD304", "HD509"),
     "HD413": ("HD104", "HD403"),
     "HD116": ("HD202", "HD207", "HD208", "HD308", "HD403"),
-    "HD316": ("HD202", "HD203", "HD304", "HD305", "HD113", "HD105"),
-    "HD202": ("HD104", "HD101", "HD201", "HD208", "HD207", "HD308", "HD602"),
-    "HD308": ("HD104", "HD202", "HD101", "HD201", "HD602"),
+    "HD316": ("HD202", "HD203", "HD304", "HD305", "HD113", "HD105", "HD509"),
+    "HD202": ("HD104", "HD101", "HD201", "HD208", "HD207", "HD308", "HD602", "HD509"),
+    "HD308": ("HD104", "HD202", "HD101", "HD201", "HD602", "HD509"),
     "HD104": ("HD103", "HD207"),
     # nothing moves
     "HD108": (*NOTHING_MOVES, "HD204"),
@@ -70,6 +70,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "HD203": ("HD509",),
     "HD909": ("HD509",),
     "HD901": ("HD204", "HD306"),
+    "HD907": ("HD204", "HD306"),
     # memory
     "HD803": ("HD801", "HD802", "HD804"),
     "HD801": ("HD804",),
