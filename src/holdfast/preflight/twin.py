@@ -172,7 +172,7 @@ def _take_off_hooks(part: nn.Module) -> None:
 def _look_at_no_batch(norm: _BatchNorm) -> None:
     norm.eval()
     if not norm.track_running_stats:
-        device = None if norm.weight is None else norm.weight.device
+        device = norm.weight.device if norm.affine else None
         norm.running_mean = torch.zeros(norm.num_features, device=device)
         norm.running_var = torch.ones(norm.num_features, device=device)
         norm.track_running_stats = True
