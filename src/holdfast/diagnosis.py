@@ -56,6 +56,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
         "HD105",
         "HD205",
         "HD414",
+        "HD509",
     ),
     "HD413": (
         "HD104",
@@ -88,6 +89,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
         "HD304",
         "HD305",
         "HD113",
+        "HD509",
     ),
     "HD411": ("HD103", "HD207", "HD308", *BORN),
     "HD412": (
@@ -99,8 +101,24 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
         "HD404",
         "HD308",
     ),
-    "HD202": ("HD104", "HD101", "HD201", "HD208", "HD207", "HD308", "HD602"),
-    "HD308": ("HD104", "HD202", "HD101", "HD201", "HD602"),
+    "HD202": (
+        "HD104",
+        "HD101",
+        "HD201",
+        "HD208",
+        "HD207",
+        "HD308",
+        "HD602",
+        "HD509",
+    ),
+    "HD308": (
+        "HD104",
+        "HD202",
+        "HD101",
+        "HD201",
+        "HD602",
+        "HD509",
+    ),
     "HD104": ("HD103", "HD207"),
     # the loss asks for something else
     "HD111": (*NOTHING_LEARNED, "HD104", "HD110", "HD114", "HD202", "HD304", "HD305", "HD308"),
@@ -220,6 +238,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "HD509": ("HD105", "HD404"),
     "HD203": ("HD509",),
     "HD901": ("HD204", "HD306"),
+    "HD907": ("HD204", "HD306"),
     # memory
     "HD803": ("HD801", "HD802", "HD804"),
     "HD801": ("HD804",),

@@ -92,6 +92,24 @@ def test_the_line_is_named(loop: Callable[..., None]) -> None:
     assert line_of(report) == (source, "log")
 
 
+def test_data_that_came_bad_is_blamed() -> None:
+    def work() -> None:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+        data = torch.randn(64, 4)
+        data[::3, 1] = float("nan")
+        for _ in range(3):
+            x = data[torch.randint(0, 64, (16,))]
+            optimizer.zero_grad()
+            net(x).mean().backward()
+            optimizer.step()
+
+    report = watch(work, max_steps=3).report
+    assert report.causes[0].code == "HD501"
+    assert report.causes[0].root.where.line == work.__code__.co_firstlineno + 7
+
+
 @pytest.mark.parametrize("loop", LOOPS)
 def test_the_run_stays_as_it_is(loop: Callable[..., None]) -> None:
     """One step is bad, the next is watched and fine."""

@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from holdfast.live import seams
+from holdfast.live.batch_identity import Kept
 from holdfast.live.incident import Incident
 from holdfast.live.incidents import Missed
 from holdfast.live.notices import logger
+from holdfast.live.scan import scan_batch, tensors_in
 from holdfast.replay.scene import Scene
 from holdfast.torch_tools.rng import Moment
 
@@ -37,6 +41,7 @@ class NextStep:
 
     def __init__(self) -> None:
         self._left = MOST
+        self._not_before = 0
         self._look: _Look | None = None
         self._due: Missed | None = None
         """The bad step that the present one may explain."""
@@ -45,7 +50,7 @@ class NextStep:
 
     def arm(self, session: Session, missed: Missed) -> None:
         """A step went bad that nobody can run again: watch the one that begins now."""
-        if self._left <= 0 or self._look is not None:
+        if self._left <= 0 or self._look is not None or missed.step < self._not_before:
             return
         self._left -= 1
         self._due = missed  # also where it cannot be watched: other ranks will ask
@@ -75,8 +80,14 @@ class NextStep:
         # Memory that a collective writes is filled out of sight: an innocent rank may find births.
         certain = [rank for rank, (_, bad) in enumerate(said) if bad] or range(len(said))
         guilty = next((rank for rank in certain if said[rank][0]), None)
-        if guilty is not None:
-            _tell(session, due, said[guilty][0], guilty if len(said) > 1 else None)
+        if guilty is None:
+            return
+        found = said[guilty][0]
+        if seen is not None and _came_bad(found[0]) and _holds_nonfinite(seen.given):
+            found = (replace(found[0], kind="poisoned-batch"), *found[1:])
+            session.inspection.batches(due.step, [Kept(seen.given)])
+        self._not_before = due.step + session.policy.replay_gap
+        _tell(session, due, found, guilty if len(said) > 1 else None)
 
     def disarm(self) -> None:
         """Something else is about to happen than the step."""
@@ -96,6 +107,8 @@ class _Seen(NamedTuple):
     births: Sequence[Birth]
     """Where its bad numbers were made; empty: it was fine."""
     bad_loss: bool
+    given: Any
+    """What the first module of the step was given."""
 
 
 class _Look:
@@ -109,6 +122,8 @@ class _Look:
         self._scene = _scene(session, missed)
         self._trace: Any = trace.Trace(self._scene)
         self._inside = True
+        self._given: Any = None
+        self._feeding = register_module_forward_pre_hook(self._fed)
         self._trace.__enter__()
         seams.install(self)
 
@@ -117,6 +132,7 @@ class _Look:
         if not self._inside:
             return
         self._inside = False
+        self._feeding.remove()
         seams.uninstall(self)
         on_top: Any = _get_current_dispatch_mode()
         if on_top is not self._trace:  # a mode of the script's own is on top
@@ -128,6 +144,10 @@ class _Look:
             logger.debug("the instruments could not be taken off in order", exc_info=True)
             self._trace.blind()
 
+    def _fed(self, module: nn.Module, args: Any) -> None:
+        if self._given is None:
+            self._given = [item.detach() for item in tensors_in(args) if not item.requires_grad]
+
     def seen(self) -> _Seen:
         """What the instruments tell."""
         localise = importlib.import_module("holdfast.replay.localise")
@@ -136,7 +156,7 @@ class _Look:
         except Exception:  # ours
             logger.debug("the step could not be read", exc_info=True)
             found = ()
-        return _Seen(found, bool(self._trace.ends.losses))
+        return _Seen(found, bool(self._trace.ends.losses), self._given)
 
     # What the seams tell.
 
@@ -161,6 +181,15 @@ class _Look:
     def scaler_steps(self, scaler: GradScaler, optimizer: Optimizer) -> None: ...
 
     def scaler_stepped(self, scaler: GradScaler, optimizer: Optimizer) -> None: ...
+
+
+def _came_bad(birth: Birth) -> bool:
+    """Whether no operation made it: it was in the script's data before the step."""
+    return birth.output is None and bool(birth.inputs) and birth.inputs[0].role == "carried"
+
+
+def _holds_nonfinite(given: Any) -> bool:
+    return given is not None and next(scan_batch(given), None) is not None
 
 
 def _tell(session: Session, due: Missed, births: Sequence[Birth], rank: int | None) -> None:

@@ -44,6 +44,7 @@ class Hub:
         """Observers that were taken out, each with its error."""
         self._launch = launch
         self._observers: list[Observer] = []
+        self._curious: list[Observer] = []
         self._strict = os.environ.get("HOLDFAST_STRICT") == "1"
         self._pid = os.getpid()
         self._busy = False

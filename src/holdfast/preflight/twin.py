@@ -163,16 +163,16 @@ def _results_in(model: nn.Module) -> dict[int, Any]:
 def _take_off_hooks(part: nn.Module) -> None:
     """The user's hooks write elsewhere; torch's own (spectral norm) belong to the model."""
     for name in _HOOKS:
-        hooks = vars(part).get(name)
-        for key, hook in list(hooks.items()) if hooks else ():
+        hooks: dict[Any, Any] = vars(part).get(name) or {}
+        for key, hook in list(hooks.items()):
             if not getattr(type(hook), "__module__", "").startswith("torch."):
                 del hooks[key]
 
 
 def _look_at_no_batch(norm: _BatchNorm) -> None:
     norm.eval()
-    if norm.running_mean is None:
-        device = None if norm.weight is None else norm.weight.device
+    if not norm.track_running_stats:
+        device = norm.weight.device if norm.affine else None
         norm.running_mean = torch.zeros(norm.num_features, device=device)
         norm.running_var = torch.ones(norm.num_features, device=device)
         norm.track_running_stats = True

@@ -62,7 +62,7 @@ class Dependence(Observer):
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
         forwards, self._forwards = self._forwards, []
         step = self.scene.step
-        ignored = []
+        ignored: list[dict[str, Any]] = []
         for forward in _distinct(forwards):
             if not 0 < sum(tensor.numel() for tensor in forward.inputs) <= MOST_ELEMENTS:
                 continue
@@ -178,6 +178,8 @@ class Dependence(Observer):
         other = twin.run(*exchange.made(forward.args, forward.kwargs), follow=True)
         if not base.outputs or len(base.outputs) != len(other.outputs):
             return
+        if not all(bool(torch.isfinite(output).all()) for output in base.outputs):
+            return  # something else is wrong
         # Outputs of one sample are those of another now: equal numbers mean that all are alike.
         same = all(exchange.state(a, b) == "same" for a, b in _pairs(base, other))
         op = _last_that_saw(base, other) if same else None

@@ -196,7 +196,7 @@ class InPlace(Observer):
         if write is not None:
             facts |= {"op": write.op, "module": write.module, "place": write.place}
         elif update is not None:
-            facts |= {"op": "step", "by_optimizer": True, "place": update}
+            facts |= {"op": "step", "by_optimizer": True, "place": update or None}
         needed = self._needing(broken.group())
         if needed is not None:
             facts["needed"] = {"op": needed.op, "module": needed.module, "place": needed.place}
@@ -211,18 +211,20 @@ class InPlace(Observer):
             if shape in write.shapes and expected < write.version <= version
         ]
         named = [write for write in fitting if maker and _same_node(maker, write.makers)]
-        chosen = named or ([] if maker and self._guilty_update(shape, version) else fitting)
+        by_optimizer = maker is not None and self._guilty_update(shape, version) is not None
+        chosen = named or ([] if by_optimizer else fitting)
         firsts = [write for write in chosen if write.version == expected + 1]
         return (firsts or chosen)[-1] if chosen else None
 
     def _guilty_update(self, shape: tuple[int, ...], version: int) -> dict[str, Any] | None:
         """The line that stepped an optimizer whose weight it may be; layers see it transposed."""
+        place: dict[str, Any] | None
         for optimizer, place in reversed(self._updates):
             for group in optimizer.param_groups:
                 for weight in group["params"]:
                     own = tuple(weight.shape)
                     if weight._version == version and shape in (own, own[::-1]):
-                        return place
+                        return place or {}
         return None
 
     def _needing(self, complaint: str) -> _Made | None:
