@@ -223,8 +223,9 @@ class Launch:
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
         self.backwards += 1
         if self.guard is None or (self._made_one and not self.replaying):
+            before = self.guard
             self._make_guard(roots)
-            if self.guard is not None:
+            if self.guard is not None and self.guard is not before:
                 self.guard.hear_backward(roots)
 
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
