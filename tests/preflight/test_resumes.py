@@ -246,3 +246,25 @@ def test_tasks_that_begin_anew_are_healthy():
 
     for work in (inner_loops, tasks_one_after_the_other):
         assert "HD407" not in codes(work, 40), work.__name__
+
+
+def test_a_file_of_weights_alone_from_the_middle_of_a_session(tmp_path: Path):
+    path = tmp_path / "weights.pt"
+
+    def session_of(steps: int) -> None:
+        model = net()
+        optimizer = SGD(model.parameters(), lr=0.05, momentum=0.9)
+        if path.exists():
+            model.load_state_dict(torch.load(path))
+
+        def keep(step: int) -> None:
+            if step % 5 == 4:
+                torch.save(model.state_dict(), path)
+
+        fit(model, optimizer, steps, each=keep)
+
+    def work():
+        session_of(12)
+        session_of(8)
+
+    assert first_cause(work, 30) == "HD407"

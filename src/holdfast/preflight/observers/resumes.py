@@ -32,6 +32,9 @@ class Resumes(Observer):
         self._files: list[dict[str, Any]] = []
         self._loaded_models: list[tuple[weakref.ref[nn.Module], dict[str, Any]]] = []
         self._data: int | None = None
+        self._latest: dict[str, Any] | None = None
+        self._saved: dict[str, dict[str, Any]] = {}
+        overhear(self.scene, torch, "save", after=self._file_saved)
         overhear(self.scene, torch, "load", after=self._file_loaded)
         overhear(self.scene, lr_scheduler.LRScheduler, "__init__", after=self._schedule_made)
         for kind in list(vars(lr_scheduler).values()):
@@ -41,18 +44,28 @@ class Resumes(Observer):
 
     # What is loaded and built.
 
+    def _file_saved(self, result: Any, what: Any, file: Any = None, *_: Any, **__: Any) -> None:
+        if self._latest is not None and isinstance(file, (str, os.PathLike)):
+            self._saved[os.path.abspath(file)] = self._latest
+
     def _file_loaded(self, result: Any, file: Any = None, *args: Any, **kwargs: Any) -> None:
         states = list(_optimizer_states(result))
         self._files.append(
             {
                 "file": os.path.basename(str(file)) if isinstance(file, (str, os.PathLike)) else "",
                 "states": states,
+                "written_by": self._written_by(file),
                 "tensors": {id(item) for item in _tensors(result)},
                 "used": False,
                 "model_used": False,
             }
         )
         del self._files[:-8]
+
+    def _written_by(self, file: Any) -> dict[str, Any] | None:
+        """The optimizer that had moved the weights when this process wrote the file."""
+        known = isinstance(file, (str, os.PathLike))
+        return self._saved.get(os.path.abspath(file)) if known else None
 
     def state_loaded(self, owner: Any, state: Any, result: Any) -> None:
         if isinstance(owner, Optimizer):
@@ -112,6 +125,7 @@ class Resumes(Observer):
             self._compare(optimizer, life)
         life["rates_now"] = _rates(optimizer)
         life["data"] = self._data
+        self._latest = life
         first = next(iter(_held(optimizer)), None)
         if first is not None:
             life["as_left"] = _sample(first)
@@ -149,7 +163,8 @@ class Resumes(Observer):
             same_task = other.get("data") == self._data
             same = same_task and bool(mine & other["ids"]) and _unmoved(other, life)
             again = any(
-                loaded["same_as_last"] is other or (loaded["file"] is not None and by_file)
+                loaded["same_as_last"] is other
+                or (loaded["file"] is not None and loaded["file"]["written_by"] is other)
                 for model, loaded in self._loaded_models
                 if (m := model()) is not None and any(id(p) in mine for p in m.parameters())
             )
