@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ from holdfast.report import Report
 
 OBSERVE = Policy(hold_spikes=False, back_offs=0, roll_backs=0, replays=3, replay_gap=20)
 """A check looks on: only an update that is no number is held back, so that it can be explained."""
+
+
+_ABOUT_OUR_HOOKS = r"Using `torch\.compile\(module\)` when there are global hooks"
 
 
 @dataclass(slots=True)
@@ -109,8 +113,15 @@ def watch(
 @contextmanager
 def _eager() -> Iterator[None]:
     """Compiled code runs as it is written: what happens inside a kernel cannot be watched."""
-    with torch.compiler.set_stance("force_eager"):
-        yield
+    warnings.filterwarnings("ignore", message=_ABOUT_OUR_HOOKS)
+    filters: Any = warnings.filters
+    entry = filters[0]
+    try:
+        with torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        with suppress(ValueError):  # the script has set filters of its own
+            filters.remove(entry)
 
 
 @contextmanager

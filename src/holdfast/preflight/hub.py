@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
+from torch.nn.modules import module as modules
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
@@ -62,6 +63,8 @@ class Hub:
             register_optimizer_step_pre_hook(self._step_begins),
         ):
             enter(hook.remove)
+            # torch forgets this one, and takes it for a hook that is still there.
+            enter(_with_kwargs().pop, hook.id, None)
         seams.install(self)
         enter(seams.uninstall, self)
         self._stack.enter_context(_told_after(Optimizer, "__init__", self._optimizer_made))
@@ -205,6 +208,11 @@ class Hub:
         ]
         self._hear_roots = hearing
         self._hear_all = [item for item in hearing if item.every_module]
+
+
+def _with_kwargs() -> dict[int, bool]:
+    found: dict[int, bool] = getattr(modules, "_global_forward_hooks_with_kwargs", {})
+    return found
 
 
 class _Mode(TorchFunctionMode):
