@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,9 @@ from holdfast.report import Report
 
 OBSERVE = Policy(hold_spikes=False, back_offs=0, roll_backs=0, replays=3, replay_gap=20)
 """A check looks on: only an update that is no number is held back, so that it can be explained."""
+
+
+_ABOUT_OUR_HOOKS = r"Using `torch\.compile\(module\)` when there are global hooks"
 
 
 @dataclass(slots=True)
@@ -179,8 +183,15 @@ def _listen(
 @contextmanager
 def _eager() -> Iterator[None]:
     """Compiled code runs as it is written: what happens inside a kernel cannot be watched."""
-    with torch.compiler.set_stance("force_eager"):
-        yield
+    warnings.filterwarnings("ignore", message=_ABOUT_OUR_HOOKS)
+    filters: Any = warnings.filters
+    entry = filters[0]
+    try:
+        with torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        with suppress(ValueError):  # the script has set filters of its own
+            filters.remove(entry)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
+from torch.nn.modules import module as modules
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
@@ -65,6 +66,8 @@ class Hub:
             register_optimizer_step_pre_hook(self._step_begins),
         ):
             enter(hook.remove)
+            # torch forgets this one, and takes it for a hook that is still there.
+            enter(_with_kwargs().pop, hook.id, None)
         seams.install(self)
         enter(seams.uninstall, self)
         self._stack.enter_context(told_after(Optimizer, "__init__", self._optimizer_made))
@@ -219,6 +222,11 @@ _in_transform: Callable[[], Any] = getattr(
     getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None
 )
 """The transform that runs now; another torch may not tell."""
+
+
+def _with_kwargs() -> dict[int, bool]:
+    found: dict[int, bool] = getattr(modules, "_global_forward_hooks_with_kwargs", {})
+    return found
 
 
 class _Mode(TorchFunctionMode):
