@@ -61,6 +61,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "HD314": ("HD307", "HD105", "HD208"),
     "HD405": ("HD105", "HD306", "HD307"),
     "HD404": ("HD105", "HD307"),
+    "HD107": ("HD105", "HD512"),
     # the data
     "HD502": (*BAD_STEPS, "HD105", "HD113", "HD203", "HD304", "HD305", "HD403", "HD404", "HD512"),
     "HD503": ("HD105", "HD306", "HD509", "HD512"),
