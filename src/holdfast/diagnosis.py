@@ -223,6 +223,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "HD807": ("HD804", "HD805"),
     # a component that is dead leaves its branch without a gradient; so do dead units
     "HD205": ("HD306", "HD307"),
+    "HD107": ("HD105", "HD512"),
     # the data
     "HD502": (*BAD_STEPS, "HD105", "HD113", "HD203", "HD304", "HD305", "HD403", "HD404", "HD512"),
     "HD503": ("HD105", "HD306", "HD509", "HD512"),

@@ -155,3 +155,11 @@ def test_targets_far_from_unit_scale(by_hand: bool) -> None:
     assert "HD511" in codes(regress(1000.0, by_hand=by_hand))
     assert codes(regress(1.0, by_hand=by_hand)) == []
     assert codes(regress(80.0, by_hand=by_hand)) == []
+
+
+def test_the_same_samples_under_two_names() -> None:
+    x, y = blobs(4, 2.0, 400)
+    other = torch.where(y == 0, torch.full_like(y, 1), y)
+    assert "HD512" in codes(
+        classify(torch.cat([x, x]).repeat(5, 1), torch.cat([y, other]).repeat(5))
+    )

@@ -25,7 +25,9 @@ class LabelNoise(Check):
     ## How it is measured
     From 60 steps on. *Chance*: the loss of the last batches is still the entropy of the labels and
     the guesses are no better than the most frequent class, although each update lowered the loss of
-    its own batch, together by more than that entropy's half. *Contradicted*: most samples are
+    its own batch, together by more than that entropy's half or with gradients that have nothing in
+    common with the next batch's. *Two labels*: the very same input came with different ones, for
+    one input in twenty. *Contradicted*: most samples are
     right and a tenth to nearly half are wrong, about as many among those the model is surest of as
     among all, in most classes. *Two in one*: two classes are taken for each other about half the
     time, while the others are learned.
@@ -55,6 +57,10 @@ class LabelNoise(Check):
         """In the last batches."""
         contradicted: float = 0.08
         """Share of wrong ones among those the model is surest of."""
+        agreement: float = 0.05
+        """Cosine of the gradients of neighbouring batches."""
+        contradictory: float = 0.05
+        """Share of inputs that came with several labels."""
         confused: float = 0.3
         """Share of one class taken for another, both ways."""
 
@@ -64,7 +70,8 @@ class LabelNoise(Check):
         classes = facts.whole("classes") or 0
         if steps < self.limits.steps or samples < self.limits.samples or classes < 2:
             return
-        said = self._chance(facts, steps) or self._two_in_one(facts) or self._contradicted(facts)
+        said = self._two_labels(facts) or self._chance(facts, steps)
+        said = said or self._two_in_one(facts) or self._contradicted(facts)
         if said is None:
             return
         yield self.find(
@@ -86,19 +93,33 @@ class LabelNoise(Check):
         loss, entropy = facts.number("late_loss"), facts.number("entropy")
         wrong, majority = facts.number("wrong"), facts.number("majority")
         fall, samples = facts.number("own_fall"), facts.whole("late_samples") or 1
+        alone = facts.number("alone")
         if loss is None or entropy is None or wrong is None or majority is None or fall is None:
             return None
+        if alone is not None and alone < 0.9:
+            return None  # other parts of the loss may well be what the updates serve
         luck = 3 * (majority * (1 - majority) / samples) ** 0.5
         learned = (1 - wrong) > majority + luck + 0.02
         if not 0.97 * entropy <= loss <= 1.3 * entropy or learned or entropy < 0.3:
             return None
-        if fall * steps < 0.5 * entropy:
+        agreement, pairs = facts.number("agreement"), facts.whole("agreement_pairs") or 0
+        apart = agreement is not None and agreement < self.limits.agreement and pairs >= 5
+        if fall * steps < 0.5 * entropy and not (apart and fall > 0):
             return None
         return (
             f"after {steps} steps the loss of new batches is {say(loss)}, that of guessing (the "
             f"entropy of the labels is {say(entropy)}), and {say(100 * (1 - wrong))} % are right, "
             f"although each update lowers the loss of its own batch (by about {say(fall)}): the "
             "labels do not follow from the inputs"
+        )
+
+    def _two_labels(self, facts: Facts) -> str | None:
+        inputs, several = facts.whole("inputs") or 0, facts.whole("contradictory") or 0
+        if several < max(20, self.limits.contradictory * inputs):
+            return None
+        return (
+            f"{several} of {inputs} different inputs came with several labels (limit "
+            f"{say(100 * self.limits.contradictory)} %): the same sample under another name"
         )
 
     def _two_in_one(self, facts: Facts) -> str | None:

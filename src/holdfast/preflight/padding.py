@@ -28,7 +28,9 @@ class Padding:
         if grid is None or grid.ndim != 2 or grid.shape[1] < 3 or self.rows > 4096:
             return
         rows: list[list[int]] = grid[:256].tolist()
-        for row in rows:
+        for given in rows:
+            # Labels that are shifted by one have one at their end that is left out.
+            row = given[:-1] if given[-1] == ignored else given
             last = row[-1]
             if last == ignored:
                 continue

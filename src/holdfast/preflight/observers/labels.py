@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import WeightedRandomSampler
 
+from holdfast.live import scan
+from holdfast.preflight.addends import terms_of
+from holdfast.preflight.contradictions import Contradictions
 from holdfast.preflight.observer import Call, Observer
+from holdfast.preflight.own_effect import OwnEffect
 from holdfast.preflight.padding import Padding
 from holdfast.preflight.sample_fit import Fit, fit_of
 from holdfast.preflight.spellings import spellings
@@ -31,8 +36,6 @@ MOST_ELEMENTS = 1 << 20
 """A larger call is looked at in its first part."""
 FITS_KEPT = 60
 """Batches whose fit is kept: the first and the last of them."""
-TRIED_EVERY, TRIED_ELEMENTS = 10, 2_000_000
-"""How often, and of how many weights at most, the effect of an update is measured."""
 
 
 @dataclass(slots=True)
@@ -44,6 +47,8 @@ class Tally:
     first: int
     samples: int = 0
     calls: int = 0
+    alone: int = 0
+    """Calls whose result was all that backward was called on, but for a factor."""
     classes: int = 0
     counts: dict[int, int] = field(default_factory=dict)
     weighted: bool = False
@@ -82,9 +87,11 @@ class Labels(Observer):
         self._grid: tuple[int, int] | None = None
         self._rows: int | None = None
         self._addresses: set[int] = set()
-        self._before: list[tuple[Tensor, Tensor]] = []
-        self._steps = 0
-        self._falls: list[float] = []
+        self._effect = OwnEffect()
+        self._contradictions = Contradictions()
+        self._inputs: list[Tensor] = []
+        self._forwards = 0
+        self._called: list[tuple[Tally, Any]] = []
 
     def pass_begun(self, loader: Any) -> None:
         for sampler in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
@@ -95,6 +102,7 @@ class Labels(Observer):
 
     def batch_drawn(self, loader: Any, batch: Any) -> None:
         self._grid = None
+        self._rows = scan.batch_size(batch)
         self._addresses = set()
         items = batch.values() if isinstance(batch, dict) else batch
         if not isinstance(items, Tensor) and hasattr(items, "__iter__"):
@@ -105,8 +113,10 @@ class Labels(Observer):
                     self._grid = (item.shape[0], item.shape[1])
 
     def module_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        for item in args[:1]:
-            if isinstance(item, Tensor) and item.ndim:
+        self._inputs = [item for item in args if isinstance(item, Tensor)]
+        self._forwards += 1
+        for item in self._inputs[:1]:
+            if item.ndim:
                 self._rows = item.shape[0]
 
     def function_ended(self, call: Call) -> None:
@@ -127,6 +137,7 @@ class Labels(Observer):
         if tally is None:
             return
         tally.calls += 1
+        self._called.append((tally, call.result))
         self._vary(tally, target)
         if call.name in REGRESSION:
             self._sum_up(tally, given, target)
@@ -219,6 +230,8 @@ class Labels(Observer):
                 tally.contrastive = True
             if given.numel() <= 1 << 20:
                 self._fit(tally, given[kept].float(), labels)
+            if self._forwards == 1 and bool(kept.all()):
+                self._contradictions.take(self._inputs, labels)
 
     def _add(self, tally: Tally, labels: Tensor) -> None:
         tally.samples += labels.numel()
@@ -290,31 +303,17 @@ class Labels(Observer):
 
     # What the updates do to their own batch.
 
+    def backward_begins(self, roots: Sequence[Tensor]) -> None:
+        called, self._called = self._called, []
+        for tally, result in called[:8]:
+            tally.alone += any(_is_whole(root, result) for root in roots)
+        self._inputs, self._forwards = [], 0
+
     def step_begins(self, optimizer: Optimizer) -> None:
-        self._steps += 1
-        self._before = []
-        if self._steps % TRIED_EVERY or not self._wanted():
-            return
-        room = TRIED_ELEMENTS
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is None or parameter.grad.is_sparse or parameter.numel() > room:
-                    continue
-                room -= parameter.numel()
-                self._before.append((parameter, parameter.detach().clone()))
+        self._effect.step_begins(optimizer, wanted=self._wanted())
 
     def step_ended(self, optimizer: Optimizer) -> None:
-        before, self._before = self._before, []
-        if not before:
-            return
-        fall = 0.0
-        with torch.no_grad():
-            for parameter, was in before:
-                if parameter.grad is not None and parameter.grad.shape == was.shape:
-                    moved = (parameter.detach() - was).float()
-                    fall -= float((parameter.grad.float() * moved).sum())
-        if math.isfinite(fall) and len(self._falls) < 1000:
-            self._falls.append(fall)
+        self._effect.step_ended()
 
     def _wanted(self) -> bool:
         return any(tally.late and not tally.contrastive for tally in self._tallies.values())
@@ -352,10 +351,10 @@ class Labels(Observer):
             },
         )
         if tally.late and not tally.weighted and not tally.dense:
-            fall = sum(self._falls) / len(self._falls) if self._falls else None
             fitted = Fit.summary(tally.early, list(tally.late), tally.counts, tally.classes)
-            facts = {**about, **fitted, "steps": self._steps, "own_fall": fall}
-            self.evidence.tell("sample-fit", facts)
+            alone = {"steps": self._effect.steps, "alone": tally.alone / max(tally.calls, 1)}
+            effect, twice = self._effect.facts(), self._contradictions.facts()
+            self.evidence.tell("sample-fit", {**about, **fitted, **alone, **effect, **twice})
 
     def _tell_targets(self, tally: Tally, about: dict[str, Any]) -> None:
         mean = tally.total / tally.elements
@@ -372,3 +371,12 @@ class Labels(Observer):
                 "prediction_rms": math.sqrt(predicted) if predicted >= 0 else None,
             },
         )
+
+
+def _is_whole(root: Tensor, result: Any) -> bool:
+    """Whether a loss is this result, but for a factor."""
+    node = root.grad_fn
+    if not isinstance(result, Tensor) or result.numel() != 1 or node is None:
+        return False
+    terms = terms_of(node, root.output_nr)
+    return len(terms) == 1 and terms[0].node is result.grad_fn
