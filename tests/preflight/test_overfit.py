@@ -54,5 +54,5 @@ def test_what_autograd_cannot_follow_is_declined() -> None:
     with tape() as made:
         model, loss = CASES["gru_cell_loop"]()
         recorded(loss, made)
-        with pytest.raises(CannotPlay, match="in-?place"):
+        with pytest.raises(CannotPlay, match=r"in-?place"):
             overfit(Player(made, made.roots), list(model.parameters()))

@@ -58,7 +58,7 @@ class AccumulationUnscaled(Check):
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = Facts.of(record)
         count = facts.whole("backwards") or 1
-        alike = all(facts.flag(key) for key in ("one_line", "same_ops", "same_weights", "summed"))
+        alike = all(facts.flag(key) for key in ("one_line", "same_ops", "same_weights"))
         if self.told or count < 2 or not alike or facts.flag("same_data"):
             return
         kept = facts.number("gradients_kept")

@@ -111,7 +111,8 @@ class LearningRateTooHigh(Check):
             best = min(tried.losses, key=lambda at: tried.losses[at])
             self.worst = (tried.loss, tried.after, tried.losses[best], best)
             self.lr = tried.facts.number("lr")
-            self.place = (tried.where.file, tried.where.line, tried.where.function)
+            where = tried.line("made_at")
+            self.place = (where.file, where.line, where.function)
 
     def _by_steps(self) -> bool:
         """Whether the steps are what keeps the run from learning."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from holdfast.core.check import Check, Needs
-from holdfast.core.findings import Finding
+from holdfast.core.findings import Finding, Where
 from holdfast.core.moment import Moment, record_at
 from holdfast.core.numbers import say
 from holdfast.core.records import SetupRecord
@@ -64,6 +64,7 @@ class LearningRateTooLow(Check):
         self.onset: Moment | None = None
         self.last: dict[str, float] = {}
         self.optimizer = ""
+        self.place: tuple[str | None, int | None, str | None] = (None, None, None)
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         tried = Tried.of(record)
@@ -121,6 +122,8 @@ class LearningRateTooLow(Check):
             "lr": tried.number("lr"),
         }
         self.optimizer = tried.facts.text("optimizer") or ""
+        where = tried.line("made_at")
+        self.place = (where.file, where.line, where.function)
         return straight and steps > self.limits.steps
 
     def _finding(self, onset: Moment) -> Finding:
@@ -128,9 +131,10 @@ class LearningRateTooLow(Check):
         return self.find(
             record_at(onset),
             f"the learning rate of {say(last['lr'])} is far too low: an update lowers the loss of "
-            f"{say(last['loss'], 4)} by {say(-last['slope'])}, one {say(last['farthest'], 7)} times "
-            f"as large by {say(last['far'])}; at this pace a tenth of the loss takes about "
+            f"{say(last['loss'], 4)} by {say(-last['slope'])}, one {say(last['farthest'], 7)} "
+            f"times as large by {say(last['far'])}; at this pace a tenth of the loss takes about "
             f"{say(last['steps'], 2)} steps",
+            where=Where(file=self.place[0], line=self.place[1], function=self.place[2]),
             remedies=[
                 f"Raise the learning rate by {say(last['farthest'], 7)} (to "
                 f"{say(last['farthest'] * last['lr'], 2)}) and go on from there by factors of 3 to "

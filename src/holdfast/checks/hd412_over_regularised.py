@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.facts import Facts
-from holdfast.core.findings import Finding
+from holdfast.core.findings import Finding, Where
 from holdfast.core.moment import Moment, record_at
 from holdfast.core.numbers import say
 from holdfast.core.records import SetupRecord
@@ -68,6 +68,7 @@ class OverRegularised(Check):
         self.lowest_norm = float("inf")
         self.onset: Moment | None = None
         self.told: dict[str, float] = {}
+        self.place: tuple[str | None, int | None, str | None] = (None, None, None)
         self.unfit = False
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
@@ -90,6 +91,8 @@ class OverRegularised(Check):
             self.shrinking += 1
             self.fast += pace >= self.limits.fast
             self.onset = self.onset or moment_at(record)
+            where = tried.line("made_at" if tried.number("weight_decay") else "place")
+            self.place = (where.file, where.line, where.function)
             self.told = {
                 "share": tried.shrinks,
                 "pace": pace,
@@ -119,6 +122,7 @@ class OverRegularised(Check):
             f"the weights are shrunk, not trained: {say(100 * told['share'])} % of the update "
             f"points at 0 and takes {say(100 * told['pace'])} % of the weights each step ({by}); "
             f"their norm went from {say(first)} to {say(self.last_norm)} while the loss stayed",
+            where=Where(file=self.place[0], line=self.place[1], function=self.place[2]),
             remedies=[
                 f"Lower the weight decay of {say(decay)} by factors of 10."
                 if decay

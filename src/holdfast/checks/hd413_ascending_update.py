@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.facts import Facts
-from holdfast.core.findings import Finding, Severity, Where
+from holdfast.core.findings import Finding, Severity
 from holdfast.core.moment import Moment, record_at
 from holdfast.core.numbers import say
 from holdfast.core.records import SetupRecord
@@ -118,15 +118,12 @@ class AscendingUpdate(Check):
         elif stepped is not None and stepped > 0:
             what = "the optimizer adds the gradient instead of subtracting it"
             cure = "Subtract the gradient where the weights are updated: p -= lr * grad."
-            own = tried.facts.table("own_step")
-            line = Where(
-                file=own.text("file"), line=own.whole("line"), function=own.text("function")
-            )
-            where = line if line.file else _step_line(tried)
+            own = tried.facts.table("own_step").text("file") is not None
+            where = tried.line("own_step" if own else "step_place")
         else:
             what = "the gradients are negated between the backward pass and the step"
             cure = "Look for p.grad.neg_(), p.grad *= -1 or a negative factor before this step."
-            where = _step_line(tried)
+            where = tried.line("step_place")
         return self.find(
             record_at(onset),
             f"the update raises the loss on its own batch at every size tried, in all {count} "
@@ -184,8 +181,3 @@ class AscendingUpdate(Check):
             return False
         told = sum((p.number("weight") or 0.0) * (p.number("value") or 0.0) for p in known)
         return abs(root - told) <= WHOLE * max(abs(root), abs(told))
-
-
-def _step_line(tried: Tried) -> Where:
-    place = tried.facts.table("step_place")
-    return Where(file=place.text("file"), line=place.whole("line"), function=place.text("function"))

@@ -53,6 +53,14 @@ class Tried:
         slope = facts.number("slope")
         return cls(made, loss, losses, noise, slope, facts, facts.where(rank=record.rank))
 
+    def line(self, key: str) -> Where:
+        """A line told with it: `made_at`, `step_place`, `own_step`; the backward pass otherwise."""
+        place = self.facts.table(key)
+        file = place.text("file")
+        if file is None:
+            return self.where
+        return Where(file=file, line=place.whole("line"), function=place.text("function"))
+
     def number(self, key: str, default: float = 0.0) -> float:
         """A size told with it."""
         value = self.facts.number(key)

@@ -27,6 +27,7 @@ from holdfast.preflight.playing import CannotPlay, Player
 from holdfast.preflight.spellings import spellings
 from holdfast.preflight.tape import Root, Tape
 from holdfast.preflight.trial import Trial, Update, run_trial
+from holdfast.preflight.write_lines import WriteLines
 from holdfast.torch_tools.places import Place, is_installed, is_machinery
 
 LONGEST_GAP = 50
@@ -35,6 +36,8 @@ MOST_LOSSES = 64
 """Losses told with a trial; of more, evenly spread ones."""
 MOST_WEIGHTS = 200_000_000
 """Weights that are copied for a trial, at most."""
+MOST_BACKWARDS = 256
+"""Losses of one step that are remembered."""
 OBJECTIVES = 3
 """So many times it is told what the loss is made of."""
 
@@ -87,6 +90,7 @@ class Trials(Observer):
         self.tape = Tape()
         self.tape.install()
         self._watched: dict[int, _Watched] = {}
+        self._made_at: dict[int, Any] = {}
         self._begun_by: set[int] = set()
         """Optimizers that have stepped since the tape began."""
         self._backwards: list[_Backward] = []
@@ -95,17 +99,17 @@ class Trials(Observer):
         self._root_values: list[Tensor] = []
         self._scaled: dict[int, tuple[Tensor, Tensor, float]] = {}
         self._in_step = False
+        self._writing: WriteLines | None = None
         self._clip_norm: float | None = None
         self._said: set[str] = set()
         self._objectives = 0
         self._player: tuple[Player, float, float] | None = None
         self._gradients: dict[int, Tensor] = {}
-        self._summed = True
-        """Whether each backward pass of the step found the gradients the one before has left."""
 
     # Optimizers.
 
     def optimizer_made(self, optimizer: Optimizer) -> None:
+        self._made_at[id(optimizer)] = self.scene.place()
         if not self.tape.running and not any(item.steps for item in self._watched.values()):
             self._begin()
 
@@ -123,9 +127,14 @@ class Trials(Observer):
             self.tape.end()
             return
         watched.update = Update(rates.parameters(optimizer))
+        if self._backwards and watched.tried < OBJECTIVES and _own_step(optimizer) is not None:
+            self._writing = WriteLines(watched.update.parameters, self.scene.place)
+            self._writing.begin()
 
     def step_ended(self, optimizer: Optimizer) -> None:
         self._in_step = False
+        if self._writing is not None:
+            self._writing.end()
         watched = self._of(optimizer)
         self._take_losses(watched)
         if watched.update is not None:
@@ -138,11 +147,13 @@ class Trials(Observer):
         self._scaled.clear()
         self._gradients.clear()
         self._clip_norm = None
-        self._summed = True
+        self._writing = None
         self._turn()
 
     def finished(self) -> None:
         self.tape.uninstall()
+        if self._writing is not None:
+            self._writing.end()
         tried = any(item.tried for item in self._watched.values())
         if not tried and not self._said:
             self._unavailable("no step was made that moved a weight")
@@ -156,7 +167,7 @@ class Trials(Observer):
         result = call.result
         if not isinstance(result, Tensor) or result.numel() != 1 or not result.requires_grad:
             return
-        self._call_values.append(result.detach())
+        self._call_values = [*self._call_values[-MOST_BACKWARDS:], result.detach()]
         if self.tape.running and self._objectives < OBJECTIVES:
             number = self.tape.number_of(result)
             if number is not None:
@@ -173,13 +184,13 @@ class Trials(Observer):
         scale = 1.0
         for root in roots:
             _, loss, factor = self._scaled.get(id(root), (root, root.detach(), 1.0))
-            self._root_values.append(loss)
+            self._root_values = [*self._root_values[-MOST_BACKWARDS:], loss]
             scale = factor
         if not self.tape.running:
             return
         self.tape.pause()
-        if self._backwards:
-            self._summed = self._summed and self._gradients_are_there()
+        if self._backwards and not self._gradients_are_there():
+            self._backwards.clear()  # what they gave was thrown away: a scaler skipped their step
         before = len(self.tape.roots)
         if not roots:
             self.tape.give_up("a backward pass began from something other than a loss")
@@ -188,6 +199,8 @@ class Trials(Observer):
         self._backwards.append(_Backward(self.scene.place(), self.tape.roots[before:], scale))
 
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
+        for root in roots:
+            self._scaled.pop(id(root), None)
         if not self._backwards:
             return
         if self.tape.trouble is None:
@@ -334,7 +347,8 @@ class Trials(Observer):
             "slope": trial.slope,
             "lr_peak": watched.peak,
             "lr_before": watched.last_rate,
-            "own_step": _own_step(watched.optimizer),
+            "made_at": self._made_at.get(id(watched.optimizer)),
+            "own_step": self._own_line(watched.optimizer),
             "optimizers": len(self._watched),
             "backwards": len(self._backwards),
             "place": self._backwards[-1].place if self._backwards else None,
@@ -360,7 +374,6 @@ class Trials(Observer):
         )
         facts |= {
             "optimizers": len(self._watched),
-            "summed": self._summed,
             "optimizer": type(self._current(update)).__name__,
             "one_line": all(place == places[0] for place in places),
             "gradients_kept": norm / (raw / scale) if raw > 0 else None,
@@ -369,6 +382,10 @@ class Trials(Observer):
             "place": places[-1],
         }
         self.evidence.tell("objective", facts)
+
+    def _own_line(self, optimizer: Optimizer) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = None if self._writing is None else self._writing.line
+        return found or _own_step(optimizer)
 
     def _memorise(self, player: Player, update: Update, scale: float) -> None:
         try:
