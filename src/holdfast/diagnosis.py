@@ -38,7 +38,14 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "HD201": ("HD301", "HD408", "HD101", "HD313", "HD414"),
     "HD102": ("HD201", "HD101"),
     # steps too large
-    "HD206": (*BAD_STEPS, "HD101", "HD201", "HD209", "HD602"),
+    "HD206": (
+        *BAD_STEPS,
+        "HD101",
+        "HD201",
+        "HD209",
+        "HD602",
+        "HD403",
+    ),
     "HD209": (
         "HD207",
         "HD208",
@@ -90,8 +97,14 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
         "HD305",
         "HD113",
         "HD509",
+        "HD403",
     ),
-    "HD411": ("HD103", "HD207", "HD308", *BORN),
+    "HD411": (
+        "HD103",
+        "HD207",
+        "HD308",
+        *BORN,
+    ),
     "HD412": (
         "HD105",
         "HD203",
@@ -110,6 +123,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
         "HD308",
         "HD602",
         "HD509",
+        "HD403",
     ),
     "HD308": (
         "HD104",
