@@ -21,7 +21,9 @@ def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()  # the models of the tests before would be found as well
 
 
-X, Y = torch.randn(32, 8), torch.randint(0, 3, (32,))
+_draws = torch.Generator().manual_seed(0)
+X = torch.randn(32, 8, generator=_draws)
+Y = torch.randint(0, 3, (32,), generator=_draws)
 
 
 def train(model: nn.Module, parameters: object = None, steps: int = 3) -> Checked:
