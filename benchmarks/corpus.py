@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import torch
-from corpus_runs import Mark, check_all, entries, summary
+from corpus_runs import CORPUS, Mark, check_all, entries, summary
 
 import holdfast
 import holdfast.preflight.check_run  # imported here, once, and not in every fork
@@ -34,6 +34,7 @@ FAMILIES = ("loop", "graph", "loss", "data", "mode", "precision", "healthy", "pu
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=10, help="for healthy scripts")
+    parser.add_argument("--corpus", type=Path, default=CORPUS, help="another corpus made alike")
     parser.add_argument("--half", choices=["tuned", "held-out", "both"], default="both")
     parser.add_argument("--only", default="", help="part of a file's name")
     parser.add_argument("--family", choices=FAMILIES)
@@ -44,7 +45,7 @@ def main() -> None:
     torch.set_num_threads(1)
     chosen = [
         entry
-        for entry in entries()
+        for entry in entries(args.corpus.resolve())
         if args.half in ("both", entry.half)
         and args.only in entry.file
         and args.family in (None, entry.family)

@@ -44,6 +44,7 @@ class Entry:
     steps: int
     ranks: int
     half: str
+    folder: Path = CORPUS
 
     @property
     def healthy(self) -> bool:
@@ -51,7 +52,7 @@ class Entry:
 
     @property
     def path(self) -> Path:
-        return CORPUS / self.file
+        return self.folder / self.file
 
     def line_number(self) -> int | None:
         """Of the line to be named, where there is one."""
@@ -86,18 +87,18 @@ class Mark:
         return self.entry.healthy and bool(self.found or self.problem)
 
 
-def entries() -> list[Entry]:
-    """Every script of the corpus."""
+def entries(folder: Path = CORPUS) -> list[Entry]:
+    """Every script of the corpus, or of one that is made alike."""
     found: list[Entry] = []
     for half, name in HALVES.items():
-        if not (CORPUS / name).is_file():
+        if not (folder / name).is_file():
             continue
-        data = tomllib.loads((CORPUS / name).read_text(encoding="utf-8"))
-        found += [_entry(item, half) for item in data["script"]]
+        data = tomllib.loads((folder / name).read_text(encoding="utf-8"))
+        found += [_entry(item, half, folder) for item in data["script"]]
     return found
 
 
-def _entry(item: dict[str, Any], half: str) -> Entry:
+def _entry(item: dict[str, Any], half: str, folder: Path) -> Entry:
     return Entry(
         file=item["file"],
         number=item["number"],
@@ -109,6 +110,7 @@ def _entry(item: dict[str, Any], half: str) -> Entry:
         steps=item["steps"],
         ranks=item.get("ranks", 1),
         half=half,
+        folder=folder,
     )
 
 
