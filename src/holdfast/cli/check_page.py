@@ -45,6 +45,9 @@ def _tables(page: Page, done: Checked) -> None:
             _model(page, model)
         for optimizer in inventory.get("optimizers", ()):
             _optimizer(page, optimizer)
+    overfit = done.tables.get("overfit")
+    if isinstance(overfit, Mapping):
+        _overfit(page, overfit)
     memory = done.tables.get("memory")
     if isinstance(memory, Mapping):
         _memory(page, memory)
@@ -100,6 +103,18 @@ def _memory(page: Page, memory: Mapping[str, Any]) -> None:
     told = ", ".join(f"{name} {say_bytes(size)}" for name, size in phases.items())
     what = "Peak device memory" if memory.get("kind") == "device-peak" else "Resident memory"
     page.line((what, "bold"), f"  {told}", rest="    ")
+
+
+def _overfit(page: Page, found: Mapping[str, Any]) -> None:
+    if "unavailable" in found:
+        said = str(found["unavailable"])
+    else:
+        can = "it can be learned" if found.get("learned") else "it was not learned"
+        said = (
+            f"loss {say(found['start'], 4)} to {say(found['end'], 4)} in {found['steps']} steps "
+            f"on copies of the weights: {can}"
+        )
+    page.line(("One batch by heart", "bold"), f"  {said}", rest="    ")
 
 
 def _checklist(page: Page, done: Checked) -> None:

@@ -29,6 +29,7 @@ from holdfast.preflight.observer import Observer
 from holdfast.preflight.observers import all_observers
 from holdfast.preflight.observers.inventory import TOPIC as INVENTORY
 from holdfast.preflight.observers.phases import TOPIC as MEMORY
+from holdfast.preflight.observers.trials import OVERFIT
 from holdfast.preflight.precision import asked_precision
 from holdfast.preflight.unreached import Unreached, why_unreached
 from holdfast.report import Report
@@ -116,7 +117,7 @@ def watch(
         ):
             stack.enter_context(around)
         kinds = all_observers() if observers is None else list(observers)
-        hub = stack.enter_context(Hub(launch, kinds))
+        hub = stack.enter_context(Hub(launch, kinds, overfit=how.overfit))
         ended.of(work, launch)
         if ended.error is not None:
             hub.crashed(ended.error)
@@ -168,7 +169,7 @@ class _Tables:
     found: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, record: Record) -> None:
-        if isinstance(record, SetupRecord) and record.topic in (INVENTORY, MEMORY):
+        if isinstance(record, SetupRecord) and record.topic in (INVENTORY, MEMORY, OVERFIT):
             self.found[record.topic] = record.facts
 
 

@@ -38,8 +38,10 @@ from holdfast.preflight.scene import Scene
 class Hub:
     """The ears of a check."""
 
-    def __init__(self, launch: Launch, kinds: Sequence[type[Observer]]) -> None:
-        self.scene = Scene(launch)
+    def __init__(
+        self, launch: Launch, kinds: Sequence[type[Observer]], *, overfit: bool = False
+    ) -> None:
+        self.scene = Scene(launch, overfit=overfit)
         self.evidence = Evidence(launch)
         self.failed: list[str] = []
         """Observers that were taken out, each with its error."""

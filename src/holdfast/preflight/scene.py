@@ -19,8 +19,10 @@ from holdfast.torch_tools.users_names import users_path
 class Scene:
     """The script that runs, seen from outside."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, *, overfit: bool = False) -> None:
         self.launch = launch
+        self.overfit = overfit
+        """Whether somebody wants to know if one batch can be learned by heart."""
         self.stack: list[nn.Module] = []
         """The modules whose forward runs now, the outermost first."""
         self.undo = ExitStack()

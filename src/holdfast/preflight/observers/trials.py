@@ -79,6 +79,12 @@ class _Watched:
     of_step: list[Tensor] = field(default_factory=list)
 
 
+OVERFIT = "overfit"
+"""The topic of a batch learned by heart."""
+LEARNED = 0.1
+"""Of a loss that starts above 0, so much may be left of a batch that was learned."""
+
+
 class Trials(Observer):
     """See the top of the file."""
 
@@ -302,7 +308,7 @@ class Trials(Observer):
             player, scale, recorded = self._played(watched)
             trial = run_trial(player, update, scale, recorded)
             self._tell(watched, update, trial, scale)
-            if self.memorise and watched.tried == 1:
+            if (self.memorise or self.scene.overfit) and watched.tried == 1:
                 self._memorise(player, update, scale)
             if self._objectives < OBJECTIVES and self._backwards:
                 self._objectives += 1
@@ -392,10 +398,15 @@ class Trials(Observer):
             with update.put(0.0):
                 found = overfit(player, update.parameters)
         except CannotPlay as why:
-            self.evidence.unavailable("overfit", f"one batch could not be learned by heart: {why}")
+            self.evidence.unavailable(OVERFIT, f"one batch could not be learned by heart: {why}")
             return
-        facts = {"start": found.start / scale, "end": found.end / scale, "share": found.share}
-        self.evidence.tell("overfit", {**facts, "steps": found.steps, "rate": found.rate})
+        facts: dict[str, Any] = {
+            "start": found.start / scale,
+            "end": found.end / scale,
+            "share": found.share,
+        }
+        facts["learned"] = found.share < LEARNED
+        self.evidence.tell(OVERFIT, {**facts, "steps": found.steps, "rate": found.rate})
 
     def _current(self, update: Update) -> Optimizer:
         for watched in self._watched.values():
