@@ -48,7 +48,7 @@ TORCH_FREE = [
 ]
 
 
-NEED_TORCH = ("AdaGC", "Guard", "Snapshots", "ZClip", "checkpoint_activations")
+NEED_TORCH = ("AdaGC", "Guard", "Snapshots", "ZClip", "checkpoint_activations", "preflight")
 
 
 def python(program: str) -> str:

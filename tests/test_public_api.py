@@ -28,8 +28,9 @@ PUBLIC = [
     "__version__",
     "checkpoint_activations",
     "diagnose",
+    "preflight",
 ]
-NEEDS_TORCH = {"AdaGC", "Guard", "Snapshots", "ZClip", "checkpoint_activations"}
+NEEDS_TORCH = {"AdaGC", "Guard", "Snapshots", "ZClip", "checkpoint_activations", "preflight"}
 
 
 def test_the_public_names_are_these_and_no_others() -> None:
