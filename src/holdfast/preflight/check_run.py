@@ -59,6 +59,11 @@ class Checked:
     unreached: Unreached | None = None
     """Why no step was reached, where none was."""
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """What a reader should know: observers that were left out, and why."""
+        return self.report.notes
+
 
 @dataclass(frozen=True, slots=True)
 class How:
