@@ -30,6 +30,7 @@ class OptimizerCoverage(Observer):
         self._loaded: set[int] = set()
         self._looked = 0
         self._steps = 0
+        self._stage: tuple[int, ...] = ()
         self._said: dict[str, Any] | None = None
         # Before anything else, so that whoever judges coverage knows that it will be looked at.
         self.evidence.tell(TOPIC, {"looking": True})
@@ -42,6 +43,10 @@ class OptimizerCoverage(Observer):
             self._loaded.update(id(p) for p in owner.parameters())
 
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
+        stage = tuple(map(id, self.scene.optimizers))
+        if stage != self._stage:  # other optimizers train now: what the last ones did is over
+            self._stage, self._steps = stage, 0
+            self._reached.clear()
         if self._steps <= LOOKS[-1]:
             held = [p for item in self.scene.optimizers for p in _held(item)]
             for parameter in (*_parameters(self.scene.models), *held):
