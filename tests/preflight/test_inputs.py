@@ -139,4 +139,5 @@ def test_pieces_of_a_batch() -> None:
 
 
 def test_a_batch_without_samples() -> None:
-    assert "HD504" in codes(train(scaled, kept=0))
+    checked = watch(train(scaled, kept=0), max_steps=None)
+    assert "HD504" in [item.code for item in checked.report.findings]

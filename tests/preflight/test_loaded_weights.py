@@ -91,7 +91,7 @@ def test_healthy_loading(tmp_path: Path):
         fit(model, adam(model))
 
     def a_body_in_a_larger_model():
-        model = nn.Sequential(net(), nn.Tanh(), nn.Linear(4, 64), nn.Linear(64, 4))
+        model = nn.Sequential(net(), nn.Tanh(), nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 4))
         state = {f"0.{k}": v for k, v in net().state_dict().items()}
         model.load_state_dict(state, strict=False)
         fit(model, adam(model))

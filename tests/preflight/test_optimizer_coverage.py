@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from small_trainings import batch, checked, codes, first_cause, fit, net
 from torch import nn
 
+from holdfast.core.findings import Severity
+
 
 class Split(nn.Module):
     def __init__(self) -> None:
@@ -212,5 +214,5 @@ def test_a_script_without_modules_is_watched():
             optimizer.step()
 
     done = checked(work, 6)
-    assert done.report.findings == []
+    assert [item for item in done.report.findings if item.severity > Severity.INFO] == []
     assert done.report.coverage.ran > 20

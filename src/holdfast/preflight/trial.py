@@ -41,6 +41,8 @@ class Update:
     def made(self) -> bool:
         """After the step: whether anything has moved."""
         self.after = [parameter.detach().clone() for parameter in self.parameters]
+        if any(after.is_meta for after in self.after):  # there are no numbers to be compared
+            return False
         pairs = zip(self.before, self.after, strict=True)
         return not all(torch.equal(before, after) for before, after in pairs)
 
