@@ -76,6 +76,11 @@ def terms_of(root: Any, number: int = 0, whole: Container[Any] = ()) -> list[Ter
     return list(found.values())
 
 
+def sums_in(root: Any) -> set[Any]:
+    """The nodes of a loss that are sums and factors of its terms, the last one included."""
+    return {node for term in terms_of(root) for node in term.trail}
+
+
 def _is_linear(node: Any, kind: str, following: Sequence[tuple[Any, int]]) -> bool:
     if kind in _SUMS or kind in _JOINS:
         return True

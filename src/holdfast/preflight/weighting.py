@@ -14,7 +14,6 @@ from typing import Any
 from holdfast.preflight.naming import Level, Tree, tree_of
 from holdfast.torch_tools.places import Place, with_function
 
-
 _A_WEIGHT = re.compile(r"weight|coef|lambda|lam|alpha|beta|gamma|scale|cfg|config|args|opt|hp|w$")
 
 
