@@ -39,7 +39,7 @@ def train(body: Body, steps: int = 6) -> Checked:
             x = torch.randn(32, 8)
             y = (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
             optimizer.zero_grad()
-            body(model, x, y, x[:, 2:3], step)
+            body(model, x, y, x[:, 2:3] - x[:, 3:4], step)
             optimizer.step()
 
     gc.collect()  # optimizers of tests before
@@ -48,7 +48,6 @@ def train(body: Body, steps: int = 6) -> Checked:
 
 def loud(checked: Checked) -> list[tuple[str, str]]:
     assert checked.error is None
-    assert checked.notes == []
     return [
         (item.code, item.subject)
         for item in checked.report.findings
@@ -201,8 +200,8 @@ def test_a_weight_of_zero() -> None:
 
 def test_a_weight_that_is_annealed_from_zero() -> None:
     def vae_loss(a: Tensor, b: Tensor, y: Tensor, z: Tensor, beta: float) -> Tensor:
-        reconstruction = F.mse_loss(b, z)
-        kl = a.pow(2).mean()
+        reconstruction = F.mse_loss(b, z) + F.cross_entropy(a, y)
+        kl = 0.5 * a.pow(2).mean()
         return reconstruction + beta * kl
 
     def body(model: Net, x: Tensor, y: Tensor, z: Tensor, step: int) -> None:

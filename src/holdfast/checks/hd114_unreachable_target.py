@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.facts import Facts
-from holdfast.core.findings import Finding, Severity
+from holdfast.core.findings import Finding, Severity, Where
 from holdfast.core.loss_sites import site_of
 from holdfast.core.numbers import say
 from holdfast.core.records import Header, SetupRecord
@@ -18,8 +18,8 @@ class UnreachableTarget(Check):
 
     ## What it checks
     The targets of a regression loss (torch's or a difference written by hand) whose prediction
-    comes straight from a sigmoid, tanh, ReLU or softmax; and the targets of binary cross
-    entropies, which must lie between 0 and 1.
+    is bounded: by a sigmoid, tanh, ReLU, softplus, exponential, square or clamp, with the factors
+    and offsets after it; and the targets of binary cross entropies, which must lie between 0 and 1.
 
     ## Why it matters
     The output saturates at the end of its range, its gradient vanishes, and part of the error
@@ -29,8 +29,9 @@ class UnreachableTarget(Check):
     By the share of targets that lie outside the range by more than a hundredth of its width.
 
     ## False alarms
-    Less than 5 % of the targets outside (outliers, rounding) is not told. An output that is
-    scaled after its activation has another range and is not judged.
+    Less than 5 % of the targets outside (outliers, rounding) is not told. The range
+    is that of the whole formula behind the last layer; where that cannot be read (learned scales,
+    layers after it), nothing is said.
 
     ## What to do
     Take the activation off the output, choose one that covers the targets, or scale the targets
@@ -60,24 +61,39 @@ class UnreachableTarget(Check):
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = Facts.of(record)
-        target, prediction = facts.table("target"), facts.table("prediction")
+        target, bounded = facts.table("target"), facts.table("bounded")
         share, reach = target.number("outside_share"), target.numbers("reach")
         site = site_of(facts)
         if share is None or share < self.limits.share or len(reach) != 2 or site in self.told:
             return
         self.told.add(site)
         low, high = target.number("low"), target.number("high")
-        ends = f"{say(reach[0])} to {say(reach[1]) if reach[1] < ENDLESS else 'infinity'}"
+        ends = f"{_end(reach[0])} to {_end(reach[1])}"
         function = facts.text("function") or "the loss"
         binary = function.startswith("binary")
-        made_by = prediction.text("made_by")
-        what = "what a probability can be" if binary else f"all a {made_by} can give"
+        made_by = bounded.text("made_by") or facts.table("prediction").text("made_by")
+        where = facts.where(rank=record.rank, op=function)
+        made_at = bounded.table("made_at")
+        if made_at.text("file") is not None:
+            # What is to be mended is the activation, not the loss.
+            where = Where(
+                file=made_at.text("file"),
+                line=made_at.whole("line"),
+                function=made_at.text("function"),
+                op=made_by,
+                rank=record.rank or None,
+            )
+        what = (
+            "what a probability can be"
+            if binary
+            else f"all that the output can be after its {made_by}"
+        )
         yield self.find(
             record,
             f"{share:.0%} of the targets lie outside {ends}, {what}: they reach from "
             f"{'?' if low is None else say(low)} to {'?' if high is None else say(high)}",
             subject=site,
-            where=facts.where(rank=record.rank, op=function),
+            where=where,
             remedies=[BINARY if binary else RANGE],
             outside_share=share,
             target_low=low,
@@ -86,6 +102,12 @@ class UnreachableTarget(Check):
             reach_high=reach[1],
             made_by=made_by,
         )
+
+
+def _end(number: float) -> str:
+    if abs(number) >= ENDLESS:
+        return "infinity" if number > 0 else "minus infinity"
+    return say(number)
 
 
 RANGE = (

@@ -6,7 +6,7 @@ merely passes a number on, until something is reached that is no sum of others: 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,32 +43,42 @@ class Term:
     """Which of the node's outputs it is."""
     path: list[Any] = field(default_factory=list)
     """The nodes between it and where it joins others, those nearest to it first."""
+    trail: list[Any] = field(default_factory=list)
+    """All nodes on the way to it, from the end of the loss on."""
 
 
-def terms_of(root: Any, number: int = 0) -> list[Term]:
-    """The addends of the scalar that a node of the graph makes, in the order they are met."""
+def terms_of(root: Any, number: int = 0, whole: Container[Any] = ()) -> list[Term]:
+    """The addends of the scalar that a node of the graph makes, in the order they are met.
+
+    Nodes in `whole` are terms, whatever they are made of.
+    """
     if root is None:
         return []
     found: dict[Any, Term] = {}
-    todo: list[tuple[Any, int, list[Any]]] = [(root, number, [])]
+    todo: list[tuple[Any, int, list[Any], list[Any]]] = [(root, number, [], [])]
     seen: set[Any] = set()
     while todo:
-        node, number, path = todo.pop()
+        node, number, path, trail = todo.pop()
         if len(seen) > MOST_NODES:
             return []
         kind = _kind(node)
         following = [(item, at) for item, at in node.next_functions if item is not None]
-        if following and _is_linear(node, kind, following):
+        if following and node not in whole and _is_linear(node, kind, following):
             if node in seen:
                 continue
             seen.add(node)
             # Behind a sum of several a path begins anew: what lies above is not this term's own.
             alone = len(following) == 1 and kind not in _JOINS
             here = [*path, node] if alone else []
-            todo += [(item, at, here) for item, at in reversed(following)]
+            todo += [(item, at, here, [*trail, node]) for item, at in reversed(following)]
         elif node not in found:
-            found[node] = Term(node, number, list(reversed(path)))
+            found[node] = Term(node, number, list(reversed(path)), trail)
     return list(found.values())
+
+
+def sums_in(root: Any) -> set[Any]:
+    """The nodes of a loss that are sums and factors of its terms, the last one included."""
+    return {node for term in terms_of(root) for node in term.trail}
 
 
 def _is_linear(node: Any, kind: str, following: Sequence[tuple[Any, int]]) -> bool:

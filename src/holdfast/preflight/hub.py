@@ -108,8 +108,11 @@ class Hub:
         """Who wants to hear of a function."""
         found = self._by_function.get(function)
         if self._curious:
-            self._curious = [item for item in self._curious if item.every_function]
-            return [*(found or ()), *self._curious]
+            self._curious = [
+                item for item in self._curious if item.every_function or item.now_and_then
+            ]
+            curious = [item for item in self._curious if item.every_function]
+            return [*(found or ()), *curious] if curious else found
         return found
 
     def tell_call(self, which: str, watchers: Sequence[Observer], call: Call) -> None:
@@ -206,7 +209,9 @@ class Hub:
 
     def _sort(self) -> None:
         self._by_function: dict[Callable[..., Any], list[Observer]] = {}
-        self._curious = [item for item in self._observers if item.every_function]
+        self._curious = [
+            item for item in self._observers if item.every_function or item.now_and_then
+        ]
         for observer in self._observers:
             for function in observer.functions:
                 self._by_function.setdefault(function, []).append(observer)

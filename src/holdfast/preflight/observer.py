@@ -48,6 +48,8 @@ class Observer:
     """The torch functions it wants to hear of (see `spellings.py`)."""
     every_function: bool = False
     """Whether it hears of every function, for as long as it is so: for the first few steps only."""
+    now_and_then: ClassVar[bool] = False
+    """Whether `every_function` may become true again later."""
     every_module: ClassVar[bool] = False
     """Whether it hears of all modules, or of the outermost only."""
 

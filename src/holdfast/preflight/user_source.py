@@ -29,6 +29,18 @@ def find_line(scene: Scene, pattern: str) -> dict[str, Any] | None:
     return None
 
 
+def only_line(scene: Scene, pattern: str) -> dict[str, Any] | None:
+    """The one line that matches; None where there is none, or more than one."""
+    wanted = re.compile(pattern)
+    found = [
+        (file, number)
+        for file in users_files(scene)
+        for number, text in enumerate(linecache.getlines(file), start=1)
+        if wanted.search(text.partition("#")[0])
+    ]
+    return with_function(Place(*found[0])).to_dict() if len(found) == 1 else None
+
+
 def users_files(scene: Scene) -> list[str]:
     """The user's files that run now, innermost first."""
     files = (frame.f_code.co_filename for frame in scene.frames())

@@ -18,18 +18,15 @@ from holdfast.preflight.activations import origin_of
 from holdfast.preflight.loss_arguments import LOSSES, OF_CLASSES, LossArguments
 from holdfast.preflight.loss_zone import note, noted, take, zone
 from holdfast.preflight.observer import Call, Observer
+from holdfast.preflight.reach import Reach, reach_of
+from holdfast.preflight.scene import Scene
+from holdfast.preflight.user_source import only_line
 
 TOPIC = "loss-call"
 CALLS = 3
 """Calls of one line that are looked at closely."""
-RANGES = {
-    "softmax": (0.0, 1.0),
-    "sigmoid": (0.0, 1.0),
-    "tanh": (-1.0, 1.0),
-    "relu": (0.0, float("inf")),
-}
-"""What an activation can give."""
 PROBABILITIES = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
+ELEMENTWISE = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 
 
 class LossCalls(Observer):
@@ -59,7 +56,7 @@ class LossCalls(Observer):
             if labels and labels["outside"]:
                 self._open = _plain(given) | labels | {"place": place}
             return
-        self._open = _looked_at(given) | labels | {"place": place}
+        self._open = _looked_at(given, self.scene) | labels | {"place": place}
         self._wanted = TOPIC
 
     def function_ended(self, call: Call) -> None:
@@ -101,7 +98,7 @@ def _plain(given: LossArguments) -> dict[str, Any]:
     }
 
 
-def _looked_at(given: LossArguments) -> dict[str, Any]:
+def _looked_at(given: LossArguments, scene: Scene) -> dict[str, Any]:
     prediction, target = given.prediction, given.target
     facts: dict[str, Any] = {
         "function": given.function,
@@ -118,12 +115,29 @@ def _looked_at(given: LossArguments) -> dict[str, Any]:
             facts["target"]["odd_rows"] = _odd_rows(given)
     if given.function == "kl_div":
         facts["log_target"] = given.log_target
-    limits = _reach(given, facts["prediction"].get("made_by"))
-    if limits is not None:
-        masked = given.reduction == "none" or given.weighted
-        outside = facts_of.share_outside(target, *limits, masked=masked)
-        facts["target"] |= {"reach": [limits[0], min(limits[1], 1e300)], "outside_share": outside}
+    masked = given.reduction == "none" or given.weighted
+    if given.function in PROBABILITIES:
+        facts["target"] |= outside_of((0.0, 1.0), target, masked=masked)
+    elif given.function in ELEMENTWISE and (reach := reach_of(prediction)) is not None:
+        facts["target"] |= outside_of(reach.ends, target, masked=masked)
+        facts["bounded"] = bounded_by(reach, scene)
     return facts
+
+
+def outside_of(ends: tuple[float, float], target: Tensor, *, masked: bool) -> dict[str, Any]:
+    """What is told of targets that should lie in a range."""
+    share = facts_of.share_outside(target, *ends, masked=masked)
+    return {"reach": [max(ends[0], -1e300), min(ends[1], 1e300)], "outside_share": share}
+
+
+def bounded_by(reach: Reach, scene: Scene) -> dict[str, Any]:
+    """What is told of the activation that bounds an output."""
+    layer = noted(reach.node, "made_in")
+    if layer is None:
+        made_at = noted(reach.node, "made_at")
+    else:
+        made_at = only_line(scene, rf"\b{layer}\(")
+    return {"made_by": reach.made_by, "made_at": made_at}
 
 
 def _prediction(given: LossArguments) -> dict[str, Any]:
@@ -141,15 +155,6 @@ def _prediction(given: LossArguments) -> dict[str, Any]:
         if made_at is not None:
             facts["made_at"] = made_at
     return facts
-
-
-def _reach(given: LossArguments, made_by: str | None) -> tuple[float, float] | None:
-    """The range that targets must lie in."""
-    if given.function in PROBABILITIES:
-        return (0.0, 1.0)
-    if given.function in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"):
-        return RANGES.get(made_by or "")
-    return None
 
 
 def _labels(given: LossArguments) -> dict[str, Any]:

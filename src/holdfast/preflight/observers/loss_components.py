@@ -24,7 +24,7 @@ from holdfast.preflight.naming import GENERIC, levels
 from holdfast.preflight.observer import Call, Observer
 from holdfast.preflight.scalars import Scalar, beneath, names_for, oldest_of
 from holdfast.preflight.spellings import spellings
-from holdfast.preflight.weighting import is_fixed
+from holdfast.preflight.weighting import given_at, is_fixed
 from holdfast.torch_tools.places import is_installed
 
 TOPIC = "loss-component"
@@ -110,6 +110,7 @@ class LossComponents(Observer):
         self._scalars: list[Scalar] = []
         self._by_node: dict[Any, Scalar] = {}
         self._parts: dict[str, Part] = {}
+        self._weightless: list[Any] = []
         self._idle: dict[Any, Idle] = {}
         self._fed_keys: set[Any] = set()
         self._reached: set[int] = set()
@@ -185,7 +186,9 @@ class LossComponents(Observer):
         known = {item.node: item for item in self._scalars if item.node is not None}
         oldest = oldest_of(known.values())
         self._mark_fed(root, known, oldest, close=close)
-        terms = terms_of(root.grad_fn, root.output_nr)
+        # Some loss functions are sums and quotients themselves.
+        whole = {node for node, item in known.items() if item.op in LOSSES}
+        terms = terms_of(root.grad_fn, root.output_nr, whole)
         scale = self._scaled.get(id(root), (root, 1.0))[1] or 1.0
         weights = self._weights(root, terms, scale)
         groups: dict[Any, list[tuple[Term, Scalar, float | None]]] = {}
@@ -213,7 +216,7 @@ class LossComponents(Observer):
             return
         names = names_for([made_of[key] for key in groups]) if groups else []
         if len(groups) > 1:
-            self._take(dict(zip(names, groups.values(), strict=True)), made_of)
+            self._take(root, dict(zip(names, groups.values(), strict=True)))
             if self._gradients_due(step):
                 self._measure(root, dict(zip(names, groups.values(), strict=True)), scale)
 
@@ -241,8 +244,8 @@ class LossComponents(Observer):
 
     def _take(
         self,
+        root: Tensor,
         groups: Mapping[str, Sequence[tuple[Term, Scalar, float | None]]],
-        made_of: Mapping[Any, Sequence[Scalar]],
     ) -> None:
         values: dict[str, Tensor] = {}
         for name, members in groups.items():
@@ -262,17 +265,31 @@ class LossComponents(Observer):
             if all(weight is not None for weight in weights):
                 part.weighed += 1
                 part.zero += all(weight == 0 for weight in weights)
-                if part.zero and not part.fixed:
-                    part.fixed = any(
-                        is_fixed(self._by_node[node].levels)
-                        for term, _, _ in members
-                        for node in term.path
-                        if node in self._by_node
-                    )
+                if part.zero and part.zero <= SURE and not part.fixed:
+                    product = self._zero_product(root, members[0][0])
+                    if product is not None:
+                        called = {level.name for level in members[0][1].levels if level.name}
+                        part.fixed = is_fixed(product.levels, called)
+                        given = given_at(product.levels, called)
+                        part.place = given or _place(product) or part.place
                 self._tell_weightless(name, part, None)
         guard = self.scene.launch.guard
         if guard is not None and len(values) > 1:
             guard.session.components(values)
+
+    def _zero_product(self, root: Tensor, term: Term) -> Scalar | None:
+        """The multiplication by 0 on the way to a term: the last one that a gradient gets to."""
+        if not term.trail:
+            return None
+        edges = [GradientEdge(node, 0) for node in term.trail[1:]]
+        reached = [term.trail[0]]
+        if edges:
+            found = torch.autograd.grad(root, edges, retain_graph=True, allow_unused=True)
+            for node, gradient in zip(term.trail[1:], found, strict=True):
+                if gradient is None or not bool(gradient.any()):
+                    break
+                reached.append(node)
+        return self._by_node.get(reached[-1])
 
     def _tell_part(
         self, name: str, part: Part, members: Sequence[tuple[Term, Scalar, float | None]]
@@ -289,6 +306,9 @@ class LossComponents(Observer):
             enough = min(enough, ended)
         if part.zero >= enough:
             part.told = True
+            if part.place in self._weightless:
+                return  # the parts of one sum share its weight
+            self._weightless.append(part.place)
             self.evidence.tell(
                 TOPIC,
                 {

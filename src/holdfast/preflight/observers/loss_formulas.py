@@ -12,10 +12,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from holdfast.preflight import loss_facts as facts_of
-from holdfast.preflight.activations import Origin, origin_of
+from holdfast.preflight.activations import Origin
 from holdfast.preflight.loss_zone import note, take, zone
 from holdfast.preflight.observer import Call, Observer
-from holdfast.preflight.observers.loss_calls import RANGES
+from holdfast.preflight.observers.loss_calls import bounded_by, outside_of
+from holdfast.preflight.reach import Reach, reach_of
 from holdfast.preflight.spellings import spellings
 from holdfast.torch_tools.nested import tensors_in
 
@@ -113,18 +114,17 @@ class LossFormulas(Observer):
             "place": self.scene.place(),
         }
         if outside is not None:
-            facts["prediction"]["made_by"] = outside[0]
-            facts["target"] |= {"reach": list(outside[1]), "outside_share": outside[2]}
+            facts["bounded"] = bounded_by(outside[0], self.scene)
+            facts["target"] |= outside[1]
         self._pending |= note(call.result, FORMULA, facts)
 
 
-def _outside(prediction: Tensor, target: Tensor) -> tuple[str, tuple[float, float], float] | None:
-    """The activation, its range, and the share of targets outside it, where there are any."""
+def _outside(prediction: Tensor, target: Tensor) -> tuple[Reach, dict[str, Any]] | None:
+    """What bounds the prediction, and what is told of targets, where any lie outside."""
     if not target.is_floating_point() or prediction.numel() != target.numel():
         return None
-    origin = origin_of(prediction)
-    if origin is None or origin.activation not in RANGES:
+    reach = reach_of(prediction)
+    if reach is None:
         return None
-    low, high = RANGES[origin.activation]
-    share = facts_of.share_outside(target, low, high, masked=True)
-    return (origin.activation, (low, min(high, 1e300)), share) if share else None
+    told = outside_of(reach.ends, target, masked=True)
+    return (reach, told) if told["outside_share"] else None

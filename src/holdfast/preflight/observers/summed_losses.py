@@ -15,19 +15,30 @@ from holdfast.live.discovery import leaves
 from holdfast.preflight.loss_arguments import LOSSES, LossArguments
 from holdfast.preflight.loss_zone import note, take, zone
 from holdfast.preflight.observer import Call, Observer
+from holdfast.preflight.reach import kind_of
 from holdfast.preflight.spellings import spellings
+from holdfast.preflight.user_source import only_line
 from holdfast.torch_tools.nested import tensors_in
 
 TOPIC = "summed-loss"
 STEPS = 2
 """Steps that are looked at."""
-_SUMS = spellings("sum")
+_SUMS = spellings("sum", "nansum")
+_PRODUCTS = spellings("dot", "vdot", "inner", "matmul", "__matmul__", "einsum")
+"""`error @ error` is a sum, too."""
+_PICKED = (
+    "Clone", "Flatten", "Gather", "Index", "IndexSelect", "MaskedSelect", "Permute", "Pow", "Abs",
+    "ReshapeAlias", "Select", "Slice", "Squeeze", "Transpose", "UnsafeView", "Unsqueeze", "View",
+    "Mul", "Div", "Neg", "Sub", "Where", "MaskedFill",
+)  # fmt: skip
+"""Operations that leave each number with its sample."""
+_SAID = r"reduction\s*=\s*[\"']sum[\"']|size_average\s*=\s*False"
 
 
 class SummedLosses(Observer):
     """Measures the derivative of the loss by each sum over the batch that is in it."""
 
-    functions = (*LOSSES, *_SUMS)
+    functions = (*LOSSES, *_SUMS, *_PRODUCTS)
 
     def start(self) -> None:
         self._batch: set[int] = set()
@@ -55,9 +66,9 @@ class SummedLosses(Observer):
         if summed is not None and summed.ndim and summed.numel() > 1:
             facts = {
                 "function": call.name,
-                "rows": summed.shape[0],
+                "rows": self._rows(summed),
                 "elements": summed.numel(),
-                "place": self.scene.place(),
+                "place": self._place(call),
             }
             self._pending |= note(result, TOPIC, facts)
 
@@ -80,14 +91,42 @@ class SummedLosses(Observer):
 
     def _summed(self, call: Call) -> Tensor | None:
         """What a sum over everything was taken of."""
-        if call.function in _SUMS:
+        if call.function in _SUMS or call.function in _PRODUCTS:
             given = call.argument(0, "input")
+            if isinstance(given, str) and len(call.args) > 1:  # of an einsum
+                given = call.args[1]
             # Of parameters (a penalty) it is no sum over samples.
             return given if isinstance(given, Tensor) and given.grad_fn is not None else None
         loss = LossArguments.of(call)
         if loss is None or loss.reduction != "sum" or loss.function == "kl_div":
             return None
         return loss.prediction
+
+    def _rows(self, summed: Tensor) -> int:
+        """How many samples there were, before some were picked by a mask or all were flattened."""
+        node: Any = summed.grad_fn
+        if summed.shape[0] in self._batch:
+            return summed.shape[0]
+        for _ in range(12):
+            following = [item for item, _ in node.next_functions if item is not None]
+            if kind_of(node) not in _PICKED or len(set(following)) != 1:
+                break
+            node = following[0]
+            shape = node._input_metadata[0].shape if getattr(node, "_input_metadata", None) else ()
+            if len(shape) and int(shape[0]) in self._batch:
+                return int(shape[0])
+        return summed.shape[0]
+
+    def _place(self, call: Call) -> dict[str, Any] | None:
+        """Where the sum was asked for: where the loss is made, if it is an object of torch's."""
+        stack = self.scene.stack
+        if stack and call.function not in _SUMS:
+            kind = type(stack[-1])
+            if kind.__module__.startswith("torch.nn"):
+                made = only_line(self.scene, rf"\b{kind.__name__}\(.*({_SAID})")
+                if made is not None:
+                    return made
+        return self.scene.place()
 
     def _scale_of(self, root: Tensor) -> float:
         if self._scaled is not None and self._scaled[0]() is root:
