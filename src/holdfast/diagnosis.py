@@ -211,7 +211,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
         "HD404",
         "HD509",
     ),
-    "HD908": ("HD105", "HD404"),
+    "HD908": ("HD105", "HD203", "HD404", "HD509", "HD512"),
     "HD304": (
         *NOTHING_MOVES,
         "HD203",
