@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from holdfast.core.check import Check, Needs
-from holdfast.core.findings import Finding, Severity, Where
+from holdfast.core.facts import Facts
+from holdfast.core.findings import Finding, Severity
 from holdfast.core.masks import looks_like_mask
 from holdfast.core.parameters import LISTED, some
 from holdfast.core.records import TensorRecord
@@ -62,7 +63,7 @@ class NonfiniteInput(Check):
             + _said_in_data_set(indices, facts.get("bad_rows"))
             + _said("at feature", features, facts.get("bad_features")),
             subject=record.name,
-            where=Where(sample=rows[0] if rows else None, rank=record.rank or None),
+            where=Facts.of(record).where(sample=rows[0] if rows else None, rank=record.rank),
             remedies=[
                 "Look at these samples in the data set and mend or drop them: a missing value, a "
                 "division by a zero standard deviation, a logarithm of 0.",

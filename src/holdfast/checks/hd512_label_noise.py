@@ -26,10 +26,12 @@ class LabelNoise(Check):
     From 60 steps on. *Chance*: the loss of the last batches is still the entropy of the labels and
     the guesses are no better than the most frequent class, although each update lowered the loss of
     its own batch, together by more than that entropy's half or with gradients that have nothing in
-    common with the next batch's. *Two labels*: the very same input came with different ones, for
+    common with the next batch's. *By heart*: the loss does fall a little from there, by a tenth of
+    what the updates did to their own batches at most, and at no time did the gradients of
+    neighbouring batches agree. *Two labels*: the very same input came with different ones, for
     one input in twenty. *Contradicted*: most samples are
     right and a tenth to nearly half are wrong, about as many among those the model is surest of as
-    among all, in most classes. *Two in one*: two classes are taken for each other about half the
+    among all, in most classes; and it is by now as sure of itself as it is right. *Two in one*: two classes are taken for each other about half the
     time, while the others are learned.
 
     ## False alarms
@@ -59,6 +61,10 @@ class LabelNoise(Check):
         """Share of wrong ones among those the model is surest of."""
         agreement: float = 0.05
         """Cosine of the gradients of neighbouring batches."""
+        wasted: float = 10.0
+        """What updates did to the loss of their own batches, over what became of it."""
+        unsure: float = 0.05
+        """How far its sureness may lie below the share it has right, where it has settled."""
         contradictory: float = 0.05
         """Share of inputs that came with several labels."""
         confused: float = 0.3
@@ -71,6 +77,7 @@ class LabelNoise(Check):
         if steps < self.limits.steps or samples < self.limits.samples or classes < 2:
             return
         said = self._two_labels(facts) or self._chance(facts, steps)
+        said = said or self._by_heart(facts, steps)
         said = said or self._two_in_one(facts) or self._contradicted(facts)
         if said is None:
             return
@@ -113,6 +120,32 @@ class LabelNoise(Check):
             "labels do not follow from the inputs"
         )
 
+    def _by_heart(self, facts: Facts, steps: int) -> str | None:
+        loss, entropy = facts.number("late_loss"), facts.number("entropy")
+        first, fall = facts.number("early_loss"), facts.number("own_fall")
+        alone = facts.number("alone")
+        if loss is None or entropy is None or first is None or fall is None or entropy < 0.3:
+            return None
+        if alone is not None and alone < 0.9:
+            return None
+        early, late = facts.number("early_agreement"), facts.number("agreement")
+        pairs = facts.whole("agreement_pairs") or 0
+        limit = self.limits.agreement
+        # Later on, what is known by heart pulls all batches a little the same way.
+        if early is None or late is None or pairs < 10 or early >= limit or late >= 2 * limit:
+            return None
+        if first < 0.97 * entropy or not 0.6 * entropy <= loss <= entropy:
+            return None
+        if fall * steps < max(entropy, self.limits.wasted * (entropy - loss)):
+            return None
+        return (
+            f"after {steps} steps the loss is {say(loss)} (guessing: {say(entropy)}), although "
+            f"each update lowers the loss of its own batch (by about {say(fall)}), and gradients "
+            f"of neighbouring batches have nothing in common (cosine {say(early)}, limit "
+            f"{say(limit)}): samples are learned by heart, one by one, and the "
+            "labels do not follow from the inputs"
+        )
+
     def _two_labels(self, facts: Facts) -> str | None:
         inputs, several = facts.whole("inputs") or 0, facts.whole("contradictory") or 0
         if several < max(20, self.limits.contradictory * inputs):
@@ -146,6 +179,11 @@ class LabelNoise(Check):
             return None
         if len(spread) < max(0.6 * len(errors), 2):
             return None
+        top, rest = facts.number("sureness"), facts.number("sureness_of_rest")
+        if top is not None and rest is not None:
+            sureness = 0.25 * top + 0.75 * rest
+            if sureness < 1 - wrong - self.limits.unsure:
+                return None  # it is still on its way: what it is sure of means little
         return (
             f"{say(100 * wrong)} % of the last samples are wrong, and {say(100 * sure)} % of those "
             f"the model is surest of (limit {say(100 * self.limits.contradicted)} %): their labels "

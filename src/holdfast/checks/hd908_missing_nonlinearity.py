@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from holdfast.core.began import began
 from holdfast.core.check import Check, Needs
 from holdfast.core.facts import Facts
 from holdfast.core.findings import Finding
@@ -67,7 +68,7 @@ class MissingNonlinearity(Check):
         shown = f", {' → '.join(str(width) for width in widths)}" if widths else ""
         rest = "; there is no nonlinearity anywhere in the model" if nowhere else ""
         yield self.find(
-            record,
+            began(record),
             f"{length} linear layers follow each other with nothing nonlinear between them "
             f"({some(members, 4)}{shown}): together they are one linear layer{rest}",
             subject=name,

@@ -71,7 +71,7 @@ class OwnEffect:
             self.falls.append(fall)
 
     def facts(self) -> dict[str, float]:
-        """Means; of the agreement, over the later half."""
+        """Means; of the agreement, over the later half and over the half before it."""
         found: dict[str, float] = {}
         if self.falls:
             found["own_fall"] = sum(self.falls) / len(self.falls)
@@ -79,6 +79,9 @@ class OwnEffect:
         if later:
             found["agreement"] = sum(later) / len(later)
             found["agreement_pairs"] = len(later)
+        earlier = self.cosines[: len(self.cosines) // 2]
+        if earlier:
+            found["early_agreement"] = sum(earlier) / len(earlier)
         return found
 
 

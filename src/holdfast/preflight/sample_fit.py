@@ -50,6 +50,8 @@ def fit_of(logits: Tensor, labels: Tensor, step: int) -> Fit:
     with torch.no_grad():
         log_p = torch.log_softmax(logits[:MOST], 1)
         labels = labels[:MOST]
+        sound = ~log_p.isnan().any(1)  # a row of NaN is neither right nor wrong
+        log_p, labels = log_p[sound], labels[sound]
         loss = float(-log_p.gather(1, labels[:, None]).mean())
         surest, guesses = log_p.exp().max(1)
     return Fit(step, loss, labels.tolist(), guesses.tolist(), surest.tolist())

@@ -59,6 +59,7 @@ class LinearLayers(Observer):
         self._sites = Sites(self.scene)
         self._calls: list[_Layer] = []
         self._looked = 0
+        self._first = 0
         self._chains: dict[tuple[str, ...], tuple[int, dict[str, Any]]] = {}
         """Chains by their members: in how many looks they were seen, and what there is to tell."""
         self._called: dict[str, int] = {}
@@ -84,6 +85,7 @@ class LinearLayers(Observer):
         if not calls or self._looked >= LOOKS:
             return
         self._looked += 1
+        self._first = self.scene.step if self._looked == 1 else self._first
         graph = Graph.behind(root.grad_fn for root in roots)
         calls = [layer for layer in calls if layer.node in graph.nodes]
         if not calls:
@@ -171,7 +173,7 @@ class LinearLayers(Observer):
         ]
         self._chains.clear()
         for facts in lasting or [{"length": 1, "layers": len(self._called)}]:
-            self.evidence.tell("linear-chain", facts)
+            self.evidence.tell("linear-chain", {"first_step": self._first, **facts})
 
     def _chain(
         self, chain: list[_Layer], names: tuple[str, ...], layers: int, bent: int
