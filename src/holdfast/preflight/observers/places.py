@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from holdfast.engine import PLACES
 from holdfast.preflight.observer import Call, Observer
+from holdfast.preflight.overhear import overhear
 
 _SETTER = Tensor.requires_grad.__set__  # type: ignore[attr-defined]
 
@@ -24,7 +25,13 @@ class Places(Observer):
 
     def start(self) -> None:
         self._said: dict[str, Any] = {}
-        self._freezes = 0
+        for owner in (Optimizer, nn.Module):
+            overhear(self.scene, owner, "zero_grad", after=self._cleared)
+
+    def _cleared(self, *_: Any, **__: Any) -> None:
+        # A framework clears where it should; the user's own line may stand in the wrong place.
+        if "clear" not in self._said and self.scene.users_own_call():
+            self._note("clear")
 
     def optimizer_made(self, optimizer: Optimizer) -> None:
         self._note("optimizer")
