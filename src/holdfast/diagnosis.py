@@ -199,6 +199,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
         "HD415",
     ),
     "HD404": ("HD105", "HD307"),
+    "HD208": ("HD105", "HD307", "HD404"),
     # structure, modes and activations
     "HD906": (*NOTHING_MOVES, "HD401", "HD402", "HD204"),
     "HD902": ("HD103", "HD104", "HD105", "HD113", "HD202", "HD203", "HD404", "HD903"),

@@ -14,8 +14,12 @@ from torch.optim import Optimizer
 from holdfast.engine import PLACES
 from holdfast.preflight.observer import Call, Observer
 from holdfast.preflight.overhear import overhear
+from holdfast.preflight.user_source import find_line
 
 _SETTER = Tensor.requires_grad.__set__  # type: ignore[attr-defined]
+
+CLIP_SETTING = r"\b(gradient_clip_val|max_grad_norm|clip_grad_norm|gradient_clipping)[\"']?\s*[=:]"
+"""How frameworks are asked to clip."""
 
 
 class Places(Observer):
@@ -43,7 +47,9 @@ class Places(Observer):
         self._note_once("step")
 
     def clipping(self, parameters: Sequence[Tensor], total: Tensor) -> None:
-        self._note_once("clip")
+        if "clip" not in self._said:
+            asked = None if self.scene.users_own_call() else find_line(self.scene, CLIP_SETTING)
+            self._note("clip", asked)
 
     def pass_begun(self, loader: Any) -> None:
         self._note_once("loader")
@@ -57,8 +63,8 @@ class Places(Observer):
         if what not in self._said:
             self._note(what)
 
-    def _note(self, what: str) -> None:
-        place = self.scene.place()
+    def _note(self, what: str, place: dict[str, Any] | None = None) -> None:
+        place = place or self.scene.place()
         if place is not None and place != self._said.get(what):
             self._said[what] = place
             self.evidence.tell(PLACES, {what: place})
