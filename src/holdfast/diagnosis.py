@@ -170,6 +170,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "HD314": (*NOTHING_MOVES, "HD208", "HD512", "HD509", "HD115"),
     "HD405": (*NOTHING_MOVES, "HD415", "HD512", "HD509", "HD115"),
     "HD404": ("HD105", "HD307"),
+    "HD208": ("HD105", "HD307", "HD404"),
     # structure, modes and activations
     "HD906": (*NOTHING_MOVES, "HD401", "HD402", "HD204", "HD512", "HD509", "HD115", "HD415"),
     "HD902": (

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from holdfast.core.check import Check, Needs
+from holdfast.core.facts import Facts
 from holdfast.core.findings import Finding, Severity, Where
 from holdfast.core.moment import Moment, moment_of, record_at
 from holdfast.core.parameters import LISTED, Parameters, some
@@ -73,6 +74,8 @@ class MissingGradient(Check):
     def start(self) -> None:
         self.expected = 0
         self.missing: set[int] = set()
+        self.cuts: dict[str, tuple[str, int, str, str]] = {}
+        """Parameter → the line its graph ends at, and what was called there."""
         self._restart()
 
     def _restart(self) -> None:
@@ -88,6 +91,8 @@ class MissingGradient(Check):
 
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
         if isinstance(record, SetupRecord):
+            if record.topic == "graph-cut":
+                self._take_cut(Facts.of(record))
             parameters = Parameters.of(record)
             if parameters is not None:
                 self._restart()
@@ -100,6 +105,12 @@ class MissingGradient(Check):
         self._take(record, column)
         if self.missing and self.samples >= self._enough() and self._all_stepped():
             yield from self._findings(sure=True)
+
+    def _take_cut(self, facts: Facts) -> None:
+        where, function = facts.where(), facts.text("function")
+        if where.file is not None and where.line is not None and function:
+            for name in facts.texts("parameters"):
+                self.cuts[name] = (where.file, where.line, where.function or "", function)
 
     def finish(self) -> Iterable[Finding]:
         seen_enough = self.samples >= self.limits.short_samples and not self.dynamic
@@ -152,13 +163,20 @@ class MissingGradient(Check):
         after = self.context.name("param", min(self.first)) if upstream else ""
         cut = f"; the graph is cut behind {where}, before {after}" if upstream else ""
         idle = IDLE.search(names[0]) is not None
+        at = next((self.cuts[name] for name in reversed(names) if name in self.cuts), None)
+        if at is not None and not idle:
+            cut = (cut or "; the graph is cut") + f" by {_spelled(at[3])} on line {at[1]}"
         return self.find(
             record_at(self.last),
             f"{len(names)} of {self.expected} trained parameters got no gradient in any of "
             f"{self.samples} samples: {some(names)}{cut}",
             severity=severity,
             subject="experts" if idle else "",
-            where=Where(module=where, rank=self.last[3] or None),
+            where=Where(
+                *(at[:3] if at is not None and not idle else ()),
+                module=where,
+                rank=self.last[3] or None,
+            ),
             remedies=["If it stays so, look at how the router spreads the load, or freeze it."]
             if idle
             else [
@@ -171,6 +189,12 @@ class MissingGradient(Check):
             trained_count=self.expected,
             samples=self.samples,
         )
+
+
+def _spelled(function: str) -> str:
+    if function == "no_grad":
+        return "no_grad"
+    return f".{function}" if function == "data" else f"{function}()"
 
 
 def _of_the_model(parameters: Parameters, positions: Sequence[int]) -> set[int]:

@@ -41,7 +41,7 @@ class GradientsNotCleared(Check):
     name = "gradients-not-cleared"
     severity = Severity.ERROR
     summary = "gradients of earlier steps are still in the sum"
-    points_at = "backward"
+    points_at = ("clear", "backward")
     needs = Needs(signals=("grads_carried",), span=1)
 
     @dataclass(frozen=True)

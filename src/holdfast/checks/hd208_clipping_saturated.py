@@ -3,18 +3,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import median
 
 from holdfast.core.check import Check, Needs
+from holdfast.core.facts import Facts
 from holdfast.core.findings import Finding, Severity
 from holdfast.core.moment import Moment, moment_of, record_at
 from holdfast.core.numbers import say
-from holdfast.core.records import StepRecord
+from holdfast.core.records import SetupRecord, StepRecord
 from holdfast.core.window import Window
 
 EVERY = 25
 """The window is judged at every so-many-th step."""
 LOSSES = 100
 """So many first losses are compared with as many recent ones."""
+PLAIN = ("SGD", "ASGD")
+"""Optimizers whose step is as long as the gradient."""
 LEARNED = 0.05
 """A loss that fell by this share, and below most of the first ones, is being learned from."""
 
@@ -34,7 +38,9 @@ class ClippingSaturated(Check):
     The median factor is below 0.05 and nine of ten steps are clipped to less than half, while the
     learning rate is not rising. Where the loss is known it decides: if it fell by a twentieth or
     more, and below most of its first 100 values, the run learns in spite of it, and the finding is
-    information only. Before it is a warning, the run has 1000 steps' time for that.
+    information only. Before it is a warning, the run has 1000 steps' time for that. A run that is
+    over after 30 to 100 steps is judged if nine of ten steps were clipped to a hundredth or less
+    under plain SGD, and the loss did not fall.
 
     ## False alarms
     Being clipped at every step by a mild factor is common and harmless; so are hard clips during
@@ -56,7 +62,9 @@ class ClippingSaturated(Check):
     name = "clipping-saturated"
     summary = "most steps are clipped by a large factor: the clip sets the step size"
     points_at = "clip"
-    needs = Needs(signals=("clip_coef",))
+    needs = Needs(
+        signals=("clip_coef",), kinds=(StepRecord, SetupRecord), topics=("optimizer",)
+    )
 
     @dataclass(frozen=True)
     class Limits:
@@ -67,6 +75,11 @@ class ClippingSaturated(Check):
         window: int = 200
         patience: int = 1000
         """Steps a run that does not learn must have been clipped like this."""
+        short: int = 30
+        """Steps of a run that is over sooner, under an optimizer whose step is as long as the
+        gradient …"""
+        short_factor: float = 0.01
+        """… and the factor all but a tenth of them must have been clipped to."""
 
     def start(self) -> None:
         self.windows: dict[str, Window] = {}
@@ -78,8 +91,13 @@ class ClippingSaturated(Check):
         self.rate = math.nan
         self.rate_rises = False
         self.seen = 0
+        self.plain: bool | None = None
+        """Whether all optimizers' steps are as long as the gradient says; None: not known."""
 
-    def observe(self, record: StepRecord) -> Iterable[Finding]:
+    def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
+        if isinstance(record, SetupRecord):
+            self._take_optimizer(Facts.of(record))
+            return
         if record.held:
             return
         self.seen += 1
@@ -98,6 +116,33 @@ class ClippingSaturated(Check):
     def finish(self) -> Iterable[Finding]:
         for name, window in self.windows.items():
             yield from self._judge(name, window, self.limits.window // 2)
+            yield from self._judge_short(name, window)
+
+    def _take_optimizer(self, facts: Facts) -> None:
+        if facts.text("optimizer") in PLAIN and self.plain is not False:
+            self.plain = True
+        else:
+            self.plain = False
+
+    def _judge_short(self, name: str, window: Window) -> Iterable[Finding]:
+        """Under plain SGD a factor is a factor: few steps suffice to see that nothing is learned.
+
+        Others divide by the size of the gradient, and the factor cancels out.
+        """
+        limits: ClippingSaturated.Limits = self.limits
+        enough = limits.short <= self.seen <= LOSSES and self.plain is True
+        if not enough or name in self.told or len(window) < limits.short:
+            return
+        if self.rate_rises or window.quantile(0.9) >= limits.short_factor:
+            return
+        losses = self.first_losses.values
+        third = len(losses) // 3
+        if third < limits.short // 3:
+            return
+        first, last = median(losses[:third]), median(losses[-third:])
+        if last > first - LEARNED * abs(first) and name in self.since:
+            self.told.add(name)
+            yield self._finding(name, window, learns=False)
 
     def _learn(self, record: StepRecord) -> None:
         loss = record.values.get("loss", math.nan)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from statistics import median_low
 
 from holdfast.core.check import Check, Needs
+from holdfast.core.facts import Facts
 from holdfast.core.findings import Finding, Severity, Where
 from holdfast.core.moment import Moment, moment_of, record_at
 from holdfast.core.numbers import say
@@ -68,6 +69,8 @@ class WeightUnchanged(Check):
         self.trained: set[int] = set()
         self.group_at_rest = False
         self.rate, self.peak = 0.0, 0.0
+        self.lost: tuple[str | None, int | None, str | None] = (None, None, None)
+        """The line of the user's optimizer that makes a copy and writes to that."""
         self._restart()
 
     def _restart(self) -> None:
@@ -86,6 +89,9 @@ class WeightUnchanged(Check):
 
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
         if isinstance(record, SetupRecord):
+            if record.topic == "lost-write":
+                where = Facts.of(record).where()
+                self.lost = (where.file, where.line, where.function)
             parameters = Parameters.of(record)
             if parameters is not None:
                 self.trained = set(trained(parameters))
@@ -162,14 +168,17 @@ class WeightUnchanged(Check):
 
     def _finding(self, positions: list[int], samples: int) -> Finding:
         names = [self.context.name("param", position) for position in sorted(positions)]
+        file, line, function = self.lost
+        copied = "" if file is None else f"; the optimizer changes a copy, made on line {line}"
         among = f" of {len(self.trained)} trained weights" if self.trained else " weights"
         return self.find(
             record_at(self.last),
             f"{len(names)}{among} did not change at all in {samples} samples although they have a "
-            f"gradient and the learning rate is {say(self.rate)}: {some(names)}",
+            f"gradient and the learning rate is {say(self.rate)}: {some(names)}{copied}",
             severity=Severity.INFO if self.several else Severity.ERROR,
-            where=Where(module=names[0], rank=self.last[3] or None),
+            where=Where(file, line, function, module=names[0], rank=self.last[3] or None),
             remedies=[
+                *_KEEP_IN_PLACE[: 0 if file is None else 1],
                 "Compare id(parameter) in the model and in optimizer.param_groups; build the "
                 "optimizer after the model was moved, wrapped, cast or given new layers.",
                 "If these weights are 16-bit, the update may be lost to rounding: keep fp32 master "
@@ -180,6 +189,12 @@ class WeightUnchanged(Check):
             samples=samples,
             lr=self.rate,
         )
+
+
+_KEEP_IN_PLACE = (
+    "Change the weight itself (p.add_, p.copy_): .contiguous(), .reshape() and .flatten() copy where "
+    "its memory is not in order, and an assignment to p only renames.",
+)
 
 
 def _positive(column: Column | None) -> dict[int, float]:

@@ -57,15 +57,17 @@ class StaleParameter(Check):
         self.told = True
         names, news = facts.texts("stale"), facts.texts("unoptimized")
         held = facts.whole("held") or stale
+        made_at = facts.table("optimizer_at").whole("line")
+        before = f"; the optimizer was built before that, on line {made_at}" if made_at else ""
         yield self.find(
             record,
             f"{stale} of the {held} tensors in the optimizer are no part of the model that is "
             f"trained ({some(names)}), and {outside} trainable parameters of that model are in no "
-            f"optimizer: {some(news)}",
+            f"optimizer: {some(news)}{before}",
             where=facts.where(rank=record.rank, module=news[0] if news else None),
             remedies=[
-                "Build the optimizer after the model is final: move this line below the last line "
-                "that copies, wraps or replaces the model or a part of it.",
+                "Build the optimizer after the model is final: below the last line that copies, "
+                "wraps or replaces the model or a part of it.",
                 "For a layer that was replaced: `optimizer.add_param_group` with its parameters.",
             ],
             stale=names,

@@ -44,6 +44,7 @@ class ScheduleCollapsed(Check):
     code = "HD405"
     name = "schedule-collapsed"
     summary = "the rate reaches ~0 long before the run ends"
+    points_at = "schedule"
     needs = Needs(signals=("lr",), kinds=(StepRecord, SetupRecord))
 
     @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class TrainModeEval(Check):
     By `training` of each layer at the moment of the pass, for passes after the first update whose
     result is measured without gradients. Two such evaluations, or one where the run has no other.
     Batch norms that keep no statistics, or never update them (momentum 0), count when they are
-    evaluated.
+    evaluated; so do two evaluations in which a functional dropout was active in evaluation mode.
 
     ## False alarms
     Samples drawn without a loss, teachers whose weights are an average, and one input run many
@@ -49,6 +49,8 @@ class TrainModeEval(Check):
     def start(self) -> None:
         self.noisy: dict[str, int] = {}
         self.quiet: dict[str, int] = {}
+        self.called: dict[str, int] = {}
+        """Model → evaluations in evaluation mode in which calls of dropout were active."""
         self.first: dict[str, tuple[Any, ...]] = {}
         """Model → its first evaluation in training mode, as plain data."""
         self.told: set[str] = set()
@@ -64,6 +66,9 @@ class TrainModeEval(Check):
         if unused and f"{model} statistics" not in self.told:
             self.told.add(f"{model} statistics")
             yield self._statistics(record, facts, model, unused)
+        if calls and not layers and "training" in facts and not facts.flag("training"):
+            yield from self._called(record, facts, model, calls)
+            return
         if not facts.flag("training") or not (layers or calls):
             self.quiet[model] = self.quiet.get(model, 0) + 1
             return
@@ -74,6 +79,28 @@ class TrainModeEval(Check):
         self.noisy[model] = self.noisy.get(model, 0) + 1
         if self.noisy[model] >= 2 and self.noisy[model] > self.quiet.get(model, 0):
             yield from self._active(model)
+
+    def _called(
+        self, record: SetupRecord, facts: Facts, model: str, calls: int
+    ) -> Iterable[Finding]:
+        """A dropout that is a call does not follow the model's mode unless it is told it."""
+        self.called[model] = self.called.get(model, 0) + 1
+        if self.called[model] != 2 or f"{model} calls" in self.told:
+            return
+        self.told.add(f"{model} calls")
+        yield self.find(
+            record,
+            f"{model} is in evaluation mode, and {calls} calls of dropout in its forward are "
+            "active all the same",
+            subject=f"{model} calls",
+            where=facts.where(rank=record.rank, place="call_place"),
+            remedies=[
+                "Pass `training=self.training` to F.dropout (and `dropout_p=0.0` to attention in "
+                "evaluation), or use nn.Dropout, which follows model.eval()."
+            ],
+            model=model,
+            calls=calls,
+        )
 
     def finish(self) -> Iterable[Finding]:
         for model in self.noisy:
@@ -109,7 +136,7 @@ class TrainModeEval(Check):
             record,
             f"{len(norms)} batch norms of {model} {what} ({some(norms)})",
             subject=f"{model} statistics",
-            where=facts.where(rank=record.rank, module=norms[0]),
+            where=facts.where(rank=record.rank, module=norms[0], place="made_at"),
             remedies=[
                 "Leave track_running_stats=True and momentum at 0.1, so that evaluation has the "
                 "statistics of the training data."

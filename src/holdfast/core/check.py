@@ -119,8 +119,9 @@ class Check:
     summary: ClassVar[str]
     """One line for lists."""
     needs: ClassVar[Needs] = Needs()
-    points_at: ClassVar[str | None] = None
-    """The place (see `Context.places`) a finding points at if it names no line of its own."""
+    points_at: ClassVar[str | tuple[str, ...] | None] = None
+    """The place (see `Context.places`) a finding points at if it names no line of its own; of
+    several, the first that was seen."""
     bound: ClassVar[Bound | None] = None
     """The limit the live brake shall enforce before the step, where the check has one."""
 
@@ -174,8 +175,10 @@ class Check:
         )
 
     def _pointed(self, where: Where) -> Where:
-        place = self.context.places.get(self.points_at or "")
-        if where.file is not None or not isinstance(place, Mapping):
+        wanted = (self.points_at,) if isinstance(self.points_at, str) else self.points_at or ()
+        seen = (self.context.places.get(name) for name in wanted)
+        place = next((item for item in seen if isinstance(item, Mapping)), None)
+        if where.file is not None or place is None:
             return where
         file, line, function = (place.get(key) for key in ("file", "line", "function"))
         if not (isinstance(file, str) and isinstance(line, int)):

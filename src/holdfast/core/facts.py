@@ -82,13 +82,16 @@ class Facts:
         """The mappings of a list."""
         return [Facts(item) for item in self._list(key) if isinstance(item, Mapping)]
 
-    def where(self, *, rank: int = 0, **known: Any) -> Where:
-        """The line in `place`, with whatever else is known (module, op, sample)."""
-        place = self.table("place")
+    def where(self, *, rank: int = 0, place: str = "place", **known: Any) -> Where:
+        """The line in `place`, with whatever else is known (module, op, sample).
+
+        Another fact may name the line better; where it is missing, `place` does.
+        """
+        line = self.table(place if self.table(place).text("file") else "place")
         return Where(
-            file=place.text("file"),
-            line=place.whole("line"),
-            function=place.text("function"),
+            file=line.text("file"),
+            line=line.whole("line"),
+            function=line.text("function"),
             rank=rank or None,
             **known,
         )

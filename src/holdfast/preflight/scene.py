@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from holdfast.live.launch import Launch
+from holdfast.preflight.origins import Origins
 from holdfast.torch_tools.places import Place, is_installed, is_machinery
 from holdfast.torch_tools.users_names import users_path
 
@@ -27,6 +28,8 @@ class Scene:
         """The modules whose forward runs now, the outermost first."""
         self.undo = ExitStack()
         """What an observer has changed in torch is put back through this at the end."""
+        self.origins = Origins(self.place, self.undo)
+        """Where modules and weights were made."""
         self._paths: dict[int, str] = {}
         self._parameters: dict[int, str] = {}
         launch.on_guard.append(lambda _: self._forget_names())
@@ -68,6 +71,11 @@ class Scene:
                 return place.to_dict()
             foreign = foreign or place
         return None if foreign is None else foreign.to_dict()
+
+    def users_own_call(self) -> bool:
+        """Whether the user's own line made the call that runs now, not a framework's."""
+        frame = next(self.frames(), None)
+        return frame is not None and not is_installed(frame.f_code.co_filename)
 
     def frames(self) -> Iterator[FrameType]:
         """The frames that run now, innermost first, without torch's, Python's and ours."""

@@ -168,10 +168,12 @@ class BackwardRoots(Observer):
 
     def _who_cut(self, roots: Sequence[Tensor]) -> tuple[str, dict[str, Any] | None] | None:
         """The call that made the root itself, or else the last one that left the graph."""
+        # A graph that leads to no parameter ends at a leaf somebody made.
+        ends = [*roots, *leaves(roots)] if len(self._cuts) else roots
         made = [
             (name, place)
             for name, place, result, _ in self._cuts
-            if result is not None and any(result() is root for root in roots)
+            if result is not None and any(result() is end for end in ends)
         ]
         taken_out = [item for item in made if item[0] not in _MARKS]
         if taken_out:

@@ -128,6 +128,9 @@ class Dependence(Observer):
         op = _first_mixed(exchange, base.ops, other.ops)
         if op is not None:
             facts |= {"op": op.name, "place": op.place or forward.place}
+            layer = _takes_time_first(forward.module, op.name)
+            if layer is not None:
+                facts["place"] = self.scene.origins.of_module(layer) or facts["place"]
         return facts
 
     def _apart_along(self, twin: Twin, forward: Forward, base: Run, size: int | None) -> bool:
@@ -270,6 +273,24 @@ def _last_that_saw(base: Run, other: Run) -> Op | None:
         elif one.result.is_floating_point():
             found = one
     return found
+
+
+def _takes_time_first(module: nn.Module, op: str) -> nn.Module | None:
+    """The layer behind such an operation that was made without `batch_first`."""
+    kinds = {
+        "multi_head_attention_forward": nn.MultiheadAttention,
+        "_transformer_encoder_layer_fwd": nn.MultiheadAttention,
+        "_native_multi_head_attention": nn.MultiheadAttention,
+        "lstm": nn.LSTM,
+        "gru": nn.GRU,
+        "rnn_tanh": nn.RNN,
+        "rnn_relu": nn.RNN,
+    }
+    kind = kinds.get(op)
+    for part in module.modules() if kind is not None else ():
+        if isinstance(part, kind) and part.batch_first is False:
+            return part
+    return None
 
 
 def _has_recurrence(model: nn.Module) -> bool:

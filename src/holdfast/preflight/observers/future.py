@@ -26,6 +26,7 @@ FEWEST = 8
 """Targets that must be known to say that they are the inputs moved by one place."""
 MOST_ELEMENTS = 1 << 22
 _IGNORED = -100
+RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
 class Shifted(NamedTuple):
@@ -113,7 +114,16 @@ class Future(Observer):
         op = _first_that_saw(base.ops, again.ops, length, last) if ratio > NOISE else None
         if op is not None:
             facts |= {"op": op.name, "place": op.place or forward.place}
+            layer = _both_ways(forward.module) if op.name in RECURRENT else None
+            if layer is not None:
+                facts["place"] = self.scene.origins.of_module(layer) or facts["place"]
         self.evidence.tell("future-dependence", facts)
+
+
+def _both_ways(module: nn.Module) -> nn.Module | None:
+    """The first recurrent layer that reads its input from both ends."""
+    layers = (part for part in module.modules() if isinstance(part, nn.RNNBase))
+    return next((part for part in layers if part.bidirectional), None)
 
 
 def _shifted(forward: Forward, targets: Sequence[tuple[Tensor, int]]) -> Iterator[Shifted]:
@@ -196,17 +206,20 @@ def _by_position(output: Tensor, rows: int, length: int, time: int) -> Tensor | 
 
 
 def _first_that_saw(base: Sequence[Op], again: Sequence[Op], length: int, last: int) -> Op | None:
-    """The first operation whose result at an early position holds something of later ones; tables
-    of all pairs are not masked yet."""
+    """The first operation whose result at an early position holds something of later ones. Where
+    several axes are as long as the sequence (a table of all pairs, as many samples as tokens), a
+    number counts as early when it is so along all of them."""
     for one, two in zip(base, again, strict=False):
         if one.name != two.name or one.result is None or two.result is None:
             return None
         result, other = one.result, two.result
         axes = [at for at, size in enumerate(result.shape) if size == length]
-        if len(axes) != 1 or not result.is_floating_point() or result.shape != other.shape:
+        if not axes or not result.is_floating_point() or result.shape != other.shape:
             continue
         change = (other.double() - result.double()).abs().nan_to_num(0.0, 0.0, 0.0)
-        early = change.narrow(axes[0], 0, last + 1)
+        early = change
+        for axis in axes:
+            early = early.narrow(axis, 0, last + 1)
         if float(early.max()) > NOISE * float(change.max()):
             return one
     return None

@@ -203,6 +203,12 @@ class LinearLayers(Observer):
 
     # The start.
 
+    def _first_scale(self, calls: list[_Layer]) -> Any:
+        """The line that gave most weights their scale; where they are used if nobody knows."""
+        places = [self.scene.origins.of_parameter(layer.weight) for layer in calls]
+        known = [place for place in places if place is not None]
+        return max(known, key=known.count) if known else calls[0].site.place
+
     def _tell_weights(self, calls: list[_Layer], upstream: set[Any]) -> None:
         layers: dict[int, _Layer] = {}
         for layer in calls:
@@ -227,7 +233,7 @@ class LinearLayers(Observer):
             "grouped": layer.grouped,
             "trainable": layer.weight.requires_grad,
             "last": layer.node not in upstream,
-            "place": layer.site.place,
+            "place": self.scene.origins.of_parameter(layer.weight) or layer.site.place,
         }
 
     def _inner_weights(self) -> list[dict[str, Any]]:
@@ -263,7 +269,7 @@ class LinearLayers(Observer):
                     for module in model.modules()
                     if isinstance(module, nn.Embedding)
                 ),
-                "place": calls[0].site.place,
+                "place": self._first_scale(calls),
             },
         )
 

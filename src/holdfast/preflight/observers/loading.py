@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -11,17 +13,12 @@ from torch import Tensor, nn
 
 from holdfast.core.parameters import LISTED
 from holdfast.preflight.observer import Call, Observer
+from holdfast.preflight.observers.origins import DATA, FILLS, INITS
 from holdfast.preflight.overhear import overhear
-from holdfast.preflight.spellings import spellings
+from holdfast.torch_tools.places import Place, is_installed, is_machinery
 
 TOPIC = "weights-loaded"
 PREFIXES = ("module.", "model.", "_orig_mod.", "net.", "backbone.", "encoder.", "state_dict.")
-_FILLS = spellings("normal_", "uniform_", "zero_", "fill_", "copy_", "trunc_normal_", "ones_")
-_INITS = tuple(
-    function
-    for name, function in vars(nn.init).items()
-    if name.endswith("_") and callable(function)
-)
 MOST_ELEMENTS = 1 << 24
 MOST_AT_A_LINE, MOST_LINES = 3, 20
 
@@ -29,7 +26,7 @@ MOST_AT_A_LINE, MOST_LINES = 3, 20
 class Loading(Observer):
     """Compares keys when a state is loaded, and values before the next backward pass."""
 
-    functions = (*_FILLS, *_INITS)
+    functions = (*FILLS, *INITS, DATA)
 
     def start(self) -> None:
         self._loads: list[dict[str, Any]] = []
@@ -58,7 +55,7 @@ class Loading(Observer):
             return
         target = call.argument(0, "tensor")
         if isinstance(target, Tensor) and len(self._written) < 10_000:
-            self._written.setdefault(target.data_ptr(), self.scene.place())
+            self._written.setdefault(target.data_ptr(), self._calls())
 
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
         for load in self._loads:
@@ -117,10 +114,25 @@ class Loading(Observer):
             kept[id(parameter)] = (name, weakref.ref(parameter), parameter.detach().clone())
         self._loads.append({"kept": kept, "place": facts.get("place"), "model": facts["model"]})
 
+    def _calls(self) -> list[dict[str, Any]]:
+        """The user's lines that run now, the outermost first; down to the last `apply`, which is
+        the one that means it."""
+        lines: list[dict[str, Any]] = []
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            code = frame.f_code
+            if code is nn.Module.apply.__code__:
+                lines.clear()
+            elif not is_machinery(code.co_filename) and not is_installed(code.co_filename):
+                lines.insert(0, Place(code.co_filename, frame.f_lineno, code.co_name).to_dict())
+            frame = frame.f_back
+        return lines
+
     @torch.no_grad()
     def _compare(self, load: Mapping[str, Any]) -> None:
         total = lost = 0
-        names, place = [], None
+        names: list[str] = []
+        writers: list[list[dict[str, Any]]] = []
         for name, ref, before in load["kept"].values():
             parameter = ref()
             if parameter is None:
@@ -129,9 +141,10 @@ class Loading(Observer):
             if parameter.shape == before.shape and not _alike(parameter.detach(), before):
                 lost += parameter.numel()
                 names.append(name)
-                place = place or self._written.get(parameter.data_ptr())
+                writers += filter(None, [self._written.get(parameter.data_ptr())])
         if not total or not lost:
             return
+        place = _common(writers)
         facts: dict[str, Any] = {
             "model": load["model"],
             "overwritten": names[:LISTED],
@@ -144,6 +157,12 @@ class Loading(Observer):
         if load["place"]:
             facts["loaded_at"] = load["place"]
         self.evidence.tell(TOPIC, facts)
+
+
+def _common(calls: Sequence[list[dict[str, Any]]]) -> dict[str, Any] | None:
+    """The innermost line that all of these go through."""
+    shared = [lines[0] for lines in zip(*calls, strict=False) if all(l == lines[0] for l in lines)]
+    return shared[-1] if shared else next((lines[-1] for lines in calls if lines), None)
 
 
 def _elements(tensors: Any) -> int:

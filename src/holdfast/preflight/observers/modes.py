@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from holdfast.preflight.mode_layers import ModeLayer, mode_layers
+from holdfast.preflight.mode_switches import Switches
 from holdfast.preflight.observer import Call, Observer
 from holdfast.preflight.spellings import spellings
 from holdfast.torch_tools.nested import tensors_in
@@ -63,8 +64,8 @@ class _Forward:
     """Each with its mode and rate at that moment."""
     place: Any
     inputs: list[ref[Any]]
-    functional: list[tuple[float, bool]] = field(default_factory=list)
-    """Rates and modes of dropouts that are calls, not modules."""
+    functional: list[tuple[float, bool, Any]] = field(default_factory=list)
+    """Rates, modes and lines of dropouts that are calls, not modules."""
     outputs: list[ref[Any]] = field(default_factory=list)
     repeats: int = 0
     """How often the forward before had the same input, without a backward in between."""
@@ -101,6 +102,7 @@ class Modes(Observer):
         """Evaluations that are told when it is clear that the input is not run again and again."""
         self._chosen: ref[Any] | None = None
         """Classes picked from an output."""
+        self._switches = Switches(self.scene)
 
     # Forwards.
 
@@ -164,7 +166,9 @@ class Modes(Observer):
         else:
             rate, training = call.argument(1, "p", 0.5), call.argument(2, "training", True)
         if isinstance(rate, (int, float)):
-            forward.functional.append((float(rate), bool(training)))
+            active = not forward.grad and rate > 0 and training
+            place = self.scene.place() if active else None
+            forward.functional.append((float(rate), bool(training), place))
 
     # Training.
 
@@ -188,7 +192,7 @@ class Modes(Observer):
         for at, (facts, steps) in self._states.items():
             if 0 < steps < LASTS:
                 self._states[at] = (facts, LASTS)
-                self.evidence.tell("training-mode", {**facts, "steps": steps})
+                self._tell_mode(facts, steps)
 
     def _tell_training(self, at: int, forward: _Forward, trained: set[int]) -> None:
         layers = [item for item in forward.layers if _trains(item[0].owner, trained)]
@@ -196,8 +200,8 @@ class Modes(Observer):
         on = [item for item, mode, rate in layers if rate > 0 and mode]
         norms_off = [item for item, mode, _ in layers if item.is_norm and not mode]
         norms_on = [item for item, mode, _ in layers if item.is_norm and mode]
-        calls_off = sum(1 for rate, mode in forward.functional if rate > 0 and not mode)
-        calls_on = sum(1 for rate, mode in forward.functional if rate > 0 and mode)
+        calls_off = sum(1 for rate, mode, _ in forward.functional if rate > 0 and not mode)
+        calls_on = sum(1 for rate, mode, _ in forward.functional if rate > 0 and mode)
         noisy = bool(on) or calls_on > 0
         latched = at in self._noisy and not noisy and forward.whole and not off and not calls_off
         after_evaluation = at in self._between
@@ -231,7 +235,12 @@ class Modes(Observer):
             return
         self._states[at] = (facts, steps + 1)
         if steps + 1 == LASTS:
-            self.evidence.tell("training-mode", {**facts, "steps": LASTS})
+            self._tell_mode(facts, LASTS, forward.root)
+
+    def _tell_mode(self, facts: dict[str, Any], steps: int, root: nn.Module | None = None) -> None:
+        place = self._switches.zeroed if facts["latched"] else self._switches.to_evaluation(root)
+        told = {**facts, "steps": steps}
+        self.evidence.tell("training-mode", told if place is None else {**told, "place": place})
 
     # Evaluation.
 
@@ -257,7 +266,7 @@ class Modes(Observer):
             and (not item.layer.track_running_stats or getattr(item.layer, "momentum", 0.1) == 0)
             and _trains(item.owner, trained)
         ]
-        calls = sum(1 for rate, mode in forward.functional if rate > 0 and mode)
+        calls = [place for rate, mode, place in forward.functional if rate > 0 and mode]
         active = bool(drops or norms or calls)
         key = (id(forward.root), forward.whole, active)
         self._evaluations[key] = self._evaluations.get(key, 0) + 1
@@ -270,7 +279,9 @@ class Modes(Observer):
                 "training": forward.whole,
                 "dropouts": [prefix + item.path for item in drops][:NAMED],
                 "norms": [prefix + item.path for item in norms][:NAMED],
-                "calls": calls,
+                "calls": len(calls),
+                "call_place": next(filter(None, calls), None),
+                "made_at": self.scene.origins.of_module(unused[0].layer) if unused else None,
                 "unused_statistics": [prefix + item.path for item in unused][:NAMED],
                 "kept_statistics": any(item.layer.track_running_stats for item in unused),
                 "measured_by": by,

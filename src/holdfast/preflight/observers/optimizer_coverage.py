@@ -27,6 +27,7 @@ class OptimizerCoverage(Observer):
     def start(self) -> None:
         self._reached: dict[int, weakref.ref[Tensor]] = {}
         self._places: dict[int, Any] = {}
+        self._made_when: dict[int, int] = {}
         self._loaded: set[int] = set()
         self._looked = 0
         self._steps = 0
@@ -37,6 +38,7 @@ class OptimizerCoverage(Observer):
 
     def optimizer_made(self, optimizer: Optimizer) -> None:
         self._places[id(optimizer)] = self.scene.place()
+        self._made_when[id(optimizer)] = self.scene.origins.now
 
     def state_loaded(self, owner: Any, state: Any, result: Any) -> None:
         if isinstance(owner, nn.Module):
@@ -93,6 +95,9 @@ class OptimizerCoverage(Observer):
         if place is not None:
             facts["place"] = place
         if stale:
+            replaced = self._replaced_at(outside)
+            if replaced is not None:
+                facts |= {"place": replaced, "optimizer_at": place}
             pairs = _pairs(stale, outside)
             facts |= {
                 "stale": self._names(stale),
@@ -148,6 +153,15 @@ class OptimizerCoverage(Observer):
         ranked = sorted(optimizers, key=lambda o: -sum(id(p) in wanted for p in _held(o)))
         places = [self._places.get(id(item)) for item in ranked]
         return next((place for place in places if place is not None), None)
+
+    def _replaced_at(self, outside: Sequence[Tensor]) -> Any:
+        """The line that put new parameters into a module after the first optimizer was made."""
+        made = min(self._made_when.values(), default=0)
+        for parameter in outside:
+            place, when = self.scene.origins.registered(parameter)
+            if when > made:
+                return place
+        return None
 
     def _names(self, tensors: Sequence[Tensor]) -> list[str]:
         return [

@@ -8,13 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from holdfast.engine import PLACES
 from holdfast.preflight.observer import Call, Observer
+from holdfast.preflight.overhear import overhear
+from holdfast.preflight.user_source import find_line
 
 _SETTER = Tensor.requires_grad.__set__  # type: ignore[attr-defined]
+
+CLIP_SETTING = r"\b(gradient_clip_val|max_grad_norm|clip_grad_norm|gradient_clipping)[\"']?\s*[=:]"
+"""How frameworks are asked to clip."""
 
 
 class Places(Observer):
@@ -24,7 +29,13 @@ class Places(Observer):
 
     def start(self) -> None:
         self._said: dict[str, Any] = {}
-        self._freezes = 0
+        for owner in (Optimizer, nn.Module):
+            overhear(self.scene, owner, "zero_grad", after=self._cleared)
+
+    def _cleared(self, *_: Any, **__: Any) -> None:
+        # A framework clears where it should; the user's own line may stand in the wrong place.
+        if "clear" not in self._said and self.scene.users_own_call():
+            self._note("clear")
 
     def optimizer_made(self, optimizer: Optimizer) -> None:
         self._note("optimizer")
@@ -36,7 +47,9 @@ class Places(Observer):
         self._note_once("step")
 
     def clipping(self, parameters: Sequence[Tensor], total: Tensor) -> None:
-        self._note_once("clip")
+        if "clip" not in self._said:
+            asked = None if self.scene.users_own_call() else find_line(self.scene, CLIP_SETTING)
+            self._note("clip", asked)
 
     def pass_begun(self, loader: Any) -> None:
         self._note_once("loader")
@@ -50,8 +63,8 @@ class Places(Observer):
         if what not in self._said:
             self._note(what)
 
-    def _note(self, what: str) -> None:
-        place = self.scene.place()
+    def _note(self, what: str, place: dict[str, Any] | None = None) -> None:
+        place = place or self.scene.place()
         if place is not None and place != self._said.get(what):
             self._said[what] = place
             self.evidence.tell(PLACES, {what: place})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -16,12 +17,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer, lr_scheduler
 
 from holdfast.preflight.observer import Observer
+from holdfast.preflight.observers.schedules import SETS_RATE
 from holdfast.preflight.overhear import overhear
+from holdfast.preflight.user_source import find_line
 
 TOPIC = "resume"
 _HYPER = ("lr", "initial_lr", "betas", "momentum", "weight_decay", "eps", "alpha")
 ENOUGH = 3
 """Steps before which there is nothing to lose."""
+WATCHED = 4
+"""Steps after a loading whose rates are looked at together."""
+JUMP = 2.0
 
 
 class Resumes(Observer):
@@ -116,6 +122,36 @@ class Resumes(Observer):
             life["rates"] = _rates(optimizer)
             first = next(iter(_held(optimizer)), None)
             life["as_found"] = None if first is None else _sample(first)
+
+        self._follow_rate(optimizer, life)
+
+    def _follow_rate(self, optimizer: Optimizer, life: dict[str, Any]) -> None:
+        """A schedule made by hand, or made before the state was loaded, may begin anew too."""
+        rate = _first(_rates(optimizer))
+        course: list[float] = life["course"]
+        if rate is None:
+            return
+        if course and rate > 1.5 * course[-1] and course[-1] < course[0]:
+            life["cyclic"] = True
+        course.append(rate)
+        del course[1:-WATCHED]
+        loaded = _first(life.get("loaded_rates") or [])
+        excused = life.get("schedule_restored") or life.get("schedule_after_load")
+        if loaded is None or excused or life["steps"] != WATCHED - 1 or not life.get("restored"):
+            return
+        cyclic = any(other.get("cyclic") for other in self._lives.values())
+        begun = None if cyclic else _begins_anew(loaded, course)
+        if begun is not None:
+            self.evidence.tell(
+                TOPIC,
+                {
+                    "optimizer": type(optimizer).__name__,
+                    "rate": begun,
+                    "restored_rate": loaded,
+                    "rate_by_schedule": True,
+                    "place": find_line(self.scene, SETS_RATE) or life.get("place"),
+                },
+            )
 
     def step_ended(self, optimizer: Optimizer) -> None:
         life = self._life(optimizer)
@@ -217,6 +253,7 @@ class Resumes(Observer):
                 "keep": optimizer,  # so that no identity is given twice
                 "kind": type(optimizer).__name__,
                 "steps": 0,
+                "course": [],
                 "ids": {id(p) for p in held},
                 "shapes": [tuple(p.shape) for p in held],
                 "settings": _settings(optimizer),
@@ -231,6 +268,16 @@ def _held(optimizer: Optimizer) -> list[Tensor]:
 
 def _rates(optimizer: Optimizer) -> list[float]:
     return [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
+
+
+def _begins_anew(loaded: float, course: list[float]) -> float | None:
+    """The rate a schedule was put back to: far above the loaded one, and falling step by step."""
+    for at, rate in enumerate(course[:2]):
+        rest = course[at:]
+        falls = all(later < earlier for earlier, later in pairwise(rest))
+        if loaded > 0 and rate >= JUMP * loaded and len(rest) > 2 and falls:
+            return rate
+    return None
 
 
 def _first(rates: list[float]) -> float | None:

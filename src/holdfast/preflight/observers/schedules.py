@@ -10,8 +10,10 @@ from typing import Any
 
 from torch.optim import Optimizer, lr_scheduler
 
+from holdfast.engine import PLACES
 from holdfast.preflight.observer import Observer
 from holdfast.preflight.overhear import overhear
+from holdfast.preflight.user_source import find_line
 from holdfast.torch_tools.places import is_installed
 
 TOPIC = "schedule"
@@ -21,6 +23,10 @@ COLLAPSED = 1e-3
 _COUNT = re.compile(r"^(n|num|max|total)?_?(of_)?epochs?(_?(num|max|total|count))?$", re.I)
 _CONFIGS = ("namespace", "config", "cfg", "args", "opt", "param", "setting")
 _FARTHEST = 1_000_000
+INTERVAL = r"""["']interval["']\s*:\s*["']step|interval\s*=\s*["']step"""
+"""How a framework is asked to step a schedule with every batch."""
+SETS_RATE = r"""\[["']lr["']\]\s*[*/]?=[^=]"""
+"""A rate that is set by hand."""
 
 
 class Schedules(Observer):
@@ -34,6 +40,9 @@ class Schedules(Observer):
         """Of the loader whose batch was drawn last before a step: validation has its own."""
         self._inside = 0
         self._seen: dict[int, dict[str, Any]] = {}
+        self._made: dict[int, Any] = {}
+        self._rates: dict[int, float] = {}
+        self._noted = False
         self._steps: dict[int, int] = {}
         kinds = [lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau]
         kinds += [
@@ -45,8 +54,24 @@ class Schedules(Observer):
             )
             if "step" in vars(kind)
         ]
+        overhear(self.scene, lr_scheduler.LRScheduler, "__init__", after=self._schedule_made)
         for kind in kinds:
             overhear(self.scene, kind, "step", before=self._begins, after=self._stepped)
+
+    def _schedule_made(self, result: Any, schedule: Any, *_: Any, **__: Any) -> None:
+        self._made[id(schedule)] = self.scene.place()
+
+    def step_begins(self, optimizer: Optimizer) -> None:
+        if self._noted or self._seen or not optimizer.param_groups:
+            return
+        rate = optimizer.param_groups[0].get("lr")
+        before = self._rates.get(id(optimizer))
+        if isinstance(rate, (int, float)):
+            self._rates[id(optimizer)] = float(rate)
+            if before is not None and before != rate:  # and no schedule has stepped
+                place = find_line(self.scene, SETS_RATE)
+                if place is not None:
+                    self._note_place(place)
 
     def pass_begun(self, loader: Any) -> None:
         self._passes += 1
@@ -95,10 +120,23 @@ class Schedules(Observer):
         collapse = _collapse(schedule)
         if collapse is not None:
             facts["collapses_after"] = collapse
-        place = self.scene.place()
+        place = self._stepped_at(schedule)
         if place is not None:
             facts["place"] = place
+            self._note_place(place)
         self.evidence.tell(TOPIC, facts)
+
+    def _stepped_at(self, schedule: Any) -> dict[str, Any] | None:
+        """The user's line that steps it; where a framework does, the line that asked for that."""
+        if self.scene.users_own_call():
+            return self.scene.place()
+        asked = find_line(self.scene, INTERVAL)
+        return asked or self._made.get(id(schedule)) or self.scene.place()
+
+    def _note_place(self, place: dict[str, Any]) -> None:
+        if not self._noted:
+            self._noted = True
+            self.evidence.tell(PLACES, {"schedule": place})
 
     def _epochs(self) -> int | None:
         """How many epochs the script speaks of: a variable of that name."""

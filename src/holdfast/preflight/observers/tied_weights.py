@@ -50,7 +50,14 @@ class TiedWeights(Observer):
                             "embedding": self.scene.name_of(embedding) or "an embedding",
                             "output": self.scene.name_of(other) or "an output layer",
                             "shape": list(embedding.shape),
+                            "place": self._copied_at(embedding, other),
                         }
+
+
+    def _copied_at(self, *pair: Tensor) -> Any:
+        """The line that made the younger of the two, or filled it."""
+        origins = self.scene.origins
+        return max((origins.last_change(item) for item in pair), key=lambda known: known[1])[0]
 
 
 def _outputs(model: nn.Module) -> list[Tensor]:

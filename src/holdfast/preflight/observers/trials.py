@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import LBFGS, Optimizer
 
+from holdfast.core.parameters import LISTED
 from holdfast.preflight import rates
 from holdfast.preflight.objective import LossCall, facts_of_objective
 from holdfast.preflight.observer import Call, Observer
@@ -108,6 +109,7 @@ class Trials(Observer):
         self._writing: WriteLines | None = None
         self._clip_norm: float | None = None
         self._said: set[str] = set()
+        self._told_once: set[str] = set()
         self._objectives = 0
         self._player: tuple[Player, float, float] | None = None
         self._gradients: dict[int, Tensor] = {}
@@ -141,6 +143,7 @@ class Trials(Observer):
         self._in_step = False
         if self._writing is not None:
             self._writing.end()
+            self._tell_lost(self._writing)
         watched = self._of(optimizer)
         self._take_losses(watched)
         if watched.update is not None:
@@ -166,6 +169,14 @@ class Trials(Observer):
         for watched in self._watched.values():
             if tried and watched.losses:
                 self.evidence.tell("trial", {"number": watched.number, **_series(watched)})
+
+    def _tell_lost(self, writing: WriteLines) -> None:
+        lost = list(writing.lost())
+        if lost and "lost-write" not in self._told_once:
+            self._told_once.add("lost-write")
+            names = [self.scene.name_of(weight) or "" for weight, _ in lost]
+            facts = {"weights": names[:LISTED], "count": len(lost), "place": lost[0][1]}
+            self.evidence.tell("lost-write", facts)
 
     # Losses.
 

@@ -6,9 +6,13 @@ depends on, so that a teacher kept in a list on purpose is not meant.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from types import FunctionType, ModuleType
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,6 +25,8 @@ LOOKS = 3
 """Backward passes that are looked at: a branch may have no part in the first one."""
 DEEPEST = 4
 """Lists in dicts in lists …: no further down than this."""
+MOST = 1000
+"""Members of one container that are looked at: a data set has more, and no layers."""
 
 
 class Unregistered(Observer):
@@ -94,19 +100,29 @@ def _contents(value: Any, depth: int) -> Iterator[Any]:
         if value.is_leaf and value.requires_grad:
             yield value
     elif depth and isinstance(value, Mapping):
-        for item in list(value.values()):
+        for item in list(islice(value.values(), MOST)):
             yield from _contents(item, depth - 1)
     elif depth and isinstance(value, (list, tuple, set, frozenset)):
-        for item in list(value):
+        for item in list(islice(value, MOST)):
             yield from _contents(item, depth - 1)
+    elif depth and isinstance(value, FunctionType):
+        # A closure keeps its layers as well.
+        for cell in value.__closure__ or ():
+            with suppress(ValueError):  # not filled yet
+                yield from _contents(cell.cell_contents, min(depth - 1, 1))
+        for item in value.__defaults__ or ():
+            yield from _contents(item, min(depth - 1, 1))
+    elif depth and isinstance(value, functools.partial):
+        for item in (value.func, *value.args, *value.keywords.values()):
+            yield from _contents(item, min(depth - 1, 1))
     elif depth and _is_users_object(value):
         for item in list(vars(value).values()):
-            yield from _contents(item, min(depth - 1, 1))
+            yield from _contents(item, min(depth - 1, 2))
 
 
 def _is_users_object(value: Any) -> bool:
-    """A plain object of a class that the script itself defines."""
-    if isinstance(value, type) or callable(value) or not hasattr(value, "__dict__"):
+    """A plain object of a class that the script itself defines; it may well be called."""
+    if isinstance(value, (type, ModuleType)) or not hasattr(value, "__dict__"):
         return False
     file = getattr(inspect.getmodule(type(value)), "__file__", None)
     return file is not None and not is_machinery(file) and not is_installed(file)
