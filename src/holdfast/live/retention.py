@@ -86,7 +86,7 @@ class Retention:
         self._probes: deque[_Probe] = deque(maxlen=MOST_PROBES)
         self._reading: float | None = None
         self._step = -1
-        self._last_probe = -1
+        self._last_probe: int | None = None
         self._first = -1
         self._newest = self._before = self._long_before = -1
         """The number of the last node so far; of those of earlier steps; of those before them."""
@@ -140,7 +140,9 @@ class Retention:
         if step != self._last_probe:
             self._reading = self._count_suspiciously(step)
             self.many = self._reading >= LOOK_AGAIN
-            self._probes.append(_Probe(step, max(step - self._last_probe, 1), _DEAD))
+            # The first stands for itself alone: a guard that takes over counts on from the other's.
+            since = 1 if self._last_probe is None else max(step - self._last_probe, 1)
+            self._probes.append(_Probe(step, since, _DEAD))
             self._last_probe = step
         if self._tracing and (not self._traced or step == self._traced_step):
             self._harvest(step, starts)
