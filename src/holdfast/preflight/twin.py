@@ -110,7 +110,7 @@ class Twin:
             raise Unfit(f"the model cannot be run once more ({type(error).__name__})") from error
         outputs = [tensor.detach() for tensor in _found_in(output)]
         ops = [] if watcher is None else watcher.ops
-        return Run(outputs, ops, inputs, carries=_states(model) != before)
+        return Run(outputs, ops, inputs, carries=_changed(before, _states(model)))
 
 
 class _Watcher(TorchFunctionMode):
@@ -164,14 +164,20 @@ def _results_in(model: nn.Module) -> dict[int, Any]:
     return found
 
 
-def _states(model: nn.Module) -> dict[tuple[int, str], tuple[int, int]]:
-    """The tensors a model keeps beside its weights, each with what a change of it changes."""
-    return {
-        (id(module), name): (id(value), value._version)
+def _states(model: nn.Module) -> list[tuple[Tensor, int]]:
+    """The tensors a model keeps beside its weights, each with its version."""
+    return [
+        (value, value._version)
         for module in model.modules()
-        for name, value in (*vars(module).items(), *module._buffers.items())
+        for value in (*vars(module).values(), *module._buffers.values())
         if isinstance(value, Tensor)
-    }
+    ]
+
+
+def _changed(before: list[tuple[Tensor, int]], after: list[tuple[Tensor, int]]) -> bool:
+    return len(before) != len(after) or any(
+        one is not two or was != now for (one, was), (two, now) in zip(before, after, strict=True)
+    )
 
 
 def _take_off_hooks(part: nn.Module) -> None:
