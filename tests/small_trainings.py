@@ -46,7 +46,7 @@ def checked(work: Callable[[], Any], steps: int = 6) -> Checked:
     done = watch(work, max_steps=steps)
     if done.error is not None:
         raise done.error
-    assert not done.notes, done.notes
+    assert not done.report.notes, done.report.notes
     return done
 
 

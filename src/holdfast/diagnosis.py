@@ -35,7 +35,9 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "HD311": (*BORN, "HD313", "HD414"),
     "HD602": (*NONFINITE, "HD313", "HD414"),
     "HD101": ("HD201", "HD301", "HD302", "HD408", "HD313", "HD414", "HD104"),
-    "HD201": ("HD301", "HD408", "HD101", "HD313", "HD414"),
+    # a scaler at its floor says more: gradients are not finite at any scale, step after step
+    "HD313": ("HD201", "HD414", "HD105", "HD306"),
+    "HD201": ("HD301", "HD408", "HD101", "HD414"),
     "HD102": ("HD201", "HD101"),
     # steps too large
     "HD206": (*BAD_STEPS, "HD101", "HD201", "HD209", "HD602", "HD403", "HD512", "HD105"),
@@ -88,7 +90,8 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "HD412": ("HD105", "HD203", "HD205", "HD307", "HD509", "HD404", "HD308", "HD512", "HD115"),
     "HD202": ("HD104", "HD101", "HD201", "HD208", "HD207", "HD308", "HD602", "HD509", "HD403"),
     "HD308": ("HD104", "HD202", "HD101", "HD201", "HD602", "HD509"),
-    "HD104": ("HD103", "HD207"),
+    "HD104": ("HD103", "HD207", "HD208", "HD202", "HD304", "HD305", "HD308"),
+    # a loss that left its level first, on bad batches say, makes the updates that follow
     # the loss asks for something else
     "HD111": (*NOTHING_LEARNED, "HD104", "HD110", "HD114", "HD202", "HD304", "HD305", "HD308"),
     "HD110": (*NOTHING_LEARNED,),
@@ -166,7 +169,6 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
         "HD115",
     ),
     "HD312": ("HD205", "HD306", "HD307"),
-    "HD313": ("HD414", "HD105", "HD306"),
     "HD314": (*NOTHING_MOVES, "HD208", "HD512", "HD509", "HD115"),
     "HD405": (*NOTHING_MOVES, "HD415", "HD512", "HD509", "HD115"),
     "HD404": ("HD105", "HD307"),
@@ -251,6 +253,8 @@ _RANK = {code: rank for rank, code in enumerate(EXPLAINS)}
 
 SLACK = 3
 """A cause may be seen this many steps after its symptom: scans follow the first alarm."""
+PROMPT = {("HD308", "HD104"), ("HD202", "HD104")}
+"""Both are dated by their beginning: an update has no effect on a loss that was computed before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,4 +369,5 @@ def _in_time(cause: Finding, symptom: Finding) -> bool:
         return cause.segment < symptom.segment
     if cause.step is None or symptom.step is None:
         return True
-    return cause.step <= symptom.step + SLACK
+    slack = 0 if (cause.code, symptom.code) in PROMPT else SLACK
+    return cause.step <= symptom.step + slack

@@ -22,6 +22,8 @@ MOST_OBJECTS = 20_000
 MOST_ITEMS = 256
 MOST_DEEP = 3
 """How far the search goes: a list in a dict of an attribute, and no further."""
+MOST_FIELDS = 16
+"""Of an entry that is taken for a record: above that it is a container of its own."""
 _LEAVES = (str, bytes, int, float, complex, bool, type(None))
 _CODE = (type, ModuleType, FunctionType, MethodType, FrameType)
 
@@ -72,10 +74,23 @@ def _holder(
     items = _items(value)
     if items is None:
         return None
-    count = sum(1 for item in items if _is_tensor(item) and is_kept(item))
+    count = sum(1 for item in items if _keeps(item, is_kept))
     if not count:
         return None
     return Holder(name, kind, function, count, getattr(value, "maxlen", None))
+
+
+def _keeps(item: Any, is_kept: Callable[[Tensor], bool]) -> bool:
+    """Whether an entry of a container is meant, or is a small record with one in it."""
+    if _is_tensor(item):
+        return is_kept(item)
+    if isinstance(item, (*_LEAVES, *_CODE)):
+        return False
+    inside = item if isinstance(item, (Mapping, list, tuple)) else _attributes(item)
+    if len(inside) > MOST_FIELDS:
+        return False
+    parts = list(inside.values()) if isinstance(inside, Mapping) else inside
+    return any(is_kept(part) for part in parts if _is_tensor(part))
 
 
 def _items(value: Any) -> list[Any] | None:

@@ -143,6 +143,8 @@ class Launch:
         """Told of a loader that is iterated over."""
         self.on_step: list[Callable[[Optimizer], None]] = []
         """Told of an optimizer that has stepped, after its guard was."""
+        self.on_skip: list[Callable[[Optimizer], None]] = []
+        """Told of an optimizer whose step a GradScaler left out."""
         self.notices = Notices()
         self._run_dir = run_dir
         self._max_norm = max_norm
@@ -250,6 +252,8 @@ class Launch:
             self.skipped[id(optimizer)] = self.skipped.get(id(optimizer), 0) + 1
             if self.guard is not None:
                 self.guard.step_over()
+            for told in self.on_skip:
+                told(optimizer)
             self._stop_if_enough(optimizer)
 
     # What the loaders tell.

@@ -26,7 +26,6 @@ from holdfast.core.records import (
 )
 from holdfast.core.signals import Signal
 from holdfast.engine import Engine
-from holdfast.live import retention
 from holdfast.live.notices import Notices, logger
 from holdfast.live.rhythm import Rhythm
 from holdfast.live.tally import COLUMNS
@@ -52,7 +51,7 @@ def _sparse_signals(rhythm: Rhythm) -> dict[str, Signal]:
     """What does not stand in every step."""
     return {
         **{name: Signal(every=rhythm.every) for name in _SAMPLED},
-        "graphs_kept": Signal(every=retention.EVERY),
+        "graphs_kept": Signal(every=rhythm.graphs_every),
         "param/grad_zero_share": Signal(every=rhythm.zeros_every),
         "rank/weights_hash": Signal(every=rhythm.weights_every),
     }

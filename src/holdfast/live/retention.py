@@ -38,6 +38,8 @@ LOOK_AGAIN = 64.0
 MOST_PROBES = 400
 NEAR = 48
 """Nodes next to the loss that get the token."""
+MOST_FORWARDS = 4
+"""Forwards of a step that are watched before a backward pass."""
 AGE = 3
 """Steps after which a traced graph that is still there is kept, not merely the last one."""
 ATTEMPTS = 6
@@ -80,13 +82,14 @@ class _Made:
 class Retention:
     """Watches the graphs of one training."""
 
-    def __init__(self, tell: Tell) -> None:
+    def __init__(self, tell: Tell, every: int = EVERY) -> None:
         """`tell` is called with (step, kind of event, what was found)."""
         self._tell = tell
+        self._every = every
         self._probes: deque[_Probe] = deque(maxlen=MOST_PROBES)
         self._reading: float | None = None
         self._step = -1
-        self._last_probe = -1
+        self._last_probe: int | None = None
         self._first = -1
         self._newest = self._before = self._long_before = -1
         """The number of the last node so far; of those of earlier steps; of those before them."""
@@ -97,6 +100,8 @@ class Retention:
         self._traced: list[_Made] = []
         self._traced_step = -1
         self._reaches_back = False
+        self._forwards = 0
+        """Of this step, that were given the token before a backward pass."""
         self.many = False
         """Whether so many graphs are kept that memory must be growing."""
 
@@ -114,19 +119,20 @@ class Retention:
         """The gradients of these losses were computed for a step."""
         if self._first < 0:
             self._first = step
-        # A probe must know where the two steps before it ended; of the others nothing is needed.
-        if not (self._attempts or any(self._is_probe(step + ahead) for ahead in (0, 1, 2))):
+        if not self._attends(step):
             return
-        starts = [root.grad_fn for root in roots if root.grad_fn is not None]
-        if step != self._step:
-            self._step = step
-            self._before, self._long_before = self._newest, self._before
-        for start in starts:
-            self._newest = max(self._newest, start._sequence_nr())
-        if self._is_probe(step) and starts:
-            self._probe(step, starts)
+        self._watch(step, [root.grad_fn for root in roots if root.grad_fn is not None])
         if self._attempts:
             self._pursue(step)
+
+    def forward_ended(self, step: int, outputs: Sequence[Tensor]) -> None:
+        """A model gave these: their graph may be kept although nobody calls backward on it."""
+        if self._first < 0 or not self._is_probe(step):
+            return
+        self._forwards = self._forwards + 1 if step == self._step else 1
+        starts = [output.grad_fn for output in outputs if output.grad_fn is not None]
+        if starts and self._forwards <= MOST_FORWARDS:
+            self._watch(step, starts)
 
     def close(self) -> None:
         """Leave torch as it was."""
@@ -134,13 +140,28 @@ class Retention:
         self._trace_if(False)
 
     def _is_probe(self, step: int) -> bool:
-        return step - self._first < AT_FIRST or step % EVERY == 0
+        return step - self._first < AT_FIRST or step % self._every == 0
+
+    def _attends(self, step: int) -> bool:
+        """A probe must know where the two steps before it ended; of others nothing is needed."""
+        return bool(self._attempts) or any(self._is_probe(step + ahead) for ahead in (0, 1, 2))
+
+    def _watch(self, step: int, starts: Sequence[Any]) -> None:
+        if step != self._step:
+            self._step = step
+            self._before, self._long_before = self._newest, self._before
+        for start in starts:
+            self._newest = max(self._newest, start._sequence_nr())
+        if self._is_probe(step) and starts:
+            self._probe(step, starts)
 
     def _probe(self, step: int, starts: Sequence[Any]) -> None:
         if step != self._last_probe:
             self._reading = self._count_suspiciously(step)
             self.many = self._reading >= LOOK_AGAIN
-            self._probes.append(_Probe(step, max(step - self._last_probe, 1), _DEAD))
+            # The first stands for itself alone: a guard that takes over counts on from the other's.
+            since = 1 if self._last_probe is None else max(step - self._last_probe, 1)
+            self._probes.append(_Probe(step, since, _DEAD))
             self._last_probe = step
         if self._tracing and (not self._traced or step == self._traced_step):
             self._harvest(step, starts)
@@ -152,20 +173,24 @@ class Retention:
         for node in nodes(starts, after=self._before, most=NEAR):
             node.metadata.setdefault(_KEY, token)
 
-    def _count(self) -> float:
+    def _count(self, step: int) -> float:
         alive = [probe for probe in self._probes if probe.token() is not None]
         if len(alive) != len(self._probes):
             self._probes = deque(alive, maxlen=MOST_PROBES)
-        return float(sum(probe.weight for probe in alive))
+        kept = float(sum(probe.weight for probe in alive))
+        if not alive or alive[-1].step != self._last_probe:
+            return kept
+        # The steps since the last probe, if its graph is there, fare as those before it.
+        return kept * max(step - self._first, 1) / (alive[-1].step - self._first + 1)
 
     def _count_suspiciously(self, step: int) -> float:
-        kept = self._count()
+        kept = self._count(step)
         if kept < SUSPICIOUS / 2:
             self._look_at = min(self._look_at, LOOK_AGAIN)  # released: told anew if it comes back
         if kept < self._look_at:
             return kept
         gc.collect()  # what hangs in a cycle is not kept, it only waits
-        kept = self._count()
+        kept = self._count(step)
         if kept < SUSPICIOUS:
             self._look_at = min(2 * self._look_at, LOOK_AGAIN)
         elif self._left > 0:
@@ -198,6 +223,8 @@ class Retention:
         """Read the lines off the graph, give each node a token of its own, and forget the rest."""
         self._traced_step = step
         for node in nodes(starts, after=self._before):
+            if _LINE_KEY in node.metadata and not node.metadata.get("traceback_"):
+                continue  # seen when its forward ended
             lines = node.metadata.pop("traceback_", ())
             token = node.metadata[_LINE_KEY] = _Token(step)
             place = users_own(from_traceback(lines))
@@ -228,14 +255,16 @@ class Retention:
         self._reaches_back = False
 
     def _report(self, step: int, made: _Made | None) -> None:
-        found: dict[str, Any] = {"kept": self._count(), "carried": self._reaches_back}
+        found: dict[str, Any] = {"kept": self._count(step), "carried": self._reaches_back}
+        held = _Held(step)
+        holder = None if self._reaches_back else find_holder(held)
+        if holder is not None:
+            found.update(holder=str(holder), bound=holder.bound)
+            made = held.youngest(made)
         if made is not None:
             found["op"] = made.op
             if made.place is not None:
                 found.update(made.place.to_dict())
-        holder = None if self._reaches_back else find_holder(lambda item: _is_old(item, step))
-        if holder is not None:
-            found.update(holder=str(holder), bound=holder.bound)
         self._tell(step, "retained", found)
 
 
@@ -244,6 +273,31 @@ def _dead() -> weakref.ref[_Token]:
 
 
 _DEAD = _dead()
+
+
+class _Held:
+    """Which tensors are kept, and what the youngest of a traced step says of its line.
+
+    What was computed of a model's output, and never sent backward, is known from here alone.
+    """
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+        self._made: list[_Made] = []
+
+    def __call__(self, tensor: Tensor) -> bool:
+        old = _is_old(tensor, self._step)
+        node: Any = tensor.grad_fn
+        if old and node is not None and (lines := node.metadata.pop("traceback_", None)):
+            place = users_own(from_traceback(lines))
+            made = _Made(_DEAD, node._sequence_nr(), type(node).__name__, place)
+            self._made.append(made)
+        return old
+
+    def youngest(self, known: _Made | None) -> _Made | None:
+        """Of these and one that is known already."""
+        all_made = self._made if known is None else [known, *self._made]
+        return max(all_made, key=lambda made: made.number, default=None)
 
 
 def _is_old(tensor: Tensor, step: int) -> bool:

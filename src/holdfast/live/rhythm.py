@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.live import checksums, samples
+from holdfast.live import checksums, retention, samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,9 +15,18 @@ class Rhythm:
     zeros_every: int = samples.ZEROS_EVERY
     weights_every: int = checksums.WEIGHTS_EVERY
     """With several ranks: between two comparisons of their weights."""
+    graphs_every: int = retention.EVERY
+    """Between two counts of the graphs that are kept."""
     most_tensors: int = samples.MOST_TENSORS
     most_elements: int = samples.MOST_ELEMENTS
 
 
-FULL = Rhythm(every=1, zeros_every=1, weights_every=1, most_tensors=2000, most_elements=1 << 27)
+FULL = Rhythm(
+    every=1,
+    zeros_every=1,
+    weights_every=1,
+    graphs_every=5,
+    most_tensors=2000,
+    most_elements=1 << 27,
+)
 """Everything at every step: for preflight."""

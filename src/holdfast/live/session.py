@@ -95,7 +95,7 @@ class Session:
         self.recorder = recorder
         self.quarantine = Quarantine(recorder.event, notices, avoid=policy.avoid_bad_batches)
         self.buffers = BufferShadow(models)
-        self.retention = Retention(recorder.event)
+        self.retention = Retention(recorder.event, self.rhythm.graphs_every)
         self.hoard = Hoard(recorder.event)
         self.halted: TrainingHalted | None = None
         self._has_halted = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import Any
 
+import torch
 from torch import Tensor
 
 MOST_INPUTS = 20_000
@@ -27,9 +28,13 @@ class Contradictions:
             return
         if not all(item.ndim and item.shape[0] == rows and item.is_cpu for item in inputs):
             return
+        if any(item.layout is not torch.strided or not item.numel() for item in inputs):
+            return
         if not any(_continuous(item) for item in inputs):
             return
-        arrays = [item.detach().reshape(rows, -1).contiguous().numpy() for item in inputs]
+        # As bytes: numpy does not know every dtype.
+        flat = [item.detach().reshape(rows, -1).contiguous() for item in inputs]
+        arrays = [item.view(torch.uint8).numpy() for item in flat]
         if sum(array[0].nbytes for array in arrays) > MOST_BYTES:
             return
         for row, label in enumerate(labels.tolist()):

@@ -58,6 +58,7 @@ class Hub:
         launch.on_batch.append(lambda loader, batch: self._tell("batch_drawn", loader, batch))
         launch.on_pass.append(lambda loader: self._tell("pass_begun", loader))
         launch.on_step.append(lambda optimizer: self._tell("step_ended", optimizer))
+        launch.on_skip.append(lambda optimizer: self._tell("step_skipped", optimizer))
 
     def __enter__(self) -> Hub:
         enter = self._stack.callback

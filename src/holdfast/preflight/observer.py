@@ -104,6 +104,9 @@ class Observer:
     def step_ended(self, optimizer: Optimizer) -> None:
         """The update was made, unless it was held back."""
 
+    def step_skipped(self, optimizer: Optimizer) -> None:
+        """A GradScaler has left the update out: `step_begins` and `step_ended` are not heard."""
+
     # Data.
 
     def pass_begun(self, loader: Any) -> None:

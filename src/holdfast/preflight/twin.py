@@ -58,6 +58,8 @@ class Run:
     outputs: list[Tensor]
     ops: list[Op]
     inputs: list[Tensor]
+    carries: bool = False
+    """Whether the model has put something away for its next forward."""
 
 
 class Twin:
@@ -99,6 +101,7 @@ class Twin:
                 stack.callback(self._moment.restore)
                 model = copy.deepcopy(self._pristine)
                 self._moment.restore()
+                before = _states(model)
                 stack.enter_context(torch.no_grad())
                 if watcher is not None:
                     stack.enter_context(watcher)
@@ -106,7 +109,8 @@ class Twin:
         except Exception as error:  # of the user's forward
             raise Unfit(f"the model cannot be run once more ({type(error).__name__})") from error
         outputs = [tensor.detach() for tensor in _found_in(output)]
-        return Run(outputs, [] if watcher is None else watcher.ops, inputs)
+        ops = [] if watcher is None else watcher.ops
+        return Run(outputs, ops, inputs, carries=_changed(before, _states(model)))
 
 
 class _Watcher(TorchFunctionMode):
@@ -158,6 +162,22 @@ def _results_in(model: nn.Module) -> dict[int, Any]:
             if tensor.grad_fn is not None:
                 found[id(tensor)] = tensor.detach().clone()
     return found
+
+
+def _states(model: nn.Module) -> list[tuple[Tensor, int]]:
+    """The tensors a model keeps beside its weights, each with its version."""
+    return [
+        (value, value._version)
+        for module in model.modules()
+        for value in (*vars(module).values(), *module._buffers.values())
+        if isinstance(value, Tensor)
+    ]
+
+
+def _changed(before: list[tuple[Tensor, int]], after: list[tuple[Tensor, int]]) -> bool:
+    return len(before) != len(after) or any(
+        one is not two or was != now for (one, was), (two, now) in zip(before, after, strict=True)
+    )
 
 
 def _take_off_hooks(part: nn.Module) -> None:

@@ -28,6 +28,7 @@ MOST_ELEMENTS = 1 << 24
 """Of inputs: above that a forward costs too much."""
 
 _STATISTICS = ("var", "std", "var_mean", "std_mean", "batch_norm", "cov", "corrcoef")
+_AVERAGES = ("mean", "sum", "amax", "amin", "median", "nanmean")
 _GRAPHS = ("scatter", "index_add", "index_reduce", "segment_reduce", "spmm", "sparse", "cdist")
 _ROUTES = ("topk", "sort", "argsort", "cumsum")
 
@@ -131,6 +132,8 @@ class Dependence(Observer):
             layer = _takes_time_first(forward.module, op.name)
             if layer is not None:
                 facts["place"] = self.scene.origins.of_module(layer) or facts["place"]
+            if base.carries and op.name in _AVERAGES and _over_first(op.dims):
+                facts["by_design"] = "a running average of the batches"
         return facts
 
     def _apart_along(self, twin: Twin, forward: Forward, base: Run, size: int | None) -> bool:

@@ -171,6 +171,9 @@ class LossComponents(Observer):
     def step_ended(self, optimizer: Optimizer) -> None:
         self._end_step()
 
+    def step_skipped(self, optimizer: Optimizer) -> None:
+        self._end_step()
+
     def finished(self) -> None:
         for item in self._scalars:
             item.age = 1 << 30
