@@ -54,6 +54,8 @@ class TargetLeak(Check):
         """Correlation with the label from which a column is a copy of it."""
         exact: float = 1.0 - 1e-9
         """The same for a label that is a number, which a neighbour in time may be close to."""
+        related: float = 0.3
+        """Correlation of a number with some other column: else the one column is the task."""
         fewest: int = 64
         """Samples."""
         least_shared: float = 0.02
@@ -109,6 +111,9 @@ class TargetLeak(Check):
         classes = facts.whole("classes")
         limit = self.limits.exact if classes is None else self.limits.likeness
         if (likeness <= limit and not one_hot) or (columns or 0) < 2:
+            return None
+        if classes is None and (facts.number("next") or 0.0) < self.limits.related:
+            # Nothing else has to do with the target: the task is to find that column.
             return None
         what = (
             f"columns {', '.join(str(int(item)) for item in one_hot[:5])} of the inputs mark the "

@@ -105,6 +105,7 @@ class LabelCopy(Observer):
             return
         likeness = _likeness(columns, labels)
         best = int(likeness.argmax())
+        others = torch.cat([likeness[:best], likeness[best + 1 :]])
         varied = int((columns.std(dim=0) > 0).sum())
         one_hot = _one_hot(columns, labels, values) if classes and len(values) > 2 else []
         self.evidence.tell(
@@ -114,6 +115,7 @@ class LabelCopy(Observer):
                 "columns": varied,
                 "column": best,
                 "likeness": float(likeness[best]),
+                "next": float(others.max()) if len(others) else 0.0,
                 "one_hot": one_hot,
                 "samples": len(labels),
                 "place": self._place,
