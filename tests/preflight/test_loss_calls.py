@@ -34,6 +34,17 @@ class LossInside(nn.Module):
         return {"loss": F.cross_entropy(scores.view(-1, 5), target), "logits": scores}
 
 
+class Squared(nn.Module):
+    """An output that cannot be negative, by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = net(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x) ** 2
+
+
 @pytest.mark.parametrize(
     ("model", "loss_of", "code"),
     [
@@ -45,6 +56,9 @@ class LossInside(nn.Module):
         (net(), lambda m, x: nn.NLLLoss()(m(x).softmax(1), labels()), "HD111"),
         (net(), lambda m, x: F.nll_loss(F.log_softmax(m(x), dim=0), labels()), "HD111"),
         (net(), lambda m, x: -F.softmax(m(x), 0).log()[range(12), labels()].mean(), "HD111"),
+        (net(), lambda m, x: -m(x)[range(12), labels()].mean(), "HD111"),
+        (net(), lambda m, x: -(F.one_hot(labels(), 5) * m(x)).sum(1).mean(), "HD111"),
+        (net(), lambda m, x: -torch.einsum("nc,nc->", m(x), F.one_hot(labels(), 5) / 12), "HD111"),
         (
             net(1, nn.Softmax(dim=1)),
             lambda m, x: F.binary_cross_entropy(m(x).squeeze(1), (labels() > 2).float()),
@@ -65,6 +79,12 @@ class LossInside(nn.Module):
         (net(1, nn.Sigmoid()), lambda m, x: F.mse_loss(m(x), x.sum(1, keepdim=True)), "HD114"),
         (net(1, nn.Tanh()), lambda m, x: (m(x)[:, 0] - 3 * x[:, 0]).pow(2).mean(), "HD114"),
         (net(1, nn.ReLU()), lambda m, x: nn.HuberLoss()(m(x), x[:, :1]), "HD114"),
+        (net(1, nn.Softplus()), lambda m, x: (m(x)[:, 0] - x[:, 0]).abs().mean(), "HD114"),
+        (net(1), lambda m, x: F.mse_loss(m(x).exp(), x[:, :1]), "HD114"),
+        (net(1), lambda m, x: F.l1_loss(2 / (1 + (-m(x)).exp()), 4 + x[:, :1]), "HD114"),
+        (net(1, nn.Tanh()), lambda m, x: F.mse_loss(2 * m(x), 5 * x[:, :1]), "HD114"),
+        (net(1, nn.ReLU6()), lambda m, x: F.smooth_l1_loss(m(x) - 1, 5 * x[:, :1]), "HD114"),
+        (Squared(), lambda m, x: F.mse_loss(m(x), x[:, :1]), "HD114"),
         (
             net(1),
             lambda m, x: F.binary_cross_entropy_with_logits(m(x)[:, 0], 2.0 * (labels() > 2) - 1),

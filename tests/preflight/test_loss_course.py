@@ -16,7 +16,7 @@ def fit(
     *,
     rate: float,
     reduction: str = "mean",
-    by_hand: bool = False,
+    by_hand: str = "",
     steps: int = 5,
     adam: bool = False,
 ) -> Checked:
@@ -28,11 +28,14 @@ def fit(
         for _ in range(steps):
             x = torch.randn(64, 6)
             error = model(x).squeeze(1) - x.sum(1)
-            loss = (
-                error.pow(2).sum()
-                if by_hand
-                else F.mse_loss(model(x).squeeze(1), x.sum(1), reduction=reduction)
-            )
+            if by_hand == "sum":
+                loss = error.pow(2).sum()
+            elif by_hand == "dot":
+                loss = error @ error
+            elif by_hand == "mask":
+                loss = torch.sum(error[x[:, 0] > -1] ** 2)
+            else:
+                loss = F.mse_loss(model(x).squeeze(1), x.sum(1), reduction=reduction)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -42,7 +45,7 @@ def fit(
 
 
 def test_a_sum_with_the_rate_of_a_mean() -> None:
-    for by_hand in (False, True):
+    for by_hand in ("", "sum", "dot", "mask"):
         checked = fit(rate=0.05, reduction="sum", by_hand=by_hand)
         assert checked.report.causes[0].code == "HD116", checked.report.findings
         assert checked.report.causes[0].root.where.line is not None

@@ -102,6 +102,25 @@ def log_probabilities(model: Any, x: Tensor) -> Tensor:
     )
 
 
+def by_hand(model: Any, x: Tensor) -> Tensor:
+    """The normalisation is there, written apart from the score of the label."""
+    scores = model(x)
+    picked = scores.gather(1, labels().unsqueeze(1)).squeeze(1)
+    return (scores.logsumexp(1) - picked).mean() + scores.logsumexp(1).mean() - picked.mean()
+
+
+def margins(model: Any, x: Tensor) -> Tensor:
+    scores = model(x)
+    picked = scores[range(12), labels()]
+    chosen = F.smooth_l1_loss(picked, torch.full((12,), 40.0))  # far off: linear for now
+    return chosen + (1 + scores - picked[:, None]).clamp(min=0).mean()
+
+
+def similar(model: Any, x: Tensor) -> Tensor:
+    one, other = F.normalize(model(x)), F.normalize(model(x + 0.1)).detach()
+    return -(one @ other.T).diagonal().mean()
+
+
 @pytest.mark.parametrize(
     ("model", "loss_of"),
     [
@@ -113,6 +132,12 @@ def log_probabilities(model: Any, x: Tensor) -> Tensor:
         (net(), policy),
         (net(), several),
         (net(), log_probabilities),
+        (net(), by_hand),
+        (net(), margins),
+        (net(), similar),
+        (net(1, nn.Softplus()), lambda m, x: F.mse_loss(m(x), x[:, :1].abs())),
+        (net(1, nn.Tanh()), lambda m, x: F.mse_loss(5 * m(x), (2 * x[:, :1]).clamp(-5, 5))),
+        (net(1), lambda m, x: F.mse_loss(m(x), x[:, :1]) + (m(x).pow(2) - x[:, :1]).pow(2).mean()),
         (net(1), lambda m, x: F.mse_loss(m(x).squeeze(-1), x.sum(1))),
         (net(6, nn.Sigmoid()), lambda m, x: F.mse_loss(m(x), x.sigmoid())),
         (net(6, nn.Sigmoid()), lambda m, x: ((m(x) * 8 - 4) - x).pow(2).mean()),

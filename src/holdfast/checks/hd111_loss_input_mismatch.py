@@ -30,7 +30,8 @@ class LossInputMismatch(Check):
 
     ## What it checks
     What `nll_loss`, `binary_cross_entropy` (with and without logits), `kl_div` and `cross_entropy`
-    are given, and over which axis a softmax in the loss normalises.
+    are given, over which axis a softmax in the loss normalises, and whether a likelihood that is
+    written by hand is one of log-probabilities.
 
     ## Why it matters
     The numbers fit and the formula does not. `nll_loss` of logits falls below 0 without end,
@@ -41,7 +42,9 @@ class LossInputMismatch(Check):
     ## How it is measured
     By values and graph of what goes in, in the first steps: log-probabilities are never above 0,
     probabilities sum to 1, soft targets are distributions. The softmax must be part of the loss
-    formula; inside the model it may run over any axis.
+    formula; inside the model it may run over any axis. By the derivative of the loss by the scores
+    of the last layer: one negative entry in each row and a formula that is linear up to there is
+    the score of the label without its normalisation.
 
     ## False alarms
     Square scores (contrastive losses) may be normalised over either axis, scores of one row over
@@ -61,7 +64,7 @@ class LossInputMismatch(Check):
     name = "loss-input-mismatch"
     severity = Severity.ERROR
     summary = "logits to NLL/BCE, probabilities to BCEWithLogits, softmax over one class or batch"
-    needs = Needs(kinds=(SetupRecord,), topics=("loss-call", "loss-softmax"))
+    needs = Needs(kinds=(SetupRecord,), topics=("loss-call", "loss-softmax", "loss-scores"))
 
     def start(self) -> None:
         self.told: set[str] = set()
@@ -74,7 +77,7 @@ class LossInputMismatch(Check):
         site = site_of(facts)
         if site in self.told or _line(facts.table("place")) in self.told:
             return
-        found = _softmax(facts) if record.topic == "loss-softmax" else _call(facts)
+        found = _READERS.get(record.topic, _call)(facts)
         if found is None:
             return
         self.told.add(site)
@@ -129,6 +132,17 @@ def _softmax(facts: Facts) -> Mismatch | None:
             "Normalise over the classes: dim=1, or dim=-1.",
         )
     return None
+
+
+def _scores(facts: Facts) -> Mismatch | None:
+    rows, classes = facts.whole("rows"), facts.whole("classes")
+    if rows is None or classes is None or classes < 2:
+        return None
+    return Mismatch(
+        f"the loss is the negative score of each label, of {classes} classes in {rows} rows, and "
+        "nothing normalises the scores: it falls without end as they grow",
+        LOG_SOFTMAX,
+    )
 
 
 def _call(facts: Facts) -> Mismatch | None:
@@ -254,6 +268,7 @@ LOG_SOFTMAX = (
     "Put log_softmax(…, dim=classes) on the output, or give the logits to cross_entropy, which "
     "does both."
 )
+_READERS = {"loss-softmax": _softmax, "loss-scores": _scores}
 _JUDGES = {
     "nll_loss": _nll,
     "cross_entropy": _cross_entropy,

@@ -34,7 +34,7 @@ def _factors(levels: Sequence[Level], component: Collection[str]) -> list[ast.AS
     if not isinstance(product.op, (ast.Mult, ast.Div)):
         return []
     sides: list[ast.AST] = [product.left, product.right]
-    plain = [side for side in sides if isinstance(side, ast.Constant)]
+    plain: list[ast.AST] = [side for side in sides if isinstance(side, ast.Constant)]
     if plain:
         return plain
     others = [side for side in sides if _called(side) not in component]
@@ -79,9 +79,9 @@ def _line_of(
             return line
     for _, value in given:
         if isinstance(value, (ast.Name, ast.Attribute, ast.Call)) and _called(value) != name:
-            line = _line_of(value, levels, wanted, depth + 1)
-            if line is not None:
-                return line
+            further = _line_of(value, levels, wanted, depth + 1)
+            if further is not None:
+                return further
     return None
 
 

@@ -273,8 +273,7 @@ class LossComponents(Observer):
                     if product is not None:
                         called = {level.name for level in members[0][1].levels if level.name}
                         part.fixed = is_fixed(product.levels, called)
-                        given = given_at(product.levels, called)
-                        part.place = given or _place(product) or part.place
+                        part.place = given_at(product.levels, called) or _place(product)
                 self._tell_weightless(name, part, None)
         guard = self.scene.launch.guard
         if guard is not None and len(values) > 1:
@@ -289,7 +288,7 @@ class LossComponents(Observer):
         if edges:
             found = torch.autograd.grad(root, edges, retain_graph=True, allow_unused=True)
             for node, gradient in zip(term.trail[1:], found, strict=True):
-                if gradient is None or not bool(gradient.any()):
+                if gradient is None or not bool(gradient.any()):  # type: ignore[redundant-expr]
                     break
                 reached.append(node)
         return self._by_node.get(reached[-1])

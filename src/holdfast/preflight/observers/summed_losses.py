@@ -91,10 +91,12 @@ class SummedLosses(Observer):
 
     def _summed(self, call: Call) -> Tensor | None:
         """What a sum over everything was taken of."""
-        if call.function in _SUMS or call.function in _PRODUCTS:
+        if call.function in _PRODUCTS:
+            factors = [item for item in call.args if isinstance(item, Tensor)]
+            # With weights of its own it may be a mean.
+            return factors[0] if len(factors) == 2 and factors[0] is factors[1] else None
+        if call.function in _SUMS:
             given = call.argument(0, "input")
-            if isinstance(given, str) and len(call.args) > 1:  # of an einsum
-                given = call.args[1]
             # Of parameters (a penalty) it is no sum over samples.
             return given if isinstance(given, Tensor) and given.grad_fn is not None else None
         loss = LossArguments.of(call)
@@ -112,9 +114,10 @@ class SummedLosses(Observer):
             if kind_of(node) not in _PICKED or len(set(following)) != 1:
                 break
             node = following[0]
-            shape = node._input_metadata[0].shape if getattr(node, "_input_metadata", None) else ()
-            if len(shape) and int(shape[0]) in self._batch:
-                return int(shape[0])
+            described = getattr(node, "_input_metadata", None) or ()
+            shape = [int(size) for size in described[0].shape] if described else []
+            if shape and shape[0] in self._batch:
+                return shape[0]
         return summed.shape[0]
 
     def _place(self, call: Call) -> dict[str, Any] | None:
