@@ -23,7 +23,9 @@ class TargetLeak(Check):
     ## How it is measured
     Where the targets are the inputs moved by one place, a copy of the model is run with other
     tokens after a position: what it says up to there must not change. Each column of the inputs is
-    correlated with the label over at least 64 samples. Rows are compared by a hash of their
+    correlated with the label over at least 64 samples. In tables, a column in which the classes are
+    further apart than they are wide, or in which one class has a single value that no other has,
+    while they overlap in nearly all others, was filled in when the outcome was known. Rows are compared by a hash of their
     content, once nearly all training rows have been seen.
 
     ## False alarms
@@ -56,6 +58,10 @@ class TargetLeak(Check):
         """The same for a label that is a number, which a neighbour in time may be close to."""
         fewest: int = 64
         """Samples."""
+        others: int = 4
+        """Columns in which the classes overlap, without which one that separates them is no news."""
+        given_away: float = 0.25
+        """Share of the columns that may give the label away: where more do, the task is easy."""
         least_shared: float = 0.02
         most_shared: float = 0.8
         """Shares of the validation rows: below, chance; above, the training data on purpose."""
@@ -109,7 +115,7 @@ class TargetLeak(Check):
         classes = facts.whole("classes")
         limit = self.limits.exact if classes is None else self.limits.likeness
         if (likeness <= limit and not one_hot) or (columns or 0) < 2:
-            return None
+            return self._given_away(record, facts, samples)
         what = (
             f"columns {', '.join(str(int(item)) for item in one_hot[:5])} of the inputs mark the "
             "classes"
@@ -126,6 +132,36 @@ class TargetLeak(Check):
             ],
             column=column,
             correlation=likeness,
+            samples=samples,
+        )
+
+    def _given_away(self, record: SetupRecord, facts: Facts, samples: int) -> Finding | None:
+        best, others = facts.whole("marked_best"), facts.whole("overlapping") or 0
+        count = facts.whole("marked_count") or 0
+        if best is None or count < 1:
+            return None
+        if others < self.limits.others or count > self.limits.given_away * (count + others):
+            return None
+        listed = [str(int(item)) for item in facts.numbers("marked")[:5]]
+        why = (
+            "one class always has the same value there, and no other class has it"
+            if facts.flag("marked_constant")
+            else "the classes lie further apart there than they are wide"
+        )
+        many = len(listed) > 1
+        return self.find(
+            record,
+            f"column{'s' if many else ''} {', '.join(listed)} of the inputs give{'' if many else 's'} "
+            f"the label away: {why}, over {samples} samples; the other {others} columns do nothing "
+            "of the kind",
+            subject="column",
+            where=facts.where(),
+            remedies=[
+                f"Ask whether column {best} is known before the outcome is; if not, drop it from "
+                "the features, and look for others that were filled in afterwards."
+            ],
+            column=best,
+            columns=[int(item) for item in facts.numbers("marked")],
             samples=samples,
         )
 

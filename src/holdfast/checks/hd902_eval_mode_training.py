@@ -94,7 +94,7 @@ class EvalModeTraining(Check):
                 "training mode: its rate was set to 0 and never back",
                 subject="latched",
                 severity=None if after else Severity.INFO,
-                where=Where(module=model),
+                where=facts.where(rank=record.rank, module=model),
                 remedies=[
                     "Do not set the rate to 0 for an evaluation: call model.eval() before it and "
                     "model.train() after it."
@@ -110,7 +110,7 @@ class EvalModeTraining(Check):
                 f"{model} trains in evaluation mode: {' and '.join(what)} are inactive"
                 + (f" ({some(layers)})" if layers else ""),
                 subject="whole",
-                where=Where(module=layers[0] if layers else model),
+                where=facts.where(rank=record.rank, module=layers[0] if layers else model),
                 remedies=[
                     "Call model.train() before the training loop, and again after every "
                     "evaluation that calls model.eval().",

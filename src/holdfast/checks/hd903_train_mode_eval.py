@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from holdfast.core.began import began
 from holdfast.core.check import Check, Needs
 from holdfast.core.facts import Facts
 from holdfast.core.findings import Finding, Where
@@ -25,6 +26,7 @@ class TrainModeEval(Check):
     ## How it is measured
     By `training` of each layer at the moment of the pass, for passes after the first update whose
     result is measured without gradients. Two such evaluations, or one where the run has no other.
+    Dropouts that are active although the module around them is in evaluation mode count at once.
     Batch norms that keep no statistics, or never update them (momentum 0), count when they are
     evaluated.
 
@@ -64,6 +66,11 @@ class TrainModeEval(Check):
         if unused and f"{model} statistics" not in self.told:
             self.told.add(f"{model} statistics")
             yield self._statistics(record, facts, model, unused)
+        if forced := facts.whole("forced"):
+            if f"{model} forced" not in self.told:
+                self.told.add(f"{model} forced")
+                yield self._forced(record, facts, model, forced)
+            return
         if not facts.flag("training") or not (layers or calls):
             self.quiet[model] = self.quiet.get(model, 0) + 1
             return
@@ -98,6 +105,21 @@ class TrainModeEval(Check):
             evaluations=self.noisy[model],
         )
 
+    def _forced(self, record: SetupRecord, facts: Facts, model: str, dropouts: int) -> Finding:
+        return self.find(
+            began(record),
+            f"{model} is evaluated with active dropout although it is in evaluation mode: "
+            f"{dropouts} dropout{'s do' if dropouts > 1 else ' does'} not follow model.eval()",
+            subject=f"{model} forced",
+            where=facts.where(rank=record.rank),
+            remedies=[
+                "Give the mode along: F.dropout(x, p, self.training), dropout_p=p if self.training "
+                "else 0.0; or use nn.Dropout as a submodule, not in a plain list."
+            ],
+            model=model,
+            dropouts=dropouts,
+        )
+
     def _statistics(
         self, record: SetupRecord, facts: Facts, model: str, norms: list[str]
     ) -> Finding:
@@ -105,11 +127,12 @@ class TrainModeEval(Check):
             what = "have momentum 0: evaluation goes by their initial statistics, never updated"
         else:
             what = "keep no running statistics: evaluation goes by the batch at hand, as training"
+        key = "made_at" if facts.table("made_at").text("file") else "place"
         return self.find(
             record,
             f"{len(norms)} batch norms of {model} {what} ({some(norms)})",
             subject=f"{model} statistics",
-            where=facts.where(rank=record.rank, module=norms[0]),
+            where=facts.where(rank=record.rank, key=key, module=norms[0]),
             remedies=[
                 "Leave track_running_stats=True and momentum at 0.1, so that evaluation has the "
                 "statistics of the training data."

@@ -82,9 +82,9 @@ class Facts:
         """The mappings of a list."""
         return [Facts(item) for item in self._list(key) if isinstance(item, Mapping)]
 
-    def where(self, *, rank: int = 0, **known: Any) -> Where:
+    def where(self, *, rank: int = 0, key: str = "place", **known: Any) -> Where:
         """The line in `place`, with whatever else is known (module, op, sample)."""
-        place = self.table("place")
+        place = self.table(key)
         return Where(
             file=place.text("file"),
             line=place.whole("line"),

@@ -16,6 +16,7 @@ from holdfast.live.scan import tensors_in
 from holdfast.preflight.forwards import trains
 from holdfast.preflight.observer import Call, Observer
 from holdfast.preflight.spellings import spellings
+from holdfast.preflight.tell_tale import tell_tale
 
 ENOUGH = 512
 """Samples after which no more are kept."""
@@ -48,6 +49,8 @@ class LabelCopy(Observer):
         self._columns: list[Tensor] = []
         self._labels: list[Tensor] = []
         self._done = False
+        self._flat = True
+        """Whether samples are rows of a table: numbers side by side, no image, no sequence."""
 
     def batch_drawn(self, loader: Any, batch: Any) -> None:
         if not self._done:
@@ -91,6 +94,7 @@ class LabelCopy(Observer):
         if self._columns and self._columns[0].shape[1] != columns.shape[1]:
             return
         self._place = self._place or self.scene.place()
+        self._flat = self._flat and inputs.ndim == 2
         self._columns.append(columns)
         self._labels.append(label.reshape(-1).double().cpu())
 
@@ -115,6 +119,7 @@ class LabelCopy(Observer):
                 "column": best,
                 "likeness": float(likeness[best]),
                 "one_hot": one_hot,
+                **(tell_tale(columns, labels, values) if classes and self._flat else {}),
                 "samples": len(labels),
                 "place": self._place,
             },

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from holdfast.preflight.mode_layers import ModeLayer, mode_layers
+from holdfast.preflight.mode_lines import ModeLines
 from holdfast.preflight.observer import Call, Observer
 from holdfast.preflight.spellings import spellings
 from holdfast.torch_tools.nested import tensors_in
@@ -65,6 +66,8 @@ class _Forward:
     inputs: list[ref[Any]]
     functional: list[tuple[float, bool]] = field(default_factory=list)
     """Rates and modes of dropouts that are calls, not modules."""
+    forced: list[dict[str, Any] | None] = field(default_factory=list)
+    """Where dropouts were active although the module around them was in evaluation mode."""
     outputs: list[ref[Any]] = field(default_factory=list)
     repeats: int = 0
     """How often the forward before had the same input, without a backward in between."""
@@ -101,6 +104,9 @@ class Modes(Observer):
         """Evaluations that are told when it is clear that the input is not run again and again."""
         self._chosen: ref[Any] | None = None
         """Classes picked from an output."""
+        self._forced: dict[int, dict[str, Any]] = {}
+        """Evaluations with dropouts that nothing switches off, told at the end."""
+        self._lines = ModeLines(self.scene)
 
     # Forwards.
 
@@ -157,7 +163,13 @@ class Modes(Observer):
 
     def _dropped(self, call: Call) -> None:
         forward = self._running
-        if forward is None or isinstance(self.scene.stack[-1], nn.modules.dropout._DropoutNd):
+        if forward is None:
+            return
+        if isinstance(self.scene.stack[-1], nn.modules.dropout._DropoutNd):
+            layer = self.scene.stack[-1]
+            hidden = not any(item.layer is layer for item, _, _ in forward.layers)
+            if hidden and layer.training and layer.p > 0 and not forward.whole:
+                forward.forced.append(self.scene.place())  # no submodule: eval() has not reached it
             return
         if call.function in ATTENTION:
             rate, training = call.argument(4, "dropout_p", 0.0), True
@@ -165,6 +177,8 @@ class Modes(Observer):
             rate, training = call.argument(1, "p", 0.5), call.argument(2, "training", True)
         if isinstance(rate, (int, float)):
             forward.functional.append((float(rate), bool(training)))
+            if rate > 0 and training and not self.scene.stack[-1].training:
+                forward.forced.append(self.scene.place())
 
     # Training.
 
@@ -185,6 +199,9 @@ class Modes(Observer):
 
     def finished(self) -> None:
         self._tell_held()
+        for root, facts in self._forced.items():
+            if root not in self._sampled:  # else somebody draws samples with it
+                self.evidence.tell("evaluation", facts)
         for at, (facts, steps) in self._states.items():
             if 0 < steps < LASTS:
                 self._states[at] = (facts, LASTS)
@@ -223,6 +240,10 @@ class Modes(Observer):
                 if getattr(item.layer, "momentum", 0.1) == 0 and item.layer.track_running_stats
             ][:NAMED],
         }
+        facts["place"] = self._lines.turned_off(
+            forward.root,
+            [item.layer for item, _, _ in layers if not item.is_norm] if latched else (),
+        )
         before, steps = self._states.get(at, (None, 0))
         if before != facts:
             if steps > LASTS and facts["latched"]:
@@ -259,6 +280,12 @@ class Modes(Observer):
         ]
         calls = sum(1 for rate, mode in forward.functional if rate > 0 and mode)
         active = bool(drops or norms or calls)
+        if forward.forced and not forward.whole:
+            prefix = self._prefix(forward.root)
+            model = prefix.rstrip(".") or type(forward.root).__name__
+            facts = {"model": model, "training": False, "forced": len(forward.forced)}
+            more = {"measured_by": by, "place": forward.forced[0], "first_step": self.scene.step}
+            self._forced.setdefault(id(forward.root), {**facts, **more})
         key = (id(forward.root), forward.whole, active)
         self._evaluations[key] = self._evaluations.get(key, 0) + 1
         if self._evaluations[key] > MOST_EVALUATIONS:
@@ -275,6 +302,7 @@ class Modes(Observer):
                 "kept_statistics": any(item.layer.track_running_stats for item in unused),
                 "measured_by": by,
                 "place": forward.place,
+                "made_at": self._lines.made_at(item.layer for item in unused),
             }
         )
 
