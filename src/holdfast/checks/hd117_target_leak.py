@@ -25,8 +25,8 @@ class TargetLeak(Check):
     tokens after a position: what it says up to there must not change. Each column of the inputs is
     correlated with the label over at least 64 samples. In tables, a column in which the classes are
     further apart than they are wide, or in which one class has a single value that no other has,
-    while they overlap in nearly all others, was filled in when the outcome was known. Rows are compared by a hash of their
-    content, once nearly all training rows have been seen.
+    while they overlap in nearly all others, was filled in when the outcome was known. Rows are
+    compared by a hash of their content, once nearly all training rows have been seen.
 
     ## False alarms
     Encoders that fill gaps, the encoder of a translator, and the prefix of a prefix model may look
@@ -59,9 +59,11 @@ class TargetLeak(Check):
         fewest: int = 64
         """Samples."""
         others: int = 4
-        """Columns in which the classes overlap, without which one that separates them is no news."""
-        given_away: float = 0.25
-        """Share of the columns that may give the label away: where more do, the task is easy."""
+        """Columns in which the classes overlap: without them one that separates is no news."""
+        given_away: int = 4
+        """Columns that may give the label away: where more do, the task is easy."""
+        others_apart: float = 2.0
+        """Means of the classes in any other column, in their own widths."""
         least_shared: float = 0.02
         most_shared: float = 0.8
         """Shares of the validation rows: below, chance; above, the training data on purpose."""
@@ -140,20 +142,24 @@ class TargetLeak(Check):
         count = facts.whole("marked_count") or 0
         if best is None or count < 1:
             return None
-        if others < self.limits.others or count > self.limits.given_away * (count + others):
+        if others < self.limits.others or count > self.limits.given_away:
+            return None
+        distance, constant = facts.number("others_apart"), facts.flag("marked_constant")
+        if not constant and (distance is None or distance > self.limits.others_apart):
             return None
         listed = [str(int(item)) for item in facts.numbers("marked")[:5]]
         why = (
             "one class always has the same value there, and no other class has it"
-            if facts.flag("marked_constant")
+            if constant
             else "the classes lie further apart there than they are wide"
         )
-        many = len(listed) > 1
+        said = (
+            "columns {} of the inputs give" if len(listed) > 1 else "column {} of the inputs gives"
+        )
         return self.find(
             record,
-            f"column{'s' if many else ''} {', '.join(listed)} of the inputs give{'' if many else 's'} "
-            f"the label away: {why}, over {samples} samples; the other {others} columns do nothing "
-            "of the kind",
+            f"{said.format(', '.join(listed))} the label away: {why}, over "
+            f"{samples} samples; the other {others} columns do nothing of the kind",
             subject="column",
             where=facts.where(),
             remedies=[
