@@ -142,8 +142,12 @@ class EpochOrder(Observer):
         self._pending[key] = (blake2b(picked.tobytes(), digest_size=8).digest(), ascending)
 
     def module_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if torch.is_grad_enabled() and module.training and len(self._fed) < MOST_BATCHES:
-            self._input = next((item for item in args if isinstance(item, Tensor)), None)
+        if not torch.is_grad_enabled() or not module.training or len(self._fed) >= MOST_BATCHES:
+            return
+        given = next((item for item in args if isinstance(item, Tensor)), None)
+        # A loss is a module too, and what it is given first comes from the model.
+        if given is not None and not given.requires_grad:
+            self._input = given
 
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
         if self._current is not None:
@@ -155,7 +159,7 @@ class EpochOrder(Observer):
                 stream.ascending = stream.ascending and ascending
         self._pending.clear()
         given, self._input = self._input, None
-        self._looked_at = given if self.scene.step == FEWEST else None
+        self._looked_at = given if self.scene.step <= FEWEST else None
         if given is not None and self._current is None and not given.requires_grad:
             self._fed.append(_hash(given))
 
