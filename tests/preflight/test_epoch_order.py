@@ -23,7 +23,7 @@ def codes(work: Callable[[], None]) -> list[str]:
     gc.collect()
     checked = watch(work, max_steps=None)
     assert checked.error is None
-    assert checked.notes == []
+    assert list(checked.report.notes) == []
     found = checked.report.findings
     return [item.code for item in found if item.severity >= Severity.WARNING]
 

@@ -48,6 +48,7 @@ def train(body: Body, steps: int = 6) -> Checked:
 
 def loud(checked: Checked) -> list[tuple[str, str]]:
     assert checked.error is None
+    assert list(checked.report.notes) == []
     return [
         (item.code, item.subject)
         for item in checked.report.findings

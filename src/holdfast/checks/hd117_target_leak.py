@@ -23,8 +23,10 @@ class TargetLeak(Check):
     ## How it is measured
     Where the targets are the inputs moved by one place, a copy of the model is run with other
     tokens after a position: what it says up to there must not change. Each column of the inputs is
-    correlated with the label over at least 64 samples. Rows are compared by a hash of their
-    content, once nearly all training rows have been seen.
+    correlated with the label over at least 64 samples. In tables, a column in which the classes are
+    further apart than they are wide, or in which one class has a single value that no other has,
+    while they overlap in nearly all others, was filled in when the outcome was known. Rows are
+    compared by a hash of their content, once nearly all training rows have been seen.
 
     ## False alarms
     Encoders that fill gaps, the encoder of a translator, and the prefix of a prefix model may look
@@ -58,6 +60,12 @@ class TargetLeak(Check):
         """Correlation of a number with some other column: else the one column is the task."""
         fewest: int = 64
         """Samples."""
+        others: int = 4
+        """Columns in which the classes overlap: without them one that separates is no news."""
+        given_away: int = 4
+        """Columns that may give the label away: where more do, the task is easy."""
+        others_apart: float = 2.0
+        """Means of the classes in any other column, in their own widths."""
         least_shared: float = 0.02
         most_shared: float = 0.8
         """Shares of the validation rows: below, chance; above, the training data on purpose."""
@@ -111,7 +119,7 @@ class TargetLeak(Check):
         classes = facts.whole("classes")
         limit = self.limits.exact if classes is None else self.limits.likeness
         if (likeness <= limit and not one_hot) or (columns or 0) < 2:
-            return None
+            return self._given_away(record, facts, samples)
         if classes is None and (facts.number("next") or 0.0) < self.limits.related:
             # Nothing else has to do with the target: the task is to find that column.
             return None
@@ -131,6 +139,40 @@ class TargetLeak(Check):
             ],
             column=column,
             correlation=likeness,
+            samples=samples,
+        )
+
+    def _given_away(self, record: SetupRecord, facts: Facts, samples: int) -> Finding | None:
+        best, others = facts.whole("marked_best"), facts.whole("overlapping") or 0
+        count = facts.whole("marked_count") or 0
+        if best is None or count < 1:
+            return None
+        if others < self.limits.others or count > self.limits.given_away:
+            return None
+        distance, constant = facts.number("others_apart"), facts.flag("marked_constant")
+        if not constant and (distance is None or distance > self.limits.others_apart):
+            return None
+        listed = [str(int(item)) for item in facts.numbers("marked")[:5]]
+        why = (
+            "one class always has the same value there, and no other class has it"
+            if constant
+            else "the classes lie further apart there than they are wide"
+        )
+        said = (
+            "columns {} of the inputs give" if len(listed) > 1 else "column {} of the inputs gives"
+        )
+        return self.find(
+            record,
+            f"{said.format(', '.join(listed))} the label away: {why}, over "
+            f"{samples} samples; the other {others} columns do nothing of the kind",
+            subject="column",
+            where=facts.where(),
+            remedies=[
+                f"Ask whether column {best} is known before the outcome is; if not, drop it from "
+                "the features, and look for others that were filled in afterwards."
+            ],
+            column=best,
+            columns=[int(item) for item in facts.numbers("marked")],
             samples=samples,
         )
 

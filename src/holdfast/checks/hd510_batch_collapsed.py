@@ -51,7 +51,13 @@ class BatchCollapsed(Check):
         facts = Facts.of(record)
         collapsed, whole = facts.whole("collapsed") or 0, facts.whole("whole") or 0
         samples, meant = facts.whole("samples"), facts.whole("meant")
-        if collapsed < self.limits.steps or whole > 0.05 * collapsed or not samples or not meant:
+        if (
+            facts.flag("wanted")
+            or collapsed < self.limits.steps
+            or whole > 0.05 * collapsed
+            or not samples
+            or not meant
+        ):
             return
         yield self.find(
             began(record),

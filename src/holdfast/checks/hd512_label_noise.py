@@ -31,8 +31,8 @@ class LabelNoise(Check):
     neighbouring batches agree. *Two labels*: the very same input came with different ones, for
     one input in twenty. *Contradicted*: most samples are
     right and a tenth to nearly half are wrong, about as many among those the model is surest of as
-    among all, in most classes; and it is by now as sure of itself as it is right. *Two in one*: two classes are taken for each other about half the
-    time, while the others are learned.
+    among all, in most classes; and it is by now as sure of itself as it is right. *Two in one*:
+    two classes are taken for each other about half the time, while the others are learned.
 
     ## False alarms
     Where a task is hard, errors are where the model is unsure. At a low rate the updates do nothing

@@ -20,6 +20,7 @@ from torch.utils.data import (
 )
 
 from holdfast.live.content_hash import content_hash
+from holdfast.preflight.data_order import order_in, seeding_line
 from holdfast.preflight.observer import Call, Observer
 from holdfast.preflight.spellings import spellings
 from holdfast.torch_tools.nested import map_tensors
@@ -74,7 +75,10 @@ class EpochOrder(Observer):
         self._told: set[int] = set()
         self._kept: list[Any] = []
         self._permuted = False
-        """Whether a permutation that is not in order lies among the script's variables."""
+        """Whether batches are taken out of the data in another order than its own."""
+        self._looked_at: Tensor | None = None
+        self._seeds: dict[str, Any] | None = None
+        """The line that seeds in every pass, where there is one."""
 
     # Loaders.
 
@@ -138,8 +142,12 @@ class EpochOrder(Observer):
         self._pending[key] = (blake2b(picked.tobytes(), digest_size=8).digest(), ascending)
 
     def module_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if torch.is_grad_enabled() and module.training and len(self._fed) < MOST_BATCHES:
-            self._input = next((item for item in args if isinstance(item, Tensor)), None)
+        if not torch.is_grad_enabled() or not module.training or len(self._fed) >= MOST_BATCHES:
+            return
+        given = next((item for item in args if isinstance(item, Tensor)), None)
+        # A loss is a module too, and what it is given first comes from the model.
+        if given is not None and not given.requires_grad:
+            self._input = given
 
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
         if self._current is not None:
@@ -151,6 +159,7 @@ class EpochOrder(Observer):
                 stream.ascending = stream.ascending and ascending
         self._pending.clear()
         given, self._input = self._input, None
+        self._looked_at = given if self.scene.step <= FEWEST else None
         if given is not None and self._current is None and not given.requires_grad:
             self._fed.append(_hash(given))
 
@@ -166,7 +175,7 @@ class EpochOrder(Observer):
                 return
         period = _period(self._fed)
         if period is not None and not self._streams and self._permuted:
-            self._tell_own("content", period, 0, None)
+            self._tell_own("content", period, 0, self._seeds)
         if self._now and not self._told:
             kinds = {item.kind for item in self._last.values()}
             facts = {"how": "loader", "kind": "sequential" if kinds == {"sequential"} else "varied"}
@@ -179,13 +188,18 @@ class EpochOrder(Observer):
         self.evidence.tell("epoch-order", {**facts, **more})
 
     def step_ended(self, optimizer: Any) -> None:
-        if self.scene.step == FEWEST and not self._permuted and not self._now:
-            self._permuted = any(
-                _is_permutation(value)
-                for frame in self.scene.frames()
-                if not is_installed(frame.f_code.co_filename)
-                for value in list(frame.f_locals.values())[:500]
-            )
+        given, self._looked_at = self._looked_at, None
+        if self.scene.step != FEWEST or self._permuted or self._now:
+            return
+        frames = [f for f in self.scene.frames() if not is_installed(f.f_code.co_filename)]
+        order = None if given is None else order_in(frames, given)
+        if order is None:
+            held = [value for frame in frames for value in list(frame.f_locals.values())[:500]]
+            self._permuted = any(_is_permutation(value) for value in held)
+        else:
+            self._permuted = order == "mixed"
+        if self._permuted:
+            self._seeds = seeding_line(self.scene)
 
 
 def _drawn_from(loader: Any) -> tuple[str, str, bytes]:

@@ -1,4 +1,4 @@
-"""The numbers that reach the first weights, and how many samples of a batch do.
+"""The numbers that reach the first weights.
 
 A layer whose input carries no graph gets it from the data, however the data was prepared on the
 way: scaled by the loader, by the loop or inside the model.
@@ -9,17 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from holdfast.live import scan
 from holdfast.preflight.observer import Call, Observer
 from holdfast.preflight.spellings import spellings
-from holdfast.torch_tools.places import is_installed
 
 LAYERS = ("linear", "conv1d", "conv2d", "conv3d", "matmul", "mm")
 RECURRENT = (nn.RNNBase, nn.RNNCellBase)
@@ -27,10 +24,6 @@ MOST_LAYERS = 16
 MOST_ELEMENTS = 1 << 20
 FIRST, THEN = 20, 10
 """The first steps are looked at, then every so-many-th."""
-SIZED = 50
-"""Steps whose batch size is looked at."""
-SIZES = ("batch_size", "batchsize", "bs", "train_batch_size", "per_device_train_batch_size", "bsz")
-HOLDERS = ("args", "opt", "cfg", "config", "hparams", "hp", "options", "params", "flags", "conf")
 
 
 @dataclass(slots=True)
@@ -77,13 +70,6 @@ class Inputs(Observer):
     def start(self) -> None:
         self._layers: dict[int, Seen] = {}
         self._fed: dict[int, Fed] = {}
-        self._drawn: int | None = None
-        self._loader: int | None = None
-        self._sizes: list[tuple[int, int]] = []
-        """(rows the model got, rows the data had) of forwards since the last step."""
-        self._collapsed: list[tuple[int, int, str]] = []
-        self._whole = 0
-        self._place: dict[str, Any] | None = None
         self._empty = False
         self._first = 0
 
@@ -146,7 +132,6 @@ class Inputs(Observer):
             self._tell_empty("the model was given", tuple(data.shape))
         if self._due():
             self._compare(module, data)
-        self._size_up(args, data)
 
     def _compare(self, module: nn.Module, data: Tensor) -> None:
         """Keep the smallest and the largest of every feature over all samples."""
@@ -170,63 +155,11 @@ class Inputs(Observer):
         fed.samples += data.shape[0]
         fed.smallest = min(fed.smallest, data.shape[0])
 
-    # Batch sizes.
+    # Batches without samples.
 
     def batch_drawn(self, loader: Any, batch: Any) -> None:
-        rows = scan.batch_size(batch)
-        self._drawn = rows
-        size = getattr(loader, "batch_size", None)
-        if size is None:
-            size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
-        self._loader = size if isinstance(size, int) else None
-        if rows == 0:
+        if scan.batch_size(batch) == 0:
             self._tell_empty("the loader gave", ())
-
-    def _size_up(self, args: tuple[Any, ...], data: Tensor) -> None:
-        if len(self._sizes) < 4096:
-            longest = max(
-                (max(item.shape) for item in args if isinstance(item, Tensor) and item.ndim),
-                default=0,
-            )
-            self._sizes.append((data.shape[0], longest))
-        if self._place is None:
-            self._place = self.scene.place()
-
-    def step_ended(self, optimizer: Optimizer) -> None:
-        sizes, self._sizes = self._sizes, []
-        if not sizes or len(self._collapsed) + self._whole >= SIZED:
-            return
-        named = self._named()
-        meant, whence = self._meant(named)
-        if meant is None:
-            return
-        # Whatever the layout, some axis of the input is the batch; pieces of one add up.
-        fed = max(max(rows, 0) for rows, _ in sizes)
-        longest = max(length for _, length in sizes)
-        pieces = fed > 1 and fed in named.values()
-        if pieces or fed * len(sizes) * 4 > meant or (longest >= meant and longest % meant == 0):
-            self._whole += 1
-        else:
-            self._collapsed.append((fed * len(sizes), meant, whence))
-
-    def _meant(self, named: Mapping[str, int]) -> tuple[int | None, str]:
-        """How many samples a step is meant to have, and who says so."""
-        world = 1
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            world = torch.distributed.get_world_size()
-        told = [size // world for name, size in named.items() if name.lower() in SIZES]
-        found = [(self._loader or 0, "the loader's batch_size")]
-        found.append((min((size for size in told if size >= 8), default=0), "the script"))
-        size, whence = max(found)
-        return (size, whence) if size >= 8 else (None, "")
-
-    def _named(self) -> dict[str, int]:
-        """The sizes of batches, whole ones or pieces, that the script's variables name."""
-        named: dict[str, int] = {}
-        for frame in self.scene.frames():
-            if not is_installed(frame.f_code.co_filename):
-                named |= _sizes_in(frame)
-        return named
 
     def _tell_empty(self, what: str, shape: tuple[int, ...]) -> None:
         if not self._empty:
@@ -243,21 +176,6 @@ class Inputs(Observer):
                 self._tell_scale(self.scene.path_of(seen.module) if seen.module else name, seen)
         for fed in self._fed.values():
             self._tell_variety(fed)
-        if self._collapsed or self._whole:
-            fed_rows, meant, whence = max(self._collapsed, default=(0, 0, ""))
-            self.evidence.tell(
-                "batch-size",
-                {
-                    "collapsed": len(self._collapsed),
-                    "whole": self._whole,
-                    "samples": fed_rows,
-                    "meant": meant,
-                    "whence": whence,
-                    "drawn": self._drawn,
-                    "place": self._place,
-                    "first_step": 0,
-                },
-            )
         if not self._empty and self._fed:
             self.evidence.tell("empty-batch", {})
 
@@ -298,26 +216,3 @@ class Inputs(Observer):
                 "varying": varying,
             },
         )
-
-
-def _sizes_in(frame: FrameType) -> dict[str, int]:
-    """Batch sizes that a frame's variables, or the options among them, name."""
-    found: dict[str, int] = {}
-    for name, value in list(frame.f_locals.items()):
-        if name.lower() in HOLDERS or name == "self":
-            held = value if isinstance(value, dict) else getattr(value, "__dict__", {})
-            if isinstance(held, dict):
-                found |= _sizes_of(held)
-    return found | _sizes_of(frame.f_locals)
-
-
-def _sizes_of(held: Mapping[Any, Any]) -> dict[str, int]:
-    return {
-        key: item
-        for key, item in list(held.items())[:500]
-        if isinstance(key, str) and type(item) is int and item > 0 and _says_size(key.lower())
-    }
-
-
-def _says_size(name: str) -> bool:
-    return name in SIZES or ("batch" in name and "n_" not in name and "num" not in name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from holdfast.live.scan import tensors_in
 from holdfast.preflight.forwards import trains
 from holdfast.preflight.observer import Call, Observer
 from holdfast.preflight.spellings import spellings
+from holdfast.preflight.tell_tale import tell_tale
 
 ENOUGH = 512
 """Samples after which no more are kept."""
@@ -48,6 +50,11 @@ class LabelCopy(Observer):
         self._columns: list[Tensor] = []
         self._labels: list[Tensor] = []
         self._done = False
+        self._made: list[ref[Any]] = []
+        """What a frozen model gave last: features, no table."""
+        self._computed = False
+        self._flat = True
+        """Whether samples are rows of a table: numbers side by side, no image, no sequence."""
 
     def batch_drawn(self, loader: Any, batch: Any) -> None:
         if not self._done:
@@ -56,13 +63,17 @@ class LabelCopy(Observer):
     def module_ended(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
     ) -> None:
-        if self._done or not trains(module, output):
+        if self._done:
+            return
+        if not trains(module, output):
+            self._made = [ref(item) for item in tensors_in([output])][-4:]
             return
         given = [item for item in tensors_in([list(args), dict(kwargs)]) if item.ndim >= 2]
         floats = [item for item in given if item.is_floating_point() and not item.requires_grad]
         if not floats:
             return
         self._inputs = floats[0].detach()
+        self._computed = any(made() is floats[0] for made in self._made)
         labels = [item for item in self._drawn if _is_label(item, len(self._inputs))]
         if len(labels) == 1 and len(self._drawn) == 2:
             self._keep(labels[0])
@@ -91,6 +102,7 @@ class LabelCopy(Observer):
         if self._columns and self._columns[0].shape[1] != columns.shape[1]:
             return
         self._place = self._place or self.scene.place()
+        self._flat = self._flat and inputs.ndim == 2 and not self._computed
         self._columns.append(columns)
         self._labels.append(label.reshape(-1).double().cpu())
 
@@ -117,6 +129,7 @@ class LabelCopy(Observer):
                 "likeness": float(likeness[best]),
                 "next": float(others.max()) if len(others) else 0.0,
                 "one_hot": one_hot,
+                **(tell_tale(columns, labels, values) if classes and self._flat else {}),
                 "samples": len(labels),
                 "place": self._place,
             },
