@@ -62,9 +62,7 @@ class ClippingSaturated(Check):
     name = "clipping-saturated"
     summary = "most steps are clipped by a large factor: the clip sets the step size"
     points_at = "clip"
-    needs = Needs(
-        signals=("clip_coef",), kinds=(StepRecord, SetupRecord), topics=("optimizer",)
-    )
+    needs = Needs(signals=("clip_coef",), kinds=(StepRecord, SetupRecord), topics=("optimizer",))
 
     @dataclass(frozen=True)
     class Limits:

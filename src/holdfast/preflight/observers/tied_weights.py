@@ -53,7 +53,6 @@ class TiedWeights(Observer):
                             "place": self._copied_at(embedding, other),
                         }
 
-
     def _copied_at(self, *pair: Tensor) -> Any:
         """The line that made the younger of the two, or filled it."""
         origins = self.scene.origins
