@@ -98,7 +98,9 @@ def language(
 def test_a_model_that_looks_ahead(make: Callable[[], nn.Module]) -> None:
     [finding] = leaks(language(make))
     assert "sees the tokens" in finding.message
-    assert finding.where.function == "forward"
+    # A recurrent layer is told its directions where it is made.
+    made_so = "gru is the first" in finding.message or "lstm is the first" in finding.message
+    assert finding.where.function == ("__init__" if made_so else "forward")
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,7 @@ class MissingGradient(Check):
         cut = f"; the graph is cut behind {where}, before {after}" if upstream else ""
         idle = IDLE.search(names[0]) is not None
         at = next((self.cuts[name] for name in reversed(names) if name in self.cuts), None)
+        file, line, function = (None, None, None) if at is None or idle else at[:3]
         if at is not None and not idle:
             cut = (cut or "; the graph is cut") + f" by {_spelled(at[3])} on line {at[1]}"
         return self.find(
@@ -172,11 +173,7 @@ class MissingGradient(Check):
             f"{self.samples} samples: {some(names)}{cut}",
             severity=severity,
             subject="experts" if idle else "",
-            where=Where(
-                *(at[:3] if at is not None and not idle else ()),
-                module=where,
-                rank=self.last[3] or None,
-            ),
+            where=Where(file, line, function, module=where, rank=self.last[3] or None),
             remedies=["If it stays so, look at how the router spreads the load, or freeze it."]
             if idle
             else [

@@ -192,8 +192,8 @@ class WeightUnchanged(Check):
 
 
 _KEEP_IN_PLACE = (
-    "Change the weight itself (p.add_, p.copy_): .contiguous(), .reshape() and .flatten() copy where "
-    "its memory is not in order, and an assignment to p only renames.",
+    "Change the weight itself (p.add_, p.copy_): .contiguous(), .reshape() and .flatten() copy "
+    "where its memory is not in order, and an assignment to p only renames.",
 )
 
 

@@ -53,9 +53,8 @@ class Switches:
         switches = self
 
         def set_attribute(layer: _DropoutNd, name: str, value: Any) -> None:
-            if name == "p" and isinstance(value, (int, float)) and not value:
-                if vars(layer).get("p"):
-                    switches.zeroed = switches._scene.place()
+            if name == "p" and value == 0 and vars(layer).get("p"):
+                switches.zeroed = switches._scene.place()
             nn.Module.__setattr__(layer, name, value)
 
         def put_back() -> None:

@@ -20,7 +20,9 @@ class WriteLines(TorchDispatchMode):
     def __init__(self, weights: Sequence[Tensor], place: Callable[[], Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.line: Any = None
-        self._weights = {_memory_of(weight): weight for weight in weights}
+        self._weights = {
+            memory: weight for weight in weights if (memory := _memory_of(weight)) is not None
+        }
         self._written: set[int] = set()
         self._copies: dict[int, tuple[Tensor, int, Any]] = {}
         """Memory of a copy → the copy, the weight's memory, and the line that made it."""
@@ -65,9 +67,9 @@ class WriteLines(TorchDispatchMode):
                 yield weight, place
 
     def _note_write(self, targets: list[Any]) -> None:
-        known = [memory for item in targets if (memory := _memory_of(item)) in self._weights]
+        known = {_memory_of(item) for item in targets} & self._weights.keys()
         if known:
-            self._written.update(item for item in known if item is not None)
+            self._written |= {memory for memory in self._weights if memory in known}
             self.line = self._place()
         for item in targets:
             _, weight, place = self._copies.get(_memory_of(item) or 0, (None, None, None))
@@ -75,8 +77,8 @@ class WriteLines(TorchDispatchMode):
                 self._lost.setdefault(weight, place)
 
     def _note_result(self, name: str, args: tuple[Any, ...], result: Tensor) -> None:
-        source = _memory_of(args[0]) if args else None
-        _, weight, _ = self._copies.get(source or 0, (None, source, None))
+        source = (_memory_of(args[0]) if args else None) or 0
+        weight = self._copies[source][1] if source in self._copies else source
         if weight not in self._weights or result.numel() != self._weights[weight].numel():
             return
         memory = _memory_of(result)

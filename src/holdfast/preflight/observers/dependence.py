@@ -280,7 +280,7 @@ def _last_that_saw(base: Run, other: Run) -> Op | None:
 
 def _takes_time_first(module: nn.Module, op: str) -> nn.Module | None:
     """The layer behind such an operation that was made without `batch_first`."""
-    kinds = {
+    kinds: dict[str, type[nn.Module]] = {
         "multi_head_attention_forward": nn.MultiheadAttention,
         "_transformer_encoder_layer_fwd": nn.MultiheadAttention,
         "_native_multi_head_attention": nn.MultiheadAttention,
@@ -290,10 +290,10 @@ def _takes_time_first(module: nn.Module, op: str) -> nn.Module | None:
         "rnn_relu": nn.RNN,
     }
     kind = kinds.get(op)
-    for part in module.modules() if kind is not None else ():
-        if isinstance(part, kind) and part.batch_first is False:
-            return part
-    return None
+    if kind is None:
+        return None
+    found = (part for part in module.modules() if isinstance(part, kind))
+    return next((part for part in found if vars(part).get("batch_first") is False), None)
 
 
 def _has_recurrence(model: nn.Module) -> bool:

@@ -1,7 +1,7 @@
 """Where the graph between a parameter and the loss was cut.
 
 For the first steps every call is looked at that is given something with a graph and gives something
-without: `detach`, `.data`, `numpy`, `tolist`, `argmax`, anything under `no_grad`. When the optimizer
+without: `detach`, `.data`, `numpy`, `tolist`, `argmax`, anything under `no_grad`. When an optimizer
 is about to step and some of its parameters have no gradient, the call is told that their graph led
 into.
 """
@@ -87,7 +87,7 @@ class GraphCuts(Observer):
         self._calls += 1
         if self._in_step or self._calls > MOST_CALLS:
             return
-        if call.name == "__get__" and call.function is not _GETTER:
+        if call.name == "__get__" and call.function != _GETTER:
             return
         given = [item for _, item in tensors_in([list(call.args), dict(call.kwargs)])]
         if not given:
@@ -109,7 +109,7 @@ class GraphCuts(Observer):
         return known[1] if known is not None and known[0]() is tensor else None
 
     def _cut_at(self, call: Call, sources: list[Tensor]) -> _Cut | None:
-        name = "data" if call.function is _GETTER else call.name
+        name = "data" if call.function == _GETTER else call.name
         if torch.is_grad_enabled() is False and name not in (*_ARRAYS, *_NUMBERS):
             name = "no_grad"
         off = self._switched_off if name == "no_grad" else None

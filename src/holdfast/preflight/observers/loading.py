@@ -161,7 +161,8 @@ class Loading(Observer):
 
 def _common(calls: Sequence[list[dict[str, Any]]]) -> dict[str, Any] | None:
     """The innermost line that all of these go through."""
-    shared = [lines[0] for lines in zip(*calls, strict=False) if all(l == lines[0] for l in lines)]
+    level = zip(*calls, strict=False)
+    shared = [lines[0] for lines in level if all(line == lines[0] for line in lines)]
     return shared[-1] if shared else next((lines[-1] for lines in calls if lines), None)
 
 

@@ -28,6 +28,8 @@ class OptimizerCoverage(Observer):
         self._reached: dict[int, weakref.ref[Tensor]] = {}
         self._places: dict[int, Any] = {}
         self._made_when: dict[int, int] = {}
+        self._stepped: set[int] = set()
+        """Parameters that some optimizer has stepped."""
         self._loaded: set[int] = set()
         self._looked = 0
         self._steps = 0
@@ -57,6 +59,8 @@ class OptimizerCoverage(Observer):
 
     def step_ended(self, optimizer: Optimizer) -> None:
         self._steps += 1
+        if self._steps <= LOOKS[-1]:
+            self._stepped.update(id(p) for p in _held(optimizer))
         if self._steps in LOOKS:
             self._look()
 
@@ -75,7 +79,9 @@ class OptimizerCoverage(Observer):
         optimizers, models = self.scene.optimizers, self.scene.models
         held = {id(p): p for item in optimizers for p in _held(item)}
         reached = [p for ref in self._reached.values() if (p := ref()) is not None]
-        outside = [p for p in reached if id(p) not in held and p.requires_grad]
+        # An optimizer that has done its work may be gone: what it trained was trained.
+        known = held.keys() | self._stepped
+        outside = [p for p in reached if id(p) not in known and p.requires_grad]
         facts: dict[str, Any] = {
             "steps": self._steps,
             "optimizers": len(optimizers),
