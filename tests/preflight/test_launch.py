@@ -123,7 +123,32 @@ def closures(losses: Losses) -> None:
         optimizer.step(closure)
 
 
-STYLES = [plain_loop, loader_loop, workers_loop, two_optimizers, scaled_and_clipped, closures]
+def line_search(losses: Losses) -> None:
+    """Evaluations whose number and place depend on the numbers, and dropout in each of them."""
+    model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Dropout(0.2), nn.Linear(12, 2))
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.8, line_search_fn="strong_wolfe")
+    x, y = data()
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        losses.append(loss.item())
+        return loss
+
+    for _ in range(4):
+        losses.append(float(optimizer.step(closure)))
+
+
+STYLES = [
+    plain_loop,
+    loader_loop,
+    workers_loop,
+    two_optimizers,
+    scaled_and_clipped,
+    closures,
+    line_search,
+]
 
 
 @pytest.mark.parametrize("style", STYLES)

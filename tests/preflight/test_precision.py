@@ -237,3 +237,62 @@ def test_anomaly_mode():
     assert first_cause(on, 3) == "HD807"
     assert first_cause(block, 3) == "HD807"
     assert codes(one_step, 4) == []
+
+
+def with_masters(scale: float, weight: float) -> None:
+    """fp16 copies of fp32 masters; the loss is scaled by hand and weighted by the user."""
+    model = net().half()
+    copies = list(model.parameters())
+    masters = [p.detach().float() for p in copies]
+    optimizer = torch.optim.Adam(masters, lr=3e-3)
+    for _ in range(8):
+        x, y = batch()
+        loss = weight * F.cross_entropy(model(x.half()).float(), y)
+        model.zero_grad()
+        (loss * scale).backward()
+        for master, copy in zip(masters, copies, strict=True):
+            master.grad = copy.grad.float() / scale
+        optimizer.step()
+        with torch.no_grad():
+            for master, copy in zip(masters, copies, strict=True):
+                copy.copy_(master)
+
+
+def test_gradients_that_never_reach_the_masters():
+    assert first_cause(lambda: with_masters(1.0, 1e-8), 8) == "HD309"
+
+
+def test_masters_that_get_their_gradients():
+    assert codes(lambda: with_masters(1.0, 1.0), 8) == []
+    assert codes(lambda: with_masters(2.0**16, 1e-3), 8) == []
+
+
+class Spread(nn.Module):
+    """A standard deviation over time: its slope is infinite where nothing varies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(8, 16), nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.inner(x).unsqueeze(1).expand(-1, 3, -1)
+        return self.head(h.mean(1) + h.var(dim=1).sqrt())
+
+
+def test_a_scaler_at_its_floor_is_the_cause():
+    def work():
+        model = Spread()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+        for _ in range(40):
+            x, y = batch()
+            with torch.autocast("cpu", torch.float16):
+                loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    report = checked(work, 40).report
+    assert report.causes[0].code == "HD313"
+    assert not [item for item in report.findings if item.code == "HD803"]

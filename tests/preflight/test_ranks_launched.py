@@ -22,7 +22,10 @@ how = sys.argv[1]
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 torch.manual_seed(0)
-model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1)))
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+by_hand = how.startswith("by hand")
+if not by_hand:
+    model = DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 generator = torch.Generator().manual_seed(rank)
 for step in range(20):
@@ -34,6 +37,12 @@ for step in range(20):
     loss.backward()
     if how == "clip" and rank == 0:
         nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+    for p in model.parameters() if by_hand else ():
+        mine = p.grad.clone()
+        dist.all_reduce(p.grad)
+        p.grad /= 2
+        if how == "by hand, torn" and rank == 1:
+            p.grad.view(-1)[0] = mine.view(-1)[0]
     optimizer.step()
 dist.destroy_process_group()
 """
@@ -51,7 +60,16 @@ def check(folder: Path, how: str) -> Any:
     return json.loads(done.stdout)  # one report: two would be no JSON
 
 
-@pytest.mark.parametrize(("how", "code"), [("clip", "HD605"), ("nan", "HD602"), ("well", None)])
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [
+        ("clip", "HD605"),
+        ("nan", "HD602"),
+        ("well", None),
+        ("by hand", None),
+        ("by hand, torn", "HD601"),
+    ],
+)
 def test_two_ranks(tmp_path: Path, how: str, code: str | None) -> None:
     report = check(tmp_path, how)
     found = [item["code"] for item in report["findings"] if item["severity"] != "info"]
@@ -61,7 +79,7 @@ def test_two_ranks(tmp_path: Path, how: str, code: str | None) -> None:
     assert report["causes"][0]["code"] == code
     if how == "clip":
         assert "HD601" in found
-    else:
+    elif how == "nan":
         lines = {item["where"]["line"] for item in report["findings"]}
         assert (
             SCRIPT.splitlines().index("        loss = loss * torch.log(model(x).mean() - 5)") + 1

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.facts import Facts
 from holdfast.core.findings import Finding, Severity, Where
+from holdfast.core.numbers import say
 from holdfast.core.parameters import LISTED, Parameters, some
 from holdfast.core.records import Header, SetupRecord
 from holdfast.core.trained import trained
+
+COPIES = "half-copies"
 
 
 class HalfPrecisionWeights(Check):
@@ -22,11 +26,14 @@ class HalfPrecisionWeights(Check):
     0/0. With autocast or a GradScaler on top, which both expect fp32 weights, unscaling fails.
 
     ## How it is measured
-    By the parameters' dtypes, before the first step and whenever they change.
+    By the parameters' dtypes, before the first step and whenever they change. fp16 copies of which
+    the optimizer holds fp32 masters are told in `holdfast check`, if in 3 looks in a row more than
+    half of the elements of their gradients are exactly 0, the largest is below 1e-5, the loss is
+    not 0 and no GradScaler is in use.
 
     ## False alarms
-    A frozen fp16 base under fp32 adapters passes, and so do fp16 copies of which the optimizer
-    holds fp32 masters. bf16 weights are judged by what they lose (HD310).
+    A frozen fp16 base under fp32 adapters passes, and so do fp16 copies with fp32 masters whose
+    gradients arrive: with a loss that is scaled by hand, say. bf16 weights are judged by what they lose (HD310).
 
     ## What to do
     Leave the weights in fp32 (no `.half()`, no `torch_dtype=float16` for what trains) and put the
@@ -40,15 +47,63 @@ class HalfPrecisionWeights(Check):
     name = "half-precision-weights"
     severity = Severity.ERROR
     summary = "trainable weights are fp16"
-    needs = Needs(kinds=(SetupRecord,), topics=("parameters",))
+    needs = Needs(kinds=(SetupRecord,), topics=("parameters", COPIES))
+
+    @dataclass(frozen=True)
+    class Limits:
+        zero_share: float = 0.5
+        """Share of the elements of a gradient that are 0, for copies of fp32 weights …"""
+        largest: float = 1e-5
+        """… the others being below this: fp16 loses what is 200 times smaller."""
+        looks: int = 3
+        """So many looks in a row."""
 
     def start(self) -> None:
-        self.told = False
+        self.told = self.copies_told = False
+        self.in_a_row = 0
 
     def begin(self, header: Header) -> None:
         self.told = False
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        if record.topic == COPIES:
+            yield from self._look_at_copies(record)
+        else:
+            yield from self._look_at_dtypes(record)
+
+    def _look_at_copies(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        share, largest = facts.number("zero_share"), facts.number("largest")
+        if share is None or largest is None:
+            return
+        lost = share > self.limits.zero_share and largest < self.limits.largest
+        lost = lost and bool(facts.number("loss")) and not facts.flag("scaler")
+        self.in_a_row = self.in_a_row + 1 if lost else 0
+        names = facts.texts("names")
+        if self.copies_told or self.in_a_row < self.limits.looks or not names:
+            return
+        self.copies_told = True
+        count = facts.whole("count") or len(names)
+        yield self.find(
+            record,
+            f"{count} weights are trained as fp16 copies: {some(names)}, and {share:.0%} of the "
+            f"elements of their gradients are 0 (limit {self.limits.zero_share:.0%}), the largest "
+            f"is {say(largest)}: they are flushed before they reach the fp32 masters",
+            subject=COPIES,
+            where=Where(module=names[0], rank=record.rank or None),
+            remedies=[
+                "Scale the loss before backward: a GradScaler, or a constant factor that is taken "
+                "out of the masters' gradients again.",
+                "Or keep the weights in fp32 and run the forward under `torch.autocast`, with a "
+                "GradScaler for fp16.",
+            ],
+            tensors=names[:LISTED],
+            tensor_count=count,
+            zero_share=share,
+            largest=largest,
+        )
+
+    def _look_at_dtypes(self, record: SetupRecord) -> Iterable[Finding]:
         parameters = Parameters.of(record)
         if parameters is None:
             return

@@ -42,6 +42,9 @@ from holdfast.live.transfer import DeviceTransfer, HostTransfer, Readings
 if TYPE_CHECKING:
     from holdfast.live.session import Session
 
+MOST_ELSEWHERE = 16
+"""Losses of a step that reached no gradient of ours, and are remembered all the same."""
+
 
 class OptimizerWatch:
     """Guards the steps of one optimizer."""
@@ -61,6 +64,8 @@ class OptimizerWatch:
         self.rate = RateFactor(optimizer, policy.back_off_steps, policy.rewarm_steps)
         self._session = session
         self._losses: list[Tensor] = []
+        self._elsewhere: list[Tensor] = []
+        """Of backward passes that reached gradients of others: fp16 copies of our masters, say."""
         self._components: dict[str, Tensor] = {}
         self._micro_batches = 0
         self._clips = Clips()
@@ -108,6 +113,8 @@ class OptimizerWatch:
                 self._components[name] = value if known is None else known + value
             self._micro_batches += 1
             self._clips.forget()
+        elif not self.inside and len(self._elsewhere) < MOST_ELSEWHERE:
+            self._elsewhere += losses
 
     def clipping(
         self, parameters: Sequence[Tensor], norms: Sequence[Tensor] | None, scale: Tensor | None
@@ -310,9 +317,11 @@ class OptimizerWatch:
 
     def _loss_tensors(self, device: torch.device) -> dict[str, Tensor]:
         tensors: dict[str, Tensor] = {}
-        if self._losses:
-            loss = self._losses[0]
-            for more in self._losses[1:]:
+        alone = len(self._session.watches) == 1
+        losses = self._losses or (self._elsewhere if alone else [])
+        if losses:
+            loss = losses[0]
+            for more in losses[1:]:
                 loss = loss + more
             tensors["loss"] = loss.reshape(()).to(device, non_blocking=True)
         if self._components:
@@ -527,6 +536,7 @@ class OptimizerWatch:
 
     def _forget_losses(self) -> None:
         self._losses, self._components, self._micro_batches = [], {}, 0
+        self._elsewhere = []
 
     def _device(self) -> torch.device:
         parameters: list[Tensor] = [p for g in self.optimizer.param_groups for p in g["params"]]

@@ -122,6 +122,8 @@ class Freezing(Observer):
             for parameter in group["params"]:
                 if parameter.requires_grad or id(parameter) in self._moved:
                     continue
+                if not isinstance(parameter, nn.Parameter) and id(parameter) not in self._frozen:
+                    continue  # a master of another tensor: it never asked for a gradient
                 elements += parameter.numel()
                 if elements <= MOST_ELEMENTS:
                     self._kept.append((parameter, parameter.detach().clone()))

@@ -59,6 +59,8 @@ SURE = 3
 SAME = 0.01
 """How far the ratio of two numbers may vary and still be one weight."""
 NEGLIGIBLE = 1e-4
+MOST_PLAYERS = 3
+"""Optimizers whose steps a scalar waits for: it keeps its graph meanwhile."""
 
 
 @dataclass(slots=True)
@@ -385,7 +387,7 @@ class LossComponents(Observer):
     # What no backward pass began at.
 
     def _end_step(self) -> None:
-        optimizers = max(len(self.scene.optimizers), 1)
+        optimizers = min(max(len(self.scene.optimizers), 1), MOST_PLAYERS)
         kept: list[Scalar] = []
         gone: list[Scalar] = []
         for item in self._scalars:
