@@ -33,7 +33,8 @@ class HalfPrecisionWeights(Check):
 
     ## False alarms
     A frozen fp16 base under fp32 adapters passes, and so do fp16 copies with fp32 masters whose
-    gradients arrive: with a loss that is scaled by hand, say. bf16 weights are judged by what they lose (HD310).
+    gradients arrive: with a loss that is scaled by hand, say. bf16 weights are judged by what
+    they lose (HD310).
 
     ## What to do
     Leave the weights in fp32 (no `.half()`, no `torch_dtype=float16` for what trains) and put the

@@ -196,8 +196,12 @@ class LinearLayers(Observer):
             for inner in model.modules():
                 if type(inner) is nn.Sequential:
                     children = list(inner)
-                    found = [any(child is module for child in children) for module in modules]
-                    if any(a and b for a, b in pairwise(found)):
+                    found = [
+                        next((at for at, child in enumerate(children) if child is module), None)
+                        for module in modules
+                    ]
+                    # Two calls of one child, an adapter say, are its own affair.
+                    if any(None not in (a, b) and a != b for a, b in pairwise(found)):
                         return True
         return False
 
