@@ -39,6 +39,8 @@ class DeadLossComponent(Check):
     In a preflight the graph of the loss tells its parts: a part whose weight is 0; a value that
     is in the sum without its graph; a loss that was computed and never added, where it alone would
     train some parameters, where the sum it was added to is not used, or where nobody looks at it.
+    A router's balancing loss is dead where it falls by smaller scores alone: their sum has halved,
+    and the counts of the choice are as uneven as they were.
 
     ## False alarms
     A component that ever moved is alive: a hinge may end at 0, a triplet loss may have empty
@@ -116,6 +118,9 @@ class DeadLossComponent(Check):
         what, cure = SEEN[kind]
         if weight is not None:
             what += f" (about {say(weight)} times its value)"
+        before, after = facts.number("scores_before"), facts.number("scores_after")
+        if before is not None and after is not None:
+            what += f" (their sum from {say(before)} to {say(after)})"
         if own:
             what += f"; {some(own)} would learn from it alone"
         at = StepRecord(record.segment, record.seq, min(first or 0, record.step), rank=record.rank)
@@ -209,6 +214,11 @@ SEEN = {
         "is in the sum as a plain number, without its graph",
         "Add the tensor itself: look for .item(), float(), .detach(), .data, torch.tensor(…) or "
         "no_grad between the model and the sum.",
+    ),
+    "gamed": (
+        "falls because all scores shrink, while the choice between experts is as uneven as before",
+        "Balance with scores that sum to 1 over the experts (a softmax, or divide by their sum): "
+        "otherwise it is lowest where all scores are 0.",
     ),
     "discarded": (
         "is computed and never becomes part of a loss that backward is called on",

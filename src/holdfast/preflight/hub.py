@@ -193,6 +193,8 @@ class Hub:
         try:
             work()
         except Exception as error:
+            if str(error).startswith(_NO_HISTORY):
+                return True
             if self._strict:
                 raise
             logger.debug("observer %s failed", name, exc_info=True)
@@ -230,6 +232,9 @@ _in_transform: Callable[[], Any] = getattr(
     getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None
 )
 """The transform that runs now; another torch may not tell."""
+
+_NO_HISTORY = "A view was created in no_grad mode"
+"""Torch refuses to tell the history of `weight[0]` after `weight[0] += 1` without gradients."""
 
 
 def _with_kwargs() -> dict[int, bool]:

@@ -72,8 +72,9 @@ class BackwardRoots(Observer):
         if isinstance(source, Tensor) and source.grad_fn is not None:
             self._cut(call)
         elif call.name in _NEW:
-            # Its content may be a number that was taken out of the graph before.
-            self._cut(call, sure=False)
+            # Its content may be a number that was taken out of the graph before; one that is
+            # marked to need a gradient is meant to be the loss.
+            self._cut(call, sure=call.kwargs.get("requires_grad") is True)
 
     def _cut(self, call: Call, *, name: str = "", sure: bool = True) -> None:
         result = call.result

@@ -46,6 +46,8 @@ class LossCalls(Observer):
         given = LossArguments.of(call)
         if given is None or not torch.is_grad_enabled():
             return
+        if given.prediction.is_meta or given.target.is_meta:  # no values to look at
+            return
         place = self.scene.place()
         site = (given.function, str(place))
         close = self._seen.get(site, 0) < CALLS
