@@ -137,7 +137,7 @@ def line_search(losses: Losses) -> None:
         return loss
 
     for _ in range(4):
-        losses.append(float(optimizer.step(closure)))
+        losses.append(optimizer.step(closure).item())
 
 
 STYLES = [
