@@ -14,6 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 from holdfast.core.findings import Severity
 from holdfast.preflight.check_run import watch
 
+pytestmark = pytest.mark.slow  # whole trainings, each watched from end to end
+
 
 def codes(work: Callable[[], None]) -> list[str]:
     gc.collect()

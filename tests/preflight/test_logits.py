@@ -13,6 +13,8 @@ from torch import nn
 
 from holdfast.preflight.check_run import Checked, watch
 
+pytestmark = pytest.mark.slow  # whole trainings, each watched from end to end
+
 
 @pytest.fixture(autouse=True)
 def _strict(monkeypatch: pytest.MonkeyPatch) -> None:

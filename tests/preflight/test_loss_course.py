@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 
+import pytest
 import torch
 import torch.nn.functional as F
 from losses import codes, net
 from torch import nn
 
 from holdfast.preflight.check_run import Checked, watch
+
+pytestmark = pytest.mark.slow  # whole trainings, each watched from end to end
 
 
 def fit(

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow  # whole trainings, each watched from end to end
+
 SCRIPT = """
 import sys
 import torch

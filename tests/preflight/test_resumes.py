@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
+import pytest
 import torch
 import torch.nn.functional as F
 from small_trainings import checked, codes, first_cause, fit, net
@@ -19,6 +20,8 @@ from torch.optim.lr_scheduler import (
     StepLR,
 )
 from torch.utils.data import DataLoader, TensorDataset
+
+pytestmark = pytest.mark.slow  # whole trainings, each watched from end to end
 
 
 def loader(count: int = 320) -> DataLoader:

@@ -18,6 +18,8 @@ from holdfast.preflight.check_run import watch
 from holdfast.preflight.observers.optimizer_settings import OptimizerSettings
 from holdfast.preflight.observers.trials import Trials
 
+pytestmark = pytest.mark.slow  # whole trainings, each watched from end to end
+
 OURS = ("HD209", "HD403", "HD404", "HD411", "HD412", "HD413")
 STEPS = 14
 
