@@ -1,0 +1,51 @@
+"""The corpus is whole and its manifests are true; some of its scripts, checked for real."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from corpus_runs import CORPUS, Entry, check, entries
+
+ALL = entries()
+PROPER = [entry for entry in ALL if entry.half != "blind"]
+GIVE_AWAY = re.compile(r"\b(bug|buggy|fault|faulty|wrong|broken|oops|mistake)\b", re.IGNORECASE)
+
+
+def test_every_fault_and_every_look_alike_has_its_script() -> None:
+    faults = [entry.number for entry in PROPER if entry.file.startswith("faults/")]
+    healthy = [entry.number for entry in PROPER if entry.file.startswith("healthy/")]
+    assert sorted(faults) == list(range(1, 81))
+    assert sorted(healthy) == list(range(1, 33))
+    assert sum(entry.family == "public" for entry in PROPER) == 5
+
+
+@pytest.mark.parametrize("entry", ALL, ids=lambda entry: entry.file)
+def test_a_manifest_is_true(entry: Entry) -> None:
+    text = entry.path.read_text(encoding="utf-8")
+    compile(text, entry.file, "exec")
+    entry.line_number()
+    assert entry.healthy == ("healthy/" in entry.file or entry.family == "public")
+    assert not GIVE_AWAY.search(text), "a script must not say what it is"
+    if entry.family == "public":
+        assert len(text.splitlines()) >= 150
+
+
+def test_no_script_is_left_out() -> None:
+    there = {str(path.relative_to(CORPUS)) for path in CORPUS.rglob("*.py")}
+    assert there == {entry.file for entry in ALL}
+
+
+SOME = ("f03", "f09", "f15", "f33", "f39", "f54", "f56", "f61", "h05", "h13", "h19", "h24")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SOME)
+def test_some_of_them(name: str) -> None:
+    [entry] = [item for item in PROPER if item.path.name.startswith(f"{name}_")]
+    mark = check(entry)
+    assert not mark.problem
+    if entry.healthy:
+        assert mark.found == ()
+    else:
+        assert mark.right, f"{mark.first} came first of {mark.found}"
