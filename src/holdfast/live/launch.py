@@ -224,7 +224,9 @@ class Launch:
 
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
         self.backwards += 1
-        if self.guard is None or (self._made_one and not self.replaying):
+        due = self.guard is None or (self._made_one and not self.replaying)
+        # A pass that reaches something else alone asks for that: the gradient of an input, say.
+        if due and _of_parameters(discovery.leaves(roots)):
             before = self.guard
             self._make_guard(roots)
             if self.guard is not None and self.guard is not before:
@@ -384,6 +386,10 @@ class Launch:
             self.guard.count_from(old.step)
         for told in self.on_guard:
             told(self.guard)
+
+
+def _of_parameters(leaves: Sequence[Tensor]) -> bool:
+    return not leaves or any(isinstance(leaf, nn.Parameter) for leaf in leaves)
 
 
 def _parameters(optimizer: Optimizer) -> set[int]:

@@ -43,6 +43,8 @@ class Freezing(Observer):
         """The user's frames around the last step, innermost first."""
         self._frozen: dict[int, tuple[Tensor, Any]] = {}
         """Frozen before the first step, and where."""
+        self._frozen_at: dict[int, int] = {}
+        """Backward passes that had been made by then."""
         self._thawed: dict[int, Any] = {}
         self._changed: dict[tuple[Any, bool], dict[str, Any]] = {}
         self._kept: list[tuple[Tensor, Tensor]] = []
@@ -67,8 +69,11 @@ class Freezing(Observer):
         if self._steps == 0 or self.scene.name_of(tensor) is None:
             if wanted and id(tensor) in self._frozen:
                 self._thawed[id(tensor)] = self.scene.place()
+                if self.scene.launch.backwards > self._frozen_at.get(id(tensor), 0):
+                    del self._frozen[id(tensor)]  # frozen for a pass of its own, as was meant
             elif not wanted:
                 self._frozen[id(tensor)] = (tensor, self.scene.place())
+                self._frozen_at[id(tensor)] = self.scene.launch.backwards
                 self._thawed.pop(id(tensor), None)
         elif len(self._changed) < 50:
             self._note_change(tensor, wanted)
