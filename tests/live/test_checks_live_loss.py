@@ -226,7 +226,7 @@ def test_hd106_component_identically_zero() -> None:
     assert (found.step, found.severity) == (0, Severity.ERROR)
     assert found.evidence["component"] == "point"
     assert "exactly 0" in found.message
-    assert loud_codes(guard) == {"HD106"}
+    assert loud_codes(guard) == {"HD106", "HD205"}
 
 
 def test_hd106_component_that_never_moves() -> None:

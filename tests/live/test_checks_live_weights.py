@@ -247,7 +247,7 @@ def test_hd312_float16_without_a_scaler() -> None:
     assert (found.step, found.severity) == (100, Severity.WARNING)  # the third count of zeros
     assert found.evidence["median_zero_share"] > 0.5
     assert "GradScaler" in found.remedies[0].text
-    assert loud_codes(guard) == {"HD312"}
+    assert loud_codes(guard) == {"HD312", "HD205"}
 
 
 @pytest.mark.parametrize(
