@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from holdfast.live.launch import Launch
 from holdfast.preflight.origins import Origins
-from holdfast.torch_tools.places import Place, is_installed, is_machinery
+from holdfast.torch_tools.places import is_installed, is_machinery
 from holdfast.torch_tools.users_names import users_path
 
 
@@ -30,6 +30,8 @@ class Scene:
         """What an observer has changed in torch is put back through this at the end."""
         self.origins = Origins(self.place, self.undo)
         """Where modules and weights were made."""
+        self._machinery: dict[CodeType, bool] = {}
+        """Whether a code object is torch's, Python's or ours: stacks are walked all the time."""
         self._paths: dict[int, str] = {}
         self._parameters: dict[int, str] = {}
         launch.on_guard.append(lambda _: self._forget_names())
@@ -63,14 +65,12 @@ class Scene:
 
     def place(self) -> dict[str, Any] | None:
         """The user's line that runs now, as facts carry it; a framework's where there is none."""
-        foreign: Place | None = None
+        foreign: FrameType | None = None
         for frame in self.frames():
-            file = frame.f_code.co_filename
-            place = Place(file, frame.f_lineno, frame.f_code.co_name)
-            if not is_installed(file):
-                return place.to_dict()
-            foreign = foreign or place
-        return None if foreign is None else foreign.to_dict()
+            if not is_installed(frame.f_code.co_filename):
+                return _facts(frame)
+            foreign = foreign or frame
+        return None if foreign is None else _facts(foreign)
 
     def users_own_call(self) -> bool:
         """Whether the user's own line made the call that runs now, not a framework's."""
@@ -80,8 +80,13 @@ class Scene:
     def frames(self) -> Iterator[FrameType]:
         """The frames that run now, innermost first, without torch's, Python's and ours."""
         frame: FrameType | None = sys._getframe(1)
+        machinery = self._machinery
         while frame is not None:
-            if not is_machinery(frame.f_code.co_filename):
+            code = frame.f_code
+            ours = machinery.get(code)
+            if ours is None:
+                ours = machinery[code] = is_machinery(code.co_filename)
+            if not ours:
                 yield frame
             frame = frame.f_back
 
@@ -97,3 +102,8 @@ class Scene:
                 self._paths.setdefault(id(module), prefix + users_path(path))
             for path, parameter in model.named_parameters():
                 self._parameters.setdefault(id(parameter), prefix + users_path(path))
+
+
+def _facts(frame: FrameType) -> dict[str, Any]:
+    code = frame.f_code
+    return {"file": code.co_filename, "line": frame.f_lineno, "function": code.co_name}

@@ -12,7 +12,7 @@ import os
 import re
 import sysconfig
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ class Place:
 
     def to_dict(self) -> dict[str, Any]:
         """As events carry it."""
-        return asdict(self)
+        return {"file": self.file, "line": self.line, "function": self.function}
 
 
 def users_own(frames: Iterable[Place]) -> Place | None:

@@ -62,6 +62,9 @@ _WITH_OPTION = (
 """Functions that write only with `inplace=True`."""
 
 
+_WRITERS = frozenset(_writers())
+
+
 @dataclass(slots=True)
 class Write:
     """Something was written into a tensor."""
@@ -89,7 +92,7 @@ class _Made:
 class InPlace(Observer):
     """Hears writes, operations and the crash."""
 
-    functions = _writers()
+    functions = _WRITERS
     every_function = True
 
     def start(self) -> None:
@@ -239,16 +242,19 @@ class InPlace(Observer):
 
 def _target(call: Call) -> Tensor | None:
     """The tensor that a call writes into, if it does."""
-    target = call.args[0] if call.args else call.kwargs.get("input")
+    if call.function not in _WRITERS:
+        return None
     name = call.name
     if name in _WITH_OPTION:
-        inplace = call.kwargs.get("inplace") is True or True in call.args[1:2]
-        writes = inplace or (name.endswith("dropout") and True in call.args[3:4])
-    else:
-        writes = name == "__setitem__" or name.startswith("__i") or name.endswith("_")
-    if not writes or not isinstance(target, Tensor) or target.is_inference():
-        return None
-    return None if name in _NO_WRITES else target
+        inplace = call.kwargs.get("inplace") is True or _is_true(call, 1)
+        if not inplace and not (name.endswith("dropout") and _is_true(call, 3)):
+            return None
+    target = call.args[0] if call.args else call.kwargs.get("input")
+    return target if isinstance(target, Tensor) and not target.is_inference() else None
+
+
+def _is_true(call: Call, position: int) -> bool:
+    return len(call.args) > position and call.args[position] is True
 
 
 def _makers(tensor: Tensor) -> tuple[str, ...]:

@@ -1,0 +1,172 @@
+"""What `holdfast check` costs: the steps of a script under check, against the same steps alone.
+
+    python benchmarks/check_cost.py [--steps 300] [--rounds 3] [--only nanogpt] [--json FILE]
+
+The five longer scripts of the corpus, written as people publish them. Processor time, from the
+moment the script has its first optimizer to its last step; under check to the end of the report.
+Imports and the making of data are not counted, in either. Alone the script runs with nothing but a
+counter that stops it after as many steps. Both take turns, each in a process of its own.
+
+A check looks closest at the first steps: the fewer there are, the more each costs. With the default
+of 3 steps it is a second or two in all, whatever the script.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import runpy
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+import torch
+import torch._dynamo  # optimizers import it when they first step: not counted, in either
+from corpus_runs import Entry, entries
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+import holdfast
+from holdfast.preflight.check_run import watch
+
+LIMIT = 3.0
+"""Times the plain steps: the claim."""
+
+
+class Enough(BaseException):
+    """The steps are made."""
+
+
+class Clock:
+    """Starts when the first optimizer is made."""
+
+    def __init__(self) -> None:
+        self.began: float | None = None
+        make = Optimizer.__init__
+
+        def made(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+            if self.began is None:
+                self.began = time.process_time()
+            make(optimizer, *args, **kwargs)
+
+        Optimizer.__init__ = made  # type: ignore[method-assign]
+
+    def seconds(self) -> float:
+        assert self.began is not None, "the script made no optimizer"
+        return time.process_time() - self.began
+
+
+def alone(script: Callable[[], Any], steps: int) -> None:
+    """The script with a counter."""
+    made: dict[int, int] = {}
+
+    def count(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        made[id(optimizer)] = made.get(id(optimizer), 0) + 1
+        if made[id(optimizer)] >= steps:
+            raise Enough
+
+    register_optimizer_step_post_hook(count)
+    try:
+        script()
+    except Enough:
+        pass
+
+
+def checked(script: Callable[[], Any], steps: int) -> None:
+    """The script under check, and the report."""
+    done = watch(script, max_steps=steps)
+    if done.error is not None:
+        raise done.error
+    done.report.to_dict()
+
+
+VARIANTS = {"alone": alone, "checked": checked}
+
+
+def measure(entry: Entry, steps: int, rounds: int) -> dict[str, Any]:
+    seconds: dict[str, list[float]] = {name: [] for name in VARIANTS}
+    for _ in range(rounds):
+        for name in VARIANTS:
+            seconds[name].append(_apart(entry.path, name, steps))
+    ratios = [a / b for a, b in zip(seconds["checked"], seconds["alone"], strict=True)]
+    return {
+        "script": entry.path.name,
+        "steps": steps,
+        "seconds": {name: statistics.median(found) for name, found in seconds.items()},
+        "ratio": statistics.median(ratios),
+    }
+
+
+def _apart(script: Path, variant: str, steps: int) -> float:
+    """Seconds, in a process that has torch loaded and nothing else done."""
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(
+        target=_run, args=(script, variant, steps, theirs)
+    )
+    process.start()
+    theirs.close()
+    try:
+        seconds: float = ours.recv()
+    except EOFError:
+        raise RuntimeError(f"{script.name}, {variant}: it did not get through") from None
+    finally:
+        process.join()
+    return seconds
+
+
+def _run(script: Path, variant: str, steps: int, told: Connection) -> None:
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(quiet, stream)
+    sys.argv = [str(script)]
+    sys.path.insert(0, str(script.parent))
+    clock = Clock()
+    VARIANTS[variant](lambda: runpy.run_path(str(script), run_name="__main__"), steps)
+    told.send(clock.seconds())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, help="of each script; else as the corpus says")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="", help="part of a script's name")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    chosen = [item for item in entries() if item.family == "public" and args.only in item.file]
+    results = []
+    print(f"{'':26} {'steps':>6} {'alone':>9} {'checked':>9} {'ratio':>7}   limit {LIMIT:g}")
+    for entry in chosen:
+        found = measure(entry, args.steps or entry.steps, args.rounds)
+        results.append(found)
+        seconds = found["seconds"]
+        print(
+            f"{found['script']:26} {found['steps']:6} {seconds['alone']:7.2f} s "
+            f"{seconds['checked']:7.2f} s {found['ratio']:7.2f}",
+            flush=True,
+        )
+    if args.json:
+        record = {
+            "date": time.strftime("%Y-%m-%d"),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "holdfast": holdfast.__version__,
+            "machine": f"{platform.machine()}, {os.cpu_count()} cores, CPU only, one thread",
+            "limit": LIMIT,
+            "scripts": results,
+        }
+        args.json.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
