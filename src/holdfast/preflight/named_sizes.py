@@ -8,6 +8,7 @@ import linecache
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
 from types import FrameType
 from typing import Any
 
@@ -18,6 +19,7 @@ _OPTIONS = re.compile(
     r"arg|opt|cfg|conf|param|hp|flag|setting|train|model|self|spec|exp|run|data|hyper", re.I
 )
 """Names under which people keep their options."""
+_NAMESPACES = ("Namespace", "SimpleNamespace")
 
 
 def is_batch_size(name: str) -> bool:
@@ -36,7 +38,7 @@ def sizes_in(frame: FrameType) -> dict[str, int]:
 
 def _options(name: str, value: Any, depth: int) -> Iterator[Mapping[Any, Any]]:
     """The attributes or items of what may be somebody's options, and of options among them."""
-    if not _OPTIONS.search(name) or isinstance(value, type):
+    if isinstance(value, type) or not (_OPTIONS.search(name) or _is_plain_record(value)):
         return
     held = _held(value)
     if held is None:
@@ -48,12 +50,16 @@ def _options(name: str, value: Any, depth: int) -> Iterator[Mapping[Any, Any]]:
                 yield from _options(key, item, depth - 1)
 
 
+def _is_plain_record(value: Any) -> bool:
+    """Whether something is there to hold options, whatever its name."""
+    return is_dataclass(value) or type(value).__name__ in _NAMESPACES or hasattr(value, "_fields")
+
+
 def _held(value: Any) -> Mapping[Any, Any] | None:
     if isinstance(value, dict):
         return value
     if is_machinery(getattr(inspect.getmodule(type(value)), "__file__", None) or ""):
-        plain = type(value).__name__ in ("Namespace", "SimpleNamespace")
-        return vars(value) if plain else None
+        return vars(value) if type(value).__name__ in _NAMESPACES else None
     held = getattr(value, "__dict__", None)
     if isinstance(held, dict) and held:
         # Defaults of a class that nobody has overridden are options as well.

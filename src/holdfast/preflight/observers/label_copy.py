@@ -96,7 +96,7 @@ class LabelCopy(Observer):
 
     def _keep(self, label: Tensor) -> None:
         inputs, self._inputs = self._inputs, None
-        if inputs is None or inputs[0].numel() > MOST_COLUMNS:
+        if inputs is None or not len(inputs) or inputs[0].numel() > MOST_COLUMNS:
             return
         columns = inputs.flatten(1).double().cpu()
         if self._columns and self._columns[0].shape[1] != columns.shape[1]:
