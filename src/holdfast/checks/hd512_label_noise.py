@@ -26,7 +26,7 @@ class LabelNoise(Check):
     From 60 steps on. *Chance*: the loss of the last batches is still the entropy of the labels and
     the guesses are no better than the most frequent class, although each update lowered the loss of
     its own batch, together by more than that entropy's half or with gradients that have nothing in
-    common with the next batch's. *By heart*: the loss does fall a little from there, by a twelfth of
+    common with the next batch's. *By heart*: the loss falls a little from there, by a twelfth of
     what the updates did to their own batches at most, and at no time did the gradients of
     neighbouring batches agree. *Two labels*: the very same input came with different ones, for
     one input in twenty. *Contradicted*: most samples are

@@ -83,5 +83,5 @@ def _hear_rates(told: Callable[[nn.Module], None]) -> Callable[[], None]:
             else:
                 _DropoutNd.__setattr__ = original  # type: ignore[method-assign]
 
-    _DropoutNd.__setattr__ = telling  # type: ignore[method-assign,assignment]
+    _DropoutNd.__setattr__ = telling  # type: ignore[method-assign]
     return undo

@@ -6,13 +6,12 @@ import ast
 import inspect
 import linecache
 import re
-import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from types import FrameType
 from typing import Any
 
-from holdfast.torch_tools.places import Place, is_machinery, with_function
+from holdfast.torch_tools.places import is_machinery
 
 SIZES = ("batch_size", "batchsize", "bs", "train_batch_size", "per_device_train_batch_size", "bsz")
 _OPTIONS = re.compile(
@@ -105,23 +104,3 @@ def without_a_size(place: Mapping[str, Any] | None) -> bool:
     named = [item.arg for item in call.keywords]
     starred = any(isinstance(item, ast.Starred) for item in call.args) or None in named
     return not starred and len(call.args) < 2 and not {"batch_size", "batch_sampler"} & {*named}
-
-
-def collate_line(function: Any) -> dict[str, Any] | None:
-    """The line of a user's own collate function that takes one sample, or where it begins."""
-    function = function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004
-    try:
-        lines, first = inspect.getsourcelines(function)
-        file = inspect.getsourcefile(function) or ""
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, TypeError, SyntaxError, ValueError):
-        return None
-    if is_machinery(file):
-        return None
-    for node in ast.walk(tree):
-        index = node.slice if isinstance(node, ast.Subscript) else None
-        if isinstance(index, ast.UnaryOp):
-            index = index.operand
-        if isinstance(index, ast.Constant) and isinstance(index.value, int):
-            return with_function(Place(file, first + node.lineno - 1)).to_dict()  # type: ignore[attr-defined]
-    return with_function(Place(file, first)).to_dict()
