@@ -150,3 +150,55 @@ def test_workers(data: Noisy, init: Callable[[int], None] | None, alike: bool) -
 
     found = codes(train(pass_over, 1))
     assert ("HD508" in found) == alike
+
+
+class Deck:
+    """An iterator over arrays, in an order that is drawn when a pass begins."""
+
+    def __init__(self, x: np.ndarray, y: np.ndarray, seed: int | None, order: str) -> None:
+        self.x, self.y, self.order = x, y, order
+        self.seed, self.rng = seed, np.random.default_rng(5)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        rng = self.rng if self.seed is None else np.random.default_rng(self.seed)
+        order = rng.permutation(len(self.x)) if self.order == "drawn" else np.arange(len(self.x))
+        for at in np.array_split(order, 5):
+            yield torch.from_numpy(self.x[at]), torch.from_numpy(self.y[at])
+
+
+@pytest.mark.parametrize(
+    ("seed", "order", "found"),
+    [(3, "drawn", ["HD507"]), (None, "drawn", []), (3, "own", [])],
+)
+def test_arrays_in_an_iterator(seed: int | None, order: str, found: list[str]) -> None:
+    def work() -> None:
+        torch.manual_seed(0)
+        rng = np.random.default_rng(1)
+        x, y = rng.normal(size=(80, 6)).astype(np.float32), rng.integers(0, 4, 80)
+        deck = Deck(x, y, seed, order)
+        model, criterion = nn.Linear(6, 4), nn.CrossEntropyLoss()
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        for _ in range(4):
+            for xb, yb in deck:
+                optimizer.zero_grad()
+                criterion(model(xb), yb).backward()
+                optimizer.step()
+
+    assert codes(work) == found
+
+
+def test_shuffled_once_and_then_read_in_order() -> None:
+    def work() -> None:
+        torch.manual_seed(0)
+        x, y = torch.randn(80, 6), torch.randint(0, 4, (80,))
+        order = torch.randperm(80)
+        x, y = x[order], y[order]
+        model = nn.Linear(6, 4)
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        for _ in range(4):
+            for at in range(0, 80, 16):
+                optimizer.zero_grad()
+                F.cross_entropy(model(x[at : at + 16]), y[at : at + 16]).backward()
+                optimizer.step()
+
+    assert codes(work) == []

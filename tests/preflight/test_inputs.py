@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from holdfast.core.findings import Severity
 from holdfast.preflight.check_run import watch
@@ -139,5 +141,110 @@ def test_pieces_of_a_batch() -> None:
 
 
 def test_a_batch_without_samples() -> None:
-    checked = watch(train(scaled, kept=0), max_steps=None)
-    assert "HD504" in [item.code for item in checked.report.findings]
+    assert "HD504" in codes(train(scaled, kept=0))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layers(x)
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    batch_size: int = 32
+
+
+class Runner:
+    """A trainer whose second phase makes a loader of its own."""
+
+    def __init__(self, second: Callable[[Dataset[Any], int], DataLoader[Any]]) -> None:
+        self.plan, self.second = Plan(), second
+
+    def epoch(self, loader: DataLoader[Any]) -> None:
+        for x, y in loader:
+            self.optimizer.zero_grad()
+            F.cross_entropy(self.model(x), y).backward()
+            self.optimizer.step()
+
+    def __call__(self) -> None:
+        torch.manual_seed(0)
+        data = TensorDataset(torch.randn(256, 6), torch.randint(0, 3, (256,)))
+        self.model = Net()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.01)
+        self.epoch(DataLoader(data, batch_size=self.plan.batch_size, shuffle=True))
+        self.epoch(self.second(Subset(data, range(12)), self.plan.batch_size))
+
+
+def test_a_second_loader_without_a_size() -> None:
+    assert codes(Runner(lambda data, size: DataLoader(data, shuffle=True))) == ["HD510"]
+
+
+def test_a_second_loader_with_one_of_its_own() -> None:
+    assert codes(Runner(lambda data, size: DataLoader(data, batch_size=1))) == []
+    assert codes(Runner(lambda data, size: DataLoader(data, size))) == []
+
+
+def test_one_sample_without_its_axis() -> None:
+    def work(single: bool) -> None:
+        torch.manual_seed(0)
+        model, batch_size = Net(), 16
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        for _ in range(6):
+            x, y = torch.randn(batch_size, 6), torch.randint(0, 3, (batch_size,))
+            optimizer.zero_grad()
+            if single:
+                F.cross_entropy(model(x[0]), y[0]).backward()
+            else:
+                losses = [F.cross_entropy(model(a), b) for a, b in zip(x, y, strict=True)]
+                torch.stack(losses).mean().backward()
+            optimizer.step()
+
+    assert "HD510" in codes(lambda: work(single=True))
+    assert codes(lambda: work(single=False)) == []
+
+
+def test_a_collate_function_that_keeps_one_sample() -> None:
+    def first_only(rows: list[Any]) -> Any:
+        return rows[0][0].unsqueeze(0), rows[0][1].unsqueeze(0)
+
+    def work() -> None:
+        torch.manual_seed(0)
+        data = TensorDataset(torch.randn(256, 6), torch.randint(0, 3, (256,)))
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        for x, y in DataLoader(data, 32, collate_fn=first_only):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+    found = [item for item in watch(work, max_steps=None).report.findings if item.code == "HD510"]
+    assert [item.where.function for item in found] == ["first_only"]
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_missing_value_in_a_loop_of_its_own(inside: bool) -> None:
+    """A model that deals with missing values is none of our business."""
+
+    class Careful(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.nan_to_num())
+
+    def work() -> None:
+        torch.manual_seed(0)
+        x, y = torch.randn(64, 6), torch.randint(0, 3, (64,))
+        x[20, 4] = torch.nan
+        model = Careful() if inside else Net()
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        for rows in torch.arange(64).split(16):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x[rows]), y[rows]).backward()
+            optimizer.step()
+
+    report = watch(work, max_steps=None).report
+    causes = [(cause.code, cause.root.step) for cause in report.causes]
+    assert causes == ([] if inside else [("HD501", 1)])

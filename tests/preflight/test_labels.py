@@ -83,6 +83,26 @@ def test_labels_shuffled_apart() -> None:
     assert "HD512" in codes(classify(x, y[torch.randperm(len(y))]))
 
 
+def many_passes(x: Tensor, y: Tensor) -> Callable[[], None]:
+    def work() -> None:
+        torch.manual_seed(1)
+        model = mlp(10, int(y.max()) + 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+        for _ in range(12):
+            for rows in torch.randperm(len(x)).split(32):
+                optimizer.zero_grad()
+                F.cross_entropy(model(x[rows]), y[rows]).backward()
+                optimizer.step()
+
+    return work
+
+
+def test_few_samples_learned_by_heart() -> None:
+    x, y = blobs(6, 1.0, count=500)
+    assert "HD512" in codes(many_passes(x, y[torch.randperm(len(y))]))
+    assert codes(many_passes(x, y)) == []
+
+
 @pytest.mark.parametrize("classes", [2, 5])
 def test_a_share_of_wrong_labels(classes: int) -> None:
     x, y = blobs(classes, 1.5)
@@ -142,7 +162,7 @@ def regress(scale: float, shift: float = 0.0, *, by_hand: bool = False) -> Calla
         optimizer = torch.optim.Adam(model.parameters(), 1e-3)
         for _ in range(4):
             x = torch.randn(32, 4)
-            target = scale * x[:, :1] + shift
+            target = scale * (x[:, :1] + x[:, 1:2].abs()) + shift
             predicted = model(x)
             loss = ((predicted - target) ** 2).mean() if by_hand else F.mse_loss(predicted, target)
             optimizer.zero_grad()

@@ -317,3 +317,45 @@ def test_statistics_that_cannot_be_used(how: dict[str, object]) -> None:
         train(model, between=validate)
 
     assert codes(work) & {"HD902", "HD903"} == {"HD903"}
+
+
+class Unhearing(nn.Module):
+    """Dropouts that `eval()` does not reach."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.inner, self.out = how, nn.Linear(8, 16), nn.Linear(16, 3)
+        self.hidden = [nn.Dropout(0.3)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.inner(x).relu()
+        if self.how == "default":
+            h = F.dropout(h, 0.3)
+        elif self.how == "listed":
+            h = self.hidden[0](h)
+        elif self.how == "attention":
+            h = F.scaled_dot_product_attention(h[None], h[None], h[None], dropout_p=0.3)[0]
+        else:
+            h = F.dropout(h, 0.3, self.training)
+        logits: torch.Tensor = self.out(h)
+        return logits
+
+
+def validated(model: nn.Module, samples: int = 1) -> Callable[[], None]:
+    def validate() -> None:
+        model.eval()
+        for _ in range(samples):
+            accuracy(model)
+        model.train()
+
+    return lambda: train(model, between=validate)
+
+
+@pytest.mark.parametrize("how", ["default", "listed", "attention"])
+def test_dropout_that_does_not_hear_eval(how: str) -> None:
+    assert "HD903" in codes(validated(Unhearing(how)))
+
+
+def test_dropout_that_hears_it_or_is_sampled_from() -> None:
+    assert "HD903" not in codes(validated(Unhearing("asked")))
+    assert "HD903" not in codes(validated(Unhearing("default"), samples=5))

@@ -187,6 +187,56 @@ def test_a_label_among_the_features(numbers: bool) -> None:
     assert finding.evidence["column"] == 6
 
 
+def after_the_fact(x: Tensor, y: Tensor) -> Tensor:
+    """Days late: nobody who pays has any."""
+    days = torch.where(y == 1, 30 + 100 * torch.rand(len(y)), torch.zeros(len(y)))
+    return torch.cat([x, (days[:, None] - days.mean()) / days.std()], dim=1)
+
+
+def nearly_the_label(x: Tensor, y: Tensor) -> Tensor:
+    return torch.cat([x, y[:, None] + 0.05 * torch.randn(len(x), 1)], dim=1)
+
+
+@pytest.mark.parametrize("change", [after_the_fact, nearly_the_label])
+def test_a_column_that_gives_the_label_away(change: Any) -> None:
+    [finding] = leaks(table(change))
+    assert finding.evidence["column"] == 6
+
+
+def classes_in(features: Callable[[Tensor], Tensor], classes: int = 2) -> Callable[[], None]:
+    def work() -> None:
+        torch.manual_seed(0)
+        y = torch.arange(256) % classes
+        x = features(y)
+        net = nn.Sequential(nn.Linear(x.shape[1], 16), nn.ReLU(), nn.Linear(16, classes))
+        optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+        for rows in torch.randperm(256).split(32):
+            optimizer.zero_grad()
+            F.cross_entropy(net(x[rows]), y[rows]).backward()
+            optimizer.step()
+
+    return work
+
+
+def far_blobs(y: Tensor) -> Tensor:
+    return 4 * torch.randn(2, 8)[y] + torch.randn(len(y), 8)
+
+
+def a_threshold(y: Tensor) -> Tensor:
+    x = torch.randn(len(y), 8)
+    x[:, 0] = x[:, 0].abs() * (2 * y - 1)
+    return x
+
+
+def sparse_features(y: Tensor) -> Tensor:
+    return torch.relu(3 * torch.randn(2, 24)[y] + 0.3 * torch.randn(len(y), 24))
+
+
+@pytest.mark.parametrize("features", [far_blobs, a_threshold, sparse_features])
+def test_classes_that_are_honestly_apart(features: Callable[[Tensor], Tensor]) -> None:
+    assert not leaks(classes_in(features))
+
+
 @pytest.mark.parametrize("numbers", [True, False])
 @pytest.mark.parametrize("change", [as_it_is, with_a_hint])
 def test_features_that_only_help(change: Any, numbers: bool) -> None:

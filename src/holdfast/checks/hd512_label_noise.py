@@ -26,7 +26,7 @@ class LabelNoise(Check):
     From 60 steps on. *Chance*: the loss of the last batches is still the entropy of the labels and
     the guesses are no better than the most frequent class, although each update lowered the loss of
     its own batch, together by more than that entropy's half or with gradients that have nothing in
-    common with the next batch's. *By heart*: the loss does fall a little from there, by a tenth of
+    common with the next batch's. *By heart*: the loss falls a little from there, by a twelfth of
     what the updates did to their own batches at most, and at no time did the gradients of
     neighbouring batches agree. *Two labels*: the very same input came with different ones, for
     one input in twenty. *Contradicted*: most samples are
@@ -61,7 +61,7 @@ class LabelNoise(Check):
         """Share of wrong ones among those the model is surest of."""
         agreement: float = 0.05
         """Cosine of the gradients of neighbouring batches."""
-        wasted: float = 10.0
+        wasted: float = 12.0
         """What updates did to the loss of their own batches, over what became of it."""
         unsure: float = 0.05
         """How far its sureness may lie below the share it has right, where it has settled."""
@@ -130,18 +130,19 @@ class LabelNoise(Check):
             return None
         early, late = facts.number("early_agreement"), facts.number("agreement")
         pairs = facts.whole("agreement_pairs") or 0
-        limit = self.limits.agreement
-        # Later on, what is known by heart pulls all batches a little the same way.
-        if early is None or late is None or pairs < 10 or early >= limit or late >= 2 * limit:
+        if early is None or late is None or pairs < 10:
             return None
-        if first < 0.97 * entropy or not 0.6 * entropy <= loss <= entropy:
+        agreement, limit = (early + late) / 2, 1.5 * self.limits.agreement
+        if agreement >= limit or max(early, late) >= 2 * self.limits.agreement:
             return None
-        if fall * steps < max(entropy, self.limits.wasted * (entropy - loss)):
+        if first < 0.97 * entropy or not 0.75 * entropy <= loss <= entropy:
+            return None
+        if fall * steps < max(1.5 * entropy, self.limits.wasted * (entropy - loss)):
             return None
         return (
             f"after {steps} steps the loss is {say(loss)} (guessing: {say(entropy)}), although "
             f"each update lowers the loss of its own batch (by about {say(fall)}), and gradients "
-            f"of neighbouring batches have nothing in common (cosine {say(early)}, limit "
+            f"of neighbouring batches have nothing in common (cosine {say(agreement)}, limit "
             f"{say(limit)}): samples are learned by heart, one by one, and the "
             "labels do not follow from the inputs"
         )

@@ -107,8 +107,8 @@ def _positions(source: Any, sought: Any) -> Any:
     flat, wanted = source.reshape(len(source), -1), sought.reshape(len(sought), -1)
     places = []
     for row in wanted:
-        near = np.flatnonzero(np.isclose(flat[:, 0], row[0], rtol=1e-5, atol=1e-7))
-        at = [i for i in near.tolist()[:1000] if np.allclose(flat[i], row, rtol=1e-5, atol=1e-7)]
+        near = np.flatnonzero(np.isclose(flat[:, 0], row[0], rtol=1e-5, atol=1e-7)).tolist()
+        at = [i for i in near[:1000] if np.allclose(flat[i], row, rtol=1e-5, atol=1e-7)]
         if len(at) != 1:
             return None
         places.append(at[0])

@@ -6,18 +6,19 @@ import ast
 import inspect
 import linecache
 import re
-import textwrap
 from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
 from types import FrameType
 from typing import Any
 
-from holdfast.torch_tools.places import Place, is_machinery, with_function
+from holdfast.torch_tools.places import is_machinery
 
 SIZES = ("batch_size", "batchsize", "bs", "train_batch_size", "per_device_train_batch_size", "bsz")
 _OPTIONS = re.compile(
     r"arg|opt|cfg|conf|param|hp|flag|setting|train|model|self|spec|exp|run|data|hyper", re.I
 )
 """Names under which people keep their options."""
+_NAMESPACES = ("Namespace", "SimpleNamespace")
 
 
 def is_batch_size(name: str) -> bool:
@@ -36,7 +37,7 @@ def sizes_in(frame: FrameType) -> dict[str, int]:
 
 def _options(name: str, value: Any, depth: int) -> Iterator[Mapping[Any, Any]]:
     """The attributes or items of what may be somebody's options, and of options among them."""
-    if not _OPTIONS.search(name) or isinstance(value, type):
+    if isinstance(value, type) or not (_OPTIONS.search(name) or _is_plain_record(value)):
         return
     held = _held(value)
     if held is None:
@@ -48,12 +49,16 @@ def _options(name: str, value: Any, depth: int) -> Iterator[Mapping[Any, Any]]:
                 yield from _options(key, item, depth - 1)
 
 
+def _is_plain_record(value: Any) -> bool:
+    """Whether something is there to hold options, whatever its name."""
+    return is_dataclass(value) or type(value).__name__ in _NAMESPACES or hasattr(value, "_fields")
+
+
 def _held(value: Any) -> Mapping[Any, Any] | None:
     if isinstance(value, dict):
         return value
     if is_machinery(getattr(inspect.getmodule(type(value)), "__file__", None) or ""):
-        plain = type(value).__name__ in ("Namespace", "SimpleNamespace")
-        return vars(value) if plain else None
+        return vars(value) if type(value).__name__ in _NAMESPACES else None
     held = getattr(value, "__dict__", None)
     if isinstance(held, dict) and held:
         # Defaults of a class that nobody has overridden are options as well.
@@ -99,23 +104,3 @@ def without_a_size(place: Mapping[str, Any] | None) -> bool:
     named = [item.arg for item in call.keywords]
     starred = any(isinstance(item, ast.Starred) for item in call.args) or None in named
     return not starred and len(call.args) < 2 and not {"batch_size", "batch_sampler"} & {*named}
-
-
-def collate_line(function: Any) -> dict[str, Any] | None:
-    """The line of a user's own collate function that takes one sample, or where it begins."""
-    function = function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004
-    try:
-        lines, first = inspect.getsourcelines(function)
-        file = inspect.getsourcefile(function) or ""
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, TypeError, SyntaxError, ValueError):
-        return None
-    if is_machinery(file):
-        return None
-    for node in ast.walk(tree):
-        index = node.slice if isinstance(node, ast.Subscript) else None
-        if isinstance(index, ast.UnaryOp):
-            index = index.operand
-        if isinstance(index, ast.Constant) and isinstance(index.value, int):
-            return with_function(Place(file, first + node.lineno - 1)).to_dict()  # type: ignore[attr-defined]
-    return with_function(Place(file, first)).to_dict()

@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader
 
 from holdfast.live import scan
 from holdfast.live.told_after import told_after
-from holdfast.preflight.named_sizes import collate_line, is_batch_size, sizes_in, without_a_size
+from holdfast.preflight.collate_source import taking_line
+from holdfast.preflight.named_sizes import is_batch_size, sizes_in, without_a_size
 from holdfast.preflight.observer import Call, Observer
 from holdfast.preflight.spellings import spellings
 from holdfast.torch_tools.places import is_installed
@@ -176,7 +177,7 @@ class BatchSizes(Observer):
         if loader is None or taken.drawn is None or not taken.collapsed:
             return taken.place
         if taken.size is not None and taken.drawn * 4 <= taken.size:
-            return collate_line(getattr(loader, "collate_fn", None)) or taken.place
+            return taking_line(getattr(loader, "collate_fn", None)) or taken.place
         if taken.size is not None and taken.drawn <= taken.size < taken.collapsed[0][1]:
             return taken.made_at or taken.place
         return taken.place

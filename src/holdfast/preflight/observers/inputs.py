@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.live import scan
+from holdfast.preflight.collate_source import scaling_line
 from holdfast.preflight.observer import Call, Observer
 from holdfast.preflight.spellings import spellings
 
@@ -71,6 +72,7 @@ class Inputs(Observer):
         self._layers: dict[int, Seen] = {}
         self._fed: dict[int, Fed] = {}
         self._empty = False
+        self._collate: Any = None
         self._first = 0
 
     # Layers.
@@ -158,6 +160,7 @@ class Inputs(Observer):
     # Batches without samples.
 
     def batch_drawn(self, loader: Any, batch: Any) -> None:
+        self._collate = getattr(loader, "collate_fn", None)
         if scan.batch_size(batch) == 0:
             self._tell_empty("the loader gave", ())
 
@@ -197,6 +200,7 @@ class Inputs(Observer):
                 "max": seen.largest,
                 "zeros": seen.zeros / seen.elements,
                 "whole": seen.whole,
+                "scaled_at": scaling_line(self._collate),
             },
         )
 
