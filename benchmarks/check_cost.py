@@ -14,6 +14,7 @@ of 3 steps it is a second or two in all, whatever the script.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import os
@@ -76,10 +77,8 @@ def alone(script: Callable[[], Any], steps: int) -> None:
             raise Enough
 
     register_optimizer_step_post_hook(count)
-    try:
+    with contextlib.suppress(Enough):
         script()
-    except Enough:
-        pass
 
 
 def checked(script: Callable[[], Any], steps: int) -> None:

@@ -34,7 +34,6 @@ from holdfast.preflight.evidence import Evidence
 from holdfast.preflight.observer import Call, Observer
 from holdfast.preflight.scene import Scene
 
-
 Told = Callable[[Call], None]
 
 
