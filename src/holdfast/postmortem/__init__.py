@@ -1,0 +1,1 @@
+"""What is left of a run, read together: its logs, its checkpoints, its settings."""
