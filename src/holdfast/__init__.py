@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from holdfast.live.snapshots import Snapshots
     from holdfast.live.zclip import ZClip
     from holdfast.policy import Policy
+    from holdfast.postmortem.diagnose import diagnose
     from holdfast.preflight.in_python import preflight
-    from holdfast.report import Report, diagnose
+    from holdfast.report import Report
 
 _HOMES = {
     "AdaGC": "holdfast.live.adagc",
@@ -42,7 +43,7 @@ _HOMES = {
     "Where": "holdfast.core.findings",
     "ZClip": "holdfast.live.zclip",
     "checkpoint_activations": "holdfast.live.checkpointing",
-    "diagnose": "holdfast.report",
+    "diagnose": "holdfast.postmortem.diagnose",
     "preflight": "holdfast.preflight.in_python",
 }
 

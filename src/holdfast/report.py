@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from holdfast._version import __version__
-from holdfast.config import Settings
 from holdfast.core.findings import Finding, NotRun, Severity
 from holdfast.diagnosis import Cause
 from holdfast.diagnosis import diagnose as find_causes
 from holdfast.engine import Engine
-from holdfast.errors import UnreadableInput
-from holdfast.sources import run_dir
 
 SCHEMA = 1
 
@@ -93,22 +89,3 @@ class Report:
     def to_json(self) -> str:
         """The report as JSON text, schema 1."""
         return json.dumps(self.to_dict(), indent=2, allow_nan=False, default=str)
-
-
-def diagnose(path: str | Path, *, settings: Settings | None = None) -> Report:
-    """Read a run and say what went wrong, when and why. Does not import torch.
-
-    Raises `UnreadableInput` when there is nothing at `path` that can be read.
-    """
-    place = Path(path)
-    if not place.exists():
-        raise UnreadableInput(f"there is nothing at {place}")
-    if not run_dir.recognise(place):
-        raise UnreadableInput(
-            f"{place} is not a run holdfast can read: expected a run directory (with run.json)"
-        )
-    source = run_dir.RunDir(place)
-    engine = Engine(settings)
-    engine.run(source.records())
-    notes = [f"{source.torn} of {source.lines} lines were torn and skipped"] if source.torn else []
-    return Report.from_engine(engine, command="diagnose", notes=notes)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.demo import new_folder
-from holdfast.report import diagnose
+from holdfast.postmortem.diagnose import diagnose
 
 
 @pytest.fixture(autouse=True)

@@ -64,7 +64,7 @@ def command(
 
 def _read(paths: Sequence[Path], settings: Settings) -> tuple[Read, list[UnreadableInput]]:
     """What could be read, and why the rest could not: one bad path must not hide the others."""
-    from holdfast.report import diagnose
+    from holdfast.postmortem.diagnose import diagnose
 
     read: Read = []
     unread: list[UnreadableInput] = []

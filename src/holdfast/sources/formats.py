@@ -43,7 +43,7 @@ def readers() -> tuple[Reader, ...]:
         module = importlib.import_module(f"{package.__name__}.{info.name}")
         if hasattr(module, "FORMAT") and hasattr(module, "recognise"):
             found.append(module)
-    return tuple(found)  # type: ignore[arg-type]
+    return tuple(found)
 
 
 def reader_for(path: Path) -> Reader | None:

@@ -74,18 +74,34 @@ class Table:
             series.values.extend(values)
 
     def rows(
-        self, names: Mapping[str, str] | None = None
-    ) -> Iterator[tuple[int, dict[str, float]]]:
-        """(step, values) in order; `names` chooses columns and renames them."""
-        chosen = {name: name for name in self.series} if names is None else names
-        found: list[dict[str, float]] = [{} for _ in range(len(self.steps))]
-        for raw, name in chosen.items():
+        self, names: Mapping[str, tuple[str, float]], chosen: NDArray[np.int64] | None = None
+    ) -> Iterator[tuple[int, int, dict[str, float]]]:
+        """(row, step, values) in order, of the chosen rows or all.
+
+        `names` says which columns are wanted: the log's own name → (ours, factor).
+        """
+        numbers: Any = range(len(self.steps)) if chosen is None else chosen.tolist()
+        found: list[dict[str, float]] = [{} for _ in numbers]
+        for raw, (name, factor) in names.items():
             series = self.series.get(raw)
             if series is None:
                 continue
-            for row, value in zip(series.rows, series.values, strict=True):
-                found[row].setdefault(name, value)
-        yield from zip(self.steps, found, strict=True)
+            for place, value in _placed(series, chosen):
+                found[place][name] = value * factor
+        steps = self.steps
+        for row, values in zip(numbers, found, strict=True):
+            yield row, steps[row], values
+
+
+def _placed(series: Series, chosen: NDArray[np.int64] | None) -> Iterator[tuple[int, float]]:
+    """(position among the chosen rows, value) of a series."""
+    if chosen is None:
+        return zip(series.rows, series.values, strict=True)
+    rows, values = series.where(), series.numbers()
+    places = np.searchsorted(chosen, rows)
+    inside = places < len(chosen)
+    inside[inside] = chosen[places[inside]] == rows[inside]
+    return zip(places[inside].tolist(), values[inside].tolist(), strict=True)
 
 
 def table_of(
