@@ -20,7 +20,8 @@ from holdfast.core.records import Header, StepRecord
 from holdfast.core.signals import Signal
 from holdfast.diagnosis import diagnose as causes_of
 from holdfast.errors import UnreadableInput
-from holdfast.report import Coverage, Report, diagnose
+from holdfast.postmortem.diagnose import diagnose
+from holdfast.report import Coverage, Report
 from holdfast.sinks.run_dir import RunDirWriter
 
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
