@@ -8,8 +8,7 @@ from holdfast.config import Settings
 from holdfast.engine import Engine
 from holdfast.errors import UnreadableInput
 from holdfast.report import Report
-from holdfast.sources import formats, run_dir
-from holdfast.sources.log.stream import Stream
+from holdfast.sources import run_dir
 
 
 def diagnose(path: str | Path, *, settings: Settings | None = None) -> Report:
@@ -22,6 +21,10 @@ def diagnose(path: str | Path, *, settings: Settings | None = None) -> Report:
         raise UnreadableInput(f"there is nothing at {place}")
     if run_dir.recognise(place):
         return _own(place, settings)
+    # A run of our own needs no numpy: loaded only where it is used.
+    from holdfast.sources import formats
+    from holdfast.sources.log.stream import Stream
+
     log = formats.read(place)
     engine = Engine(settings)
     engine.run(Stream(log).records())

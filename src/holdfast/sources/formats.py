@@ -58,7 +58,7 @@ def read(path: Path) -> Log:
         raise UnreadableInput(f"{path} is empty")
     reader = _surest(looked)
     if reader is None:
-        raise UnreadableInput(f"{path} is no log holdfast can read; it reads {supported()}")
+        raise UnreadableInput(f"{path} is not a run holdfast can read; it reads {supported()}")
     log = reader.read(path)
     if not len(log.table):
         raise UnreadableInput(f"{path} looks like a {reader.SAYS}, and there is no number in it")
