@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from holdfast.errors import RankLost, TrainingHalted
 from holdfast.live.notices import Notices, logger
@@ -20,6 +21,9 @@ T = TypeVar("T")
 
 class Shield:
     """Runs our own code on behalf of the user's."""
+
+    apart: ClassVar[AbstractContextManager[None] | None] = None
+    """What our own work is done in: a check that hears every call of torch need not hear ours."""
 
     def __init__(self, notices: Notices, give_up: Callable[[], None]) -> None:
         """`give_up` puts back whatever a half-done piece of work may have changed."""
@@ -33,7 +37,10 @@ class Shield:
         if self.tripped:
             return None
         try:
-            return work(*args)
+            if self.apart is None:
+                return work(*args)
+            with self.apart:
+                return work(*args)
         except (TrainingHalted, RankLost):
             raise
         except Exception as error:  # ours, whatever it is: the user's run must not pay for it

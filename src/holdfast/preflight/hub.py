@@ -29,6 +29,7 @@ from torch.overrides import TorchFunctionMode
 from holdfast.live import seams
 from holdfast.live.launch import Launch
 from holdfast.live.notices import logger
+from holdfast.live.shield import Shield
 from holdfast.live.told_after import told_after
 from holdfast.preflight.evidence import Evidence
 from holdfast.preflight.observer import Call, Observer
@@ -75,6 +76,8 @@ class Hub:
         self._launch = launch
         self._observers: list[Observer] = []
         self._curious: list[Observer] = []
+        self._with_curious: dict[Callable[..., Any], Ears] = {}
+        self._mode = _Mode(self)
         self._strict = os.environ.get("HOLDFAST_STRICT") == "1"
         self._pid = os.getpid()
         self._busy = False
@@ -103,7 +106,9 @@ class Hub:
         self._stack.enter_context(told_after(Optimizer, "__init__", self._optimizer_made))
         for kind in (nn.Module, Optimizer):
             self._stack.enter_context(told_after(kind, "load_state_dict", self._state_loaded))
-        self._stack.enter_context(_Mode(self))
+        self._stack.enter_context(self._mode)
+        Shield.apart = self._mode.aside
+        enter(setattr, Shield, "apart", None)
         return self
 
     def __exit__(
@@ -134,12 +139,14 @@ class Hub:
 
     def watchers(self, function: Callable[..., Any]) -> Ears | None:
         """Who wants to hear of a function."""
-        found = self._by_function.get(function)
         if not self._curious:
-            return found
-        self._curious = [item for item in self._curious if item.every_function or item.now_and_then]
-        curious = [item for item in self._curious if item.every_function]
-        return _ears([*(() if found is None else found.observers), *curious]) if curious else found
+            return self._by_function.get(function)
+        found = self._with_curious.get(function)
+        if found is None:
+            own = self._by_function.get(function)
+            heard = [*(() if own is None else own.observers), *self._curious]
+            found = self._with_curious[function] = _ears(heard)
+        return found
 
     def tell_call(self, told: Sequence[tuple[Observer, Told]], call: Call) -> None:
         """A call begins or has ended. Written for speed: there are thousands in a step."""
@@ -183,8 +190,9 @@ class Hub:
             return
         self.scene.stack.append(module)
         outermost = len(self.scene.stack) == 1
-        for observer in self._hearing_modules(outermost):
-            self._ask(observer, "module_begins", module, args)
+        with self._mode.aside:
+            for observer in self._hearing_modules(outermost):
+                self._ask(observer, "module_begins", module, args)
 
     def _module_ended(self, module: nn.Module, args: Any, *rest: Any) -> None:
         stack = self.scene.stack
@@ -193,8 +201,9 @@ class Hub:
         while stack and stack[-1] is not module:  # one that raised on its way
             stack.pop()
         if len(rest) == 2:  # else its forward has raised, and there is nothing to be told
-            for observer in self._hearing_modules(len(stack) == 1):
-                self._ask(observer, "module_ended", module, args, *rest)
+            with self._mode.aside:
+                for observer in self._hearing_modules(len(stack) == 1):
+                    self._ask(observer, "module_ended", module, args, *rest)
         stack.pop()
 
     def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -211,9 +220,18 @@ class Hub:
     def _tell(self, what: str, *about: Any) -> None:
         if not self.listening:
             return
-        for observer in list(self._observers):
-            if getattr(type(observer), what) is not getattr(Observer, what):
-                self._ask(observer, what, *about)
+        with self._mode.aside:
+            for observer in list(self._observers):
+                if getattr(type(observer), what) is not getattr(Observer, what):
+                    self._ask(observer, what, *about)
+        self._look_who_is_curious()
+
+    def _look_who_is_curious(self) -> None:
+        """Observers begin and end to hear everything between the events of a step."""
+        curious = [item for item in self._observers if item.every_function]
+        if curious != self._curious:
+            self._curious = curious
+            self._with_curious = {}
 
     def _ask(self, observer: Observer, what: str, *about: Any) -> None:
         was, self._busy = self._busy, True
@@ -251,13 +269,12 @@ class Hub:
 
     def _sort(self) -> None:
         hearing_of: dict[Callable[..., Any], list[Observer]] = {}
-        self._curious = [
-            item for item in self._observers if item.every_function or item.now_and_then
-        ]
         for observer in self._observers:
             for function in observer.functions:
                 hearing_of.setdefault(function, []).append(observer)
         self._by_function = {function: _ears(some) for function, some in hearing_of.items()}
+        self._curious, self._with_curious = [], {}
+        self._look_who_is_curious()
         hearing = [
             item
             for item in self._observers
@@ -282,12 +299,35 @@ def _with_kwargs() -> dict[int, bool]:
     return found
 
 
+class Aside:
+    """Takes the mode off while our own code works, which would else be heard call by call.
+
+    Only where it lies on top of the stack: another mode in front of it is left alone.
+    """
+
+    def __init__(self, mode: TorchFunctionMode) -> None:
+        self._mode = mode
+        self._taken: list[bool] = []
+
+    def __enter__(self) -> None:
+        depth = torch._C._len_torch_function_stack()
+        ours = depth > 0 and torch._C._get_function_stack_at(depth - 1) is self._mode
+        self._taken.append(ours)
+        if ours:
+            torch._C._pop_torch_function_stack()
+
+    def __exit__(self, *_: object) -> None:
+        if self._taken.pop():
+            torch._C._push_on_torch_function_stack(self._mode)
+
+
 class _Mode(TorchFunctionMode):
     """Sees the calls of torch functions, and lets them through unchanged."""
 
     def __init__(self, hub: Hub) -> None:
         super().__init__()
         self._hub = hub
+        self.aside = Aside(self)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
