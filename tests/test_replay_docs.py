@@ -96,11 +96,13 @@ def commands_alone(text: str) -> list[list[str]]:
     return [line[2:].split() for line in found.splitlines()]
 
 
+@pytest.mark.slow
 def test_every_way_to_replay(folder: Path) -> None:
     codes = [run(folder, *("holdfast", *command[1:])).returncode for command in commands("--call")]
     assert codes == [1, 0, 1]
 
 
+@pytest.mark.slow
 def test_the_way_of_torchrun(folder: Path) -> None:
     [line] = block("console", "torchrun").splitlines()
     assert line.startswith("$ torchrun ")
@@ -108,6 +110,7 @@ def test_the_way_of_torchrun(folder: Path) -> None:
     assert done.stdout.startswith("reproduces"), done.stderr
 
 
+@pytest.mark.slow
 def test_the_users_own_test_is_a_test(folder: Path) -> None:
     incidents = folder / "tests" / "incidents"
     shutil.copytree(folder / "runs" / "first" / "incidents", incidents)

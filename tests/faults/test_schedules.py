@@ -76,7 +76,7 @@ def some(examples: int) -> settings:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-@some(20)
+@some(8)
 @given(schedule=schedules())
 def test_the_run_comes_home(recipe: str, schedule: list[Fault]) -> None:
     survive(RECIPES[recipe], schedule)

@@ -174,6 +174,7 @@ def replay(home: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[Replay]:
 
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
     pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is dep:FutureWarning"),
     pytest.mark.filterwarnings("ignore:The number of training batches:UserWarning"),

@@ -68,6 +68,7 @@ def wait_for_writing(incidents: Path) -> None:
     pytest.fail("nothing was written")
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_whole_incidents_only(tmp_path: Path) -> None:
     """Killed while it writes, four times in the same run directory, a little later each time."""
     incidents = tmp_path / "run" / "incidents"

@@ -6,11 +6,7 @@ import gc
 from collections.abc import Iterator
 
 import pytest
-from torch import nn
-from torch.optim import Optimizer
 from trainings import one_thread
-
-from holdfast.live import discovery
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -25,11 +21,11 @@ def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A script has its process to itself; a test shares it with what others left alive."""
-    gc.collect()
-    left = {id(item): item for kind in (Optimizer, nn.Module) for item in discovery._alive(kind)}
-    alive = discovery._alive
-    monkeypatch.setattr(
-        discovery, "_alive", lambda kind: [item for item in alive(kind) if id(item) not in left]
-    )
+def _alone() -> Iterator[None]:
+    """A script has its process to itself; a test shares it with what others left alive.
+
+    What is frozen is not among the objects that models and optimizers are looked for in.
+    """
+    gc.freeze()
+    yield
+    gc.unfreeze()

@@ -99,6 +99,7 @@ def test_four_ranks(kind: str, tmp_path: Path) -> None:
     assert_named(plan, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("always", [False, True], ids=["at the end", "at every micro-batch"])
 @pytest.mark.parametrize("at", [0, 1], ids=["first", "last"])
 def test_a_fault_in_one_micro_batch(at: int, always: bool, tmp_path: Path) -> None:
@@ -109,6 +110,7 @@ def test_a_fault_in_one_micro_batch(at: int, always: bool, tmp_path: Path) -> No
     assert_named(plan, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("always", [False, True], ids=["at the end", "at every micro-batch"])
 def test_sharded_micro_batches(always: bool, tmp_path: Path) -> None:
     """FSDP2 gathers gradients out of sight until it reduces them; their losses count all the

@@ -71,6 +71,7 @@ def test_a_run_that_died_goes_on_bit_for_bit(kind: str, tmp_path: Path) -> None:
         assert one.losses[-len(other.losses) :] == other.losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_asked_to_leave_nothing_is_lost(kind: str, tmp_path: Path) -> None:
     plan = Plan(kind=kind, guard={"run_dir": tmp_path, "snapshots": Snapshots(every=100)})
@@ -84,6 +85,7 @@ def test_asked_to_leave_nothing_is_lost(kind: str, tmp_path: Path) -> None:
         assert_same(one.state, other.state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_part_that_is_torn_on_one_rank_is_passed_over_on_all(kind: str, tmp_path: Path) -> None:
     plan = Plan(kind=kind, steps=30, guard={"run_dir": tmp_path, "snapshots": OFTEN})

@@ -110,6 +110,7 @@ def come_home(lives: int, folder: Path, seed: int) -> str:
     return process.stdout
 
 
+@pytest.mark.slow
 def test_a_run_killed_again_and_again_comes_home(tmp_path: Path) -> None:
     assert "killed" in come_home(10, tmp_path, seed=1)
 

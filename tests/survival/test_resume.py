@@ -50,7 +50,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return result
 
 
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=pytest.mark.slow if at else ()) for at, kind in enumerate(LOADERS)],
+)
 def test_a_run_killed_twice_ends_as_one_that_never_was(
     kind: str, undisturbed: Any, tmp_path: Path
 ) -> None:
@@ -73,6 +76,7 @@ def test_a_plain_range_of_epochs_serves_as_well(undisturbed: Any, tmp_path: Path
     assert_same(undisturbed("shuffled"), torch.load(result, weights_only=False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_run_that_is_asked_to_leave_saves_itself_and_goes(
     number: signal.Signals, undisturbed: Any, tmp_path: Path
@@ -94,6 +98,7 @@ def test_a_run_that_is_asked_to_leave_saves_itself_and_goes(
     assert_same(undisturbed("shuffled"), torch.load(result, weights_only=False))
 
 
+@pytest.mark.slow
 def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
     process = start(tmp_path / "run", tmp_path / "result.pt", "--pause", "30")
     assert process.stdout is not None

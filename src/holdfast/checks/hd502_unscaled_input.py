@@ -93,12 +93,12 @@ class UnscaledInput(Check):
         self.told.add(cure[0])
         module = facts.text("module")
         twice = cure is SMALL and facts.table("scaled_at").text("file") is not None
-        key = "scaled_at" if twice else "place"
+        place = "scaled_at" if twice else "place"
         yield self.find(
             began(record),
             f"the inputs of {module or 'the first layer'} {what}; they go up to {say(largest)}",
             subject=module or "",
-            where=facts.where(rank=record.rank, key=key, module=module),
+            where=facts.where(rank=record.rank, place=place, module=module),
             remedies=list(cure),
             value=rms,
             limit=limits.rms,

@@ -159,7 +159,7 @@ class Modes(Observer):
 
     def _dropped(self, call: Call) -> None:
         forward = self._running
-        if forward is None or isinstance(self.scene.stack[-1], nn.modules.dropout._DropoutNd):
+        if forward is None or self._is_a_dropout_of(forward.root):
             return
         if call.function in ATTENTION:
             rate, training = call.argument(4, "dropout_p", 0.0), True
@@ -169,6 +169,16 @@ class Modes(Observer):
             active = not forward.grad and rate > 0 and training
             place = self.scene.place() if active else None
             forward.functional.append((float(rate), bool(training), place))
+
+    def _is_a_dropout_of(self, root: nn.Module) -> bool:
+        """Whether the dropout that runs is a module of the model, which has a mode of its own.
+
+        One in a plain list is not: `model.eval()` does not reach it.
+        """
+        runs = self.scene.stack[-1]
+        if not isinstance(runs, nn.modules.dropout._DropoutNd):
+            return False
+        return not runs.training or any(item is runs for item in root.modules())
 
     # Training.
 
