@@ -23,7 +23,10 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.overrides import TorchFunctionMode
 
 from holdfast.live import seams
@@ -81,6 +84,7 @@ class Hub:
         self._strict = os.environ.get("HOLDFAST_STRICT") == "1"
         self._pid = os.getpid()
         self._busy = False
+        self._deaf = False
         self._stack = ExitStack()
         for kind in kinds:
             self._add(kind)
@@ -97,6 +101,7 @@ class Hub:
             register_module_forward_pre_hook(self._module_begins),
             register_module_forward_hook(self._module_ended, with_kwargs=True, always_call=True),
             register_optimizer_step_pre_hook(self._step_begins),
+            register_optimizer_step_post_hook(self._hear_again),
         ):
             enter(hook.remove)
             # torch forgets this one, and takes it for a hook that is still there.
@@ -117,6 +122,7 @@ class Hub:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._hear_again()
         self._stack.close()
 
     def crashed(self, error: BaseException) -> None:
@@ -188,6 +194,7 @@ class Hub:
     def _module_begins(self, module: nn.Module, args: Any) -> None:
         if not self.listening:
             return
+        self._hear_again()
         self.scene.stack.append(module)
         outermost = len(self.scene.stack) == 1
         with self._mode.aside:
@@ -208,6 +215,16 @@ class Hub:
 
     def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._tell("step_begins", optimizer)
+        if len(args) < 2 and not kwargs and not self._deaf and self.listening:
+            # No closure: nothing of the script runs in there, and an optimizer calls a lot.
+            self._deaf = True
+            self._mode.aside.__enter__()
+
+    def _hear_again(self, *_: Any) -> None:
+        """The optimizer is through, or has raised and something else begins."""
+        if self._deaf:
+            self._deaf = False
+            self._mode.aside.__exit__()
 
     def _optimizer_made(self, optimizer: Optimizer, args: Any, result: Any) -> None:
         self._tell("optimizer_made", optimizer)
@@ -220,6 +237,7 @@ class Hub:
     def _tell(self, what: str, *about: Any) -> None:
         if not self.listening:
             return
+        self._hear_again()
         with self._mode.aside:
             for observer in list(self._observers):
                 if getattr(type(observer), what) is not getattr(Observer, what):

@@ -104,10 +104,13 @@ class InPlace(Observer):
         self._updates: list[tuple[Optimizer, dict[str, Any] | None]] = []
         self._heard: Call | None = None
         self._told = False
+        self._stepping = False
 
     def function_begins(self, call: Call) -> None:
         if call is self._heard:  # heard as one of `functions` already
             return
+        if self._stepping and not self.scene.stack:
+            return  # the optimizer's own writes are known as its step
         self._heard, self._running = call, call.name
         target = _target(call)
         self._before = None if target is None else (target._version, _makers(target))
@@ -126,11 +129,16 @@ class InPlace(Observer):
 
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
         self._roots = roots
+        self._stepping = False  # a closure's, or a step that never ended
 
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
         self._roots = ()
 
+    def step_begins(self, optimizer: Optimizer) -> None:
+        self._stepping = True
+
     def step_ended(self, optimizer: Optimizer) -> None:
+        self._stepping = False
         self.every_function = self.scene.step < EARLY
         self._updates = [item for item in self._updates if item[0] is not optimizer]
         self._updates.append((optimizer, self.scene.place()))
