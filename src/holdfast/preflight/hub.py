@@ -350,11 +350,11 @@ class _Mode(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
         hub = self._hub
         watchers = hub.watchers(func)
         if watchers is None or not hub.listening:
-            return func(*args, **kwargs)
+            return func(*args, **kwargs) if kwargs else func(*args)
+        kwargs = kwargs or {}
         call = Call(func, args, kwargs)
         if watchers.begins:
             hub.tell_call(watchers.begins, call)

@@ -28,11 +28,12 @@ class Call:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     result: Any = None
     """What it gave; None before it ran."""
+    name: str = field(init=False)
+    """`cross_entropy`."""
 
-    @property
-    def name(self) -> str:
-        """`cross_entropy`."""
-        return getattr(self.function, "__name__", str(self.function))
+    def __post_init__(self) -> None:
+        name = getattr(self.function, "__name__", None)
+        self.name = str(self.function) if name is None else name
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
         """An argument, however it was passed."""
