@@ -12,7 +12,7 @@ from holdfast.sources.log.log import Log
 from holdfast.sources.log.sample import Sample
 from holdfast.sources.log.steps import counting, unroll
 from holdfast.sources.log.table import Table
-from holdfast.sources.log.values import number
+from holdfast.sources.log.values import is_metric, number
 
 FORMAT = "jsonl"
 SAYS = "JSON lines"
@@ -29,9 +29,11 @@ def recognise(sample: Sample) -> float:
     numbered = [row for row in rows if _has_number(row)]
     if not numbered:
         return 0.0
-    named = counting({name for row in numbered for name in row})[0] is not None
-    share = len(rows) / len(lines)
-    return share * (0.9 if named else 0.6)
+    names = {name for row in numbered for name in row}
+    named = counting(names)[0] is not None
+    if not named and (len(numbered) < 2 or not any(map(is_metric, names))):
+        return 0.0  # one line of settings is no log
+    return len(rows) / len(lines) * (0.9 if named else 0.6)
 
 
 def read(path: Path) -> Log:

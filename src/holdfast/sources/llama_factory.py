@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.sources import hf_trainer
 from holdfast.sources.jsonl import finish, first_rows
 from holdfast.sources.log.json_rows import JsonRows
 from holdfast.sources.log.lines import blocks
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.sample import Sample
 from holdfast.sources.log.table import Table
+from holdfast.sources.log.trainer_signals import describe_trainer
 
 FORMAT = "llama-factory"
 SAYS = "LLaMA-Factory trainer_log.jsonl"
 
-_NO_SIGNAL = ("total_steps", "percentage", "epoch")
+_NO_SIGNAL = ("percentage", "throughput", "epoch")
 
 
 def recognise(sample: Sample) -> float:
@@ -36,7 +36,7 @@ def read(path: Path) -> Log:
     total = log.table.series.get("total_steps")
     if total is not None and total.values[-1] == total.values[-1]:
         log.facts["max_steps"] = int(total.values[-1]) if abs(total.values[-1]) < 1e18 else 0
-    hf_trainer.describe(log)
+    describe_trainer(log)
     for name in _NO_SIGNAL:
         log.signals.pop(name, None)
     return log

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 SPELLED = {
@@ -20,6 +21,9 @@ SPELLED = {
 
 FURTHEST = 1 << 62
 """No training counts further; a larger number is no step."""
+
+MOST_SETTINGS = 1000
+"""More of them are no settings of a training."""
 
 _NULLED = re.compile(r"loss|grad.*norm", re.IGNORECASE)
 
@@ -47,6 +51,28 @@ def whole(value: Any) -> int | None:
     if isinstance(value, float) and abs(value) < FURTHEST and value == int(value):
         return int(value)
     return None
+
+
+_METRIC = re.compile(
+    r"(?<![a-z])(?:loss|acc|accuracy|grad[a-z_]*norm|lr|learning_rate|perplexity|ppl|reward|nll|"
+    r"mse|mae|rmse|f1|bleu|error)(?![a-z])(?!.*(?:coef|eps|type|fn|weight|scale|function)$)",
+    re.IGNORECASE,
+)
+
+
+def is_metric(name: str) -> bool:
+    """Whether a name is one that trainings log, and settings seldom have."""
+    return bool(_METRIC.search(name))
+
+
+def plain_settings(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that are numbers, words or switches; not too many and not too long."""
+    kept: dict[str, Any] = {}
+    for name, value in found.items():
+        short = isinstance(value, (int, float)) or (isinstance(value, str) and len(value) <= 500)
+        if short and len(name) <= 200 and len(kept) < MOST_SETTINGS:
+            kept[name] = value
+    return kept
 
 
 def may_be_nulled(name: str) -> bool:
