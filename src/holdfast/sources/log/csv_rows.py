@@ -6,6 +6,7 @@ import csv
 import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from holdfast.errors import UnreadableInput
 from holdfast.sources.log.lines import blocks
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.sample import Sample
+from holdfast.sources.log.splits import SPLIT_NAMES, as_held_out, long_form, says_held_out
 from holdfast.sources.log.steps import counting
 from holdfast.sources.log.table import MOST_COLUMNS
 from holdfast.sources.log.values import whole
@@ -21,6 +23,40 @@ from holdfast.sources.log.values import whole
 SEPARATORS = ",\t;"
 LOOKED_AT = 50
 """Lines that decide."""
+
+
+@dataclass(frozen=True)
+class _Words:
+    """The columns of words that change what a row means; see `splits.py`."""
+
+    splits: tuple[int, ...] = ()
+    metric: int | None = None
+    value: str = ""
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> _Words:
+        small = [name.lower() for name in names]
+        splits = tuple(place for place, name in enumerate(small) if name in SPLIT_NAMES)
+        form = long_form(small)
+        if form is None:
+            return cls(splits)
+        return cls(splits, small.index(form[0]), names[small.index(form[1])])
+
+    def matter(self, columns: Sequence[Sequence[str]]) -> bool:
+        if self.metric is not None:
+            return True
+        return any(any(map(says_held_out, set(columns[place]))) for place in self.splits)
+
+    def applied(
+        self, values: dict[str, float], columns: Sequence[Sequence[str]], row: int
+    ) -> dict[str, float]:
+        if self.metric is not None and self.value in values:
+            name = columns[self.metric][row][:200]
+            if name and not _is_number(name):
+                values[name] = values.pop(self.value)
+        if any(says_held_out(columns[place][row]) for place in self.splits):
+            return as_held_out(values)
+        return values
 
 
 def header_of(sample: Sample) -> tuple[list[str], list[list[str]], str]:
@@ -50,6 +86,7 @@ def read_rows(log: Log, path: Path, separator: str, rename: Mapping[str, str]) -
     names: list[str] = []
     key: int | None = None
     places: list[tuple[int, str]] = []
+    words = _Words()
     for lines in _text_blocks(path):
         if not names:
             names = _names(lines[0], separator)
@@ -61,8 +98,9 @@ def read_rows(log: Log, path: Path, separator: str, rename: Mapping[str, str]) -
                 if place != key and name and (ours := rename.get(name, name)):
                     chosen.setdefault(ours, place)
             places = [(place, name) for name, place in chosen.items()][:MOST_COLUMNS]
+            words = _Words.of(names)
         if lines:
-            _add(log, lines, separator, len(names), key, places)
+            _add(log, lines, separator, len(names), key, places, words)
     if not names:
         raise UnreadableInput(f"{path} has no header")
     if torn := log.lines - log.used:
@@ -98,6 +136,7 @@ def _add(
     width: int,
     key: int | None,
     places: Sequence[tuple[int, str]],
+    words: _Words,
 ) -> None:
     log.lines += len(lines)
     rows = [_cells(line, separator) for line in lines]
@@ -118,7 +157,7 @@ def _add(
             last = value if value is not None else last
             good.append(value is not None or (not cell.strip() and last is not None))
             steps.append(last or 0)
-    _append(log, steps, good, numbers, columns, places)
+    _append(log, steps, good, numbers, columns, places, words)
 
 
 def _append(
@@ -128,6 +167,7 @@ def _append(
     numbers: Mapping[str, array[float]],
     columns: Sequence[Sequence[str]],
     places: Sequence[tuple[int, str]],
+    words: _Words,
 ) -> None:
     """The rows that have a step and a number."""
     full: dict[int, list[bool] | None] = {}
@@ -138,7 +178,8 @@ def _append(
             if nans.any()
             else None
         )
-    if all(good) and all(flags is None for flags in full.values()) and places:
+    plain_rows = all(good) and all(flags is None for flags in full.values())
+    if plain_rows and places and not words.matter(columns):
         log.table.extend(steps, numbers)
         log.used += len(steps)
         return
@@ -150,6 +191,7 @@ def _append(
             flags = full[place]
             if flags is None or flags[row]:
                 values[name] = numbers[name][row]
+        values = words.applied(values, columns, row)
         if values:
             log.table.add(step, values)
             log.used += 1
