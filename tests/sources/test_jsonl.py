@@ -254,7 +254,14 @@ def test_hostile_lines(tmp_path: Path) -> None:
     )
     log = jsonl.read(path)
     sound(log)
-    assert len(log.table) == 5
+    assert (len(log.table), log.lines) == (5, 7)
+
+
+def test_a_line_without_end_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b'{"step": 1, "loss": 2.5}\n' + b"a" * (20 << 20))
+    log = jsonl.read(path)
+    assert (len(log.table), log.lines) == (1, 2)
 
 
 @pytest.mark.parametrize("depth", [20, 400, 900, 3000])

@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from holdfast.sources.log.json_rows import BAD_JSON, DEEPEST, JsonRows
+from holdfast.sources.log.json_rows import DEEPEST, JsonRows
 from holdfast.sources.log.lines import blocks
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.sample import Sample
 from holdfast.sources.log.steps import counting, unroll
 from holdfast.sources.log.table import Table
 from holdfast.sources.log.values import is_metric, number, spelled
+from holdfast.sources.log.whole_json import BAD_JSON
 
 FORMAT = "jsonl"
 SAYS = "JSON lines"

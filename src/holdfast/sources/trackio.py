@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import UnreadableInput
-from holdfast.sources.log.json_rows import BAD_JSON, rows_of
+from holdfast.sources.log.json_rows import rows_of
 from holdfast.sources.log.log import Happening, Log
 from holdfast.sources.log.sample import Sample
 from holdfast.sources.log.sqlite import MAGIC, Store, opened
 from holdfast.sources.log.table import Table
 from holdfast.sources.log.trainer_signals import count_trainer_steps, describe_trainer, is_trainer
 from holdfast.sources.log.values import plain_settings, whole
+from holdfast.sources.log.whole_json import BAD_JSON
 
 FORMAT = "trackio"
 SAYS = "trackio database"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from holdfast.errors import UnreadableInput
 from holdfast.sources.log.lines import blocks
@@ -17,7 +18,7 @@ from holdfast.sources.log.log import Log
 from holdfast.sources.log.sample import Sample
 from holdfast.sources.log.splits import SPLIT_NAMES, as_held_out, long_form, says_held_out
 from holdfast.sources.log.steps import counting
-from holdfast.sources.log.table import MOST_COLUMNS
+from holdfast.sources.log.table import MOST_COLUMNS, Series
 from holdfast.sources.log.values import whole
 
 SEPARATORS = ",\t;"
@@ -145,56 +146,58 @@ def _add(
         return
     table, columns = log.table, list(zip(*rows, strict=True))
     numbers = {name: _numbers(columns[place]) for place, name in places}
-    if key is None:
-        steps = array("q", range(len(table), len(table) + len(rows)))
-        good = [True] * len(rows)
-    else:
-        counted = [whole(value) for value in _numbers(columns[key])]
+    steps = array("q", range(len(table), len(table) + len(rows)))
+    good = np.ones(len(rows), bool)
+    if key is not None:
         # A row without a count, of a union of columns, belongs to the last that had one.
         last = table.steps[-1] if len(table) else None
-        steps, good = array("q"), []
-        for cell, value in zip(columns[key], counted, strict=True):
-            last = value if value is not None else last
-            good.append(value is not None or (not cell.strip() and last is not None))
-            steps.append(last or 0)
+        for row, (cell, number) in enumerate(
+            zip(columns[key], _numbers(columns[key]), strict=True)
+        ):
+            counted = whole(number)
+            last = counted if counted is not None else last
+            good[row] = counted is not None or (not cell and last is not None)
+            steps[row] = last or 0
     _append(log, steps, good, numbers, columns, places, words)
 
 
 def _append(
     log: Log,
     steps: array[int],
-    good: list[bool],
+    good: NDArray[np.bool_],
     numbers: Mapping[str, array[float]],
     columns: Sequence[Sequence[str]],
     places: Sequence[tuple[int, str]],
     words: _Words,
 ) -> None:
     """The rows that have a step and a number."""
-    full: dict[int, list[bool] | None] = {}
+    there: dict[str, NDArray[np.bool_]] = {}
     for place, name in places:
-        nans = np.isnan(np.frombuffer(numbers[name]))
-        full[place] = (
-            [not nan or _spells_nan(cell) for cell, nan in zip(columns[place], nans, strict=True)]
-            if nans.any()
-            else None
-        )
-    plain_rows = all(good) and all(flags is None for flags in full.values())
-    if plain_rows and places and not words.matter(columns):
-        log.table.extend(steps, numbers)
-        log.used += len(steps)
+        there[name] = _there(columns[place], numbers[name]) & good
+    if words.matter(columns):
+        for row, step in enumerate(steps):
+            values = {name: numbers[name][row] for _, name in places if there[name][row]}
+            if values:
+                log.table.add(step, words.applied(values, columns, row))
+                log.used += 1
         return
-    for row, step in enumerate(steps):
-        if not good[row]:
-            continue
-        values = {}
-        for place, name in places:
-            flags = full[place]
-            if flags is None or flags[row]:
-                values[name] = numbers[name][row]
-        values = words.applied(values, columns, row)
-        if values:
-            log.table.add(step, values)
-            log.used += 1
+    kept = np.any(list(there.values()), axis=0) if there else np.zeros(len(steps), bool)
+    row_of = len(log.table) + np.cumsum(kept) - 1
+    log.table.steps.extend(np.frombuffer(steps, dtype=np.int64)[kept].tolist())
+    for name, flags in there.items():
+        if flags.any():
+            series = log.table.series.setdefault(name, Series())
+            series.rows.extend(row_of[flags].tolist())
+            series.values.extend(np.frombuffer(numbers[name])[flags].tolist())
+    log.used += int(kept.sum())
+
+
+def _there(cells: Sequence[str], numbers: array[float]) -> NDArray[np.bool_]:
+    """Where there is a number, which may be NaN if the cell says so."""
+    flags = ~np.isnan(np.frombuffer(numbers))
+    for row in np.flatnonzero(~flags).tolist():
+        flags[row] = _spells_nan(cells[row])
+    return flags
 
 
 def _numbers(cells: Sequence[str]) -> array[float]:
@@ -206,6 +209,8 @@ def _numbers(cells: Sequence[str]) -> array[float]:
 
 
 def _number(cell: str) -> float:
+    if not cell:
+        return math.nan
     try:
         return float(cell)
     except ValueError:

@@ -27,6 +27,7 @@ from holdfast.sources.log.splits import (
 from holdfast.sources.log.steps import counting
 from holdfast.sources.log.table import MOST_COLUMNS
 from holdfast.sources.log.values import is_metric, may_be_nulled, number, spelled, whole
+from holdfast.sources.log.whole_json import BAD_JSON
 
 DEEPEST = 8
 """Objects within objects beyond this are left out."""
@@ -37,8 +38,6 @@ RARE = 0.1
 
 PER_EPOCH = ("iter", "iteration", "batch", "batch_idx")
 """Counts that may begin anew, and are of their own data."""
-
-BAD_JSON = (ValueError, RecursionError)
 
 
 class JsonRows:

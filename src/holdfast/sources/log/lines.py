@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from holdfast.errors import UnreadableInput
 
 BLOCK = 1 << 20
 """Bytes read at a time."""
 LONGEST_LINE = 1 << 24
-"""A longer line is no row of a log: an empty one is given in its place."""
+"""A longer line is no row of a log: another that is none is given in its place."""
+TOO_LONG = b"\0"
 
 _MARK = b"\xef\xbb\xbf"
 
@@ -24,10 +26,10 @@ def blocks(path: Path, size: int = BLOCK) -> Iterator[list[bytes]]:
         raise UnreadableInput(f"cannot read {path}: {error.strerror}") from error
 
 
-def _blocks(file: object, size: int) -> Iterator[list[bytes]]:
-    read = file.read  # type: ignore[attr-defined]
-    first, pieces, held, skipping = True, [], 0, False
-    while block := read(size):
+def _blocks(file: BinaryIO, size: int) -> Iterator[list[bytes]]:
+    first, held, skipping = True, 0, False
+    pieces: list[bytes] = []
+    while block := file.read(size):
         if first:
             block, first = block.removeprefix(_MARK), False
         cut = block.rfind(b"\n")
@@ -39,13 +41,12 @@ def _blocks(file: object, size: int) -> Iterator[list[bytes]]:
                     pieces, held, skipping = [], 0, True
             continue
         whole = block[:cut]
-        if skipping:  # the rest of a line that was too long: nothing stands for all of it
-            end = whole.find(b"\n")
-            whole = b"" if end < 0 else whole[end:]
+        if skipping:  # the rest of a line that was too long
+            whole = TOO_LONG + whole[whole.find(b"\n") :] if b"\n" in whole else TOO_LONG
             skipping = False
         else:
             whole = b"".join([*pieces, whole])
         yield whole.split(b"\n")
         pieces, held = ([block[cut + 1 :]], len(block) - cut - 1)
-    if held:
-        yield [b"".join(pieces)]
+    if held or skipping:
+        yield [TOO_LONG if skipping else b"".join(pieces)]
