@@ -1,181 +1,29 @@
 """Any log of `key: value`, `key=value` or `key value`, whoever printed it.
 
-A line with a counter (`step`, `iter`, `epoch`, `3/10`) begins a row; lines without one add to it, until
-a name comes a second time. What stands before the first of these is settings.
+Recognised with little certainty: whoever knows the lines better goes first. Prose, source code,
+settings, tables and JSON are no logs.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.sources.log.console import Rows, signal, whole
-from holdfast.sources.log.counters import ABSENT, LARGEST, LARGEST_EPOCH, counter_kind
-from holdfast.sources.log.key_values import Pair, pairs
-from holdfast.sources.log.lines import glimpse, is_text, lines_of, unlabelled
+from holdfast.sources.log.console import Rows
+from holdfast.sources.log.free_form import Reading, read_free, weight_of
+from holdfast.sources.log.lines import glimpse, is_text
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.sample import Sample
-from holdfast.sources.log.settings import learn
 
 FORMAT = "text"
 SAYS = "text log of `key: value` or `key=value`"
 
-_METRIC = re.compile(
-    r"loss|cost|\berr|error|acc|perplexity|ppl|reward|return|\bmse|\bmae|rmse|bleu|iou|psnr|score"
-    r"|\bgrad|gnorm|norm\b|\bkl\b|entropy|elbo|nll|\bbpc|\bbpb|\bbce|\bce\b|dice|\bf1|auc|map\b",
-    re.IGNORECASE,
-)
-_ALSO = re.compile(r"\blr|learning[_ ]?rate|mem|scale|mfu|tok|\bdt\b|time|throughput|wd\b|mom", re.I)
-_EVALUATION = re.compile(
-    r"^\W{0,8}(?:val(?:id(?:ation)?)?|eval(?:uation)?|test(?:ing)?|dev)\b(?!\w)(?!/)", re.IGNORECASE
-)
-_OWN_EVALUATION = re.compile(r"val|eval|test|dev", re.IGNORECASE)
 _JSON = re.compile(r"^\s*(?:\{\"|\"[^\"]{1,200}\"\s*:|[{}\[\]],?\s*$)")
 _CODE = re.compile(
     r"^\s*(?:def |class |import |from \S+ import|return\b|(?:if|for|while|with|elif)\b.*:\s*(?:#.*)?$"
     r"|else:|try:|@\w|#include|#!/|print\(|//|\}|[\w.]+ = [\w.]+\(|#|</?\w)"
 )
-_LABEL = re.compile(r"\s?(\d{1,4}): (?=\S)")
-_kinds: dict[str, int] = {}
-
-
-def _weight(name: str) -> int:
-    """2 for a number of a training (`loss`), 1 for one beside it (`lr`), 0 for any other."""
-    weight = _kinds.get(name)
-    if weight is None:
-        if len(_kinds) > 10_000:
-            _kinds.clear()
-        weight = 2 if _METRIC.search(name) else 1 if _ALSO.search(name) else 0
-        _kinds[name] = weight
-    return weight
-
-
-@dataclass(slots=True)
-class _Reading:
-    """A log being read: the row that is not finished, and the counters in force."""
-
-    rows: Rows
-    started: bool = False
-    block: bool = False
-    """A line of counters alone came last: what follows belongs to it."""
-    epoch: int = ABSENT
-    count: int = ABSENT
-    total: int = ABSENT
-    row: dict[str, float] = field(default_factory=dict)
-    at: tuple[int, int, int] = (ABSENT, ABSENT, ABSENT)
-    shapes: dict[frozenset[str], int] = field(default_factory=dict)
-
-    def line(self, plain: str) -> None:
-        rows = self.rows
-        rows.lines += 1
-        line, rank = unlabelled(plain)
-        if not rank and (label := _LABEL.match(line)):
-            rank, line = label[1], line[label.end() :]
-        if rows.teller.hear(line or plain, len(rows) + bool(self.row)):
-            return
-        epoch, count, total, found, best = _sorted(pairs(line, rows.units))
-        counted = epoch != ABSENT or count != ABSENT
-        if not self.started and not self._starts(line, counted, found, best):
-            self._open(counted, found, epoch, count, total)
-            learn(line, rows.facts)
-            return
-        if not counted and best < 2 and not (self.block and best >= 0 and found):
-            if len(rows) < 3:
-                learn(line, rows.facts)
-            return
-        if not found:
-            self._open(counted, found, epoch, count, total)
-            return
-        if not counted:  # a sentence names little, and what it names counts
-            found = [pair for pair in found if pair.strong or _weight(pair.name)]
-        prefix = "eval/" if _EVALUATION.match(line) else ""
-        values = rows.values(found, "")
-        if not values or rows.other_rank(rank, values):
-            return
-        if prefix:
-            values = {
-                name if _OWN_EVALUATION.search(name) else prefix + name: value
-                for name, value in values.items()
-            }
-        self.started = True
-        rows.used += 1
-        if counted:
-            self._move(epoch, count, total)
-        if counted or any(name in self.row for name in values):
-            same = counted and self.at == self._now() and not any(n in self.row for n in values)
-            if not same:
-                self.flush()
-        self.block = False
-        self.at = self._now()
-        self.row.update(values)
-
-    def _starts(self, line: str, counted: bool, found: list[Pair], best: int) -> bool:
-        """Whether the numbers of the training begin here."""
-        if not found:
-            return False
-        if counted:
-            return best == 2 or not learn(line, {})
-        if self.block:
-            return best == 2
-        return any("loss" in pair.name.lower() for pair in found) and not learn(line, {})
-
-    def _open(
-        self, counted: bool, found: list[Pair], epoch: int, count: int, total: int
-    ) -> None:
-        """A line of counters alone: `Epoch 3/10`."""
-        if counted and not found:
-            self.flush()
-            self._move(epoch, count, total)
-            self.block = True
-
-    def _now(self) -> tuple[int, int, int]:
-        return (self.epoch, self.count, self.total)
-
-    def _move(self, epoch: int, count: int, total: int) -> None:
-        if epoch != ABSENT:
-            if epoch != self.epoch:
-                self.count = self.total = ABSENT
-            self.epoch = epoch
-        if count != ABSENT:
-            self.count, self.total = count, total
-
-    def flush(self) -> None:
-        """The row is finished."""
-        if self.row:
-            self.rows.add(self.row, *self.at)
-            if len(self.shapes) < 1000:
-                shape = frozenset(self.row)
-                self.shapes[shape] = self.shapes.get(shape, 0) + 1
-            self.row = {}
-
-
-def _sorted(found: list[Pair]) -> tuple[int, int, int, list[Pair], int]:
-    """(epoch, count, total, the other pairs, the best weight among them)."""
-    epoch = count = total = ABSENT
-    kind = 99
-    others = []
-    best = -1
-    for pair in found:
-        name = pair.name
-        own = 50 if not name else counter_kind(name, pair.of)
-        if own == 99:
-            weight = _weight(name)
-            if weight or pair.strong:
-                others.append(pair)
-                if weight > best:
-                    best = weight
-        elif own == -1:
-            if epoch == ABSENT:
-                epoch = whole(pair.value, LARGEST_EPOCH)
-                if epoch == ABSENT:
-                    others.append(pair)  # a fraction of one
-        elif own < kind:
-            value = whole(pair.value, LARGEST)
-            if value != ABSENT:
-                count, kind = value, own
-                total = ABSENT if pair.of is None else whole(pair.of, LARGEST)
-    return epoch, count, total, others, best
+_PROSE = re.compile(r"\b(?:the|and|was|we|for|after|with|that|this|which|it|is|to|of|our|are)\b", re.I)
 
 
 def recognise(sample: Sample) -> float:
@@ -184,28 +32,25 @@ def recognise(sample: Sample) -> float:
     looked = [plain for plain, _ in glimpse(sample)]
     if not looked or sum(1 for line in looked if _JSON.match(line)) * 2 > len(looked):
         return 0.0
-    reading = _Reading(Rows(FORMAT, sample.path))
-    for line in looked:
-        reading.line(line)
-    reading.flush()
+    reading = Reading(Rows(FORMAT, sample.path))
     rows = reading.rows
-    if not len(rows):
+    sentences = 0
+    for line in looked:
+        used = rows.used
+        reading.line(line)
+        sentences += rows.used > used and len(_PROSE.findall(line)) >= 4
+    reading.flush()
+    if not len(rows) or sentences * 2 > rows.used:
         return 0.0
     code = sum(1 for line in looked if _CODE.match(line))
     often = max(reading.shapes.values(), default=0)
     share = rows.used / len(looked)
     if code > rows.used or (often < 2 and share < 0.3):
         return 0.0
-    if not any(_weight(name) for name in rows.table.series):
+    if not any(weight_of(name) for name in rows.table.series):
         return 0.0
     return 0.05 + 0.25 * min(share, 1.0)
 
 
 def read(path: Path) -> Log:
-    reading = _Reading(Rows(FORMAT, path))
-    for line in lines_of(path):
-        reading.line(line)
-    reading.flush()
-    log = reading.rows.log()
-    signal(log, r"(?<![a-z])(?:avg|average|mean|running|smooth(?:ed)?)(?![a-z])", fold="mean")
-    return log
+    return read_free(path, FORMAT)

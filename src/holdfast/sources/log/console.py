@@ -114,7 +114,8 @@ class Rows:
             if name not in values:
                 values[name] = value
             if looked:
-                self.digits[name] = max(self.digits.get(name, 0), _significant(pair.text))
+                if "." in pair.text or "e" in pair.text or "E" in pair.text:
+                    self.digits[name] = max(self.digits.get(name, 0), _significant(pair.text))
         return values
 
     def log(self) -> Log:
@@ -222,11 +223,16 @@ def collect(dialect: Dialect, path: Path) -> Log:
         groups = match.groupdict()
         rows.add(
             values,
-            as_counter(groups.get("epoch"), LARGEST_EPOCH),
-            as_counter(groups.get("step"), LARGEST),
+            ABSENT if groups.get("known") else as_counter(groups.get("epoch"), LARGEST_EPOCH),
+            as_counter(_first(groups, "known", "step", "iter", "count", "json"), LARGEST),
             as_counter(groups.get("of"), LARGEST),
         )
     return rows.log()
+
+
+def _first(groups: dict[str, str | None], *names: str) -> str | None:
+    """Alternatives of a pattern cannot share a group: a step goes by several names."""
+    return next((groups[name] for name in names if groups.get(name)), None)
 
 
 def as_counter(text: str | None, largest: int) -> int:
