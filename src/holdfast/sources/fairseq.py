@@ -18,9 +18,9 @@ SAYS = "fairseq console log"
 _DIALECT = Dialect(
     FORMAT,
     row=re.compile(
-        r"\bepoch \d{1,9}:\s{1,9}\d{1,15} / \d{1,15} (?=.{0,4000}?\bnum_updates=(?P<step>\d{1,15}))"
-        r"|\bepoch (?P<epoch>\d{1,9}):\s{1,9}(?P<count>\d{1,15}) / (?P<of>\d{1,15}) (?=\w{1,40}=)"
-        r"|\{\"epoch\": \d{1,9}, \"update\": (?=.{0,4000}?\"num_updates\": \"(?P<json>\d{1,15})\")"
+        r"^\W{0,4}epoch \d{1,9}:\s{1,9}\d{1,15} / \d{1,15} (?=.{0,4000}?\bnum_updates=(?P<step>\d{1,15}))"
+        r"|^\W{0,4}epoch (?P<epoch>\d{1,9}):\s{1,9}(?P<count>\d{1,15}) / (?P<of>\d{1,15}) (?=\w{1,40}=)"
+        r"|^\W{0,4}\{\"epoch\": \d{1,9}, \"update\": (?=.{0,4000}?\"num_updates\": \"(?P<json>\d{1,15})\")"
     ),
     evaluation=re.compile(
         r"valid on '[^']{0,80}' subset \| (?=(?:.{0,4000}?\bnum_updates (?P<step>\d{1,15}))?)"

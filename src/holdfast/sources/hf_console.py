@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.sources.log.console import Dialect, Rows, recognised, signal
+from holdfast.sources.log.console import Dialect, Rows, describe, recognised, signal
 from holdfast.sources.log.counters import ABSENT
 from holdfast.sources.log.key_values import pairs
 from holdfast.sources.log.lines import lines_of, unlabelled
@@ -24,7 +24,9 @@ from holdfast.sources.log.sample import Sample
 
 FORMAT = "hf-console"
 SAYS = "Hugging Face Trainer console log"
-_ROW = re.compile(r"\{'[\w/. -]{1,80}': '?[-+\w.]{1,40}'?, '(?=.{0,8000}'epoch': )")
+_ROW = re.compile(
+    r"(?:^|(?<=[\s\]>]))\{'[\w/. -]{1,80}': '?[-+\w.]{1,40}'?, '(?=[^{]{0,8000}'epoch': )"
+)
 _BAR = re.compile(r"\d{1,3}%\|[^|]{0,400}\| ?(\d{1,15})/(\d{1,15}) \[")
 _DESCRIBED = re.compile(r"[A-Za-z][^|%]{0,80}:\s{1,4}\d{1,3}%\|")
 _DIALECT = Dialect(
@@ -93,6 +95,7 @@ def read(path: Path) -> Log:
         rows.add(values, ABSENT, ABSENT, ABSENT)
     log = rows.log()
     log.table.steps, log.unit = _steps(log, bars, np.array(epochs), np.array(training, dtype=bool))
+    describe(log, rows.digits)
     _describe(log)
     return log
 
@@ -125,7 +128,7 @@ def _steps(
     steps = np.zeros(len(placed), dtype=np.int64)
     last = 0
     for row, step in enumerate(placed):
-        if training[row] and np.isfinite(step) and step >= 0:
+        if known[row] and (training[row] or step >= last):
             last = round(float(step))
         steps[row] = last
     return array("q", steps.tolist()), "step"

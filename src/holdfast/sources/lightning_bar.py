@@ -31,6 +31,7 @@ def recognise(sample: Sample) -> float:
 
 def read(path: Path) -> Log:
     rows = Rows(FORMAT, path)
+    rows.counters.first_epoch = 0
     drawn: tuple[dict[str, float], int, int, int] | None = None
     for plain in lines_of(path):
         rows.lines += 1
@@ -41,9 +42,9 @@ def read(path: Path) -> Log:
             continue
         rows.used += 1
         values = rows.values(pairs(line[bar.end() :], rows.units))
-        if not values:
-            continue
         count = whole(number(bar["step"]), LARGEST)
+        if not values or not count:
+            continue  # a new bar shows the last epoch's numbers
         epoch = whole(number(bar["epoch"] or "0"), LARGEST_EPOCH)
         if drawn is not None and drawn[1:3] != (epoch, count):
             rows.add(*drawn)

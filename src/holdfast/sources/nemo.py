@@ -17,7 +17,7 @@ SAYS = "NeMo console log"
 _DIALECT = Dialect(
     FORMAT,
     row=re.compile(
-        r"\bTraining epoch (?P<epoch>\d{1,9}), iteration (?P<step>\d{1,15})/(?P<of>\d{1,15})\s"
+        r"^Training epoch (?P<epoch>\d{1,9}), iteration (?P<step>\d{1,15})/(?P<of>\d{1,15})\s"
         r"(?=\|(?:.{0,2000}?\bglobal_step: (?P<known>\d{1,15})\b)?)"
     ),
     evaluation=re.compile(r"\bValidation: iteration \d{1,15}/\d{1,15}\s(?=\|)"),

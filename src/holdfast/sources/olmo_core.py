@@ -23,6 +23,6 @@ def recognise(sample: Sample) -> float:
 
 
 def read(path: Path) -> Log:
-    log = read_free(path, FORMAT)
+    log = read_free(path, FORMAT, started=True)
     signal(log, r"^(?:train|optim)/", scope="global")
     return log

@@ -44,6 +44,8 @@ class Dialect:
     """Something only this framework prints, where no line of numbers is in sight."""
     drop: frozenset[str] = frozenset()
     """Names that are no numbers of the training."""
+    first_epoch: int | None = None
+    """The number of the first epoch, where the counter starts again in every epoch."""
     human: bool = False
     """Numbers are printed as `1.2K`, whatever they count."""
     values: Callable[[str, re.Match[str]], str] = lambda line, match: line[match.end() :]
@@ -196,6 +198,7 @@ def recognised(dialect: Dialect, sample: Sample) -> float:
 def collect(dialect: Dialect, path: Path) -> Log:
     """The whole of a log in a dialect."""
     rows = Rows(dialect.format, path, human=dialect.human)
+    rows.counters.first_epoch = dialect.first_epoch
     row, evaluation = dialect.row, dialect.evaluation
     for plain in lines_of(path):
         rows.lines += 1

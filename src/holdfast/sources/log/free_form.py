@@ -65,6 +65,9 @@ class Reading:
         if label:
             line = line[label.end() :]
         if rows.teller.hear(line or plain, len(rows) + bool(self.row)):
+            scale, rows.teller.scale = rows.teller.scale, None
+            self.flush()  # what was told is of the rows to come
+            rows.teller.scale = scale
             return
         epoch, count, total, found, best = _sorted(pairs(line, rows.units))
         if label and found:  # `0: step 5 loss 2.3` is rank 0's, `5: loss 2.3` is step 5
@@ -106,6 +109,8 @@ class Reading:
                 self.flush()
         self.block = self.block and not counted
         self.at = self._now()
+        if not self.row and rows.teller.scale is not None:
+            self.row["loss_scale"], rows.teller.scale = rows.teller.scale, None
         self.row.update(values)
 
     def _starts(self, line: str, counted: bool, found: list[Pair], best: int) -> bool:
@@ -176,9 +181,9 @@ def _sorted(found: list[Pair]) -> tuple[int, int, int, list[Pair], int]:
     return epoch, count, total, others, best
 
 
-def read_free(path: Path, name: str) -> Log:
-    """The whole of a log that keeps to no form."""
-    reading = Reading(Rows(name, path))
+def read_free(path: Path, name: str, *, started: bool = False) -> Log:
+    """The whole of a log that keeps to no form. `started`: no settings come before its numbers."""
+    reading = Reading(Rows(name, path), started=started)
     for line in lines_of(path):
         reading.line(line)
     reading.flush()

@@ -12,7 +12,7 @@ import re
 from typing import NamedTuple
 
 _NUMBER = re.compile(
-    r"((?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d.])|\d{1,40}(?:\.\d{0,40})?|\.\d{1,40}"
+    r"((?<![\w.@])(?<!\w-)(?<![A-Za-z_]/)[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d.])|\d{1,40}(?:\.\d{0,40})?|\.\d{1,40}"
     r"|(?:[nN][aA][nN]|[iI][nN][fF](?:inity|INITY)?)(?!\w|\s*[:=]|\s?/|\s(?:iter|step|grad|count|loss)))"
     r"(?:(?<=[\d.])[eE][-+]?\d{1,4})?)"
 )
@@ -20,6 +20,7 @@ _UNIT = re.compile(r"\s?(%|[KMGT]i?B|[KMGTB]|ms|us|µs|s|it/s|s/it|ms/step|s/ste
 _UNIT_IN_NAME = re.compile(r"\s*[\[(](%|[KMGT]i?B|ms|us|s|sec|seconds|MB/s|s/it)[\])]?$")
 _WRAPPER = re.compile(r"(?:(?:np|numpy|torch|jnp)\.)?(?:float|int|bfloat|array|tensor|Array)\w{0,4}\($")
 _BREAKS = re.compile(r"[|,;\t\n\[\]{}\"'<>=:→•│┃]|\s{2,}|\s[-–—]+\s|\)\s|^\)")
+_CLOSES = re.compile(r"\)\s?[:=]\s*$")
 _NOISE = " \t*_-.#>~/\\!?"
 _FILLER = frozenset(
     "at in after with and the is was of for on to by = are has than from until then now a an".split()
@@ -48,6 +49,10 @@ class _Gap(NamedTuple):
     strong: bool
     slash: bool
     unit_in_name: str
+    outer: str = ""
+    """The name before a bracket that is open: `LR` of `LR (group 0) = 0.1`."""
+    closes: bool = False
+    """Closes such a bracket, and a value follows."""
 
 
 _kept: dict[str, _Gap] = {}
@@ -60,6 +65,7 @@ def pairs(line: str, units: dict[str, str] | None = None) -> list[Pair]:
     found: list[Pair] = []
     last = len(parts) - 1
     fresh = False  # whether the number just before belongs to found[-1]
+    waiting = ""
     for at in range(0, last, 2):
         between = parts[at]
         gap = _kept.get(between) or _learn(between)
@@ -75,6 +81,11 @@ def pairs(line: str, units: dict[str, str] | None = None) -> list[Pair]:
                 continue
             if gap.unit and units is not None:
                 units.setdefault(found[-1].name, gap.unit)
+        outer, waiting = waiting, gap.outer
+        if outer and gap.closes:
+            _close(found, outer, text)
+            fresh = True
+            continue
         fresh = True
         if gap.name:
             found.append(Pair(gap.name, number(text), None, gap.strong, text))
@@ -89,6 +100,15 @@ def pairs(line: str, units: dict[str, str] | None = None) -> list[Pair]:
         if gap.unit:
             units.setdefault(found[-1].name, gap.unit)
     return found
+
+
+def _close(found: list[Pair], outer: str, text: str) -> None:
+    """`LR (group 0) = 0.1` is called that; `Loss (epoch 1): 0.5` is a loss, and an epoch."""
+    inner = found[-1]
+    if inner.name.lower() not in ("epoch", "step", "iter", "iteration", "batch"):
+        outer = f"{outer} ({inner.name} {inner.text})"
+        found.pop()
+    found.append(Pair(outer, number(text), None, True, text))
 
 
 def number(text: str) -> float:
@@ -119,7 +139,13 @@ def _read(text: str) -> _Gap:
     strong = head.endswith((":", "=", "->", "=>", "→")) or head.endswith("....")
     if not strong and head == tail:
         return _Gap(says_unit, "", False, False, "")  # `checkpoint-500`, `v2`
+    closes = strong and bool(_CLOSES.match(text))
     head = head.rstrip(":=->→. \t\"'")
+    outer = ""
+    opened = head.rfind("(")
+    if opened > 0 and not strong and head.find(")", opened) < 0:
+        outer, head = head[:opened], head[opened + 1 :]
+        outer = _trim(outer[max((found.end() for found in _BREAKS.finditer(outer)), default=0) :])
     own = _UNIT_IN_NAME.search(head)
     if own:
         head = head[: own.start()]
@@ -132,7 +158,9 @@ def _read(text: str) -> _Gap:
         name = ""  # a sentence or a unit, not a name
     if name.endswith((".py", ".so", ".cpp", ".cu", "http", "https")) or len(name) > LONGEST_NAME:
         name = ""
-    return _Gap(says_unit, name, strong, False, own[1] if own and name else "")
+    return _Gap(
+        says_unit, name, strong, False, own[1] if own and name else "", outer if name else "", closes
+    )
 
 
 def _trim(name: str) -> str:

@@ -60,7 +60,7 @@ def learn(line: str, facts: dict[str, Any]) -> bool:
     for match in _BANNER.finditer(line):
         name = _BANNER_NAMES.get(match[1], "batch_size")
         if len(match[2].replace(",", "")) <= 15:
-            facts[name] = int(match[2].replace(",", "") or 0)
+            facts.setdefault(name, int(match[2].replace(",", "") or 0))
             found = True
     return found
 
