@@ -79,7 +79,7 @@ def read(path: Path) -> Log:
             rows.tell(line)
             continue
         values = rows.values(pairs(line[match.start() :]))
-        if not values or rows.other_rank(rank, values):
+        if not values or rows.other_rank(rank):
             continue
         rows.used += 1
         if "train_runtime" in values:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from holdfast.sources.log.console import Rows, signal, whole
+from holdfast.sources.log.console import Rows, signal
 from holdfast.sources.log.counters import ABSENT, LARGEST_EPOCH
 from holdfast.sources.log.key_values import Pair, number
 from holdfast.sources.log.lines import glimpse, is_text, lines_of
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.sample import Sample
+from holdfast.sources.log.shapes import whole
 
 FORMAT = "ultralytics-console"
 SAYS = "Ultralytics console log"
@@ -56,7 +57,7 @@ def read(path: Path) -> Log:
             at = epoch
             cells = row[5].split()
             found = [
-                Pair(name, number(cell), None, True, cell)
+                Pair(name, number(cell), None, True, cell, 0)
                 for name, cell in zip(names, cells, strict=False)
                 if name not in _COUNTED
             ]
@@ -73,7 +74,7 @@ def read(path: Path) -> Log:
             rows.used += 1
             cells = every[1].split()[1:]
             found = [
-                Pair(name, number(cell), None, True, cell)
+                Pair(name, number(cell), None, True, cell, 0)
                 for name, cell in zip(classes, cells, strict=False)
                 if name not in _COUNTED
             ]

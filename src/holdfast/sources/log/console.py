@@ -7,7 +7,6 @@ the line has them; names and values are the shared tokenizer's business.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,11 +14,12 @@ import numpy as np
 
 from holdfast.core.signals import Fold, NonFinite, Scope, Signal
 from holdfast.sources.log.counters import ABSENT, LARGEST, LARGEST_EPOCH, Counters
-from holdfast.sources.log.key_values import Pair, number, pairs
+from holdfast.sources.log.key_values import Pair, number, pairs, split
 from holdfast.sources.log.lines import glimpse, is_text, lines_of, unlabelled
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.sample import Sample
 from holdfast.sources.log.settings import learn
+from holdfast.sources.log.shapes import NOWHERE, Shapes, whole
 from holdfast.sources.log.table import Table
 from holdfast.sources.log.telling import Teller
 
@@ -48,8 +48,6 @@ class Dialect:
     """The number of the first epoch, where the counter starts again in every epoch."""
     human: bool = False
     """Numbers are printed as `1.2K`, whatever they count."""
-    values: Callable[[str, re.Match[str]], str] = lambda line, match: line[match.end() :]
-    """The part of a line that holds the pairs: by default what follows the pattern."""
 
 
 @dataclass(slots=True)
@@ -70,6 +68,7 @@ class Rows:
     others: int = 0
     rank: str | None = None
     notes: list[str] = field(default_factory=list)
+    shapes: Shapes = field(default_factory=Shapes)
 
     def __len__(self) -> int:
         return len(self.table)
@@ -81,7 +80,7 @@ class Rows:
             learn(line, self.facts)
         return told
 
-    def other_rank(self, rank: str, values: dict[str, float]) -> bool:
+    def other_rank(self, rank: str) -> bool:
         """Whether a row is another rank's copy of one that is counted already."""
         if not rank:
             return False
@@ -119,6 +118,16 @@ class Rows:
                 if "." in pair.text or "e" in pair.text or "E" in pair.text:
                     self.digits[name] = max(self.digits.get(name, 0), _significant(pair.text))
         return values
+
+    def places(self, found: list[Pair], prefix: str = "") -> list[tuple[str, int, float]]:
+        """Name, place and worth of the numbers `values` takes."""
+        taken: dict[str, tuple[str, int, float]] = {}
+        for pair in found:
+            if pair.name and pair.name.lower() not in _DROPPED:
+                unit = self.units.get(pair.name, "") if self.human else ""
+                name = prefix + pair.name
+                taken.setdefault(name, (name, pair.at, _MAGNITUDE.get(unit, 1.0)))
+        return list(taken.values())
 
     def log(self) -> Log:
         """What was collected, steps worked out."""
@@ -199,43 +208,77 @@ def collect(dialect: Dialect, path: Path) -> Log:
     """The whole of a log in a dialect."""
     rows = Rows(dialect.format, path, human=dialect.human)
     rows.counters.first_epoch = dialect.first_epoch
-    row, evaluation = dialect.row, dialect.evaluation
     for plain in lines_of(path):
         rows.lines += 1
-        line, rank = unlabelled(plain)
-        match = row.search(line)
-        prefix = ""
-        if match is None and evaluation is not None:
-            match = evaluation.search(line)
-            prefix = "eval/"
-        if match is None:
-            rows.tell(line if line.strip() else plain)
-            continue
-        if not rank and (label := _LABEL.match(line)):
-            rank = label[1] if label.end() <= match.start() + 1 else ""
-        if dialect.human:
-            rows.units = {}  # the same name is `990` here and `1.2K` there
-        found = pairs(dialect.values(line, match), rows.units)
-        if dialect.drop:
-            found = [pair for pair in found if pair.name not in dialect.drop]
-        values = rows.values(found, prefix)
-        if not values or rows.other_rank(rank, values):
-            continue
-        rows.teller.in_traceback = 0
-        rows.used += 1
-        groups = match.groupdict()
-        rows.add(
-            values,
-            ABSENT if groups.get("known") else as_counter(groups.get("epoch"), LARGEST_EPOCH),
-            as_counter(_first(groups, "known", "step", "iter", "count", "json"), LARGEST),
-            as_counter(groups.get("of"), LARGEST),
-        )
+        parts = split(plain)
+        shape = rows.shapes.of(parts)
+        if shape is None:
+            _new_shape(dialect, rows, plain, parts)
+        elif not rows.other_rank(shape.rank):
+            rows.teller.in_traceback = 0
+            rows.used += 1
+            rows.add(*shape.read(parts))
     return rows.log()
 
 
-def _first(groups: dict[str, str | None], *names: str) -> str | None:
-    """Alternatives of a pattern cannot share a group: a step goes by several names."""
-    return next((groups[name] for name in names if groups.get(name)), None)
+def _new_shape(dialect: Dialect, rows: Rows, plain: str, parts: list[str]) -> None:
+    """A line that is not like any before it."""
+    line, rank = unlabelled(plain)
+    match = dialect.row.search(line)
+    prefix = ""
+    if match is None and dialect.evaluation is not None:
+        match = dialect.evaluation.search(line)
+        prefix = "eval/"
+    if match is None:
+        rows.tell(line if line.strip() else plain)
+        return
+    label = None if rank else _LABEL.match(line)
+    if label and label.end() <= match.start() + 1:
+        rank = label[1]
+    if dialect.human:
+        rows.units = {}  # the same name is `990` here and `1.2K` there
+    rest = line[match.end() :]
+    found = [pair for pair in pairs(rest, rows.units) if pair.name not in dialect.drop]
+    values = rows.values(found, prefix)
+    if not values or rows.other_rank(rank):
+        return
+    rows.teller.in_traceback = 0
+    rows.used += 1
+    step = _first(match, "known", "step", "iter", "count", "json")
+    epoch = "" if step == "known" else _first(match, "epoch")
+    total = _first(match, "of")
+    rows.add(
+        values,
+        as_counter(match[epoch] if epoch else None, LARGEST_EPOCH),
+        as_counter(match[step] if step else None, LARGEST),
+        as_counter(match[total] if total else None, LARGEST),
+    )
+    if len(rows) >= _LOOKED_AT_DIGITS and not label:
+        before = len(split(line)) // 2 - len(split(rest)) // 2
+        where = [_which(line, match.start(name)) if name else NOWHERE for name in (epoch, step, total)]
+        rows.shapes.learn(
+            parts,
+            line,
+            [(name, at + before, factor) for name, at, factor in rows.places(found, prefix)],
+            (where[0], where[1], where[2]),
+            rank,
+        )
+
+
+def _which(line: str, position: int) -> int:
+    """Which number of a line stands at a position."""
+    here = 0
+    for at, part in enumerate(split(line)):
+        if at % 2 and here == position:
+            return at // 2
+        here += len(part)
+    return NOWHERE
+
+
+def _first(match: re.Match[str], *names: str) -> str:
+    """The group that matched: alternatives of a pattern cannot share one, so a step has several."""
+    groups = match.groupdict()
+    return next((name for name in names if groups.get(name)), "")
 
 
 def as_counter(text: str | None, largest: int) -> int:
@@ -243,11 +286,6 @@ def as_counter(text: str | None, largest: int) -> int:
     if not text:
         return ABSENT
     return whole(number(text), largest)
-
-
-def whole(value: float, largest: int) -> int:
-    """A number as a counter; absent where it is negative, broken or too large."""
-    return int(value) if 0 <= value <= largest and value == int(value) else ABSENT
 
 
 def _significant(text: str) -> int:

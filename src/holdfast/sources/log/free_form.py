@@ -10,12 +10,13 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.sources.log.console import Rows, signal, whole
+from holdfast.sources.log.console import Rows, signal
 from holdfast.sources.log.counters import ABSENT, LARGEST, LARGEST_EPOCH, counter_kind
-from holdfast.sources.log.key_values import Pair, pairs
+from holdfast.sources.log.key_values import Pair, pairs, split
 from holdfast.sources.log.lines import lines_of, unlabelled
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.settings import learn
+from holdfast.sources.log.shapes import NOWHERE, whole
 
 _METRIC = re.compile(
     r"loss|cost|\berr|error|acc|perplexity|ppl|reward|return|\bmse|\bmae|rmse|bleu|iou|psnr|score"
@@ -60,6 +61,16 @@ class Reading:
     def line(self, plain: str) -> None:
         rows = self.rows
         rows.lines += 1
+        parts = split(plain)
+        shape = rows.shapes.of(parts)
+        if shape is not None:
+            values, epoch, count, total = shape.read(parts)
+            self._take(values, epoch, count, total, shape.rank)
+        else:
+            self._new_shape(plain, parts)
+
+    def _new_shape(self, plain: str, parts: list[str]) -> None:
+        rows = self.rows
         line, rank = unlabelled(plain)
         label = None if rank else _LABEL.match(line)
         if label:
@@ -69,7 +80,7 @@ class Reading:
             self.flush()  # what was told is of the rows to come
             rows.teller.scale = scale
             return
-        epoch, count, total, found, best = _sorted(pairs(line, rows.units))
+        epoch, count, total, found, best, where = _sorted(pairs(line, rows.units))
         if label and found:  # `0: step 5 loss 2.3` is rank 0's, `5: loss 2.3` is step 5
             if count == ABSENT:
                 count = int(label[1])
@@ -90,28 +101,35 @@ class Reading:
             return
         if not counted:  # a sentence names little, and what it names counts
             found = [pair for pair in found if pair.strong or weight_of(pair.name)]
-        prefix = "eval/" if _EVALUATION.match(line) else ""
-        values = rows.values(found, "")
-        if not values or rows.other_rank(rank, values):
+        evaluation = _EVALUATION.match(line) is not None
+        values = {_called(n, evaluation): v for n, v in rows.values(found).items()}
+        if not self._take(values, epoch, count, total, rank):
             return
-        if prefix:
-            values = {
-                name if _OWN_EVALUATION.search(name) else prefix + name: value
-                for name, value in values.items()
-            }
+        if len(rows) >= 300 and not label and (counted or best == 2):
+            places = [(_called(n, evaluation), at, by) for n, at, by in rows.places(found)]
+            rows.shapes.learn(parts, line, places, where, rank)
+
+    def _take(
+        self, values: dict[str, float], epoch: int, count: int, total: int, rank: str
+    ) -> bool:
+        """The numbers of a line. Whether they were taken."""
+        rows = self.rows
+        if not values or rows.other_rank(rank):
+            return False
         self.started = True
         rows.used += 1
+        counted = epoch != ABSENT or count != ABSENT
         if counted:
             self._move(epoch, count, total)
-        if counted or any(name in self.row for name in values):
-            same = counted and self.at == self._now() and not any(n in self.row for n in values)
-            if not same:
-                self.flush()
+        again = self.row and any(name in self.row for name in values)
+        if again or (counted and self.at != self._now()):
+            self.flush()
         self.block = self.block and not counted
         self.at = self._now()
         if not self.row and rows.teller.scale is not None:
             self.row["loss_scale"], rows.teller.scale = rows.teller.scale, None
         self.row.update(values)
+        return True
 
     def _starts(self, line: str, counted: bool, found: list[Pair], best: int) -> bool:
         """Whether the numbers of the training begin here."""
@@ -147,15 +165,23 @@ class Reading:
         """The row is finished."""
         if self.row:
             self.rows.add(self.row, *self.at)
-            if len(self.shapes) < 1000:
+            if len(self.rows) < 1000:
                 shape = frozenset(self.row)
                 self.shapes[shape] = self.shapes.get(shape, 0) + 1
             self.row = {}
 
 
-def _sorted(found: list[Pair]) -> tuple[int, int, int, list[Pair], int]:
-    """(epoch, count, total, the other pairs, the best weight among them)."""
+def _called(name: str, evaluation: bool) -> str:
+    """A name in a line that tells of an evaluation."""
+    return f"eval/{name}" if evaluation and not _OWN_EVALUATION.search(name) else name
+
+
+def _sorted(
+    found: list[Pair],
+) -> tuple[int, int, int, list[Pair], int, tuple[int, int, int]]:
+    """(epoch, count, total, the other pairs, the best weight among them, where the counters are)."""
     epoch = count = total = ABSENT
+    at_epoch = at_count = at_total = NOWHERE
     kind = 99
     others = []
     best = -1
@@ -173,12 +199,15 @@ def _sorted(found: list[Pair]) -> tuple[int, int, int, list[Pair], int]:
                 epoch = whole(pair.value, LARGEST_EPOCH)
                 if epoch == ABSENT:
                     others.append(pair)  # a fraction of one
+                else:
+                    at_epoch = pair.at
         elif own < kind:
             value = whole(pair.value, LARGEST)
             if value != ABSENT:
                 count, kind = value, own
                 total = ABSENT if pair.of is None else whole(pair.of, LARGEST)
-    return epoch, count, total, others, best
+                at_count, at_total = pair.at, NOWHERE if pair.of is None else pair.at + 1
+    return epoch, count, total, others, best, (at_epoch, at_count, at_total)
 
 
 def read_free(path: Path, name: str, *, started: bool = False) -> Log:

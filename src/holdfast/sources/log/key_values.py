@@ -41,6 +41,8 @@ class Pair(NamedTuple):
     """Written with `:` or `=`, not merely beside it."""
     text: str
     """The number as it was printed."""
+    at: int
+    """Which of the numbers of the line it is."""
 
 
 class _Gap(NamedTuple):
@@ -56,6 +58,11 @@ class _Gap(NamedTuple):
 
 
 _kept: dict[str, _Gap] = {}
+
+
+def split(line: str) -> list[str]:
+    """Text and numbers of a line, in turn; it begins and ends with text."""
+    return _NUMBER.split(line)
 
 
 def pairs(line: str, units: dict[str, str] | None = None) -> list[Pair]:
@@ -83,16 +90,16 @@ def pairs(line: str, units: dict[str, str] | None = None) -> list[Pair]:
                 units.setdefault(found[-1].name, gap.unit)
         outer, waiting = waiting, gap.outer
         if outer and gap.closes:
-            _close(found, outer, text)
+            _close(found, outer, text, at // 2)
             fresh = True
             continue
         fresh = True
         if gap.name:
-            found.append(Pair(gap.name, number(text), None, gap.strong, text))
+            found.append(Pair(gap.name, number(text), None, gap.strong, text, at // 2))
             if gap.unit_in_name and units is not None:
                 units.setdefault(gap.name, gap.unit_in_name)
         elif between != "/" and at + 2 < last and parts[at + 2].strip() == "/":
-            found.append(Pair("", number(text), None, False, text))
+            found.append(Pair("", number(text), None, False, text, at // 2))
         else:
             fresh = False
     if units is not None and fresh and parts[-1]:
@@ -102,13 +109,13 @@ def pairs(line: str, units: dict[str, str] | None = None) -> list[Pair]:
     return found
 
 
-def _close(found: list[Pair], outer: str, text: str) -> None:
+def _close(found: list[Pair], outer: str, text: str, at: int) -> None:
     """`LR (group 0) = 0.1` is called that; `Loss (epoch 1): 0.5` is a loss, and an epoch."""
     inner = found[-1]
     if inner.name.lower() not in ("epoch", "step", "iter", "iteration", "batch"):
         outer = f"{outer} ({inner.name} {inner.text})"
         found.pop()
-    found.append(Pair(outer, number(text), None, True, text))
+    found.append(Pair(outer, number(text), None, True, text, at))
 
 
 def number(text: str) -> float:
