@@ -1,5 +1,6 @@
 """Consoles of frameworks: recognised by their lines, steps and numbers as they were logged."""
 
+# ruff: noqa: E501
 from __future__ import annotations
 
 import math
@@ -49,7 +50,8 @@ def test_healthy(folder: str) -> None:
         assert np.isfinite(log.table.series[column].numbers()).all()
     losses = log.table.series[loss].numbers()
     assert losses[0] > 2 * losses[-1] > 0
-    assert not log.happenings and not log.notes
+    assert not log.happenings
+    assert not log.notes
     assert 0 < log.used <= log.lines
 
 
@@ -80,7 +82,7 @@ def test_every_reader_of_a_log_that_is_not_its_own_says_less() -> None:
         reader = formats.reader_for(path)
         assert reader is not None
         expected = {"hf_console": "hf-console", "lightning_bar": "lightning-bar"}
-        assert reader.FORMAT == expected.get(folder) or reader.FORMAT == KNOWN[folder][0]
+        assert expected.get(folder) == reader.FORMAT or KNOWN[folder][0] == reader.FORMAT
 
 
 def test_what_the_numbers_mean() -> None:
@@ -95,7 +97,9 @@ def test_what_the_numbers_mean() -> None:
     fairseq = read("fairseq", "healthy").signals
     assert (fairseq["gnorm"].span, fairseq["gnorm"].fold) == (5, "mean")
     assert read("nanotron", "healthy").table.series["consumed_tokens"].values[5] == 1_570_000
-    assert read("nanogpt", "healthy").table.series["eval/val loss"].values[0] == pytest.approx(9.82, abs=0.01)
+    assert read("nanogpt", "healthy").table.series["eval/val loss"].values[0] == pytest.approx(
+        9.82, abs=0.01
+    )
     assert read("torchtitan", "healthy").facts["units"]["memory"] == "GiB"
 
 
@@ -106,7 +110,8 @@ def test_deepspeed_tells_of_overflows() -> None:
     assert dict(log.happenings[0].data) == {"attempted": 65536.0, "reducing_to": 32768.0}
     assert log.happenings[0].row == 49
     scale = log.table.series["loss_scale"]
-    assert log.table.steps[scale.rows[0]] == 50 and scale.values[0] == 32768.0
+    assert log.table.steps[scale.rows[0]] == 50
+    assert scale.values[0] == 32768.0
     assert log.table.series["skipped"].values[-1] == 16
     assert "already at minimum" in log.happenings[-1].data["error"]
 
@@ -129,7 +134,8 @@ def test_hf_console_finds_its_steps(kind: str) -> None:
 def test_hf_console_with_a_nan_that_is_hidden() -> None:
     log = read("hf_console", "nan")
     rows = dict(log.table.rows())
-    assert rows[40]["loss"] == 0.0 and math.isnan(rows[40]["grad_norm"])
+    assert rows[40]["loss"] == 0.0
+    assert math.isnan(rows[40]["grad_norm"])
     assert log.signals["loss"].nonfinite == "filtered"
     shown = read("hf_console", "nan-unfiltered")
     assert math.isnan(dict(shown.table.rows())[40]["loss"])

@@ -1,8 +1,9 @@
-"""The Hugging Face Trainer's console, 4.x and 5.x, and all that is built on it (TRL, axolotl, LLaMA-Factory):
-`{'loss': 2.27, 'grad_norm': nan, 'learning_rate': 5e-05, 'epoch': 0.1}`; 5.x prints the numbers as strings.
+"""The Hugging Face Trainer's console, and all that is built on it (TRL, axolotl, LLaMA-Factory):
+`{'loss': 2.27, 'grad_norm': nan, 'learning_rate': 5e-05, 'epoch': 0.1}`; since 5.0 the numbers are
+strings of four digits.
 
-The loss is the mean since the last line, with NaN and Inf left out unless that filter was turned off;
-the norm is the last step's. The step is not in the line: see `_steps`.
+The loss is the mean since the last line, with NaN and Inf left out unless that filter was turned
+off; the norm is the last step's. The step is not in the line: see `_steps`.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def read(path: Path) -> Log:
             rows.tell(line)
             continue
         values = rows.values(pairs(line[match.start() :]))
-        if not values or rows.other_rank(rank):
+        if not values or rows.other_rank(rank, values):
             continue
         rows.used += 1
         if "train_runtime" in values:

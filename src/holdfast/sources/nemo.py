@@ -1,4 +1,4 @@
-"""NeMo 2: `Training epoch 0, iteration 9/99 | lr: 4.499e-06 | global_step: 9 | reduced_train_loss: 11.03`.
+"""NeMo 2: `Training epoch 0, iteration 9/99 | lr: 4.5e-06 | reduced_train_loss: 11.03`.
 
 The loss is of the very step, reduced over all ranks. Where a line has `global_step` it is the step.
 """

@@ -14,7 +14,10 @@ from holdfast.sources.log.sample import Sample
 FORMAT = "olmo-core"
 SAYS = "OLMo-core console log"
 _DIALECT = Dialect(
-    FORMAT, row=re.compile(r"\[step=[\d,]{1,15}(?:/[\d,]{1,15})?(?:,epoch=\d{1,9})?(?:,eta=[^\]]{0,60})?\]\s*$")
+    FORMAT,
+    row=re.compile(
+        r"\[step=[\d,]{1,15}(?:/[\d,]{1,15})?(?:,epoch=\d{1,9})?(?:,eta=[^\]]{0,60})?\]\s*$"
+    ),
 )
 
 

@@ -21,7 +21,8 @@ SAYS = "Ultralytics console log"
 _HEAD = re.compile(r"^\s*Epoch\s+(?:GPU_mem|gpu_mem)\s+(\S.*?)\s*$", re.IGNORECASE)
 _CELL = r"[-+]?(?:\d{1,20}(?:\.\d{0,20})?(?:e[-+]?\d{1,4})?|nan|inf)"
 _ROW = re.compile(
-    rf"^\s*(\d{{1,9}})/(\d{{1,9}})\s+([\d.]{{1,20}})([KMG]?B?)\s+((?:{_CELL}\s+){{1,40}}{_CELL})(?::|\s*$)", re.I
+    rf"^\s*(\d{{1,9}})/(\d{{1,9}})\s+([\d.]{{1,20}})([KMG]?B?)\s+((?:{_CELL}\s+){{1,40}}{_CELL})(?::|\s*$)",
+    re.I,
 )
 _ALL = re.compile(rf"^\s*all((?:\s+{_CELL}){{3,12}})\s*$", re.IGNORECASE)
 _CLASS = re.compile(r"^\s*Class\s+Images\s+(\S.*?)\)?:?(?:\s+\d+%.*)?$")

@@ -7,6 +7,7 @@ step 50 on; `spike`: the loss is ten times as large, and the norm fifty times, a
 What the console hides (a filter, a mean) is in the reader's words, not made here.
 """
 
+# ruff: noqa: E501
 from __future__ import annotations
 
 import math
@@ -50,16 +51,16 @@ def megatron(points: list[Point]) -> Iterator[str]:
     yield "-------------------- end of arguments ---------------------"
     for p in points:
         text = f" [2026-01-02 03:{p.step // 60:02d}:{p.step % 60:02d}.123456]"
-        text += " iteration {:8d}/{:8d} |".format(p.step, STEPS)
-        text += " consumed samples: {:12d} |".format(p.step * 256)
-        text += " elapsed time per iteration (ms): {:.1f} |".format(p.ms)
+        text += f" iteration {p.step:8d}/{STEPS:8d} |"
+        text += f" consumed samples: {p.step * 256:12d} |"
+        text += f" elapsed time per iteration (ms): {p.ms:.1f} |"
         text += f" learning rate: {p.lr:.6E} |"
         text += f" global batch size: {256:5d} |"
         text += " {}: {:.6E} |".format("lm loss", p.loss)
         text += f" loss scale: {1.0:.1f} |"
         text += f" grad norm: {p.norm:.3f} |"
-        text += " number of skipped iterations: {:3d} |".format(0)
-        text += " number of nan iterations: {:3d} |".format(0)
+        text += f" number of skipped iterations: {0:3d} |"
+        text += f" number of nan iterations: {0:3d} |"
         yield text
 
 
@@ -231,10 +232,26 @@ def ultralytics(points: list[Point]) -> Iterator[str]:
         head = ("Epoch", "GPU_mem", "box_loss", "cls_loss", "dfl_loss", "Instances", "Size")
         yield ("%11s" * 7) % head
         epoch = f"{p.step // 5 + 1}/16"
-        line = ("%11s" * 2 + "%11.4g" * 5) % (epoch, "2.35G", p.loss, p.loss / 2, p.loss / 3, 12, 640)
+        line = ("%11s" * 2 + "%11.4g" * 5) % (
+            epoch,
+            "2.35G",
+            p.loss,
+            p.loss / 2,
+            p.loss / 3,
+            12,
+            640,
+        )
         bar = "[00:02<00:00,  3.21it/s]"
         yield f"\r{line}:  12%|█▎        | 1/8 {bar}\r{line}: 100%|██████████| 8/8 {bar}"
-        yield ("%22s" + "%11s" * 6) % ("Class", "Images", "Instances", "Box(P", "R", "mAP50", "mAP50-95)")
+        yield ("%22s" + "%11s" * 6) % (
+            "Class",
+            "Images",
+            "Instances",
+            "Box(P",
+            "R",
+            "mAP50",
+            "mAP50-95)",
+        )
         yield ("%22s" + "%11i" * 2 + "%11.3g" * 4) % ("all", 4, 17, 0.642, 0.501, 0.61, 0.4)
 
 

@@ -1,11 +1,12 @@
 """Reading a console log whose lines have one framework's shape.
 
-A dialect is a pattern that a line of numbers matches, with the groups `step`, `of` and `epoch` where
-the line has them; names and values are the shared tokenizer's business.
+A dialect is a pattern that a line of numbers matches, with the groups `step`, `of` and `epoch`
+where the line has them; names and values are the shared tokenizer's business.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +28,22 @@ _LOOKED_AT_DIGITS = 300
 _SETTINGS_UNTIL = 3
 """Rows after which lines are no longer looked at for settings."""
 _LABEL = re.compile(r"\s?(\d{1,4}): (?=\S)")
-_DROPPED = frozenset({"eta", "v_num", "pid", "port", "cuda", "rank", "local_rank", "line", "gpu", "seed"})
+_DROPPED = frozenset(
+    {
+        "eta",
+        "v_num",
+        "pid",
+        "port",
+        "cuda",
+        "rank",
+        "local_rank",
+        "line",
+        "gpu",
+        "seed",
+        "info",
+        "debug",
+    }
+)
 _MAGNITUDE = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
 
@@ -67,6 +83,7 @@ class Rows:
     used: int = 0
     others: int = 0
     rank: str | None = None
+    told_rank: bool = False
     notes: list[str] = field(default_factory=list)
     shapes: Shapes = field(default_factory=Shapes)
 
@@ -80,7 +97,7 @@ class Rows:
             learn(line, self.facts)
         return told
 
-    def other_rank(self, rank: str) -> bool:
+    def other_rank(self, rank: str, values: dict[str, float]) -> bool:
         """Whether a row is another rank's copy of one that is counted already."""
         if not rank:
             return False
@@ -89,6 +106,14 @@ class Rows:
         if rank == self.rank:
             return False
         self.others += 1
+        if not self.told_rank:
+            bad = next((name for name, value in values.items() if not math.isfinite(value)), "")
+            if bad:
+                self.told_rank = True
+                self.notes.append(
+                    f"rank {rank} logged {bad} {values[bad]} "
+                    f"when rank {self.rank} had {len(self)} rows"
+                )
         return True
 
     def add(self, values: dict[str, float], epoch: int, count: int, total: int) -> None:
@@ -114,9 +139,8 @@ class Rows:
             name = prefix + name
             if name not in values:
                 values[name] = value
-            if looked:
-                if "." in pair.text or "e" in pair.text or "E" in pair.text:
-                    self.digits[name] = max(self.digits.get(name, 0), _significant(pair.text))
+            if looked and ("." in pair.text or "e" in pair.text or "E" in pair.text):
+                self.digits[name] = max(self.digits.get(name, 0), _significant(pair.text))
         return values
 
     def places(self, found: list[Pair], prefix: str = "") -> list[tuple[str, int, float]]:
@@ -214,10 +238,12 @@ def collect(dialect: Dialect, path: Path) -> Log:
         shape = rows.shapes.of(parts)
         if shape is None:
             _new_shape(dialect, rows, plain, parts)
-        elif not rows.other_rank(shape.rank):
-            rows.teller.in_traceback = 0
-            rows.used += 1
-            rows.add(*shape.read(parts))
+        else:
+            values, epoch, count, total = shape.read(parts)
+            if not rows.other_rank(shape.rank, values):
+                rows.teller.in_traceback = 0
+                rows.used += 1
+                rows.add(values, epoch, count, total)
     return rows.log()
 
 
@@ -240,7 +266,7 @@ def _new_shape(dialect: Dialect, rows: Rows, plain: str, parts: list[str]) -> No
     rest = line[match.end() :]
     found = [pair for pair in pairs(rest, rows.units) if pair.name not in dialect.drop]
     values = rows.values(found, prefix)
-    if not values or rows.other_rank(rank):
+    if not values or rows.other_rank(rank, values):
         return
     rows.teller.in_traceback = 0
     rows.used += 1
@@ -255,7 +281,9 @@ def _new_shape(dialect: Dialect, rows: Rows, plain: str, parts: list[str]) -> No
     )
     if len(rows) >= _LOOKED_AT_DIGITS and not label:
         before = len(split(line)) // 2 - len(split(rest)) // 2
-        where = [_which(line, match.start(name)) if name else NOWHERE for name in (epoch, step, total)]
+        where = [
+            which(line, match.start(name)) if name else NOWHERE for name in (epoch, step, total)
+        ]
         rows.shapes.learn(
             parts,
             line,
@@ -265,7 +293,7 @@ def _new_shape(dialect: Dialect, rows: Rows, plain: str, parts: list[str]) -> No
         )
 
 
-def _which(line: str, position: int) -> int:
+def which(line: str, position: int) -> int:
     """Which number of a line stands at a position."""
     here = 0
     for at, part in enumerate(split(line)):
@@ -292,5 +320,3 @@ def _significant(text: str) -> int:
     """The significant digits a number was printed with; 0 for a NaN."""
     mantissa = re.split("[eE]", text.lstrip("+-"))[0].replace(",", "").replace(".", "")
     return len(mantissa.lstrip("0")) if mantissa.isdigit() else 0
-
-

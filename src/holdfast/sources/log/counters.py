@@ -22,7 +22,15 @@ LARGEST = 1 << 40
 LARGEST_EPOCH = 1 << 20
 """… of steps, or of epochs."""
 
-_STEP_WORDS = {"global_step": 0, "step": 1, "iteration": 2, "iter": 2, "it": 3, "itr": 2, "update": 3}
+_STEP_WORDS = {
+    "global_step": 0,
+    "step": 1,
+    "iteration": 2,
+    "iter": 2,
+    "it": 3,
+    "itr": 2,
+    "update": 3,
+}
 _STEP_WORDS |= {"num_updates": 1, "minibatch": 5, "batch": 5, "batch_idx": 5, "current_steps": 1}
 _STEP_WORDS |= {"episode": 6, "round": 6, "timestep": 3}
 _PLURALS = {"steps": 4, "iters": 4, "iterations": 4, "updates": 4, "batches": 5, "epochs": -1}
@@ -51,6 +59,8 @@ def counter_kind(name: str, of: float | None = None) -> int:
 def _kind(name: str) -> int:
     low = name.lower().replace("-", "_")
     low = re.sub(r"\((?:train|training)\)$|^(?:train|training)[/_ ]", "", low).strip()
+    if low == "total_timesteps":
+        return 1
     if _NO_COUNTER.search(low):
         return 99
     if low in _STEP_WORDS:
@@ -75,7 +85,7 @@ class Counters:
     counts: array[int] = field(default_factory=lambda: array("q"))
     totals: array[int] = field(default_factory=lambda: array("q"))
     first_epoch: int | None = None
-    """The number of the first epoch, where it is known, and that the counter starts again in each."""
+    """The number of the first epoch, if it is known that the counter starts again in each."""
 
     def add(self, epoch: int = ABSENT, count: int = ABSENT, total: int = ABSENT) -> None:
         """The counters of one more row; `ABSENT` where a line has none."""
@@ -162,7 +172,7 @@ def _before(
     if len(sizes) == len(own) and len(np.unique(sizes)) == 1:
         if (own > sizes[0]).any():
             return nothing
-        return (epoch - base) * sizes[0]
+        return (epoch - base) * int(sizes[0])
     length = _longest(epoch, own)
     return (epoch - base) * length
 

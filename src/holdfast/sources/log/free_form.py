@@ -1,7 +1,7 @@
 """Any log of `key: value`, `key=value` or `key value`, whoever printed it.
 
-A line with a counter (`step`, `iter`, `epoch`, `3/10`) begins a row; lines without one add to it, until
-a name comes a second time. What stands before the first of these is settings.
+A line with a counter (`step`, `iter`, `epoch`, `3/10`) begins a row; lines without one add to it,
+until a name comes a second time. What stands before the first of these is settings.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.sources.log.console import Rows, signal
+from holdfast.sources.log.console import Rows, as_counter, signal, which
 from holdfast.sources.log.counters import ABSENT, LARGEST, LARGEST_EPOCH, counter_kind
 from holdfast.sources.log.key_values import Pair, pairs, split
 from holdfast.sources.log.lines import lines_of, unlabelled
@@ -23,11 +23,18 @@ _METRIC = re.compile(
     r"|\bgrad|gnorm|norm\b|\bkl\b|entropy|elbo|nll|\bbpc|\bbpb|\bbce|\bce\b|dice|\bf1|auc|map\b",
     re.IGNORECASE,
 )
-_ALSO = re.compile(r"\blr|learning[_ ]?rate|mem|scale|mfu|tok|\bdt\b|time|throughput|wd\b|mom", re.I)
+_ALSO = re.compile(
+    r"\blr|learning[_ ]?rate|mem|scale|mfu|tok|\bdt\b|time|throughput|wd\b|mom", re.I
+)
 _EVALUATION = re.compile(
     r"^\W{0,8}(?:val(?:id(?:ation)?)?|eval(?:uation)?|test(?:ing)?|dev)\b(?!\w)(?!/)", re.IGNORECASE
 )
 _OWN_EVALUATION = re.compile(r"val|eval|test|dev", re.IGNORECASE)
+_BRACKETS = re.compile(
+    r"\W{0,6}(?:\w{1,20}:?\s{1,2}){0,2}\[\s{0,6}(?P<epoch>\d{1,12})(?:/\d{1,12})?(?:\s{0,4}\]\s?\[|,)\s{0,8}"
+    r"(?P<count>\d{1,12})(?:/(?P<of>\d{1,12}))?\s{0,4}\]|"
+    r"\[\s{0,8}(?P<alone>\d{1,12})\s{0,4}\]"
+)
 _LABEL = re.compile(r"\s?(\d{1,4}): (?=\S)")
 _kinds: dict[str, int] = {}
 
@@ -80,13 +87,20 @@ class Reading:
             self.flush()  # what was told is of the rows to come
             rows.teller.scale = scale
             return
-        epoch, count, total, found, best, where = _sorted(pairs(line, rows.units))
+        tokens = pairs(line, rows.units)
+        epoch, count, total, found, best, where = _sorted(tokens)
+        if count == ABSENT or epoch == ABSENT:
+            epoch, count, total, where, found = _bracketed(
+                line, (epoch, count, total), where, found
+            )
         if label and found:  # `0: step 5 loss 2.3` is rank 0's, `5: loss 2.3` is step 5
             if count == ABSENT:
                 count = int(label[1])
             else:
                 rank = label[1]
         counted = epoch != ABSENT or count != ABSENT
+        if found and best < 2 and epoch == ABSENT and where[1] in _bare(tokens):
+            return  # a bar of something else: `Map: 100%|██| 1000/1000`
         if not self.started and not self._starts(line, counted, found, best):
             self._open(counted, found, epoch, count, total)
             learn(line, rows.facts)
@@ -114,7 +128,7 @@ class Reading:
     ) -> bool:
         """The numbers of a line. Whether they were taken."""
         rows = self.rows
-        if not values or rows.other_rank(rank):
+        if not values or rows.other_rank(rank, values):
             return False
         self.started = True
         rows.used += 1
@@ -141,9 +155,7 @@ class Reading:
             return best == 2
         return any("loss" in pair.name.lower() for pair in found) and not learn(line, {})
 
-    def _open(
-        self, counted: bool, found: list[Pair], epoch: int, count: int, total: int
-    ) -> None:
+    def _open(self, counted: bool, found: list[Pair], epoch: int, count: int, total: int) -> None:
         """A line of counters alone: `Epoch 3/10`."""
         if counted and not found:
             self.flush()
@@ -166,9 +178,38 @@ class Reading:
         if self.row:
             self.rows.add(self.row, *self.at)
             if len(self.rows) < 1000:
-                shape = frozenset(self.row)
+                shape = frozenset(self.row) - {"loss_scale"}
                 self.shapes[shape] = self.shapes.get(shape, 0) + 1
             self.row = {}
+
+
+def _bare(found: list[Pair]) -> list[int]:
+    """Where the fractions without a name are."""
+    return [pair.at for pair in found if not pair.name]
+
+
+def _bracketed(
+    line: str,
+    counters: tuple[int, int, int],
+    where: tuple[int, int, int],
+    found: list[Pair],
+) -> tuple[int, int, int, tuple[int, int, int], list[Pair]]:
+    """Counters in brackets at the beginning of a line, which nobody names: `[1,  2000]`,
+    `Train: [0/300][10/1251]`, `[120]`."""
+    epoch, count, total = counters
+    match = _BRACKETS.match(line) if "[" in line[:40] else None
+    if match is None or (match["count"] is None and count != ABSENT):
+        return epoch, count, total, where, found
+    if match["count"] is None:
+        place = which(line, match.start("alone"))
+        return epoch, as_counter(match["alone"], LARGEST), total, (where[0], place, where[2]), found
+    groups = ("epoch", "count", "of")
+    values = [as_counter(match[name], LARGEST) for name in groups]
+    places = [which(line, match.start(name)) if match[name] else NOWHERE for name in groups]
+    if values[0] > LARGEST_EPOCH:
+        return epoch, count, total, where, found
+    found = [pair for pair in found if pair.at not in places]
+    return values[0], values[1], values[2], (places[0], places[1], places[2]), found
 
 
 def _called(name: str, evaluation: bool) -> str:
@@ -179,7 +220,7 @@ def _called(name: str, evaluation: bool) -> str:
 def _sorted(
     found: list[Pair],
 ) -> tuple[int, int, int, list[Pair], int, tuple[int, int, int]]:
-    """(epoch, count, total, the other pairs, the best weight among them, where the counters are)."""
+    """(epoch, count, total, the other pairs, their best weight, where the counters are)."""
     epoch = count = total = ABSENT
     at_epoch = at_count = at_total = NOWHERE
     kind = 99

@@ -18,13 +18,17 @@ _NUMBER = re.compile(
 )
 _UNIT = re.compile(r"\s?(%|[KMGT]i?B|[KMGTB]|ms|us|µs|s|it/s|s/it|ms/step|s/step|tok/s)(?![\w/])")
 _UNIT_IN_NAME = re.compile(r"\s*[\[(](%|[KMGT]i?B|ms|us|s|sec|seconds|MB/s|s/it)[\])]?$")
-_WRAPPER = re.compile(r"(?:(?:np|numpy|torch|jnp)\.)?(?:float|int|bfloat|array|tensor|Array)\w{0,4}\($")
-_BREAKS = re.compile(r"[|,;\t\n\[\]{}\"'<>=:→•│┃]|\s{2,}|\s[-–—]+\s|\)\s|^\)")
-_CLOSES = re.compile(r"\)\s?[:=]\s*$")
-_NOISE = " \t*_-.#>~/\\!?"
-_FILLER = frozenset(
-    "at in after with and the is was of for on to by = are has than from until then now a an".split()
+_WRAPPER = re.compile(
+    r"(?:(?:np|numpy|torch|jnp)\.)?(?:float|int|bfloat|array|tensor|Array)\w{0,4}\($"
 )
+_BREAKS = re.compile(r"[|,;\t\n\[\]{}\"'<>=:→•│┃]|\s{2,}|\s[-–—]+\s|\)\s|^\)|(?<=\w{5})[.!]\s")
+_CLOSES = re.compile(r"\)\s?[:=]\s*$")
+_CELL = re.compile(r"\|\s{1,8}([A-Za-z_][\w/ .()-]{0,60}?)\s*\|\s*$")
+_NOISE = " \t*_-.#>~/\\!?"
+_FILLER = frozenset((
+    "at", "in", "after", "with", "and", "the", "is", "was", "of", "for", "on", "to", "by",
+    "=", "are", "has", "than", "from", "until", "then", "now", "a", "an",
+))  # fmt: skip
 _MOST_KEPT = 20_000
 LONGEST_NAME = 80
 
@@ -140,10 +144,13 @@ def _read(text: str) -> _Gap:
     unit = _UNIT.match(text)
     says_unit = unit[1] if unit else ""
     tail = text[-200:]
+    cell = _CELL.search(tail)
+    if cell:  # `|    value_loss      | 3.1 |`
+        return _Gap(says_unit, _trim(cell[1]), True, False, "")
     if tail.endswith("("):
         tail = _WRAPPER.sub("", tail)
     head = tail.rstrip(" \t\"'[({")
-    strong = head.endswith((":", "=", "->", "=>", "→")) or head.endswith("....")
+    strong = head.endswith((":", "=", "->", "=>", "→", "...."))
     if not strong and head == tail:
         return _Gap(says_unit, "", False, False, "")  # `checkpoint-500`, `v2`
     closes = strong and bool(_CLOSES.match(text))
@@ -161,12 +168,18 @@ def _read(text: str) -> _Gap:
     if not cuts and unit:
         start = unit.end()
     name = _trim(head[start:])
-    if not strong and (name.count(" ") > 3 or _UNIT.fullmatch(name)):
+    if not strong and (name.count(" ") > 2 or _UNIT.fullmatch(name)):
         name = ""  # a sentence or a unit, not a name
     if name.endswith((".py", ".so", ".cpp", ".cu", "http", "https")) or len(name) > LONGEST_NAME:
         name = ""
     return _Gap(
-        says_unit, name, strong, False, own[1] if own and name else "", outer if name else "", closes
+        says_unit,
+        name,
+        strong,
+        False,
+        own[1] if own and name else "",
+        outer if name else "",
+        closes,
     )
 
 

@@ -24,15 +24,21 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_ANSI = re.compile(r"\x1b(?:\[[0-9;?]{0,32}[ -/]?[@-~]|\][^\x07\x1b\n]{0,256}(?:\x07|\x1b\\)|[()].|.)")
+_ANSI = re.compile(
+    r"\x1b(?:\[[0-9;?]{0,32}[ -/]?[@-~]|\][^\x07\x1b\n]{0,256}(?:\x07|\x1b\\)|[()].|.)"
+)
 
 _CLOCK = r"\d\d?:\d\d(?::\d\d)?(?:[.,]\d+)?(?:\ ?[AP]M)?"
 _LEVEL = r"(?:INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL|SUCCESS|TRACE|NOTICE)"
 _PREFIX = re.compile(
     rf"""(?:\s*(?:
-      \[?(?:\w*[Rr]ank[ _=:]?|default|RANK[ _=:]?)(?P<rank>\d{{1,5}})\]?(?::|\b(?!\w))
+      \[?(?:\w*[Rr]ank[ _=:]?|default|RANK[ _=:]?)(?P<rank>\d{{1,5}})(?:\]:?|:|(?!\w))
+    | \[GPU:?\s?(?P<gpu>\d{{1,4}})\]
+    | \([\w.]{{1,60}}[: ]\d{{1,5}}\)(?=:?\s{_LEVEL}\b)
     | \(\w{{1,60}}\s+pid=(?P<pid>\d+)[^)]{{0,120}}\)
-    | \[?\d{{4}}[-/]\d\d?[-/]\d\d?[T _,-]{{0,3}}{_CLOCK}(?:Z|\ ?[+-]\d\d:?\d\d)?\]?
+    | \[?\d{{4}}[-/]\d\d?[-/]\d\d?[T _,-]{{0,3}}{_CLOCK}(?:Z|\ ?[+-]\d\d:?\d\d)?
+      (?:\ [\w.-]{{1,60}}(?=\]))?\]?
+    | \[[\w.-]{{1,60}}\](?=\ \d{{4}}-\d\d-)
     | \[?\d\d?/\d\d?(?:/\d{{2,4}})?,?[ _-]{_CLOCK}(?:\ [\w.]{{1,80}})?\]?
     | \[?{_CLOCK}\]?(?=[\s\[|:-])
     | [IWEF]\d{{4}}\ {_CLOCK}\s+\d+\s+[\w./<>-]{{1,120}}:\d+\]
@@ -43,6 +49,7 @@ _PREFIX = re.compile(
     | \[NeMo\ [A-Z]\ [^\]\n]{{1,120}}\]
     | \[titan\]
     | [\w.<>]{{1,80}}:[\w.<>]{{1,80}}:\d+(?=\s-\s)
+    | \w{{1,40}}(?:\.\w{{1,40}}){{1,6}}:\d{{1,5}}(?=\s-\s)
     | [\w.]{{1,80}}(?=\s-\s{_LEVEL}\b)
     | [\w.-]{{1,80}}:\d{{1,5}}\t[\w.]{{1,80}}:\d{{1,5}}(?=\t)
     | (?:train|train_inner|__main__|root)(?=\s[|-]\s)
@@ -100,7 +107,7 @@ def unlabelled(line: str) -> tuple[str, str]:
     found = _PREFIX.match(line)
     if found is None:
         return line, ""
-    return line[found.end() :], found["rank"] or ""
+    return line[found.end() :], found["rank"] or found["gpu"] or ""
 
 
 def glimpse(sample: Sample) -> list[tuple[str, str]]:

@@ -24,7 +24,7 @@ class Shape(NamedTuple):
     values: tuple[tuple[str, int, float], ...]
     """Name, where, and what one of it is worth."""
     epoch: int
-    count: int
+    step: int
     total: int
     rank: str
 
@@ -32,7 +32,7 @@ class Shape(NamedTuple):
         """(values, epoch, count, total) of a line of this shape, split."""
         values = {name: number(parts[at]) * factor for name, at, factor in self.values}
         epoch = ABSENT if self.epoch < 0 else whole(number(parts[self.epoch]), LARGEST_EPOCH)
-        count = ABSENT if self.count < 0 else whole(number(parts[self.count]), LARGEST)
+        count = ABSENT if self.step < 0 else whole(number(parts[self.step]), LARGEST)
         total = ABSENT if self.total < 0 else whole(number(parts[self.total]), LARGEST)
         return values, epoch, count, total
 

@@ -1,14 +1,12 @@
 """Makes the logs beside it, by the real thing: transformers 5.22.2, torch 2.13.0 (CPU).
 
-    python make.py healthy        2>&1 | tee healthy.log
-    python make.py nan            2>&1 | tee nan.log             a NaN in the weights from step 31 on
-    python make.py nan-unfiltered 2>&1 | tee nan-unfiltered.log  the same, logging_nan_inf_filter=False
-    python make.py quiet          2>&1 | tee quiet.log           disable_tqdm, with the banner
-
-The files `healthy-4.log` and `nan-4.log` are `quiet.log` and a NaN of it in the words of 4.x
-(`print(logs)` of a dict of floats).
+python make.py healthy        2>&1 | tee healthy.log
+python make.py nan            2>&1 | tee nan.log             a NaN in the weights from step 31 on
+python make.py nan-unfiltered 2>&1 | tee nan-unfiltered.log  the same, logging_nan_inf_filter=False
+python make.py quiet          2>&1 | tee quiet.log           disable_tqdm, with the banner
 """
 
+# ruff: noqa: E501
 from __future__ import annotations
 
 import logging
@@ -26,13 +24,13 @@ class Net(nn.Module):
         super().__init__()
         self.body = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 4))
 
-    def forward(self, x, labels):  # noqa: ANN001, ANN201
+    def forward(self, x, labels):
         logits = self.body(x)
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
 class Poison(TrainerCallback):
-    def on_step_begin(self, args, state, control, model=None, **_):  # noqa: ANN001, ANN003, ANN201
+    def on_step_begin(self, args, state, control, model=None, **_):
         if state.global_step == 30:
             with torch.no_grad():
                 model.body[0].weight[0, 0] = float("nan")

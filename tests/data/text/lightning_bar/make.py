@@ -1,8 +1,8 @@
 """Makes the logs beside it, by the real thing: lightning 2.6.6, torch 2.13.0 (CPU).
 
-    python make.py healthy 2>&1 | tee healthy.log
-    python make.py nan     2>&1 | tee nan.log      a NaN in the weights from step 13 on
-    python make.py rich    2>&1 | tee rich.log     the bar that is drawn where rich is installed
+python make.py healthy 2>&1 | tee healthy.log
+python make.py nan     2>&1 | tee nan.log      a NaN in the weights from step 13 on
+python make.py rich    2>&1 | tee rich.log     the bar that is drawn where rich is installed
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Module(lightning.LightningModule):
         self.kind = kind
         self.body = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 4))
 
-    def training_step(self, batch, index):  # noqa: ANN001, ANN201
+    def training_step(self, batch, index):
         if self.kind == "nan" and self.global_step == 13:
             with torch.no_grad():
                 self.body[0].weight[0, 0] = float("nan")
@@ -31,7 +31,7 @@ class Module(lightning.LightningModule):
         self.log("train_loss", loss, prog_bar=True)
         return loss
 
-    def configure_optimizers(self):  # noqa: ANN201
+    def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), lr=1e-2)
 
 
