@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from holdfast.errors import UnreadableInput
 from holdfast.sources import formats
+from holdfast.sources.log.console_lines import unlabelled
 from holdfast.sources.log.key_values import pairs
-from holdfast.sources.log.lines import unlabelled
 from holdfast.sources.log.sample import sample
 
 DATA = Path(__file__).parent.parent / "data" / "text"

@@ -12,9 +12,9 @@ import pytest
 
 from holdfast.errors import UnreadableInput
 from holdfast.sources import formats, text_log
+from holdfast.sources.log.console_lines import LONGEST_LINE, lines_of, unlabelled
 from holdfast.sources.log.free_form import Reading
 from holdfast.sources.log.key_values import pairs
-from holdfast.sources.log.lines import LONGEST_LINE, lines_of, unlabelled
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.sample import sample
 

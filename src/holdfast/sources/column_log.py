@@ -1,6 +1,6 @@
 """A table printed as text: a head with the names, and a line of numbers for each epoch or step.
 
-fastai's `epoch  train_loss  valid_loss  time`, a notebook's `Step  Training Loss  Validation Loss`, and
+fastai's `epoch  train_loss  valid_loss  time`, a notebook's `Step  Training Loss`, and
 the tables people draw with bars.
 """
 
@@ -10,10 +10,10 @@ import re
 from pathlib import Path
 
 from holdfast.sources.log.console import Rows
+from holdfast.sources.log.console_lines import glimpse, is_text, lines_of, unlabelled
 from holdfast.sources.log.counters import ABSENT, LARGEST, LARGEST_EPOCH, counter_kind
 from holdfast.sources.log.free_form import weight_of
 from holdfast.sources.log.key_values import Pair, number
-from holdfast.sources.log.lines import glimpse, is_text, lines_of, unlabelled
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.sample import Sample
 from holdfast.sources.log.shapes import whole

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.sources.log.console import Dialect, Rows, describe, recognised, signal
+from holdfast.sources.log.console_lines import lines_of, unlabelled
 from holdfast.sources.log.counters import ABSENT
 from holdfast.sources.log.key_values import pairs
-from holdfast.sources.log.lines import lines_of, unlabelled
 from holdfast.sources.log.log import Log, Unit
 from holdfast.sources.log.sample import Sample
 

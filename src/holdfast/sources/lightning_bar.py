@@ -10,9 +10,9 @@ import re
 from pathlib import Path
 
 from holdfast.sources.log.console import Dialect, Rows, recognised
+from holdfast.sources.log.console_lines import lines_of, unlabelled
 from holdfast.sources.log.counters import LARGEST, LARGEST_EPOCH
 from holdfast.sources.log.key_values import number, pairs
-from holdfast.sources.log.lines import lines_of, unlabelled
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.sample import Sample
 from holdfast.sources.log.shapes import whole

@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 
 from holdfast.sources.log.console import Rows
+from holdfast.sources.log.console_lines import glimpse, is_text
 from holdfast.sources.log.free_form import Reading, read_free, weight_of
-from holdfast.sources.log.lines import glimpse, is_text
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.sample import Sample
 

@@ -9,9 +9,9 @@ import re
 from pathlib import Path
 
 from holdfast.sources.log.console import Rows, signal
+from holdfast.sources.log.console_lines import glimpse, is_text, lines_of
 from holdfast.sources.log.counters import ABSENT, LARGEST_EPOCH
 from holdfast.sources.log.key_values import Pair, number
-from holdfast.sources.log.lines import glimpse, is_text, lines_of
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.sample import Sample
 from holdfast.sources.log.shapes import whole

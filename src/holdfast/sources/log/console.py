@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from holdfast.core.signals import Fold, NonFinite, Scope, Signal
+from holdfast.sources.log.console_lines import glimpse, is_text, lines_of, unlabelled
 from holdfast.sources.log.counters import ABSENT, LARGEST, LARGEST_EPOCH, Counters
 from holdfast.sources.log.key_values import Pair, number, pairs, split
-from holdfast.sources.log.lines import glimpse, is_text, lines_of, unlabelled
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.sample import Sample
 from holdfast.sources.log.settings import learn

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.sources.log.console import Rows, as_counter, signal, which
+from holdfast.sources.log.console_lines import lines_of, unlabelled
 from holdfast.sources.log.counters import ABSENT, LARGEST, LARGEST_EPOCH, counter_kind
 from holdfast.sources.log.key_values import Pair, pairs, split
-from holdfast.sources.log.lines import lines_of, unlabelled
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.settings import learn
 from holdfast.sources.log.shapes import NOWHERE, whole

@@ -6,7 +6,6 @@ python make.py nan-unfiltered 2>&1 | tee nan-unfiltered.log  the same, logging_n
 python make.py quiet          2>&1 | tee quiet.log           disable_tqdm, with the banner
 """
 
-# ruff: noqa: E501
 from __future__ import annotations
 
 import logging
