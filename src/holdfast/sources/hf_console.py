@@ -68,8 +68,8 @@ class _Bars:
 def read(path: Path) -> Log:
     rows = Rows(FORMAT, path)
     bars = _Bars()
-    epochs: list[float] = []
-    training: list[bool] = []
+    epochs = array("d")
+    training = array("b")
     for plain in lines_of(path):
         rows.lines += 1
         line, rank = unlabelled(plain)
