@@ -136,12 +136,12 @@ def test_hf_console_finds_its_steps(kind: str) -> None:
 
 def test_hf_console_with_a_nan_that_is_hidden() -> None:
     log = read("hf_console", "nan")
-    rows = dict(log.table.rows())
+    rows = dict(log.table.plain())
     assert rows[40]["loss"] == 0.0
     assert math.isnan(rows[40]["grad_norm"])
     assert log.signals["loss"].nonfinite == "filtered"
     shown = read("hf_console", "nan-unfiltered")
-    assert math.isnan(dict(shown.table.rows())[40]["loss"])
+    assert math.isnan(dict(shown.table.plain())[40]["loss"])
     assert shown.signals["loss"].nonfinite == "kept"
 
 
@@ -165,7 +165,7 @@ def test_lightning_bars(kind: str, first_bad: int | None) -> None:
     log = read("lightning_bar", kind)
     assert log.format == "lightning-bar"
     assert list(log.table.steps) == list(range(1, 21))
-    bad = [step for step, values in log.table.rows() if math.isnan(values["train_loss"])]
+    bad = [step for step, values in log.table.plain() if math.isnan(values["train_loss"])]
     assert bad == ([] if first_bad is None else list(range(first_bad, 21)))
 
 

@@ -79,7 +79,7 @@ def test_mutations(path: Path, tmp_path: Path) -> None:
         try:
             formats.read(target)
             log = own.read(target)
-            list(log.table.rows())
+            list(log.table.plain())
             assert log.used <= log.lines
             assert all(0 <= happening.row <= len(log.table) for happening in log.happenings)
             assert all(len(series) <= len(log.table) for series in log.table.series.values())

@@ -92,6 +92,11 @@ class Table:
         for row, values in zip(numbers, found, strict=True):
             yield row, steps[row], values
 
+    def plain(self) -> Iterator[tuple[int, dict[str, float]]]:
+        """(step, values) of all rows, under the log's own names."""
+        for _, step, values in self.rows({name: (name, 1.0) for name in self.series}):
+            yield step, values
+
 
 def _placed(series: Series, chosen: NDArray[np.int64] | None) -> Iterator[tuple[int, float]]:
     """(position among the chosen rows, value) of a series."""
