@@ -24,7 +24,7 @@ from holdfast.checkpoints import dtypes
 from holdfast.checkpoints.model import SavedTensor
 from holdfast.errors import UnreadableInput
 
-CHUNK = 1 << 19
+CHUNK = 1 << 18
 """Bytes at a time: fits a second-level cache with room for two scratch arrays."""
 TASK = 1 << 25
 """Bytes a worker takes at once."""
