@@ -115,7 +115,7 @@ def scan(options: argparse.Namespace) -> dict[str, Any]:
         path = Path(folder) / "checkpoint.pt"
         # In a process of its own: its memory would count as that of every process it starts.
         made = (
-            f"import postmortem as p; p.make_checkpoint(p.Path({str(path)!r}), {options.gigabytes})"
+            f"from postmortem import *; make_checkpoint(Path({str(path)!r}), {options.gigabytes})"
         )
         here = Path(__file__).resolve().parent
         subprocess.run([sys.executable, "-c", made], cwd=here, check=True)

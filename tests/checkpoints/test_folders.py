@@ -116,6 +116,7 @@ def test_a_missing_shard_and_a_torn_one(tmp_path: Path) -> None:
 # -- Lightning, DCP, DeepSpeed, npz ---------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_lightning(tmp_path: Path) -> None:
     import lightning
 

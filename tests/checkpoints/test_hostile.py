@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.checkpoints import load_inert, open_checkpoint, settings_of
+from holdfast.checkpoints import inert, load_inert, open_checkpoint, settings_of
 from holdfast.checkpoints.danger import judged, verdict
 from holdfast.checkpoints.inert import Damaged, Global, load
 
@@ -63,7 +63,9 @@ def test_a_call_in_arguments_in_metadata_and_in_an_array(tmp_path: Path) -> None
 
 TRICKS = {
     "a computed name": b"\x80\x04\x8c\x02os\x94)\x93.",
-    "a module through a module": b"\x80\x04\x8c\x13torch.serialization\x8c\tos.system\x93\x8c\x01x\x85R.",
+    "a module through a module": (
+        b"\x80\x04\x8c\x13torch.serialization\x8c\tos.system\x93\x8c\x01x\x85R."
+    ),
     "an old instance": b"(S'true'\nios\nsystem\n.",
     "an object": b"(cos\nsystem\nS'true'\no.",
     "getattr and a call": (
@@ -135,8 +137,8 @@ def test_a_class_of_the_users_own_is_only_listed() -> None:
 
 
 BOMBS = {
-    "marks": b"\x80\x02" + b"(" * 5_000_000,
-    "lists": b"\x80\x02" + b"]" * 5_000_000,
+    "marks": b"\x80\x02" + b"(" * 300_000,
+    "lists": b"\x80\x02" + b"]" * 300_000,
     "a deep tuple as a key": b"\x80\x02})" + b"\x85" * 500_000 + b"Ns.",
     "a huge number": b"\x80\x02\x8b\xff\xff\xff\x7f" + b"1" * 10_000 + b".",
     "a long decimal": b"L" + b"9" * 50_000 + b"L\n.",
@@ -149,8 +151,10 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_bombs_end_quickly(bomb: str) -> None:
-    load(BOMBS[bomb])
+def test_bombs_end_quickly(bomb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inert, "MAX_CONTAINERS", 100_000)
+    loaded = load(BOMBS[bomb])
+    assert loaded.damage is not None or bomb in ("a huge memo", "a deep tuple as a key")
 
 
 def test_a_damaged_pickle_is_an_error_of_its_own() -> None:

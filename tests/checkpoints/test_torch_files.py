@@ -156,6 +156,9 @@ def test_a_plain_pickle_of_tensors_and_of_arrays(tmp_path: Path) -> None:
         path.write_bytes(pickle.dumps(weights, protocol=protocol))
         found = open_checkpoint(path)
         assert found.problems == []
+        if protocol == 2:  # bytes are written as text there
+            assert found.facts["skipped"]
+            continue
         assert measure(found.tensors[0]).norm == pytest.approx(float(weights["w"].norm()), rel=1e-6)
 
 
