@@ -66,7 +66,7 @@ print(time.perf_counter() - t, resource.getrusage(resource.RUSAGE_SELF).ru_maxrs
 """
 
 
-def make_checkpoint(path: Path, gigabytes: float) -> None:
+def make_checkpoint(path: str, gigabytes: float) -> None:
     """A file of torch.save of about that size."""
     import torch
 
@@ -114,11 +114,9 @@ def scan(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "checkpoint.pt"
         # In a process of its own: its memory would count as that of every process it starts.
-        made = (
-            f"from postmortem import *; make_checkpoint(Path({str(path)!r}), {options.gigabytes})"
-        )
+        code = f"import postmortem; postmortem.make_checkpoint({str(path)!r}, {options.gigabytes})"
         here = Path(__file__).resolve().parent
-        subprocess.run([sys.executable, "-c", made], cwd=here, check=True)
+        subprocess.run([sys.executable, "-c", code], cwd=here, check=True)
         size = path.stat().st_size
         timed(_READ, path)  # into the page cache
         reading = best(_READ, path, options.rounds)
