@@ -16,6 +16,8 @@ from holdfast.core.window import Window
 
 FIRST = 3
 """So many first losses say where the run began."""
+SHORTEST = 12
+"""So many rows of another tool's log are enough at its end."""
 STILL = 1e-3
 """Updates below this share of the weights do not make a loss swing."""
 
@@ -75,9 +77,12 @@ class LossOscillation(Check):
         self.told = False
         self.several = False
         self.ratios = Window(20)
+        self.moments: list[Moment] = []
+        """In a log of another tool: where the recent losses stand."""
 
     def begin(self, header: Header) -> None:
         self.recent.clear()
+        self.moments.clear()
         self.seen = 0
 
     def observe(self, record: StepRecord) -> Iterable[Finding]:
@@ -94,8 +99,15 @@ class LossOscillation(Check):
             self.first.append(loss)
         self.recent.push(loss)
         self.seen += 1
+        if self.context.header.foreign:
+            self.moments = [*self.moments, moment_of(record)][-self.limits.values :]
         if self.recent.full and self.seen % 10 == 0:
             yield from self._judge(record)
+
+    def finish(self) -> Iterable[Finding]:
+        short = SHORTEST <= len(self.recent) < self.limits.values
+        if self.context.header.foreign and short and not self.told and not self.several:
+            yield from self._judge(record_at(self.moments[-1]))
 
     def _judge(self, record: StepRecord) -> Iterable[Finding]:
         values = self.recent.values
@@ -114,8 +126,10 @@ class LossOscillation(Check):
             return
         self.told = True
         at = (record.segment, record.seq, max(record.step - len(values) + 1, 0), record.rank)
+        if self.context.header.foreign:
+            at = self.moments[_first_turn(values)]
         yield self.find(
-            record_at(at if record.segment == 0 else moment_of(record)),
+            record_at(at if self.context.header.foreign else at if record.segment == 0 else moment_of(record)),
             f"the loss swings by {say(swing)} around {say(level)} from step to step, without "
             f"getting below where it began ({say(start)}): the updates overshoot",
             remedies=[
@@ -128,6 +142,17 @@ class LossOscillation(Check):
             turns=turns,
             values=len(values),
         )
+
+
+def _first_turn(values: Sequence[float]) -> int:
+    """Where the swinging began: from there on nearly every move turns back."""
+    moves = [later - earlier for earlier, later in pairwise(values)]
+    misses = 0
+    for at in range(len(moves) - 1, 0, -1):
+        misses += moves[at] * moves[at - 1] >= 0
+        if misses > 2:
+            return at + 1
+    return 0
 
 
 def _turns(values: Sequence[float]) -> float:

@@ -64,6 +64,8 @@ class ScheduleCollapsed(Check):
         self.low: dict[str, int] = {}
         self.onset: dict[str, Moment] = {}
         self.told: set[str] = set()
+        self.latest: dict[str, float] = {}
+        """In a log of another tool: the latest rates."""
 
     def begin(self, header: Header) -> None:
         self.low, self.onset = {}, {}
@@ -78,15 +80,29 @@ class ScheduleCollapsed(Check):
                 yield from self._take(record, key, rate)
 
     def _take(self, record: StepRecord, key: str, rate: float) -> Iterable[Finding]:
-        span = self.context.header.signals.get(key, Signal()).span
+        header = self.context.header
+        signal = header.signals.get(key, Signal())
+        span = signal.steps if header.foreign else signal.span
         peak = self.peaks[key] = max(self.peaks.get(key, 0.0), rate)
-        count = self.counts[key] = self.counts.get(key, 0) + span
+        self.counts[key] = self.counts.get(key, 0) + span
         if peak <= 0 or rate > self.limits.floor * peak:
             self.low.pop(key, None)
             return
         if key not in self.low:
             self.onset[key] = moment_of(record)
-        low = self.low[key] = self.low.get(key, 0) + span
+        self.low[key] = self.low.get(key, 0) + span
+        if not header.foreign:  # a log is judged at its end
+            yield from self._judge(key, rate)
+        else:
+            self.latest[key] = rate
+
+    def finish(self) -> Iterable[Finding]:
+        for key, rate in self.latest.items():
+            if key in self.low:
+                yield from self._judge(key, rate)
+
+    def _judge(self, key: str, rate: float) -> Iterable[Finding]:
+        peak, count, low = self.peaks[key], self.counts[key], self.low[key]
         enough = max(self.limits.steps, self.limits.share * count)
         if low >= enough and key not in self.told and "foreseen" not in self.told:
             self.told.add(key)

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding, Severity
-from holdfast.core.growth import Growth, GrowthRule, GrowthWatch
+from holdfast.core.growth import Growth, GrowthRule, GrowthWatch, began, rule_for, short_growth
+from holdfast.core.moment import Moment, moment_of, record_at
 from holdfast.core.numbers import say_bytes
 from holdfast.core.origin import Origin, origin_of, said_growth, tells_growth, where_made
 from holdfast.core.records import EventRecord, Header, StepRecord
@@ -62,6 +63,7 @@ class DeviceMemoryGrowth(Check):
     def start(self) -> None:
         self.watch = GrowthWatch()
         self.origin: Origin = {}
+        self.latest: Moment | None = None
 
     def begin(self, header: Header) -> None:
         self.watch.restart()  # a new process starts from a level of its own
@@ -74,11 +76,23 @@ class DeviceMemoryGrowth(Check):
         level = record.values.get(SIGNAL)
         if level is None or record.held:
             return
-        growth = self.watch.admit(record.step, level, self.limits)
+        self.latest = moment_of(record)
+        rule = rule_for(self.context.header, SIGNAL, self.limits)
+        growth = self.watch.admit(record.step, level, rule)
         if growth is not None:
             yield self._finding(record, growth)
 
+    def finish(self) -> Iterable[Finding]:
+        if not self.context.header.foreign or self.watch.told is not None or self.latest is None:
+            return
+        rule = rule_for(self.context.header, SIGNAL, self.limits)
+        growth = short_growth(self.watch.series.points, rule)
+        if growth is not None:
+            yield self._finding(record_at(self.latest), growth)
+
     def _finding(self, record: StepRecord, growth: Growth) -> Finding:
+        if self.context.header.foreign:  # a log is dated by where it began
+            record = replace(record, step=began(self.watch.series.points, growth))
         return self.find(
             record,
             f"allocated device memory rose from {say_bytes(growth.before)} to "

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding
-from holdfast.core.growth import Growth, GrowthRule, GrowthWatch
+from holdfast.core.growth import Growth, GrowthRule, GrowthWatch, began, rule_for
 from holdfast.core.numbers import say
 from holdfast.core.records import Header, StepRecord
+from holdfast.core.signals import Signal
 from holdfast.core.window import Window
 
 SIGNAL = "step_time_s"
@@ -70,6 +71,9 @@ class StepTimeGrowth(Check):
         # A new process may be on another machine, with a pace of its own.
         self.watch.restart()
         self.lately.clear()
+        if header.foreign:  # a row may already be a mean over so many steps
+            steps = header.signals.get(SIGNAL, Signal()).steps
+            self.lately = Window(max(TOGETHER // steps, 1))
 
     def observe(self, record: StepRecord) -> Iterable[Finding]:
         seconds = record.values.get(SIGNAL)
@@ -85,11 +89,14 @@ class StepTimeGrowth(Check):
         lately.clear()
         if self.scatters.median > self.limits.scatter:
             return  # the work varies from step to step: a growing episode, not a growing graph
-        growth = self.watch.admit(record.step, pace, self.limits)
+        rule = rule_for(self.context.header, SIGNAL, self.limits)
+        growth = self.watch.admit(record.step, pace, rule)
         if growth is not None:
             yield self._finding(record, growth)
 
     def _finding(self, record: StepRecord, growth: Growth) -> Finding:
+        if self.context.header.foreign:  # a log is dated by where it began
+            record = replace(record, step=began(self.watch.series.points, growth))
         times = growth.after / growth.before
         return self.find(
             record,

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from holdfast.core.records import Header
+from holdfast.core.signals import Signal
 from holdfast.core.state import remember
 from holdfast.core.window import MAD_TO_SIGMA, Thinned
 
@@ -20,6 +22,8 @@ BLOCKS = 8
 """The record is judged by the medians of so many blocks: one odd value makes no trend."""
 LEAST = 3 * BLOCKS
 """Fewer points than this say nothing."""
+FEWEST, UP = 8, 0.85
+"""Of a log with so few rows, this share must be above the one before."""
 EVERY = 4
 """A look at the whole series costs some 100 µs, so it is taken at every fourth point."""
 SLACK = 0.4
@@ -79,6 +83,45 @@ def steady_growth(points: Sequence[tuple[float, float]], rule: GrowthRule) -> Gr
         if growth.after >= level * rule.ratio and growth.after - level >= rule.amount:
             return growth
     return None
+
+
+def rule_for(header: Header, signal: str, rule: GrowthRule) -> GrowthRule:
+    """The rule in the numbers of the records, where these count epochs."""
+    per_label = header.signals.get(signal, Signal()).per_label if header.foreign else 1
+    if per_label == 1:
+        return rule
+    return replace(rule, grace=rule.grace // per_label, horizon=rule.horizon // per_label)
+
+
+def short_growth(points: Sequence[tuple[float, float]], rule: GrowthRule) -> Growth | None:
+    """The growth of a log of few rows, if nearly every one of them is above the one before."""
+    if not FEWEST <= len(points) < LEAST or points[-1][0] - points[0][0] < rule.horizon:
+        return None
+    values = [value for _, value in points]
+    rises = [later - earlier for earlier, later in pairwise(values)]
+    third = len(values) // 3
+    parts = [median(part) for part in (values[:third], values[third:-third], values[-third:])]
+    total = values[-1] - values[0]
+    if sum(rise > 0 for rise in rises) < UP * len(rises) or max(rises) > total / 2:
+        return None
+    if parts[2] - parts[1] < 0.7 * (parts[1] - parts[0]):
+        return None
+    if values[-1] < values[0] * max(rule.ratio, 1.25) or total < rule.amount:
+        return None
+    return Growth(points[0][0], points[-1][0], values[0], values[-1])
+
+
+def began(points: Sequence[tuple[float, float]], growth: Growth) -> int:
+    """Where the growth left its level: the number of the last record that was not yet above it."""
+    level = growth.before
+    earlier = [value for step, value in points if step <= growth.start]
+    if earlier:
+        level = min(level, median(earlier[:3]))
+    margin = level + max((growth.after - level) / 50, 3 * _scatter(points) if len(points) > 2 else 0)
+    at = len(points) - 1
+    while at and points[at][1] > margin:
+        at -= 1
+    return int(points[at][0])
 
 
 def _pace(points: Sequence[tuple[float, float]]) -> float:
