@@ -141,7 +141,9 @@ class LossDivergence(Check):
             self.before.push(loss)
             self.best.learn(record.step, loss)
             if self.context.header.foreign:
-                self.quiet = [*self.quiet, (moment_of(record), loss)][-QUIET:]
+                self.quiet.append((moment_of(record), loss))
+                if len(self.quiet) > 4 * QUIET:
+                    del self.quiet[:-QUIET]
             return
         self._climb(record, loss)
         if self.inside >= BACK:
@@ -255,6 +257,7 @@ class LossDivergence(Check):
 
     def _first_risen(self) -> Moment | None:
         """A rise may begin long before it leaves the band: after the last of the low losses."""
+        del self.quiet[:-QUIET]
         losses = [loss for _, loss in self.quiet]
         if len(losses) < 4 or min(losses) <= 0:
             return None

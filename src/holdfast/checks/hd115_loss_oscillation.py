@@ -100,7 +100,9 @@ class LossOscillation(Check):
         self.recent.push(loss)
         self.seen += 1
         if self.context.header.foreign:
-            self.moments = [*self.moments, moment_of(record)][-self.limits.values :]
+            self.moments.append(moment_of(record))
+            if len(self.moments) > 4 * self.limits.values:
+                del self.moments[: -self.limits.values]
         if self.recent.full and self.seen % 10 == 0:
             yield from self._judge(record)
 
@@ -127,7 +129,7 @@ class LossOscillation(Check):
         self.told = True
         at = (record.segment, record.seq, max(record.step - len(values) + 1, 0), record.rank)
         if self.context.header.foreign:
-            at = self.moments[_first_turn(values)]
+            at = self.moments[-len(values) :][_first_turn(values)]
         yield self.find(
             record_at(at if self.context.header.foreign else at if record.segment == 0 else moment_of(record)),
             f"the loss swings by {say(swing)} around {say(level)} from step to step, without "

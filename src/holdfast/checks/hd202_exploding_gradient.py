@@ -121,10 +121,13 @@ class ExplodingGradient(Check):
             yield from self._ending(3, ENDED, lasted=False)
             self.rows.clear()
         elif norm > 0:
-            self.rows = [*self.rows, (moment_of(record), norm, loss)][-RECENT:]
+            self.rows.append((moment_of(record), norm, loss))
+            if len(self.rows) > 4 * RECENT:
+                del self.rows[:-RECENT]
 
     def _ending(self, least: int, times: float, *, lasted: bool) -> Iterable[Finding]:
         """The growth in the last rows before a NaN, or before the end of the log."""
+        del self.rows[:-RECENT]
         if len(self.rows) < least + 3 or "grad_norm" in self.told:
             return
         usual = sorted(norm for _, norm, _ in self.rows)[len(self.rows) // 4]

@@ -64,8 +64,8 @@ class ScheduleCollapsed(Check):
         self.low: dict[str, int] = {}
         self.onset: dict[str, Moment] = {}
         self.told: set[str] = set()
-        self.latest: dict[str, float] = {}
-        """In a log of another tool: the latest rates."""
+        self.spans: dict[str, tuple[int, int, float]] = {}
+        """In a log of another tool: the first and the latest step, and the rate there."""
 
     def begin(self, header: Header) -> None:
         self.low, self.onset = {}, {}
@@ -83,6 +83,9 @@ class ScheduleCollapsed(Check):
         header = self.context.header
         signal = header.signals.get(key, Signal())
         span = signal.steps if header.foreign else signal.span
+        if header.foreign:
+            first = self.spans.get(key, (record.step, 0, 0.0))[0]
+            self.spans[key] = (min(first, record.step), record.step, rate)
         peak = self.peaks[key] = max(self.peaks.get(key, 0.0), rate)
         self.counts[key] = self.counts.get(key, 0) + span
         if peak <= 0 or rate > self.limits.floor * peak:
@@ -91,14 +94,19 @@ class ScheduleCollapsed(Check):
         if key not in self.low:
             self.onset[key] = moment_of(record)
         self.low[key] = self.low.get(key, 0) + span
-        if not header.foreign:  # a log is judged at its end
+        if not header.foreign:
             yield from self._judge(key, rate)
-        else:
-            self.latest[key] = rate
 
     def finish(self) -> Iterable[Finding]:
-        for key, rate in self.latest.items():
+        if not self.context.header.foreign:  # a log is judged at its end
+            return
+        for key, (first, last, rate) in self.spans.items():
             if key in self.low:
+                # Of a long log not every row is seen: the numbers of the rows say how long it was.
+                signal = self.context.header.signals.get(key, Signal())
+                low = last - self.onset[key][2] + signal.every
+                self.low[key] = max(low * signal.per_label, self.low[key])
+                self.counts[key] = max((last - first + signal.every) * signal.per_label, 1)
                 yield from self._judge(key, rate)
 
     def _judge(self, key: str, rate: float) -> Iterable[Finding]:

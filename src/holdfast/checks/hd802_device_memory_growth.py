@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding, Severity
-from holdfast.core.growth import Growth, GrowthRule, GrowthWatch, began, rule_for, short_growth
+from holdfast.core.growth import Growth, GrowthRule, GrowthWatch, began, labels_of, rule_for, short_growth
 from holdfast.core.moment import Moment, moment_of, record_at
 from holdfast.core.numbers import say_bytes
 from holdfast.core.origin import Origin, origin_of, said_growth, tells_growth, where_made
@@ -64,9 +64,11 @@ class DeviceMemoryGrowth(Check):
         self.watch = GrowthWatch()
         self.origin: Origin = {}
         self.latest: Moment | None = None
+        self.per_label = 1
 
     def begin(self, header: Header) -> None:
         self.watch.restart()  # a new process starts from a level of its own
+        self.per_label = labels_of(header, SIGNAL)
 
     def observe(self, record: StepRecord | EventRecord) -> Iterable[Finding]:
         if isinstance(record, EventRecord):
@@ -77,7 +79,7 @@ class DeviceMemoryGrowth(Check):
         if level is None or record.held:
             return
         self.latest = moment_of(record)
-        rule = rule_for(self.context.header, SIGNAL, self.limits)
+        rule = rule_for(self.per_label, self.limits)
         growth = self.watch.admit(record.step, level, rule)
         if growth is not None:
             yield self._finding(record, growth)
@@ -85,7 +87,7 @@ class DeviceMemoryGrowth(Check):
     def finish(self) -> Iterable[Finding]:
         if not self.context.header.foreign or self.watch.told is not None or self.latest is None:
             return
-        rule = rule_for(self.context.header, SIGNAL, self.limits)
+        rule = rule_for(self.per_label, self.limits)
         growth = short_growth(self.watch.series.points, rule)
         if growth is not None:
             yield self._finding(record_at(self.latest), growth)

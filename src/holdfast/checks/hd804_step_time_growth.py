@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding
-from holdfast.core.growth import Growth, GrowthRule, GrowthWatch, began, rule_for
+from holdfast.core.growth import Growth, GrowthRule, GrowthWatch, began, labels_of, rule_for
 from holdfast.core.numbers import say
 from holdfast.core.records import Header, StepRecord
 from holdfast.core.signals import Signal
@@ -66,11 +66,13 @@ class StepTimeGrowth(Check):
         self.watch = GrowthWatch()
         self.lately = Window(TOGETHER)
         self.scatters = Window(32)
+        self.per_label = 1
 
     def begin(self, header: Header) -> None:
         # A new process may be on another machine, with a pace of its own.
         self.watch.restart()
         self.lately.clear()
+        self.per_label = labels_of(header, SIGNAL)
         if header.foreign:  # a row may already be a mean over so many steps
             steps = header.signals.get(SIGNAL, Signal()).steps
             self.lately = Window(max(TOGETHER // steps, 1))
@@ -89,7 +91,7 @@ class StepTimeGrowth(Check):
         lately.clear()
         if self.scatters.median > self.limits.scatter:
             return  # the work varies from step to step: a growing episode, not a growing graph
-        rule = rule_for(self.context.header, SIGNAL, self.limits)
+        rule = rule_for(self.per_label, self.limits)
         growth = self.watch.admit(record.step, pace, rule)
         if growth is not None:
             yield self._finding(record, growth)

@@ -85,9 +85,13 @@ def steady_growth(points: Sequence[tuple[float, float]], rule: GrowthRule) -> Gr
     return None
 
 
-def rule_for(header: Header, signal: str, rule: GrowthRule) -> GrowthRule:
+def labels_of(header: Header, signal: str) -> int:
+    """Steps from one number of a record to the next, in the log of another tool."""
+    return header.signals.get(signal, Signal()).per_label if header.foreign else 1
+
+
+def rule_for(per_label: int, rule: GrowthRule) -> GrowthRule:
     """The rule in the numbers of the records, where these count epochs."""
-    per_label = header.signals.get(signal, Signal()).per_label if header.foreign else 1
     if per_label == 1:
         return rule
     return replace(rule, grace=rule.grace // per_label, horizon=rule.horizon // per_label)
