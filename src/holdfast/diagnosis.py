@@ -102,6 +102,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
         "HD102",
         "HD201",
     ),
+    "HD115": ("HD103", "HD104", "HD207"),
     # a loss that left its level first, on bad batches say, makes the updates that follow
     # the loss asks for something else
     "HD111": (*NOTHING_LEARNED, "HD104", "HD110", "HD114", "HD202", "HD304", "HD305", "HD308"),

@@ -7,6 +7,7 @@ from statistics import median
 
 from holdfast.core.best_level import BestLevel, scatter, wander
 from holdfast.core.check import Check, Needs
+from holdfast.core.contested import contested
 from holdfast.core.findings import Finding, Severity
 from holdfast.core.moment import Moment, moment_of, record_at
 from holdfast.core.numbers import say
@@ -126,6 +127,8 @@ class LossDivergence(Check):
         if loss is None or record.held or self._has_rivals(record):
             return
         if self.context.header.foreign:
+            if contested(self.context.header):
+                return
             self._note_row(record, loss)
         yield from self._take(record, loss)
 
@@ -306,6 +309,8 @@ class LossDivergence(Check):
         if self.signed or best.level <= 0 or min(late) <= 0:
             # Signed losses (policy gradients, critics) wander: they must be worse than ever.
             least = 2 * max(best.progress, abs(best.first))
+            if self.context.header.foreign:
+                least = max(least, 10 * max(map(abs, self.before.values), default=0.0))
             return level - best.level > max(8 * scatter(late), least)
         before = [math.log(loss) for loss in self.before.values if loss > 0]
         rise = math.log(level) - median(_thirds(before)[2])

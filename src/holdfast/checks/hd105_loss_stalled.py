@@ -7,6 +7,7 @@ from statistics import mean, median_low
 
 from holdfast.core.best_level import scatter
 from holdfast.core.check import Check, Needs
+from holdfast.core.contested import contested
 from holdfast.core.facts import Facts
 from holdfast.core.findings import Finding, Severity
 from holdfast.core.moment import Moment, moment_of, record_at
@@ -23,8 +24,8 @@ ABSURD = 1e100
 
 MAY_BEGIN = 100
 """In a log: a first row after this many steps may still be the run's beginning."""
-TIGHT = 0.01
-"""In a log: losses that differ by no more than this share have not moved at all."""
+TIGHT = 0.005
+"""In a log: losses that scatter by no more than this share have not moved at all."""
 
 
 class LossStalled(Check):
@@ -154,7 +155,7 @@ class LossStalled(Check):
         if header.foreign and self.onset is not None:
             # A log that begins late is that of a resumed run, which may well be near its end.
             late = self.onset[2] > max(MAY_BEGIN, 5 * signal.every) // signal.per_label
-            if late or self.rate == 0:
+            if late or self.rate == 0 or contested(header):
                 return
         if self.count < 20 or self.onset is None or not steps >= self.limits.guess_steps:
             return
@@ -172,7 +173,7 @@ class LossStalled(Check):
         guess = any(0.85 * item <= level <= 1.15 * item for item in self.guesses)
         soon = guess and self.passes >= self.limits.passes
         if header.foreign and steps >= 2 * self.limits.guess_steps:
-            soon = soon or self.recent.high - self.recent.low <= TIGHT * start
+            soon = soon or self.recent.sigma(log=False) <= TIGHT * start
         if steps < (self.limits.guess_steps if soon else self.limits.steps):
             return
         still = moved <= self.limits.progress * start and moved <= 3 * noise + 1e-12

@@ -17,6 +17,8 @@ from holdfast.core.signals import Signal
 VALUE, GRADIENT = "loss/", "component_grad/"
 FEWEST = 5
 """So many values there must be, however many steps each of them covers."""
+ROWS = 10
+"""Of another tool's log, so many rows to its end are enough for a 0, whatever they stand for."""
 EXACT_DIGITS = 6
 """With fewer digits a value that merely moves slowly looks constant."""
 
@@ -173,6 +175,8 @@ class DeadLossComponent(Check):
             exact = constant == 0 or (signal.digits or EXACT_DIGITS) >= EXACT_DIGITS
             others_move = self.total_moves or any(other.startswith(VALUE) for other in self.alive)
             steps = count * (signal.steps if self.context.header.foreign else signal.span)
+            if self.context.header.foreign and constant == 0 and count >= ROWS:
+                steps = max(steps, enough)
             dead = exact and others_move and count >= FEWEST and steps >= enough
         if dead:
             self.told.add(key)

@@ -8,6 +8,7 @@ from itertools import pairwise
 from statistics import median
 
 from holdfast.core.check import Check, Needs
+from holdfast.core.contested import contested
 from holdfast.core.findings import Finding, Severity
 from holdfast.core.moment import Moment, moment_of, record_at
 from holdfast.core.numbers import say
@@ -77,12 +78,13 @@ class LossOscillation(Check):
         self.told = False
         self.several = False
         self.ratios = Window(20)
-        self.moments: list[Moment] = []
-        """In a log of another tool: where the recent losses stand."""
+        self.rows: list[tuple[Moment, float]] = []
+        """In a log of another tool: the recent losses and where they stand."""
 
     def begin(self, header: Header) -> None:
+        self.several = self.several or contested(header)
         self.recent.clear()
-        self.moments.clear()
+        self.rows.clear()
         self.seen = 0
 
     def observe(self, record: StepRecord) -> Iterable[Finding]:
@@ -95,21 +97,21 @@ class LossOscillation(Check):
         ratios = [] if column is None else [v for v in column.values if math.isfinite(v)]
         if ratios:
             self.ratios.push(max(ratios))
-        if len(self.first) < FIRST:
+        if len(self.first) < (FIRST + 1 if self.context.header.foreign else FIRST):
             self.first.append(loss)
         self.recent.push(loss)
         self.seen += 1
         if self.context.header.foreign:
-            self.moments.append(moment_of(record))
-            if len(self.moments) > 4 * self.limits.values:
-                del self.moments[: -self.limits.values]
+            self.rows.append((moment_of(record), loss))
+            if len(self.rows) > 4 * self.limits.values:
+                del self.rows[: -2 * self.limits.values]
         if self.recent.full and self.seen % 10 == 0:
             yield from self._judge(record)
 
     def finish(self) -> Iterable[Finding]:
         short = SHORTEST <= len(self.recent) < self.limits.values
         if self.context.header.foreign and short and not self.told and not self.several:
-            yield from self._judge(record_at(self.moments[-1]))
+            yield from self._judge(record_at(self.rows[-1][0]))
 
     def _judge(self, record: StepRecord) -> Iterable[Finding]:
         values = self.recent.values
@@ -129,7 +131,7 @@ class LossOscillation(Check):
         self.told = True
         at = (record.segment, record.seq, max(record.step - len(values) + 1, 0), record.rank)
         if self.context.header.foreign:
-            at = self.moments[-len(values) :][_first_turn(values)]
+            at = self.rows[_first_swing([item for _, item in self.rows], swing)][0]
         yield self.find(
             record_at(at if self.context.header.foreign else at if record.segment == 0 else moment_of(record)),
             f"the loss swings by {say(swing)} around {say(level)} from step to step, without "
@@ -146,15 +148,14 @@ class LossOscillation(Check):
         )
 
 
-def _first_turn(values: Sequence[float]) -> int:
-    """Where the swinging began: from there on nearly every move turns back."""
+def _first_swing(values: Sequence[float], swing: float) -> int:
+    """Where the swinging began: from there on every move is large and turns back."""
     moves = [later - earlier for earlier, later in pairwise(values)]
-    misses = 0
-    for at in range(len(moves) - 1, 0, -1):
-        misses += moves[at] * moves[at - 1] >= 0
-        if misses > 2:
-            return at + 1
-    return 0
+    at = len(moves) - 1
+    while at and abs(moves[at]) > swing / 3 and moves[at] * moves[at - 1] < 0:
+        at -= 1
+    # The move it stopped at is the first; what swings is where that move led to.
+    return at if at == 0 or abs(moves[at]) <= swing / 3 else at + 1
 
 
 def _turns(values: Sequence[float]) -> float:

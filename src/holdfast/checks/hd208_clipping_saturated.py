@@ -158,8 +158,15 @@ class ClippingSaturated(Check):
             return
         losses = [*self.first_losses.values, *self.losses.values]
         third = max(len(losses) // 3, 1)
-        first, last = (median(part) if part else 0.0 for part in (losses[:third], losses[-third:]))
-        yield self._finding(name, window, bool(losses) and last < first - LEARNED * abs(first))
+        if len(losses) < FEWEST:
+            return  # nothing says whether the run learns
+        last = median(losses[-third:])
+        fell = (
+            (first - last) / max(abs(first), 1e-12)
+            for first in (median(losses[:third]), median(losses[:3]) * (1 - LEARNED))
+        )
+        learns = max(fell) > LEARNED / 2
+        yield self._finding(name, window, learns)
 
     def _learn(self, record: StepRecord) -> None:
         loss = record.values.get("loss", math.nan)

@@ -101,13 +101,15 @@ class LossScaleCollapsed(Check):
         if record.step - latest > max(limits.within, 5 * every):
             onset = moment_of(record)  # what fell long ago was the scaler's search
         self.began[name] = (onset, record.step)
+        foreign = self.context.header.foreign
+        within = max(limits.within, 10 * every) if foreign else limits.within
         falls = [
             (step, halvings)
             for step, halvings in self.falls.get(name, ())
-            if record.step - step < limits.within
+            if record.step - step < within
         ]
         elapsed = max(record.step - since, 1)
-        if record.step - (self.first_step or 0) >= limits.grace and elapsed <= limits.within:
+        if record.step - (self.first_step or 0) >= limits.grace and elapsed <= within:
             halvings = math.log2(last / scale) if scale > 0 else math.inf
             # A scaler halves once a step. A larger drop was made by hand, and is no overflow.
             falls.append((record.step, min(halvings, elapsed)))

@@ -12,6 +12,9 @@ from holdfast.core.numbers import say
 from holdfast.core.records import Header, SetupRecord, StepRecord
 from holdfast.core.signals import Signal
 
+NOTHING = 1e-6
+"""Of the highest rate: a smaller one is none."""
+
 
 class ScheduleCollapsed(Check):
     """The learning rate reaches about 0 long before the run ends.
@@ -111,7 +114,10 @@ class ScheduleCollapsed(Check):
 
     def _judge(self, key: str, rate: float) -> Iterable[Finding]:
         peak, count, low = self.peaks[key], self.counts[key], self.low[key]
-        enough = max(self.limits.steps, self.limits.share * count)
+        share = self.limits.share
+        if self.context.header.foreign and rate <= NOTHING * peak:
+            share /= 2  # schedules end at 0, but none is meant to stay there for long
+        enough = max(self.limits.steps, share * count)
         if low >= enough and key not in self.told and "foreseen" not in self.told:
             self.told.add(key)
             yield self.find(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding, Severity
-from holdfast.core.growth import Growth, GrowthRule, GrowthWatch, began, labels_of, rule_for, short_growth
+from holdfast.core.growth import Growth, GrowthRule, GrowthWatch, began, labels_of, rule_for
 from holdfast.core.moment import Moment, moment_of, record_at
 from holdfast.core.numbers import say_bytes
 from holdfast.core.origin import Origin, origin_of, said_growth, tells_growth, where_made
@@ -65,8 +65,13 @@ class DeviceMemoryGrowth(Check):
         self.origin: Origin = {}
         self.latest: Moment | None = None
         self.per_label = 1
+        self.past: list[tuple[Moment, GrowthWatch]] = []
+        """In a log of another tool, which is judged at its end: the segments before."""
 
     def begin(self, header: Header) -> None:
+        if header.foreign and self.latest is not None:
+            self.past = [*self.past, (self.latest, self.watch)][-4:]
+            self.watch = GrowthWatch()
         self.watch.restart()  # a new process starts from a level of its own
         self.per_label = labels_of(header, SIGNAL)
 
@@ -80,21 +85,25 @@ class DeviceMemoryGrowth(Check):
             return
         self.latest = moment_of(record)
         rule = rule_for(self.per_label, self.limits)
+        if self.context.header.foreign:
+            self.watch.note(record.step, level, rule)
+            return
         growth = self.watch.admit(record.step, level, rule)
         if growth is not None:
             yield self._finding(record, growth)
 
     def finish(self) -> Iterable[Finding]:
-        if not self.context.header.foreign or self.watch.told is not None or self.latest is None:
+        if not self.context.header.foreign or self.latest is None:
             return
         rule = rule_for(self.per_label, self.limits)
-        growth = short_growth(self.watch.series.points, rule)
-        if growth is not None:
-            yield self._finding(record_at(self.latest), growth)
+        for at, watch in (*self.past, (self.latest, self.watch)):
+            growth = watch.verdict(rule)
+            if growth is not None:  # a log is dated by where it began
+                record = replace(record_at(at), step=began(watch, growth))
+                yield self._finding(record, growth)
+                return
 
     def _finding(self, record: StepRecord, growth: Growth) -> Finding:
-        if self.context.header.foreign:  # a log is dated by where it began
-            record = replace(record, step=began(self.watch.series.points, growth))
         return self.find(
             record,
             f"allocated device memory rose from {say_bytes(growth.before)} to "

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding
 from holdfast.core.growth import Growth, GrowthRule, GrowthWatch, began, labels_of, rule_for
+from holdfast.core.moment import Moment, moment_of, record_at
 from holdfast.core.numbers import say
 from holdfast.core.records import Header, StepRecord
 from holdfast.core.signals import Signal
@@ -67,6 +68,7 @@ class StepTimeGrowth(Check):
         self.lately = Window(TOGETHER)
         self.scatters = Window(32)
         self.per_label = 1
+        self.latest: Moment | None = None
 
     def begin(self, header: Header) -> None:
         # A new process may be on another machine, with a pace of its own.
@@ -92,13 +94,23 @@ class StepTimeGrowth(Check):
         if self.scatters.median > self.limits.scatter:
             return  # the work varies from step to step: a growing episode, not a growing graph
         rule = rule_for(self.per_label, self.limits)
+        if self.context.header.foreign:
+            self.latest = moment_of(record)
+            self.watch.note(record.step, pace, rule)
+            return
         growth = self.watch.admit(record.step, pace, rule)
         if growth is not None:
             yield self._finding(record, growth)
 
+    def finish(self) -> Iterable[Finding]:
+        if not self.context.header.foreign or self.latest is None:
+            return
+        growth = self.watch.verdict(rule_for(self.per_label, self.limits))
+        if growth is not None:  # a log is dated by where it began
+            step = began(self.watch, growth)
+            yield self._finding(replace(record_at(self.latest), step=step), growth)
+
     def _finding(self, record: StepRecord, growth: Growth) -> Finding:
-        if self.context.header.foreign:  # a log is dated by where it began
-            record = replace(record, step=began(self.watch.series.points, growth))
         times = growth.after / growth.before
         return self.find(
             record,

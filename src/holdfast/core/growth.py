@@ -24,6 +24,8 @@ LEAST = 3 * BLOCKS
 """Fewer points than this say nothing."""
 FEWEST, UP = 8, 0.85
 """Of a log with so few rows, this share must be above the one before."""
+STRONG = 1.5
+"""A level that has become so many times what it was needs a third of the time."""
 EVERY = 4
 """A look at the whole series costs some 100 µs, so it is taken at every fourth point."""
 SLACK = 0.4
@@ -97,10 +99,28 @@ def rule_for(per_label: int, rule: GrowthRule) -> GrowthRule:
     return replace(rule, grace=rule.grace // per_label, horizon=rule.horizon // per_label)
 
 
+def lasting_growth(
+    earlier: Sequence[tuple[float, float]], recent: Sequence[tuple[float, float]], rule: GrowthRule
+) -> Growth | None:
+    """The growth of the last part of a log, up to its end."""
+    if len(recent) < FEWEST:
+        return None
+    level = max([recent[0][1], *(value for _, value in earlier)])
+    strong = recent[-1][1] >= STRONG * level
+    least = rule.horizon / 3 if strong else rule.horizon
+    if recent[-1][0] - recent[0][0] < least:
+        return None
+    few = len(recent) < LEAST
+    growth = short_growth(recent, rule) if few else _undiminished(recent)
+    if growth is None or (earlier and growth.per_step < _pace(earlier[-len(recent) :])):
+        return None
+    if growth.after < level * rule.ratio or growth.after - level < rule.amount:
+        return None
+    return growth
+
+
 def short_growth(points: Sequence[tuple[float, float]], rule: GrowthRule) -> Growth | None:
     """The growth of a log of few rows, if nearly every one of them is above the one before."""
-    if not FEWEST <= len(points) < LEAST or points[-1][0] - points[0][0] < rule.horizon:
-        return None
     values = [value for _, value in points]
     rises = [later - earlier for earlier, later in pairwise(values)]
     third = len(values) // 3
@@ -115,8 +135,9 @@ def short_growth(points: Sequence[tuple[float, float]], rule: GrowthRule) -> Gro
     return Growth(points[0][0], points[-1][0], values[0], values[-1])
 
 
-def began(points: Sequence[tuple[float, float]], growth: Growth) -> int:
+def began(watch: GrowthWatch, growth: Growth) -> int:
     """Where the growth left its level: the number of the last record that was not yet above it."""
+    points = watch.series.points
     level = growth.before
     earlier = [value for step, value in points if step <= growth.start]
     if earlier:
@@ -125,6 +146,8 @@ def began(points: Sequence[tuple[float, float]], growth: Growth) -> int:
     at = len(points) - 1
     while at and points[at][1] > margin:
         at -= 1
+    if at <= max(len(points) // 12, 1) and watch.first is not None:
+        return int(watch.first)  # it rose from the first record on
     return int(points[at][0])
 
 
@@ -169,6 +192,23 @@ class GrowthWatch:
         self.series = Thinned(size)
         self.told: float | None = None
         """Half-way down from the level that was reported: falling below it ends the episode."""
+
+    def note(self, step: float, value: float, rule: GrowthRule) -> None:
+        """Learn a value of a log that is judged at its end."""
+        if self.first is None:
+            self.first = step
+        if step - self.first >= rule.grace:
+            self.series.push(step, value)
+
+    def verdict(self, rule: GrowthRule) -> Growth | None:
+        """The growth of the whole series, however few its points are."""
+        points = self.series.points
+        for tenth in range(9):  # it may have begun anywhere
+            begin = len(points) * tenth // 10
+            growth = lasting_growth(points[:begin], points[begin:], rule)
+            if growth is not None:
+                return growth
+        return None
 
     def admit(self, step: float, value: float, rule: GrowthRule) -> Growth | None:
         """Learn a value; the growth it completes, if any."""
