@@ -5,12 +5,11 @@ from typing import Any
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding, Severity, Where
-from holdfast.core.masks import looks_like_mask
 from holdfast.core.moment import record_at
 from holdfast.core.numbers import say
 from holdfast.core.parameters import LISTED
 from holdfast.core.records import EventRecord, Header, TensorRecord
-from holdfast.core.saved import CHECKPOINT, Saved, counted, is_statistic
+from holdfast.core.saved import CHECKPOINT, Saved, counted, is_bad
 
 
 class NonfiniteCheckpoint(Check):
@@ -81,7 +80,7 @@ class NonfiniteCheckpoint(Check):
         size, bad = counted(record, "numel"), counted(record, "nan") + counted(record, "inf")
         if record.role == "weight":
             self.elements += size
-        if bad and not _meant(record):
+        if is_bad(record):
             self._take(record, size, bad)
 
     def finish(self) -> Iterable[Finding]:
@@ -165,11 +164,3 @@ def _index(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [item for item in value if isinstance(item, int)]
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _meant(record: TensorRecord) -> bool:
-    if record.role == "moment" or counted(record, "nan"):
-        return False
-    if looks_like_mask(record):
-        return True
-    return record.role == "buffer" and not is_statistic(record.name)

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from holdfast.core.facts import Facts
+from holdfast.core.masks import looks_like_mask
 from holdfast.core.moment import Moment
 from holdfast.core.records import EventRecord, TensorRecord
 from holdfast.core.state import remember
@@ -73,6 +74,22 @@ def is_first_moment(name: str) -> bool:
     return name.endswith(_FIRST_MOMENT)
 
 
+def is_bad(record: TensorRecord) -> bool:
+    """Whether a saved tensor holds a NaN or an infinity that nobody meant to be there."""
+    if not counted(record, "nan") + counted(record, "inf"):
+        return False
+    if record.role == "moment" or counted(record, "nan"):
+        return True
+    # Observers start their minimum at +Inf; a mask is 0 and -Inf.
+    return not looks_like_mask(record) and (record.role != "buffer" or is_statistic(record.name))
+
+
+def counted(record: TensorRecord, what: str) -> int:
+    """How many elements of a tensor are so; 0 where nobody counted."""
+    value = record.stats.get(what, 0)
+    return int(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0
+
+
 @remember
 @dataclass
 class Saved:
@@ -88,6 +105,8 @@ class Saved:
     """The first moments, in order: the same."""
     count: float | None = None
     """The optimizer's own count of its steps."""
+    ties: set[str] = field(default_factory=set)
+    """Names that stand for another weight's tensor."""
     tied: bool = False
     """Whether a configuration beside it asks for a tied head."""
 
@@ -96,10 +115,12 @@ class Saved:
         """An empty one, as the event announces it."""
         facts = Facts.of(event)
         config = facts.table("settings")
+        ties = facts.table("facts").table("ties")
         return cls(
             path=facts.text("path") or "the checkpoint",
             step=facts.whole("step"),
             moment=(event.segment, event.seq, event.step, event.rank),
+            ties=set(ties),
             tied=config.flag("tie_word_embeddings"),
         )
 
@@ -109,8 +130,11 @@ class Saved:
             return
         if record.role == "moment":
             self._add_moment(record)
-        elif record.role == "weight" and not is_statistic(record.name):
+        elif record.role == "weight" and self._counts(record.name):
             self.weights[record.name] = _kept(record)
+
+    def _counts(self, name: str) -> bool:
+        return name not in self.ties and not is_statistic(name)
 
     def _add_moment(self, record: TensorRecord) -> None:
         if is_step_count(record.name):
@@ -150,7 +174,13 @@ class Saved:
             return {}
         named = {weight: name for name in self.moments if (weight := self._owner(name)) is not None}
         if len(named) == len(self.moments):
-            return {weight: named.get(weight) for weight in self.weights}
+            shared = {self.weights[weight][0] for weight in named}
+            return {
+                weight: named.get(weight)
+                for weight, item in self.weights.items()
+                # A tied weight was saved twice, and has its moment under the other name.
+                if weight in named or item[0] not in shared
+            }
         weights = Counter(item[2] for item in self.weights.values())
         moments = Counter(item[2] for item in self.moments.values())
         if any(count > weights.get(shape, 0) for shape, count in moments.items()):
@@ -192,9 +222,3 @@ def _kept(record: TensorRecord) -> tuple[Any, ...]:
         record.dtype,
         counted(record, "numel"),
     )
-
-
-def counted(record: TensorRecord, what: str) -> int:
-    """How many elements of a tensor are so; 0 where nobody counted."""
-    value = record.stats.get(what, 0)
-    return int(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0
