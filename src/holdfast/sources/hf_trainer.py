@@ -1,0 +1,82 @@
+"""`trainer_state.json` of the Hugging Face Trainer.
+
+It is written with every checkpoint; what its numbers mean is told in `log/trainer_signals.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import UnreadableInput
+from holdfast.sources.log.log import Log
+from holdfast.sources.log.sample import Sample
+from holdfast.sources.log.table import Table
+from holdfast.sources.log.trainer_signals import describe_trainer
+from holdfast.sources.log.values import number, plain_settings, whole
+from holdfast.sources.log.whole_json import whole_json
+
+FORMAT = "hf-trainer"
+SAYS = "Hugging Face trainer_state.json"
+
+_HISTORY = re.compile(r'"log_history"\s*:\s*\[')
+_SUMMARY = "train_runtime"
+"""The last row of a run that ended: means of the whole of it, no point of a curve."""
+_FACTS = (
+    "max_steps",
+    "num_train_epochs",
+    "global_step",
+    "epoch",
+    "logging_steps",
+    "save_steps",
+    "eval_steps",
+    "train_batch_size",
+    "best_metric",
+    "best_global_step",
+    "best_model_checkpoint",
+)
+
+
+def recognise(sample: Sample) -> float:
+    """Sure of an object that has a `log_history`."""
+    text = sample.text.lstrip("\ufeff \t\r\n")
+    return 1.0 if text.startswith("{") and _HISTORY.search(text) else 0.0
+
+
+def read(path: Path) -> Log:
+    """The whole of it."""
+    state = whole_json(path, SAYS)
+    history = state.get("log_history") if isinstance(state, dict) else None
+    if not isinstance(history, list):
+        raise UnreadableInput(f"{path} is no {SAYS}: it has no list `log_history`")
+    log = Log(FORMAT, path, Table(), facts=_facts(state, _FACTS))
+    add_rows(log, history)
+    describe_trainer(log)
+    return log
+
+
+def add_rows(log: Log, history: Iterable[Any]) -> None:
+    """Rows as the Trainer logs them, wherever they were found."""
+    for row in history:
+        log.lines += 1
+        if not isinstance(row, dict):
+            continue
+        if _SUMMARY in row:
+            log.facts.update(_facts(row, [key for key in row if key not in ("step", "epoch")]))
+            log.used += 1
+            continue
+        step = whole(row.get("step"))
+        values = {}
+        for name, value in row.items():
+            found = number(value) if name != "step" else None
+            if found is not None:
+                values[name] = found
+        if step is not None and values.keys() - {"epoch"}:
+            log.table.add(step, values)
+            log.used += 1
+
+
+def _facts(state: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return plain_settings({name: state[name] for name in names if name in state})

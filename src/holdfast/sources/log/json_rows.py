@@ -1,0 +1,231 @@
+"""Rows that are JSON objects: flattened, made numbers, put into a table, a whole block at once.
+
+A log of a million lines is mostly lines with the same keys. These are parsed together, as one
+array, and become columns without a look at the single row; whatever does not fit goes row by row.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from holdfast.sources.log.log import Log
+from holdfast.sources.log.steps import counting
+from holdfast.sources.log.table import MOST_COLUMNS
+from holdfast.sources.log.values import may_be_nulled, number, whole
+
+DEEPEST = 8
+"""Objects within objects beyond this are left out."""
+FEW = 4
+"""Fewer rows are not worth being made columns of."""
+RARE = 0.1
+"""Nulls in a larger share of the rows than this, scattered, say that nothing was logged there."""
+
+BAD_JSON = (ValueError, RecursionError)
+
+
+class JsonRows:
+    """Fills a log's table from JSON objects."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._key: str | None = None
+        self._decided = False
+        self._last: int | None = None
+        self._nulls: dict[str, array[int]] = {}
+
+    def add_lines(self, lines: Sequence[bytes]) -> None:
+        """A block of lines, one object in each."""
+        lines = [line for line in lines if line and not line.isspace()]
+        # Text between the objects is no reason to parse every line by itself.
+        own = [line for line in lines if line[:1] == b"{" or line.lstrip()[:1] == b"{"]
+        self._log.lines += len(lines) - len(own)
+        if not (lines := own):
+            return
+        try:
+            rows = json.loads(b"[" + b",".join(lines) + b"]")
+        except BAD_JSON:
+            rows = None
+        # More rows than lines, or fewer: the lines were torn where they seem whole together.
+        if rows is None or len(rows) != len(lines) or set(map(type, rows)) != {dict}:
+            rows = [_one(line) for line in lines]
+        self.add(rows)
+
+    def add(self, rows: Sequence[Any]) -> None:
+        """Rows that are parsed; None or no object: a line that could not be read."""
+        self._log.lines += len(rows)
+        rows = [row for row in rows if type(row) is dict]
+        if not rows:
+            return
+        if not self._decided:
+            self._decide(rows)
+        if not self._at_once(rows):
+            for _, alike in groupby(rows, key=tuple):  # rows of training, a row of evaluation, …
+                self._alike(list(alike))
+
+    def _alike(self, rows: list[dict[str, Any]]) -> None:
+        if len(rows) < FEW or not self._at_once(rows):
+            for row in rows:
+                self._one_by_one(row)
+
+    def finish(self) -> None:
+        """To be called after the last row: what null meant is known only then."""
+        _settle_nulls(self._log, self._nulls)
+        if self._log.table.dropped:
+            self._log.notes.append(
+                f"more than {MOST_COLUMNS} different names: {self._log.table.dropped} values of "
+                "later ones were left out"
+            )
+
+    def _decide(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Which key counts the steps, from the first rows that have numbers."""
+        seen: dict[str, int] = {}
+        for row in rows:
+            for name, value in row.items():
+                if whole(value) is not None:
+                    seen[name] = seen.get(name, 0) + 1
+                elif number(value) is not None:
+                    seen[name] = seen.get(name, 0) - len(rows)  # no count has fractions
+        if not seen:
+            return
+        fit = [name for name, count in seen.items() if count > 0]
+        most = max((seen[name] for name in fit), default=0)
+        often = [name for name in fit if 2 * seen[name] >= most]
+        self._key, self._log.unit = counting(often)
+        self._decided = True
+
+    def _at_once(self, rows: Sequence[dict[str, Any]]) -> bool:
+        """Rows that all have the same keys; False where they do not."""
+        key, names = self._key, list(rows[0])
+        table = self._log.table
+        if set(map(len, rows)) != {len(names)} or len(names) > MOST_COLUMNS:
+            return False
+        columns: dict[str, list[Any]] = {}
+        try:
+            for name in names:
+                columns[name] = list(map(itemgetter(name), rows))
+        except KeyError:
+            return False
+        counted = columns.pop(key, None) if key is not None else None
+        if counted is None or set(map(type, counted)) != {int}:
+            return False
+        numbers: dict[str, array[float]] = {}
+        for name, values in columns.items():
+            kinds = set(map(type, values))
+            if kinds <= {float, int, bool}:
+                try:
+                    numbers[name] = array("d", values)
+                except OverflowError:
+                    return False
+            elif kinds != {str} or any(number(value) is not None for value in values):
+                return False
+        known = table.series.keys() | numbers.keys()
+        if not numbers or len(known) > MOST_COLUMNS or abs(max(counted, key=abs)) >= 1 << 62:
+            return False
+        table.extend(counted, numbers)
+        self._log.used += len(rows)
+        self._last = counted[-1]
+        return True
+
+    def _one_by_one(self, row: Mapping[str, Any]) -> None:
+        values: dict[str, float] = {}
+        nulls: list[str] = []
+        _flatten(row, "", 0, values, nulls)
+        step = whole(row.get(self._key)) if self._key is not None else None
+        if self._key is not None:
+            values.pop(self._key, None)
+        if not values and not nulls:
+            return
+        table = self._log.table
+        if step is None:
+            # A row without a count belongs to the last that had one; without any, rows count.
+            step = len(table) if self._key is None else (self._last or 0)
+        for name in nulls:
+            if name in self._nulls or len(self._nulls) < MOST_COLUMNS:
+                self._nulls.setdefault(name, array("q")).append(len(table))
+        table.add(step, values)
+        self._log.used += 1
+        self._last = step
+
+
+def _one(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except BAD_JSON:
+        return None
+
+
+def _flatten(
+    row: Mapping[str, Any], before: str, depth: int, values: dict[str, float], nulls: list[str]
+) -> None:
+    for name, value in row.items():
+        if type(value) is dict:
+            if depth < DEEPEST:
+                _flatten(value, f"{before}{name}/", depth + 1, values, nulls)
+        elif value is None:
+            if may_be_nulled(name):
+                nulls.append(before + name)
+        elif (found := number(value)) is not None:
+            values[before + name] = found
+
+
+def _settle_nulls(log: Log, nulls: Mapping[str, array[int]]) -> None:
+    """Null in the place of a loss: NaN, as some writers put it, or nothing logged.
+
+    It is NaN where this log has no other word for what is not finite, the row has nothing that the
+    rows with a number do not have, and the nulls are few or go on to the end of the log.
+    """
+    series = log.table.series
+    if any(not np.isfinite(one.numbers()).all() for one in series.values()):
+        return
+    names = _names_by_row(log) if any(name in series for name in nulls) else []
+    settled: list[tuple[str, list[int]]] = []
+    for name, rows in nulls.items():
+        if name not in series or not len(series[name]):
+            continue
+        beside = set().union(*(names[row] for row in set(series[name].rows)))
+        own = [row for row in rows if names[row] <= beside]
+        if not own:
+            continue
+        last = series[name].rows[-1]
+        if len(own) <= RARE * (len(own) + len(series[name])) or min(own) > last:
+            settled.append((name, own))
+        else:
+            log.notes.append(f"{len(own)} nulls in {name} are taken for rows without a value")
+    for name, own in settled:
+        one = series[name]
+        merged = sorted(
+            [*zip(one.rows, one.values, strict=True), *((row, float("nan")) for row in own)]
+        )
+        one.rows = array("q", [row for row, _ in merged])
+        one.values = array("d", [value for _, value in merged])
+        log.notes.append(f"{len(own)} nulls in {name} are taken for NaN")
+
+
+def _names_by_row(log: Log) -> list[frozenset[str]]:
+    """The columns each row has; the few different sets there are, shared."""
+    found: list[set[str]] = [set() for _ in range(len(log.table))]
+    for name, one in log.table.series.items():
+        for row in one.rows:
+            found[row].add(name)
+    shared: dict[frozenset[str], frozenset[str]] = {}
+    return [shared.setdefault(key, key) for key in map(frozenset, found)]
+
+
+def rows_of(log: Log, rows: Iterable[Any], at_once: int = 10_000) -> None:
+    """Rows that are parsed already, in pieces."""
+    filler = JsonRows(log)
+    piece: list[Any] = []
+    for row in rows:
+        piece.append(row)
+        if len(piece) >= at_once:
+            filler.add(piece)
+            piece = []
+    filler.add(piece)
+    filler.finish()
