@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.sources.log.json_rows import BAD_JSON, JsonRows
-from holdfast.sources.log.lines import blocks
+from holdfast.sources.log.blocks import blocks
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.sample import Sample
 from holdfast.sources.log.steps import counting, unroll

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from holdfast.errors import UnreadableInput
-from holdfast.sources.log.lines import blocks
+from holdfast.sources.log.blocks import blocks
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.sample import Sample
 from holdfast.sources.log.steps import counting
