@@ -3,12 +3,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding, Severity, Where
+from holdfast.core.moment import moment_of, record_at
 from holdfast.core.numbers import say
 from holdfast.core.parameters import LISTED
 from holdfast.core.records import StepRecord
+from holdfast.core.signals import Signal
+
+BACK = 2
+"""In a log: so many finite norms in a row after a bad one, and the run has come back."""
 
 
 class NonfiniteGradient(Check):
@@ -25,12 +31,14 @@ class NonfiniteGradient(Check):
     `isfinite` on the norm. Where the norms of the single gradients are known the non-finite ones
     are named. Backward runs from the output to the input, so the one nearest the output (the last
     on the list of parameters) is where it entered. If every single norm is finite and only the
-    total is infinite, the sum overflowed and no element is non-finite.
+    total is infinite, the sum overflowed and no element is non-finite. The log of another tool is
+    read to its end first: what lasts to its last row is an error, what came back by itself is not.
 
     ## False alarms
     A step that a GradScaler skipped is its normal search for a scale and is not reported. It is
     once the skips do not end (20 in a row) or go on at a scale below 1, where scaling can no
-    longer be what overflows.
+    longer be what overflows. In a log, a row or two that come back are information where a loss
+    scale or an infinity points to a scaler, and else a warning.
 
     ## What to do
     If the loss is non-finite too, mend the loss. If it is finite, look for an op with an infinite
@@ -46,7 +54,7 @@ class NonfiniteGradient(Check):
     name = "nonfinite-gradient"
     severity = Severity.ERROR
     summary = "a gradient holds NaN or Inf"
-    needs = Needs(signals=("grad_norm",), span=1, nonfinite=True)
+    needs = Needs(signals=("grad_norm",), nonfinite=True)
 
     @dataclass(frozen=True)
     class Limits:
@@ -56,14 +64,111 @@ class NonfiniteGradient(Check):
     def start(self) -> None:
         self.finite_before = 0
         self.skips_in_a_row = 0
+        self.episode: dict[str, Any] | None = None
+        """In a log of another tool: the bad norms since the last good ones."""
 
     def observe(self, record: StepRecord) -> Iterable[Finding]:
+        if self.context.header.foreign:
+            yield from self._follow(record)
+            return
         for name, norm in record.family("grad_norm"):
             if math.isfinite(norm):
                 self.finite_before += 1
                 self.skips_in_a_row = 0
             elif not self._scaler_searches(record, name):
                 yield self._finding(record, name, norm)
+
+    def finish(self) -> Iterable[Finding]:
+        if self.episode is not None:
+            yield self._told(self.episode)
+            self.episode = None
+
+    def _follow(self, record: StepRecord) -> Iterable[Finding]:
+        """Of a log: gather the bad rows, and say how it went on."""
+        norm = record.values.get("grad_norm")
+        if norm is None:
+            return
+        if math.isfinite(norm):
+            if self.episode is None:
+                self.finite_before += 1
+                return
+            self.episode["good"] += 1
+            if self.episode["good"] >= BACK:
+                yield self._told(self.episode, came_back=True)
+                self.finite_before += self.episode["good"]
+                self.episode = None
+            return
+        losses = [value for _, value in record.family("loss")]
+        if self.episode is None:
+            bad_loss = any(not math.isfinite(value) for value in losses)
+            self.episode = {
+                "at": moment_of(record),
+                "norm": norm,
+                "rows": 0,
+                "good": 0,
+                "bad_loss": bad_loss,
+                "good_loss": bool(losses) and not bad_loss and 0 not in losses,
+                "nan": False,
+                "skipped": 0,
+            }
+        self.episode["rows"] += 1
+        self.episode["good"] = 0
+        self.episode["nan"] = self.episode["nan"] or math.isnan(norm)
+        self.episode["skipped"] += record.values.get("scaler_skipped", 0.0) > 0
+
+    def _told(self, episode: dict[str, Any], *, came_back: bool = False) -> Finding:
+        header = self.context.header
+        signal = header.signals.get("grad_norm", Signal())
+        scaled = "loss_scale" in header.signals or "scaler_skipped" in header.signals
+        half = (
+            any(
+                word in str(header.facts.get("precision", "")).lower()
+                for word in ("fp16", "float16")
+            )
+            and "bf16" not in str(header.facts.get("precision", "")).lower()
+        )
+        rows = episode["rows"]
+        within = f": it happened within the last {signal.span} steps" if signal.span > 1 else ""
+        said = f"grad_norm is {say(episode['norm'])} here{within}"
+        remedies = []
+        severity = None
+        # A scaler that looks for its scale: infinities, a row or two, at the end of the log too.
+        searches = rows <= 2 and (scaled or half) and (came_back or episode["skipped"] == rows)
+        if searches or (came_back and rows <= 2 and not episode["nan"]):
+            severity = Severity.INFO
+            said += "; then it was finite again: a loss scaler that looks for its scale does that"
+        elif came_back:
+            severity = Severity.WARNING
+            said += f"; after {rows} row{'s' * (rows > 1)} it was finite again by itself"
+            remedies.append(
+                "The run went on, so these steps were skipped or never reached the weights: look "
+                "at their batches."
+            )
+        else:
+            said += f" and in all {rows} rows to the end of the log" if rows > 1 else ""
+            if episode["bad_loss"]:
+                remedies.append(LOSS_TOO)
+            elif episode["good_loss"]:
+                remedies.append(INFINITE_SLOPE)
+            if self.finite_before == 0:
+                remedies.append(FIRST)
+            else:
+                remedies.append(
+                    "Go on from a checkpoint before this step that a scan shows to be clean. "
+                    "Clipping does not help: a NaN norm turns every gradient NaN."
+                )
+        return self.find(
+            record_at(episode["at"]),
+            said,
+            subject="grad_norm",
+            severity=severity,
+            remedies=remedies,
+            norm=episode["norm"],
+            rows=rows,
+            span=signal.span,
+            recovered=came_back,
+            finite_before=self.finite_before,
+        )
 
     def _scaler_searches(self, record: StepRecord, name: str) -> bool:
         if not record.values.get(name.replace("grad_norm", "scaler_skipped")):
@@ -123,20 +228,25 @@ class NonfiniteGradient(Check):
         if overflow:
             remedies.append("The gradients are finite but huge: look for what made them grow.")
         elif any(not math.isfinite(value) for value in losses):
-            remedies.append("The loss is non-finite too: mend it first, the gradient follows.")
+            remedies.append(LOSS_TOO)
         elif losses:
-            remedies.append(
-                "The loss is finite, so an op has an infinite slope there: sqrt or norm at 0, a "
-                "`where` that hides a NaN branch, an overflow in float16. Protect the op's input."
-            )
+            remedies.append(INFINITE_SLOPE)
         if self.finite_before == 0:
-            remedies.append(
-                "It is so from the first gradient on, so the learning rate is innocent: look at "
-                "the input, the labels and the initial weights."
-            )
+            remedies.append(FIRST)
         if not record.held and not record.values.get("scaler_skipped"):
             remedies.append(
                 "Weights were updated with it, clipping or not: go on from the last checkpoint "
                 "before this step."
             )
         return remedies
+
+
+LOSS_TOO = "The loss is non-finite too: mend it first, the gradient follows."
+INFINITE_SLOPE = (
+    "The loss is finite, so an op has an infinite slope there: sqrt or norm at 0, a "
+    "`where` that hides a NaN branch, an overflow in float16. Protect the op's input."
+)
+FIRST = (
+    "It is so from the first gradient on, so the learning rate is innocent: look at "
+    "the input, the labels and the initial weights."
+)

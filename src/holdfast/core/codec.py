@@ -115,7 +115,7 @@ def _step_from_json(line: Mapping[str, Any], rank: int) -> StepRecord:
 
 
 def _header_to_json(header: Header) -> dict[str, Any]:
-    return {
+    line = {
         "kind": "header",
         "schema": SCHEMA,
         "seg": header.segment,
@@ -126,6 +126,9 @@ def _header_to_json(header: Header) -> dict[str, Any]:
         "axes": {name: list(names) for name, names in header.axes.items()},
         "facts": _plain(header.facts),
     }
+    if header.foreign:
+        line["foreign"] = True
+    return line
 
 
 def _header_from_json(line: Mapping[str, Any], rank: int) -> Header:
@@ -138,6 +141,7 @@ def _header_from_json(line: Mapping[str, Any], rank: int) -> Header:
         segment=_count(line.get("seg", 0)),
         seq=_count(line.get("seq", 0)),
         rank=rank,
+        foreign=bool(line.get("foreign", False)),
     )
 
 

@@ -50,6 +50,9 @@ class Header:
     segment: int = 0
     seq: int = 0
     rank: int = 0
+    foreign: bool = False
+    """Whether it is the log of another tool: all of it is there, and it may be all there is. Rows
+    are few and thin, so checks wait for the end where that tells a passing fault from a lasting."""
 
     def names(self, axis: str) -> Sequence[str]:
         """The names along an axis; empty when the source does not know it."""

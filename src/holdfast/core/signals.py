@@ -41,6 +41,17 @@ class Signal:
         if self.span < 1 or self.every < 1:
             raise ValueError(f"span and every count steps from 1: got {self.span}, {self.every}")
 
+    @property
+    def steps(self) -> int:
+        """How many steps one value stands for: those it covers, or those until the next one."""
+        return max(self.span, self.every)
+
+    @property
+    def per_label(self) -> int:
+        """Steps from one number of a record to the next: where a value covers more steps than lie
+        between two values, the records are numbered by something longer, by epochs."""
+        return max(self.span // self.every, 1)
+
     def to_json(self) -> dict[str, Any]:
         """Only what differs from the default, so that a header stays readable."""
         plain = Signal()

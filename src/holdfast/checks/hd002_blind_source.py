@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from holdfast.core.check import Check, Needs
+from holdfast.core.findings import Finding, Severity
+from holdfast.core.moment import Moment, moment_of, record_at
+from holdfast.core.records import StepRecord
+from holdfast.core.signals import Signal
+
+
+class BlindSource(Check):
+    """The log hides what checks need.
+
+    ## What it checks
+    How the loss and the gradient norm of another tool's log were made: filtered, averaged, or taken
+    after clipping.
+
+    ## Why it matters
+    Silence must not read as health. A filtered loss never shows NaN, a mean over many steps hides a
+    spike, and a norm taken after clipping can never show an explosion: it ends at the limit.
+
+    ## How it is measured
+    From the description of the log's signals. A norm is taken for one after clipping where a large
+    part of all rows sit at one round number and none is above it. It is information; a warning
+    where it matters: non-finite gradients were seen beside a loss that is filtered.
+
+    ## False alarms
+    It says nothing about the run, only about its log.
+
+    ## What to do
+    Log the loss of single steps unfiltered (`logging_nan_inf_filter=False`, `logging_steps=1` at
+    least around the trouble), and the norm that `clip_grad_norm_` returns: that is the one before
+    clipping.
+
+    ## References
+    Hugging Face `TrainingArguments.logging_nan_inf_filter`; PyTorch, `clip_grad_norm_`.
+    """
+
+    code = "HD002"
+    name = "blind-source"
+    summary = "the source hides what a check needs"
+    needs = Needs()
+
+    def start(self) -> None:
+        self.first: Moment | None = None
+        self.nonfinite = False
+        self.zero_loss = False
+
+    def observe(self, record: StepRecord) -> Iterable[Finding]:
+        if self.context.header.foreign and record.values:
+            self.first = self.first or moment_of(record)
+            norm = record.values.get("grad_norm", 0.0)
+            if not math.isfinite(norm):
+                self.nonfinite = True
+                # A loss of 0 beside it has a finding of its own.
+                self.zero_loss = self.zero_loss or record.values.get("loss") == 0
+        return ()
+
+    def finish(self) -> Iterable[Finding]:
+        if self.first is None:
+            return
+        signals = self.context.header.signals
+        loss, hidden, remedies = signals.get("loss", Signal()), [], []
+        if loss.nonfinite == "filtered":
+            hidden.append("NaN and Inf are filtered out of the loss, so it shows neither")
+            remedies.append(
+                "Set `logging_nan_inf_filter=False`, so that the log shows what the loss really is."
+            )
+        if loss.fold == "mean" and loss.span > 1:
+            hidden.append(
+                f"the loss is a mean over {loss.span} steps, in which the spike of one step is lost"
+                if loss.per_label == 1
+                else "the loss is a mean over many steps, in which the spike of one step is lost"
+            )
+        if "clipped_grad_norm" in signals and "grad_norm" not in signals:
+            hidden.append(
+                "the gradient norm was taken after clipping, so it never shows a spike or a growth"
+            )
+            remedies.append(
+                "Log the norm before clipping: it is what `clip_grad_norm_` returns (call it after "
+                "`scaler.unscale_`)."
+            )
+        if not hidden:
+            return
+        matters = self.nonfinite and loss.nonfinite == "filtered" and not self.zero_loss
+        yield self.find(
+            record_at(self.first),
+            "this log hides what some checks need: " + "; ".join(hidden),
+            severity=None if matters else Severity.INFO,
+            remedies=remedies,
+            filtered=loss.nonfinite == "filtered",
+            span=loss.span,
+            after_clipping="clipped_grad_norm" in signals and "grad_norm" not in signals,
+        )
