@@ -175,6 +175,11 @@ class Engine:
             if (reason := self._why_not(seat)) is not None
         ]
 
+    @property
+    def codes(self) -> list[str]:
+        """The checks there are."""
+        return [seat.check.code for seat in self._seats]
+
     def coverage(self) -> tuple[int, int]:
         """(checks that ran, checks there are)."""
         return len(self._seats) - len(self.not_run()), len(self._seats)

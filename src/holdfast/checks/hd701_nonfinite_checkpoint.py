@@ -9,7 +9,7 @@ from holdfast.core.moment import record_at
 from holdfast.core.numbers import say
 from holdfast.core.parameters import LISTED
 from holdfast.core.records import EventRecord, Header, TensorRecord
-from holdfast.core.saved import CHECKPOINT, Saved, counted, is_bad
+from holdfast.core.saved import CHECKPOINT, Saved, counted, is_bad, is_step_count
 
 
 class NonfiniteCheckpoint(Check):
@@ -74,8 +74,8 @@ class NonfiniteCheckpoint(Check):
             yield from self.finish()
             self.saved = Saved.of(record)
             return
-        if self.saved is None or record.role not in self.seen:
-            return  # a tensor of the running training
+        if self.saved is None or record.role not in self.seen or is_step_count(record.name):
+            return  # a tensor of the running training, or none of interest
         self.seen[record.role] += 1
         size, bad = counted(record, "numel"), counted(record, "nan") + counted(record, "inf")
         if record.role == "weight":

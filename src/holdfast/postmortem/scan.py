@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from holdfast import registry
 from holdfast.config import Settings
 from holdfast.core.check import Check
-from holdfast.core.records import TensorRecord
+from holdfast.core.records import EventRecord, Record, TensorRecord
+from holdfast.core.saved import CHECKPOINT
 from holdfast.engine import Engine
 from holdfast.errors import UnreadableInput
 from holdfast.postmortem.scanned import Scanned, Watched
 from holdfast.report import Report
 
 Progress = Callable[..., Any]
-
-SUPPORTED = (
-    "torch files (.pt, .pth, .bin, .ckpt; zip and legacy), TorchScript, safetensors (single and "
-    "sharded), Hugging Face and Lightning checkpoints, distributed checkpoints (DCP), DeepSpeed "
-    "shards, .npz"
-)
 
 
 def scan(
@@ -55,17 +50,41 @@ def judge(
     paths: Sequence[Path], settings: Settings | None = None, *, progress: Progress | None = None
 ) -> tuple[Engine, Watched]:
     """Feed the tensors of some checkpoints to the checks that look at such."""
-    from holdfast.checkpoints.records import records
-
     chosen = [check for check in registry.chosen(settings or Settings()) if _of_scans(check)]
     engine, watched = Engine(checks=chosen), Watched()
-    engine.run(watched.through(records(list(paths), progress=progress)))
+    engine.run(watched.through(_records(paths, progress)))
     return engine, watched
+
+
+def _records(paths: Sequence[Path], progress: Progress | None) -> Iterator[Record]:
+    """The stream. A checkpoint of several that cannot be opened is a finding, not the end."""
+    from holdfast.checkpoints import open_checkpoint
+    from holdfast.checkpoints.records import records
+
+    fine: list[Path] = []
+    lost: list[tuple[int, Path, UnreadableInput]] = []
+    for place, path in enumerate(paths):
+        try:
+            open_checkpoint(path)
+            fine.append(path)
+        except UnreadableInput as error:
+            if len(paths) == 1:
+                raise
+            lost.append((place, path, error))
+    seq = 0
+    for record in records(fine, progress=progress):
+        seq = record.seq
+        yield record
+    for place, path, error in lost:
+        yield EventRecord(0, seq + 1, place, CHECKPOINT, {"path": str(path)})
+        said = {"path": str(path), "message": str(error)}
+        yield EventRecord(0, seq + 2, place, "unreadable-checkpoint", said)
+        seq += 2
 
 
 def checkpoints_at(path: Path) -> list[Path]:
     """The checkpoints a path stands for. Raises UnreadableInput where there is none."""
-    from holdfast.checkpoints import find_checkpoints, recognise
+    from holdfast.checkpoints import SUPPORTED, find_checkpoints, recognise
 
     if not path.exists():
         raise UnreadableInput(f"there is nothing at {path}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ class Watched:
     def notes(self) -> list[str]:
         """What is worth knowing and no fault by itself."""
         told = []
-        for before, now in zip(self.checkpoints, self.checkpoints[1:], strict=False):
+        for before, now in pairwise(self.checkpoints):
             first, second = math.sqrt(before.square), math.sqrt(now.square)
             same = before.clean and not now.problems and now.elements == before.elements
             if same and first > 0 and second > GROWTH * first:
