@@ -1,0 +1,169 @@
+"""What looking after a run costs: scanning a checkpoint, against reading it and against torch.
+
+    python benchmarks/postmortem.py --part scan [--gigabytes 2] [--json FILE]
+
+`scan`: a checkpoint of float32 weights and Adam's moments, some of it bfloat16, in the page cache.
+Three ways, each in a fresh process: reading the bytes in the same chunks; holdfast's scan, whole
+(open, locate, measure every tensor); `torch.load(mmap=True)` and `isfinite` of every tensor. The
+first ratio leaves out the start of the interpreter, the second includes it and the imports, as a
+person waiting for the answer would.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SRC = str(Path(__file__).resolve().parents[1] / "src")
+
+SLOWER_THAN_READING = 1.5
+FASTER_THAN_TORCH = 5.0
+PEAK_MEGABYTES = 300
+
+_READ = """
+import sys, time, resource
+t = time.perf_counter()
+buffer = memoryview(bytearray(1 << 19))
+with open(sys.argv[1], "rb", buffering=0) as file:
+    while file.readinto(buffer):
+        pass
+print(time.perf_counter() - t, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+_SCAN = """
+import sys, time, resource
+from pathlib import Path
+from holdfast.checkpoints.records import records
+import holdfast.checkpoints.measure
+t = time.perf_counter()
+count = sum(1 for record in records([Path(sys.argv[1])]))
+spent = time.perf_counter() - t
+assert "torch" not in sys.modules
+print(spent, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, count)
+"""
+_TORCH = """
+import sys, time, resource
+import torch
+t = time.perf_counter()
+def every(value):
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for inside in value.values():
+            yield from every(inside)
+loaded = torch.load(sys.argv[1], mmap=True, map_location="cpu")
+bad = [not torch.isfinite(tensor).all() for tensor in every(loaded)]
+assert not any(bad)
+print(time.perf_counter() - t, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def make_checkpoint(path: Path, gigabytes: float) -> int:
+    """A file of torch.save of about that size; its bytes."""
+    import torch
+
+    torch.manual_seed(0)
+    wide = 2048
+    block = 4 * (wide * wide * 4 * 3)  # four matrices in float32: weights and two moments
+    blocks = max(int(gigabytes * 2**30 / (block + block // 6)), 1)
+    base = torch.randn(wide, wide) * 0.02
+    state: dict[str, Any] = {"model": {}, "ema": {}, "optimizer": {"state": {}, "param_groups": []}}
+    for number in range(4 * blocks):
+        state["model"][f"layers.{number}.weight"] = base + number * 1e-4
+        state["ema"][f"layers.{number}.weight"] = (base + number * 1e-4).bfloat16()
+        state["optimizer"]["state"][number] = {
+            "step": torch.tensor(100.0),
+            "exp_avg": base * 1e-3,
+            "exp_avg_sq": base.square() * 1e-6,
+        }
+    torch.save(state, path)
+    return path.stat().st_size
+
+
+def timed(program: str, path: Path) -> tuple[float, float, float]:
+    """(seconds within, seconds in all, peak megabytes) of a program in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": SRC}
+    began = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
+    )
+    whole = time.perf_counter() - began
+    inside, peak, *_ = done.stdout.split()
+    return float(inside), whole, int(peak) / 1024
+
+
+def best(program: str, path: Path, rounds: int) -> tuple[float, float, float]:
+    """The fastest of some rounds; the highest peak."""
+    runs = [timed(program, path) for _ in range(rounds)]
+    return min(r[0] for r in runs), min(r[1] for r in runs), max(r[2] for r in runs)
+
+
+def scan(options: argparse.Namespace) -> dict[str, Any]:
+    """A checkpoint, three ways."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "checkpoint.pt"
+        size = make_checkpoint(path, options.gigabytes)
+        timed(_READ, path)  # into the page cache
+        reading = best(_READ, path, options.rounds)
+        ours = best(_SCAN, path, options.rounds)
+        torchs = best(_TORCH, path, options.rounds)
+    result = {
+        "bytes": size,
+        "read_seconds": reading[0],
+        "scan_seconds": ours[0],
+        "scan_whole_seconds": ours[1],
+        "torch_whole_seconds": torchs[1],
+        "scan_to_read": ours[0] / reading[0],
+        "torch_to_scan": torchs[1] / ours[1],
+        "peak_megabytes": ours[2],
+        "torch_peak_megabytes": torchs[2],
+    }
+    print(f"checkpoint of {size / 2**30:.2f} GiB")
+    print(f"  reading the bytes           {reading[0]:6.2f} s")
+    print(f"  holdfast scan               {ours[0]:6.2f} s, {ours[1]:.2f} s with the interpreter")
+    print(f"  torch.load(mmap) + isfinite {torchs[1]:6.2f} s with the interpreter")
+    print(f"  scan / read   {result['scan_to_read']:.2f}  (claim: at most {SLOWER_THAN_READING})")
+    print(f"  torch / scan  {result['torch_to_scan']:.2f}  (claim: at least {FASTER_THAN_TORCH})")
+    print(
+        f"  peak memory   {ours[2]:.0f} MB  (claim: below {PEAK_MEGABYTES}; torch {torchs[2]:.0f})"
+    )
+    result["kept"] = (
+        result["scan_to_read"] <= SLOWER_THAN_READING
+        and result["torch_to_scan"] >= FASTER_THAN_TORCH
+        and ours[2] < PEAK_MEGABYTES
+    )
+    return result
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {"scan": scan}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--part", choices=sorted(PARTS), action="append")
+    parser.add_argument("--gigabytes", type=float, default=2.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    results: dict[str, Any] = {"machine": platform.processor(), "processors": os.cpu_count()}
+    for part in options.part or PARTS:
+        results[part] = PARTS[part](options)
+    if options.json is not None:
+        options.json.write_text(json.dumps(results, indent=2) + "\n")
+    return 0 if all(results[part]["kept"] for part in options.part or PARTS) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,25 @@
+"""Checkpoints read without torch, and without running a byte of them.
+
+`recognise` tells a format by content, `open_checkpoint` names every tensor and its byte range, and
+what is wrong; `records` measures the tensors, as a stream for the checks.
+"""
+
+from __future__ import annotations
+
+from holdfast.checkpoints.finding import find_checkpoints
+from holdfast.checkpoints.inert import load_inert, settings_of
+from holdfast.checkpoints.model import Checkpoint, Problem, SavedTensor, Span
+from holdfast.checkpoints.opening import SUPPORTED, open_checkpoint, recognise
+
+__all__ = [
+    "SUPPORTED",
+    "Checkpoint",
+    "Problem",
+    "SavedTensor",
+    "Span",
+    "find_checkpoints",
+    "load_inert",
+    "open_checkpoint",
+    "recognise",
+    "settings_of",
+]

@@ -1,0 +1,120 @@
+"""Checkpoints as a stream of records, for the checks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from holdfast.checkpoints import dtypes
+from holdfast.checkpoints.measure import Measured, measure_all
+from holdfast.checkpoints.model import Checkpoint, Problem, SavedTensor
+from holdfast.checkpoints.opening import open_checkpoint
+from holdfast.core.records import EventRecord, Header, Record, TensorRecord
+from holdfast.errors import UnreadableInput
+
+SOURCE = "checkpoint"
+CHECKPOINT = "checkpoint"
+KINDS = {"unreadable": "unreadable-checkpoint", "unsafe": "unsafe-pickle"}
+SCANNED = "scan"
+ROLES = ("weight", "buffer", "moment", "other")
+
+Progress = Callable[[int, int], None]
+
+
+def records(checkpoints: Iterable[Path], *, progress: Progress | None = None) -> Iterator[Record]:
+    """The stream: of each checkpoint what it is, what is wrong with it, and its tensors."""
+    paths = [Path(path) for path in checkpoints]
+    facts = {"checkpoints": [str(path) for path in paths]}
+    yield Header(source=SOURCE, facts=facts)
+    # Opening is cheap and measuring is not: with all of them open, progress knows its end.
+    total = sum(_size(path) for path in paths) if progress is not None else 0
+    done = 0
+    seq = 0
+    for position, path in enumerate(paths):
+        found = open_checkpoint(path)
+        step = found.step if found.step is not None else position
+        floating = [tensor for tensor in found.tensors if tensor.dtype in dtypes.FLOATING]
+        seq += 1
+        yield EventRecord(0, seq, step, CHECKPOINT, _described(found))
+        for problem in found.problems:
+            seq += 1
+            yield _event(problem, found, seq, step)
+        measured = measure_all(floating)
+        looked = set()
+        for tensor in floating:
+            try:
+                numbers = next(measured)
+            except UnreadableInput as error:
+                seq += 1
+                problem = Problem("unreadable", str(error), tensor.span.file, {})
+                yield _event(problem, found, seq, step)
+                break
+            looked.add(tensor.role)
+            seq += 1
+            yield _tensor(tensor, numbers, found, seq, step)
+            done += tensor.nbytes
+            if progress is not None:
+                progress(min(done, total), total)
+        seq += 1
+        roles = [role for role in ROLES if role in looked]
+        data = {"roles": roles, "path": str(found.path)}
+        yield EventRecord(0, seq, step, SCANNED, data)
+
+
+def _size(path: Path) -> int:
+    try:
+        found = open_checkpoint(path)
+    except UnreadableInput:
+        return 0
+    return sum(t.nbytes for t in found.tensors if t.dtype in dtypes.FLOATING)
+
+
+def _described(found: Checkpoint) -> dict[str, Any]:
+    return {
+        "path": str(found.path),
+        "format": found.format,
+        "step": found.step,
+        "facts": found.facts,
+        "tensors": len(found.tensors),
+        "bytes": sum(tensor.nbytes for tensor in found.tensors),
+    }
+
+
+def _event(problem: Problem, found: Checkpoint, seq: int, step: int) -> EventRecord:
+    data = {
+        **problem.facts,
+        "message": problem.message,
+        "path": str(problem.path),
+        "checkpoint": str(found.path),
+    }
+    return EventRecord(0, seq, step, KINDS[problem.kind], data)
+
+
+def _tensor(
+    tensor: SavedTensor, numbers: Measured, found: Checkpoint, seq: int, step: int
+) -> TensorRecord:
+    stats: dict[str, float] = {
+        "numel": numbers.numel,
+        "nan": numbers.nan,
+        "inf": numbers.inf,
+        "zero": numbers.zero,
+        "norm": numbers.norm,
+    }
+    # A tensor without a finite element has no extremes: absent, not NaN.
+    if not math.isnan(numbers.min):
+        stats |= {"min": numbers.min, "max": numbers.max}
+    facts: dict[str, Any] = {
+        "file": str(tensor.span.file),
+        "path": str(found.path),
+        "digest": numbers.digest,
+        "bytes": tensor.nbytes,
+    }
+    if numbers.first_bad is not None:
+        facts |= {"first_bad": list(numbers.first_bad), "bad_rows": numbers.bad_rows}
+    if numbers.negative_inf:
+        facts["negative_inf"] = numbers.negative_inf
+    return TensorRecord(
+        0, seq, step, tensor.name, tensor.role, tensor.dtype, tensor.shape, stats, facts
+    )

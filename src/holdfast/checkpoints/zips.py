@@ -1,0 +1,183 @@
+"""The directory of a zip archive, checked before anything in it is believed.
+
+Only what checkpoints need: stored and deflated entries, zip64. Nothing is extracted, so odd names
+do no harm.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+MAX_ENTRIES = 1_000_000
+MAX_DIRECTORY = 1 << 28
+MAX_INFLATED = 1 << 28
+"""Bytes of a deflated entry that is read whole."""
+MAX_RATIO = 1032
+"""No deflated stream unpacks to more than this many times its size."""
+STORED, DEFLATED = 0, 8
+MAGIC = b"PK\x03\x04"
+
+
+class BadZip(Exception):
+    """The archive is cut off or contradicts itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry, its data located."""
+
+    name: str
+    method: int
+    offset: int
+    """Where its data starts."""
+    packed: int
+    """Bytes in the file."""
+    size: int
+    """Bytes unpacked."""
+
+
+def directory(file: BinaryIO, size: int, start: int = 0) -> dict[str, Entry]:
+    """The entries by name, in the order of the archive, of `size` bytes from `start`."""
+    count, length, offset = _end(file, size, start)
+    if count > MAX_ENTRIES or length > MAX_DIRECTORY:
+        raise BadZip(f"{count} entries, {length} bytes of directory (limit {MAX_ENTRIES})")
+    if offset + length > size:
+        raise BadZip(f"its directory ends at byte {offset + length} of {size}")
+    file.seek(start + offset)
+    data = file.read(length)
+    entries: dict[str, Entry] = {}
+    taken: list[tuple[int, int, str]] = []
+    at = 0
+    for _ in range(count):
+        if data[at : at + 4] != b"PK\x01\x02" or at + 46 > len(data):
+            raise BadZip("its directory is damaged")
+        flags, method = struct.unpack_from("<HH", data, at + 8)
+        packed, full = struct.unpack_from("<II", data, at + 20)
+        names, extras, comments = struct.unpack_from("<HHH", data, at + 28)
+        header = struct.unpack_from("<I", data, at + 42)[0]
+        name = data[at + 46 : at + 46 + names].decode("utf-8", "replace")
+        extra = data[at + 46 + names : at + 46 + names + extras]
+        full, packed, header = _wide(extra, full, packed, header)
+        at += 46 + names + extras + comments
+        if flags & 1:
+            raise BadZip(f"entry {name!r} is encrypted")
+        where = _data_of(file, start, header, size)
+        if where + packed > size:
+            raise BadZip(f"entry {name!r} ends at byte {where + packed} of {size}")
+        if method == STORED and packed != full:
+            raise BadZip(f"entry {name!r} is stored, yet {packed} bytes are said to be {full}")
+        if method == DEFLATED and full > (packed + 64) * MAX_RATIO:
+            raise BadZip(f"entry {name!r}: {packed} bytes cannot unpack to {full}")
+        entries[name] = Entry(name, method, start + where, packed, full)
+        taken.append((where, packed, name))
+    taken.sort()
+    for (a, length_a, name), (b, _, other) in itertools.pairwise(taken):
+        if a + length_a > b and length_a:
+            raise BadZip(f"entries {name!r} and {other!r} overlap")
+    return entries
+
+
+def _end(file: BinaryIO, size: int, start: int) -> tuple[int, int, int]:
+    """(entries, bytes of the directory, its offset)."""
+    tail = min(size, 22 + 65535)
+    file.seek(start + size - tail)
+    data = file.read(tail)
+    at = data.rfind(b"PK\x05\x06")
+    if at < 0 or at + 22 > len(data):
+        raise BadZip("it has no directory at its end: the file is cut off")
+    count, length, offset = struct.unpack_from("<HII", data, at + 10)
+    locator = at - 20
+    if locator >= 0 and data[locator : locator + 4] == b"PK\x06\x07":
+        place = struct.unpack_from("<Q", data, locator + 8)[0]
+        if place + 56 > size:
+            raise BadZip("its directory lies outside the file")
+        file.seek(start + place)
+        record = file.read(56)
+        if record[:4] != b"PK\x06\x06" or len(record) < 56:
+            raise BadZip("its directory is damaged")
+        count, length, offset = struct.unpack_from("<QQQ", record, 32)
+    return count, length, offset
+
+
+def _wide(extra: bytes, full: int, packed: int, header: int) -> tuple[int, int, int]:
+    """The sizes of a large entry, from its extra field."""
+    at = 0
+    while at + 4 <= len(extra):
+        kind, length = struct.unpack_from("<HH", extra, at)
+        body = extra[at + 4 : at + 4 + length]
+        if kind == 1:
+            values = [value for (value,) in struct.iter_unpack("<Q", body[: len(body) // 8 * 8])]
+            if full == 0xFFFFFFFF and values:
+                full = values.pop(0)
+            if packed == 0xFFFFFFFF and values:
+                packed = values.pop(0)
+            if header == 0xFFFFFFFF and values:
+                header = values.pop(0)
+        at += 4 + length
+    return full, packed, header
+
+
+def _data_of(file: BinaryIO, start: int, header: int, size: int) -> int:
+    if header + 30 > size:
+        raise BadZip(f"an entry starts at byte {header} of {size}")
+    file.seek(start + header)
+    local = file.read(30)
+    if local[:4] != MAGIC or len(local) < 30:
+        raise BadZip(f"no entry at byte {header}, where the directory says one is")
+    names, extras = struct.unpack_from("<HH", local, 26)
+    return int(header + 30 + names + extras)
+
+
+def local_name(file: BinaryIO, at: int) -> tuple[str, int] | None:
+    """(name, where its data starts) of the entry whose header is here; None: none is."""
+    file.seek(at)
+    local = file.read(30)
+    if len(local) < 30 or local[:4] != MAGIC:
+        return None
+    names, extras = struct.unpack_from("<HH", local, 26)
+    name = file.read(names)
+    if len(name) < names:
+        return None
+    return name.decode("utf-8", "replace"), at + 30 + names + extras
+
+
+def chunks(file: BinaryIO, entry: Entry, size: int = 1 << 16) -> Iterator[bytes]:
+    """The unpacked bytes of an entry; never more than its directory announced."""
+    file.seek(entry.offset)
+    left = entry.packed
+    if entry.method == STORED:
+        while left and (data := file.read(min(size, left))):
+            left -= len(data)
+            yield data
+        return
+    if entry.method != DEFLATED:
+        raise BadZip(f"entry {entry.name!r} is compressed in a way ({entry.method}) not supported")
+    unpack = zlib.decompressobj(-15)
+    made = 0
+    try:
+        while left and (data := file.read(min(size, left))):
+            left -= len(data)
+            while data and not unpack.eof:
+                out = unpack.decompress(data, 1 << 18)
+                made += len(out)
+                if made > entry.size:
+                    raise BadZip(
+                        f"entry {entry.name!r} unpacks to more than its {entry.size} bytes"
+                    )
+                if out:
+                    yield out
+                data = unpack.unconsumed_tail
+    except zlib.error as error:
+        raise BadZip(f"entry {entry.name!r} cannot be unpacked: {error}") from error
+
+
+def read(file: BinaryIO, entry: Entry, limit: int = MAX_INFLATED) -> bytes:
+    """A whole entry."""
+    if entry.size > limit:
+        raise BadZip(f"entry {entry.name!r} has {entry.size} bytes (limit {limit})")
+    return b"".join(chunks(file, entry))
