@@ -12,7 +12,7 @@ import json
 import math
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from os.path import commonpath
 from pathlib import Path
@@ -41,6 +41,7 @@ _FRAME = struct.Struct("<Q")
 _HEAD, _TAIL = 12, 4
 _DOUBLE, _FLOAT = struct.Struct("<d"), struct.Struct("<f")
 _START = 1
+_LOW = (1 << 64) - 1
 _HPARAMS = "_hparams_/"
 _SETTINGS = ("args/text_summary",)
 """Text the Hugging Face Trainer leaves: its arguments."""
@@ -68,8 +69,10 @@ class _Events:
     used: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    known: dict[bytes, _Points] = field(default_factory=dict)
-    """Scalars by the bytes before their value."""
+    known: dict[bytes, tuple[Callable[[int], None], Callable[[float], None]]] = field(
+        default_factory=dict
+    )
+    """Where a step and a value go, by the bytes before the value."""
 
     def of(self, tag: str) -> _Points | None:
         found = self.points.get(tag)
@@ -184,33 +187,29 @@ def _append(log: Log, session: Sequence[_Events]) -> None:
         placed[tag] = steps[order], _repeats(steps[order]), values[order]
     if not placed:
         return
-    keys = np.unique(
-        np.concatenate([_key(steps, again) for steps, again, _ in placed.values()]), axis=0
+    steps, rows_of = np.unique(
+        np.concatenate([steps for steps, _, _ in placed.values()]), return_inverse=True
     )
+    again = np.concatenate([again for _, again, _ in placed.values()])
+    most = int(again.max()) + 1
+    keys, rows_of = np.unique(rows_of * most + again, return_inverse=True)
+    steps = steps[keys // most]
     begin = len(log.table)
-    if begin and len(keys):
+    if begin:
         start = next((one.starts for one in session if one.starts is not None), None)
-        data = {"step": int(keys["step"][0]) if start is None else start}
+        data = {"step": int(steps[0]) if start is None else start}
         log.happenings.append(Happening(begin, "restart", data))
         log.notes.append(f"started again at step {data['step']} in {session[0].path.name}")
-    log.table.steps.extend(keys["step"].tolist())
-    for tag, (steps, again, values) in placed.items():
+    log.table.steps.extend(steps.tolist())
+    upto = 0
+    for tag, (own, _, values) in placed.items():
+        at, upto = upto, upto + len(own)
         if tag not in log.table.series and len(log.table.series) >= MOST_COLUMNS:
             log.table.dropped += 1
             continue
-        rows = np.searchsorted(keys, _key(steps, again)) + begin
         series = log.table.series.setdefault(tag, Series())
-        series.rows.extend(rows.tolist())
+        series.rows.extend((rows_of[at:upto] + begin).tolist())
         series.values.extend(values.tolist())
-
-
-_KEY = np.dtype([("step", np.int64), ("again", np.int64)])
-
-
-def _key(steps: NDArray[np.int64], again: NDArray[np.int64]) -> Any:
-    keys = np.empty(len(steps), dtype=_KEY)
-    keys["step"], keys["again"] = steps, again
-    return keys
 
 
 def _repeats(steps: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -231,9 +230,7 @@ def _read_events(path: Path) -> _Events:
         size = path.stat().st_size
         with open(path, "rb") as file:
             for block, spans in _records(file, size, events):
-                for at, end in spans:
-                    events.records += 1
-                    _event(events, block, at, end)
+                _messages(events, block, spans)
     except OSError as error:
         raise UnreadableInput(f"cannot read {path}: {error.strerror}") from error
     return events
@@ -279,32 +276,36 @@ def _records(
         place += needed + _HEAD + _TAIL
 
 
-def _event(events: _Events, block: bytes, at: int, end: int) -> None:
-    """One message. The usual one is: time (9 bytes), step, one scalar whose value comes last."""
-    if end - at > 16 and block[at] == 0x09:
-        place, step = at + 9, 0
-        if block[place] == 0x10:
-            place += 1
-            byte = block[place]
-            if byte < 0x80:
-                step, place = byte, place + 1
-            else:
-                try:
-                    step, place = varint(block, place)
-                except BadProto:
-                    return
-                step = signed(step)
-        points = events.known.get(block[place : end - 4])
-        if points is not None:
-            points.steps.append(step)
-            points.values.append(_FLOAT.unpack_from(block, end - 4)[0])
-            events.used += 1
-            events.last = _DOUBLE.unpack_from(block, at + 1)[0]
-            return
-    try:
-        _any_event(events, block[at:end])
-    except BadProto:
-        return
+def _messages(events: _Events, block: bytes, spans: Sequence[tuple[int, int]]) -> None:
+    """The messages of a block. Most are 9 bytes of time, a step, a scalar with its value last."""
+    find, value_at = events.known.get, _FLOAT.unpack_from
+    last, quickly = -1, 0
+    for at, end in spans:
+        if end - at > 16 and block[at] == 0x09:
+            place, step = at + 9, 0
+            if block[place] == 0x10:
+                step, place = block[place + 1], place + 2
+                shift = 7
+                while step >> shift and shift < 64:  # as long as the last byte says: more to come
+                    step += (block[place] - 1) << shift
+                    place += 1
+                    shift += 7
+            found = find(block[place : end - 4])
+            if found is not None:
+                add_step, add_value = found
+                add_step(step if step < 1 << 63 else signed(step & _LOW))
+                add_value(value_at(block, end - 4)[0])
+                quickly += 1
+                last = at
+                continue
+        try:
+            _any_event(events, block[at:end])
+        except BadProto:
+            continue
+    events.records += len(spans)
+    events.used += quickly
+    if last >= 0:
+        events.last = max(events.last, _DOUBLE.unpack_from(block, last + 1)[0])
 
 
 def _any_event(events: _Events, message: bytes) -> None:
@@ -347,7 +348,7 @@ def _remember(events: _Events, message: bytes, summaries: Sequence[bytes]) -> No
     if tail is not None and isinstance(tag, bytes) and len(inner[1][1]) == 4:
         points = events.points.get(tag.decode("utf-8", errors="replace"))
         if points is not None:
-            events.known[tail[:-4]] = points
+            events.known[tail[:-4]] = points.steps.append, points.values.append
 
 
 def _tail(message: bytes) -> bytes | None:
