@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from holdfast.core.records import EventRecord, Record, TensorRecord
 from holdfast.core.saved import CHECKPOINT
 from holdfast.engine import Engine
 from holdfast.errors import UnreadableInput
-from holdfast.postmortem.scanned import Scanned, Watched
+from holdfast.postmortem.scanned import Watched
 from holdfast.report import Report
 
 Progress = Callable[..., Any]
@@ -41,9 +42,13 @@ def look_through(
 ) -> Report:
     """The report on these checkpoints, in this order."""
     engine, watched = judge(paths, settings, progress=progress)
-    notes = watched.notes()
-    report = Report.from_engine(engine, command="scan", notes=notes)
-    return with_sources(report, watched.checkpoints)
+    report = Report.from_engine(engine, command="scan", notes=watched.notes())
+    named = replace(report, sources=[item.to_dict() for item in watched.checkpoints])
+    if len(watched.checkpoints) < 2:
+        return named
+    from holdfast.postmortem.last_good import Looked, advised
+
+    return advised(named, Looked(paths, settings or Settings(), engine, watched, whole=True))
 
 
 def judge(
@@ -106,13 +111,6 @@ def last_good(report: Report) -> Path | None:
     """The path of the last clean checkpoint of a scan."""
     clean = [item["path"] for item in report.sources if item.get("clean")]
     return Path(clean[-1]) if clean else None
-
-
-def with_sources(report: Report, checkpoints: Iterable[Scanned]) -> Report:
-    """The report, naming what was looked through."""
-    from dataclasses import replace
-
-    return replace(report, sources=[item.to_dict() for item in checkpoints])
 
 
 def _of_scans(check: Check) -> bool:

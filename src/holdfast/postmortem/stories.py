@@ -146,7 +146,7 @@ def _tells(log: Log) -> bool:
     if len(log.table) < LEAST_ROWS:
         return False
     names = {item.name for item in names_of(log.table.series, log.names).values()}
-    return any(name in names or name.startswith("loss/") for name in (*TELLING, *names))
+    return any(name in TELLING or name.startswith("loss/") for name in names)
 
 
 def _changed(path: Path) -> float:
