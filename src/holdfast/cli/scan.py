@@ -63,8 +63,8 @@ def command(
             found += checkpoints_at(path)
         except UnreadableInput as error:
             unread.append(error)
-    for error in unread:
-        tell(str(error))
+    for problem in unread:
+        tell(str(problem))
     if not found:
         return UnreadableInput.exit_code
     with bar() as progress:

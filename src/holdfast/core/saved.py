@@ -87,7 +87,7 @@ def is_bad(record: TensorRecord) -> bool:
 def counted(record: TensorRecord, what: str) -> int:
     """How many elements of a tensor are so; 0 where nobody counted."""
     value = record.stats.get(what, 0)
-    return int(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0
+    return int(value) if math.isfinite(value) else 0
 
 
 @remember

@@ -62,6 +62,33 @@ def _exists(place: Path) -> bool:
         raise UnreadableInput(f"cannot read {place}: {error.strerror or error}") from error
 
 
+def records_of(place: Path) -> Iterator[Record]:
+    """The stream of the run at a path: what its checks are fed, for whoever wants the numbers."""
+    if not _exists(place):
+        raise UnreadableInput(f"there is nothing at {place}")
+    if run_dir.recognise(place):
+        return run_dir.RunDir(place).records()
+    from holdfast.postmortem.join import join
+    from holdfast.postmortem.stories import stories
+    from holdfast.postmortem.survey import survey
+    from holdfast.sources import formats
+    from holdfast.sources.log.stream import Stream
+
+    if not place.is_dir():
+        return Stream(formats.read(place)).records()
+    found = survey(place)
+    if found.runs:
+        return run_dir.RunDir(_newest(found.runs)).records()
+    told = stories(found)
+    if not told:
+        raise UnreadableInput(_nothing(place, found.refused))
+    return Stream(join(told[-1].logs)).records()
+
+
+def _newest(runs: Sequence[Path]) -> Path:
+    return max(runs, key=lambda run: ((run / "run.json").stat().st_mtime, str(run)))
+
+
 def _own(place: Path, settings: Settings | None) -> Report:
     source = run_dir.RunDir(place)
     engine = Engine(settings)
@@ -119,7 +146,7 @@ def _nothing(place: Path, refused: Sequence[Path]) -> str:
 
 
 def _newest_own(runs: Sequence[Path], settings: Settings) -> Report:
-    newest = max(runs, key=lambda run: ((run / "run.json").stat().st_mtime, str(run)))
+    newest = _newest(runs)
     report = _own(newest, settings)
     if len(runs) == 1:
         return replace(report, notes=[f"the run in {newest}", *report.notes])

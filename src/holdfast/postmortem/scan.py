@@ -67,23 +67,23 @@ def _records(paths: Sequence[Path], progress: Progress | None) -> Iterator[Recor
     from holdfast.checkpoints.records import records
 
     fine: list[Path] = []
-    lost: list[tuple[int, Path, UnreadableInput]] = []
+    lost: list[tuple[int, Path, str]] = []
     for place, path in enumerate(paths):
         try:
             open_checkpoint(path)
             fine.append(path)
-        except UnreadableInput as error:
+        except UnreadableInput as why:
             if len(paths) == 1:
                 raise
-            lost.append((place, path, error))
+            lost.append((place, path, str(why)))
     seq = 0
     for record in records(fine, progress=progress):
         seq = record.seq
         yield record
-    for place, path, error in lost:
+    for place, path, said in lost:
         yield EventRecord(0, seq + 1, place, CHECKPOINT, {"path": str(path)})
-        said = {"path": str(path), "message": str(error)}
-        yield EventRecord(0, seq + 2, place, "unreadable-checkpoint", said)
+        data = {"path": str(path), "message": said}
+        yield EventRecord(0, seq + 2, place, "unreadable-checkpoint", data)
         seq += 2
 
 

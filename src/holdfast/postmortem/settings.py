@@ -184,7 +184,7 @@ def _inert(path: Path) -> Mapping[str, Any]:
         found = settings_of(path)
     except HoldfastError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return found
 
 
 def yaml_subset(text: str) -> dict[str, Any]:
