@@ -176,7 +176,7 @@ class WeightUnchanged(Check):
             f"{len(fed)} of {len(judged)} trained weights are the same, bit by bit, in "
             f"{before.name} (step {before.step}) and {now.name} (step {now.step}), although their "
             f"moments changed: {some(fed)}",
-            subject=now.path,
+            subject=fed[0],
             where=Where(file=now.path, module=fed[0]),
             remedies=_ANOTHER_TENSOR,
             path=now.path,

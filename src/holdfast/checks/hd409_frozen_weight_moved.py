@@ -33,8 +33,8 @@ class FrozenWeightMoved(Check):
     ## False alarms
     Freezing everything and unfreezing a part is not undone: some of it stays frozen. An EMA teacher
     moves by hand, outside the optimizer. BatchNorm's running statistics are no parameters. In
-    checkpoints it is a warning where every weight without moments moved: another optimizer, whose
-    state was not saved, may train them all.
+    checkpoints it is information where every weight without moments moves: an optimizer that keeps
+    none, or whose state was not saved, may train them all.
 
     ## What to do
     `module.requires_grad_(False)`, and hand the optimizer only what trains; after a freeze in the
@@ -60,6 +60,8 @@ class FrozenWeightMoved(Check):
     def start(self) -> None:
         self.before: Saved | None = None
         self.now: Saved | None = None
+        self.rested: set[str] = set()
+        """Weights without moments that did not move between two checkpoints."""
 
     def begin(self, header: Header) -> None:
         self.start()
@@ -91,15 +93,18 @@ class FrozenWeightMoved(Check):
             if now.weights[name][4] > 1 and not is_follower(name)
         ]
         moved = [name for name in frozen if now.same(before, name) is False]
+        still_once = self.rested.intersection(moved)
+        self.rested.update(name for name in frozen if now.same(before, name))
         if not moved:
             return
-        all_of_them = len(moved) == len(frozen)
+        # Where all of them move, always, an optimizer without moments may train them.
+        sure = len(moved) < len(frozen) or bool(still_once)
         yield self.find(
             record_at(now.moment),
             f"{len(moved)} of {len(frozen)} weights without moments in the optimizer moved between "
             f"{before.name} (step {before.step}) and {now.name} (step {now.step}): {some(moved)}",
-            subject=now.path,
-            severity=Severity.WARNING if all_of_them else Severity.ERROR,
+            subject=moved[0],
+            severity=Severity.ERROR if sure else Severity.INFO,
             where=Where(file=now.path, module=moved[0]),
             remedies=[
                 "If they are meant to be frozen, look for what writes them: a second optimizer, an "
