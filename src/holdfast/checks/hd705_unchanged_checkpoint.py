@@ -25,6 +25,7 @@ class UnchangedCheckpoint(Check):
 
     ## False alarms
     Files that tell no step are not compared: a final model often is the last checkpoint once more.
+    Weights that hold NaN cannot move; HD701 tells of them.
 
     ## What to do
     Look at the learning rate and at skipped steps between the two; compare `id(parameter)` in the
@@ -71,6 +72,8 @@ class UnchangedCheckpoint(Check):
             return
         if not all(now.same(before, name) for name in now.weights):
             return
+        if any(item[5] for item in now.weights.values()):
+            return  # what is NaN cannot move: another finding says so
         moments = _moments_moved(now, before)
         but = "; the optimizer's moments did change" if moments else ""
         yield self.find(

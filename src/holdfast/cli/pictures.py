@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -51,16 +52,29 @@ def checkpoints(page: Page, found: Sequence[Mapping[str, Any]], *, verbose: bool
     if not verbose and len(shown) > SHOWN:
         bad = [item for item in shown[:-SHOWN] if not item["clean"]][:SHOWN]
         shown = [*bad, *shown[-SHOWN:]]
+    common = _common([item["path"] for item in shown])
     page.gap()
-    page.line((f"{'step':>9}  {'tensors':>8}  {'size':>10}  {'NaN/Inf':>10}  checkpoint", "dim"))
+    head = f"{'step':>9}  {'tensors':>8}  {'size':>10}  {'NaN/Inf':>9}  {'':<12}  checkpoint"
+    page.line((head, "dim"))
     for item in shown:
         step = "-" if item["step"] is None else str(item["step"])
         numbers = (
             f"{step:>9}  {item['tensors']:>8}  {say_bytes(item['bytes']):>10}  "
-            f"{item['nonfinite']:>10}  "
+            f"{item['nonfinite']:>9}  "
         )
         mark = page.mark("good" if item["clean"] else "error")
         style = _STYLES.get(item["verdict"], "bold red")
-        page.line(numbers, item["path"], "  ", (f"{mark} {item['verdict']}", style), rest=" " * 45)
+        name = item["path"][len(common) :]
+        page.line(numbers, (f"{mark} {item['verdict']:<10}", style), f"  {name}", rest=" " * 58)
     if len(shown) < len(found):
         page.line((f"and {len(found) - len(shown)} more; --verbose lists them", "dim"))
+
+
+def _common(paths: Sequence[str]) -> str:
+    """The folder all of them lie in, which the table need not repeat."""
+    folders = [path.rpartition(os.sep)[0] for path in paths]
+    try:
+        common = os.path.commonpath(folders) if all(folders) else ""
+    except ValueError:  # on several drives
+        return ""
+    return common.rstrip(os.sep) + os.sep if common else ""

@@ -20,6 +20,8 @@ from holdfast.core.state import remember
 
 CHECKPOINT = "checkpoint"
 """The kind of event a checkpoint begins with."""
+JUDGED = ("weight", "buffer", "moment")
+"""The roles a state consists of; a best score so far, saved beside it, may be infinite."""
 MOST_TENSORS = 200_000
 """A checkpoint with more is compared as far as this."""
 
@@ -76,7 +78,7 @@ def is_first_moment(name: str) -> bool:
 
 def is_bad(record: TensorRecord) -> bool:
     """Whether a saved tensor holds a NaN or an infinity that nobody meant to be there."""
-    if not counted(record, "nan") + counted(record, "inf"):
+    if record.role not in JUDGED or not counted(record, "nan") + counted(record, "inf"):
         return False
     if record.role == "moment" or counted(record, "nan"):
         return True
@@ -100,7 +102,7 @@ class Saved:
     """None where the checkpoint does not tell it."""
     moment: Moment = (0, 0, 0, 0)
     weights: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Name → (digest, norm, shape, dtype, elements)."""
+    """Name → (digest, norm, shape, dtype, elements, elements that are not finite)."""
     moments: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     """The first moments, in order: the same."""
     count: float | None = None
@@ -221,4 +223,5 @@ def _kept(record: TensorRecord) -> tuple[Any, ...]:
         tuple(record.shape),
         record.dtype,
         counted(record, "numel"),
+        counted(record, "nan") + counted(record, "inf"),
     )

@@ -6,13 +6,14 @@ beside them are laid to it, and the checkpoints are looked through: one story, o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.config import Settings
-from holdfast.core.findings import Finding, NotRun
+from holdfast.core.findings import Finding, NotRun, Severity
 from holdfast.core.records import Record
 from holdfast.diagnosis import diagnose as find_causes
 from holdfast.engine import Engine
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from holdfast.postmortem.stories import Story
     from holdfast.sources.log.log import Log
 
+_CHECKPOINT = re.compile(r"^checkpoint-(\d{1,15})$")
+OTHERS = 5
+"""Older runs in a folder that are named, each with what was found in it."""
 SAID_OF_WEIGHTS = ("HD301", "HD302", "HD408")
 """What HD701 says of a saved state once more, tensor by tensor."""
 SETTINGS_TOLD = (
@@ -105,8 +109,33 @@ def _file(place: Path, settings: Settings) -> Report:
 
     if recognise(place) is not None:
         return _scanned([place], settings)
+    if not place.is_file():
+        raise UnreadableInput(f"{place} is neither a file nor a folder")
     log = formats.read(place)
-    return _told(log, [log], settings_in([place.parent]), settings)[0]
+    report, _ = _told(log, [log], settings_in([place.parent]), settings)
+    siblings = _siblings(place)
+    if not siblings or not report.causes:
+        return report
+    # Their own faults are none of this log's: it only says which of them to go on from.
+    from holdfast.postmortem.last_good import Looked, advised
+
+    return advised(report, Looked.at(siblings, settings), counts_steps=log.unit == "step")
+
+
+def _siblings(place: Path) -> list[Path]:
+    """The checkpoints of the run whose state lies in one of them."""
+    folder = place.parent
+    if place.name != "trainer_state.json" or not _CHECKPOINT.match(folder.name):
+        return []
+    from holdfast.checkpoints import recognise
+
+    found = [item for item in folder.parent.iterdir() if _CHECKPOINT.match(item.name)]
+    return [item for item in sorted(found, key=_number) if recognise(item) is not None]
+
+
+def _number(path: Path) -> int:
+    match = _CHECKPOINT.match(path.name)
+    return int(match[1]) if match else 0
 
 
 def _scanned(paths: Sequence[Path], settings: Settings) -> Report:
@@ -126,10 +155,18 @@ def _folder(place: Path, settings: Settings) -> Report:
     told = stories(found)
     checkpoints = find_checkpoints(place)
     if told:
-        return _story(place, told, checkpoints, settings)
+        return _unread(_story(place, told, checkpoints, settings), found.refused)
     if checkpoints:
         return _scanned(checkpoints, settings)
     raise UnreadableInput(_nothing(place, found.refused))
+
+
+def _unread(report: Report, refused: Sequence[Path]) -> Report:
+    if not refused:
+        return report
+    named = ", ".join(str(path) for path in refused[:3])
+    more = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
+    return replace(report, notes=[*report.notes, f"could not be read: {named}{more}"])
 
 
 def _nothing(place: Path, refused: Sequence[Path]) -> str:
@@ -165,11 +202,14 @@ def _story(
     story = told[-1]
     log = join(story.logs)
     own = _of_story(checkpoints, told, story, root)
-    beside = [story.place, *story.homes, *(item.path.parent for item in story.logs), root]
+    beside = [story.place, *story.homes]
+    for item in story.logs:
+        beside += [item.path.parent, item.path.parent / "files"]  # W&B keeps its settings there
+    beside.append(root)
     beside += [path if path.is_dir() else path.parent for path in own[-1:]]
     report, end = _told(log, story.logs, settings_in(dict.fromkeys(beside)), settings)
     if len(told) > 1:
-        report = replace(report, notes=[_others(told), *report.notes])
+        report = replace(report, notes=[*_others(told, settings), *report.notes])
     if not own:
         return report
     looked = Looked.at(own, settings)
@@ -177,13 +217,29 @@ def _story(
     return advised(whole, looked, counts_steps=log.unit == "step")
 
 
-def _others(told: Sequence[Story]) -> str:
-    others = [str(item.logs[0].path) for item in told[:-1]]
-    named = ", ".join(others[:4]) + (f" and {len(others) - 4} more" if len(others) > 4 else "")
-    return (
-        f"{len(told)} runs lie here; this is the newest, {told[-1].logs[0].path}. Diagnose the "
-        f"others by their own paths: {named}"
-    )
+def _others(told: Sequence[Story], settings: Settings) -> list[str]:
+    """What is said of the runs that are not the newest: where they are, and how they ended."""
+    said = [f"{len(told)} runs lie here; this is the newest, {told[-1].logs[0].path}"]
+    said += [
+        f"another run, {story.logs[0].path}: {_in_short(story, settings)}"
+        for story in reversed(told[:-1][-OTHERS:])
+    ]
+    if len(told) - 1 > OTHERS:
+        said.append(f"and {len(told) - 1 - OTHERS} more; diagnose each by its own path")
+    return said
+
+
+def _in_short(story: Story, settings: Settings) -> str:
+    from holdfast.postmortem.join import join
+    from holdfast.sources.log.stream import Stream
+
+    engine = Engine(settings)
+    engine.run(Stream(join(story.logs)).records())
+    causes = find_causes(engine.findings)
+    if not causes or causes[0].root.severity < Severity.WARNING:
+        return "nothing found in its log"
+    root = causes[0].root
+    return f"{root.code} {root.name}" + ("" if root.step is None else f" at step {root.step}")
 
 
 def _of_story(

@@ -116,6 +116,8 @@ def named(raw: Mapping[str, Any]) -> dict[str, Any]:
             found.setdefault("precision", word)
     if found.get("max_norm") == 0:
         del found["max_norm"]  # 0 is how frameworks write "do not clip"
+    if str(found.get("precision", "")).lower() in ("no", "none", "off", "false"):
+        del found["precision"]
     return found
 
 
@@ -145,7 +147,9 @@ def _flat(raw: Mapping[str, Any], depth: int = 0) -> Iterable[tuple[str, Any]]:
     """(last part of the name, value), the outer ones first."""
     inner = []
     for key, value in raw.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and "value" in value and len(value) <= 2:
+            yield str(key).lower(), value["value"]  # how W&B writes its config.yaml
+        elif isinstance(value, Mapping):
             inner.append(value)
         else:
             yield str(key).rpartition(".")[2].rpartition("/")[2].lower(), value
