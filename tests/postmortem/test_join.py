@@ -54,7 +54,7 @@ def test_a_signal_the_base_lacks_is_added_at_its_steps_and_between_them() -> Non
 
 def test_rows_without_steps_are_laid_beside_those_that_say_the_same() -> None:
     state = a_log("hf-trainer", losses(10, 100))
-    rows = [values for values in losses(10, 120).values()]
+    rows = list(losses(10, 120).values())
     rows.append({"loss": math.nan})
     console = a_log("console", dict(enumerate(rows)), unit="row")
     joined = told(join([state, console]))

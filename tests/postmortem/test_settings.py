@@ -31,7 +31,10 @@ def test_other_names_become_ours(raw: dict[str, Any], expected: dict[str, Any]) 
 
 
 def test_yaml_lines() -> None:
-    text = "# a comment\nlr: 0.001 # why\nmodel:\n  name: 'x'\n  deep:\n    dim: 8\nlist:\n- 1\nflag: true\nnone: null\n"
+    text = (
+        "# a comment\nlr: 0.001 # why\nmodel:\n  name: 'x'\n  deep:\n    dim: 8\nlist:\n- 1\n"
+        "flag: true\nnone: null\n"
+    )
     assert yaml_subset(text) == {
         "lr": 0.001,
         "model": {"name": "x", "deep": {"dim": 8}},

@@ -214,7 +214,13 @@ def _story(
         return report
     looked = Looked.at(own, settings)
     whole = _with_checkpoints(report, looked, end)
-    return advised(whole, looked, counts_steps=log.unit == "step")
+    story_told = advised(whole, looked, counts_steps=log.unit == "step")
+    # Only now is it known which of them were looked through.
+    return replace(
+        story_told,
+        notes=[*story_told.notes, *looked.watched.notes(), *_scanned_said(looked)],
+        sources=[*story_told.sources, *(item.to_dict() for item in looked.watched.checkpoints)],
+    )
 
 
 def _others(told: Sequence[Story], settings: Settings) -> list[str]:
@@ -318,8 +324,6 @@ def _with_checkpoints(report: Report, looked: Looked, segment: int) -> Report:
         causes=find_causes(findings),
         not_run=[_reason(item, checked) for item in not_run],
         coverage=Coverage(report.coverage.of - len(not_run), report.coverage.of),
-        notes=[*report.notes, *looked.watched.notes(), *_scanned_said(looked)],
-        sources=[*report.sources, *(item.to_dict() for item in looked.watched.checkpoints)],
     )
 
 
