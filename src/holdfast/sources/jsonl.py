@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from holdfast.sources.log.json_rows import BAD_JSON, JsonRows
-from holdfast.sources.log.blocks import blocks
+from holdfast.sources.log.json_rows import DEEPEST, JsonRows
+from holdfast.sources.log.lines import blocks
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.sample import Sample
 from holdfast.sources.log.steps import counting, unroll
 from holdfast.sources.log.table import Table
-from holdfast.sources.log.values import is_metric, number
+from holdfast.sources.log.values import is_metric, number, spelled
+from holdfast.sources.log.whole_json import BAD_JSON
 
 FORMAT = "jsonl"
 SAYS = "JSON lines"
@@ -72,10 +73,12 @@ def first_rows(sample: Sample) -> tuple[list[str], list[dict[str, Any]]]:
     return lines, rows
 
 
-def _has_number(row: dict[str, Any]) -> bool:
+def _has_number(row: dict[str, Any], depth: int = 0) -> bool:
     return any(
-        number(value) is not None or (isinstance(value, dict) and _has_number(value))
-        for value in row.values()
+        number(value) is not None
+        or (isinstance(value, str) and spelled(name, value) is not None)
+        or (isinstance(value, dict) and depth < DEEPEST and _has_number(value, depth + 1))
+        for name, value in row.items()
     )
 
 

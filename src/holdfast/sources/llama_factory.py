@@ -6,7 +6,7 @@ from pathlib import Path
 
 from holdfast.sources.jsonl import finish, first_rows
 from holdfast.sources.log.json_rows import JsonRows
-from holdfast.sources.log.blocks import blocks
+from holdfast.sources.log.lines import blocks
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.sample import Sample
 from holdfast.sources.log.table import Table

@@ -6,21 +6,58 @@ import csv
 import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from holdfast.errors import UnreadableInput
-from holdfast.sources.log.blocks import blocks
+from holdfast.sources.log.lines import blocks
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.sample import Sample
+from holdfast.sources.log.splits import SPLIT_NAMES, as_held_out, long_form, says_held_out
 from holdfast.sources.log.steps import counting
-from holdfast.sources.log.table import MOST_COLUMNS
+from holdfast.sources.log.table import MOST_COLUMNS, Series
 from holdfast.sources.log.values import whole
 
 SEPARATORS = ",\t;"
 LOOKED_AT = 50
 """Lines that decide."""
+
+
+@dataclass(frozen=True)
+class _Words:
+    """The columns of words that change what a row means; see `splits.py`."""
+
+    splits: tuple[int, ...] = ()
+    metric: int | None = None
+    value: str = ""
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> _Words:
+        small = [name.lower() for name in names]
+        splits = tuple(place for place, name in enumerate(small) if name in SPLIT_NAMES)
+        form = long_form(small)
+        if form is None:
+            return cls(splits)
+        return cls(splits, small.index(form[0]), names[small.index(form[1])])
+
+    def matter(self, columns: Sequence[Sequence[str]]) -> bool:
+        if self.metric is not None:
+            return True
+        return any(any(map(says_held_out, set(columns[place]))) for place in self.splits)
+
+    def applied(
+        self, values: dict[str, float], columns: Sequence[Sequence[str]], row: int
+    ) -> dict[str, float]:
+        if self.metric is not None and self.value in values:
+            name = columns[self.metric][row][:200]
+            if name and not _is_number(name):
+                values[name] = values.pop(self.value)
+        if any(says_held_out(columns[place][row]) for place in self.splits):
+            return as_held_out(values)
+        return values
 
 
 def header_of(sample: Sample) -> tuple[list[str], list[list[str]], str]:
@@ -50,6 +87,7 @@ def read_rows(log: Log, path: Path, separator: str, rename: Mapping[str, str]) -
     names: list[str] = []
     key: int | None = None
     places: list[tuple[int, str]] = []
+    words = _Words()
     for lines in _text_blocks(path):
         if not names:
             names = _names(lines[0], separator)
@@ -61,8 +99,9 @@ def read_rows(log: Log, path: Path, separator: str, rename: Mapping[str, str]) -
                 if place != key and name and (ours := rename.get(name, name)):
                     chosen.setdefault(ours, place)
             places = [(place, name) for name, place in chosen.items()][:MOST_COLUMNS]
+            words = _Words.of(names)
         if lines:
-            _add(log, lines, separator, len(names), key, places)
+            _add(log, lines, separator, len(names), key, places, words)
     if not names:
         raise UnreadableInput(f"{path} has no header")
     if torn := log.lines - log.used:
@@ -98,6 +137,7 @@ def _add(
     width: int,
     key: int | None,
     places: Sequence[tuple[int, str]],
+    words: _Words,
 ) -> None:
     log.lines += len(lines)
     rows = [_cells(line, separator) for line in lines]
@@ -106,53 +146,58 @@ def _add(
         return
     table, columns = log.table, list(zip(*rows, strict=True))
     numbers = {name: _numbers(columns[place]) for place, name in places}
-    if key is None:
-        steps = array("q", range(len(table), len(table) + len(rows)))
-        good = [True] * len(rows)
-    else:
-        counted = [whole(value) for value in _numbers(columns[key])]
+    steps = array("q", range(len(table), len(table) + len(rows)))
+    good = np.ones(len(rows), bool)
+    if key is not None:
         # A row without a count, of a union of columns, belongs to the last that had one.
         last = table.steps[-1] if len(table) else None
-        steps, good = array("q"), []
-        for cell, value in zip(columns[key], counted, strict=True):
-            last = value if value is not None else last
-            good.append(value is not None or (not cell.strip() and last is not None))
-            steps.append(last or 0)
-    _append(log, steps, good, numbers, columns, places)
+        for row, (cell, number) in enumerate(
+            zip(columns[key], _numbers(columns[key]), strict=True)
+        ):
+            counted = whole(number)
+            last = counted if counted is not None else last
+            good[row] = counted is not None or (not cell and last is not None)
+            steps[row] = last or 0
+    _append(log, steps, good, numbers, columns, places, words)
 
 
 def _append(
     log: Log,
     steps: array[int],
-    good: list[bool],
+    good: NDArray[np.bool_],
     numbers: Mapping[str, array[float]],
     columns: Sequence[Sequence[str]],
     places: Sequence[tuple[int, str]],
+    words: _Words,
 ) -> None:
     """The rows that have a step and a number."""
-    full: dict[int, list[bool] | None] = {}
+    there: dict[str, NDArray[np.bool_]] = {}
     for place, name in places:
-        nans = np.isnan(np.frombuffer(numbers[name]))
-        full[place] = (
-            [not nan or _spells_nan(cell) for cell, nan in zip(columns[place], nans, strict=True)]
-            if nans.any()
-            else None
-        )
-    if all(good) and all(flags is None for flags in full.values()) and places:
-        log.table.extend(steps, numbers)
-        log.used += len(steps)
+        there[name] = _there(columns[place], numbers[name]) & good
+    if words.matter(columns):
+        for row, step in enumerate(steps):
+            values = {name: numbers[name][row] for _, name in places if there[name][row]}
+            if values:
+                log.table.add(step, words.applied(values, columns, row))
+                log.used += 1
         return
-    for row, step in enumerate(steps):
-        if not good[row]:
-            continue
-        values = {}
-        for place, name in places:
-            flags = full[place]
-            if flags is None or flags[row]:
-                values[name] = numbers[name][row]
-        if values:
-            log.table.add(step, values)
-            log.used += 1
+    kept = np.any(list(there.values()), axis=0) if there else np.zeros(len(steps), bool)
+    row_of = len(log.table) + np.cumsum(kept) - 1
+    log.table.steps.extend(np.frombuffer(steps, dtype=np.int64)[kept].tolist())
+    for name, flags in there.items():
+        if flags.any():
+            series = log.table.series.setdefault(name, Series())
+            series.rows.extend(row_of[flags].tolist())
+            series.values.extend(np.frombuffer(numbers[name])[flags].tolist())
+    log.used += int(kept.sum())
+
+
+def _there(cells: Sequence[str], numbers: array[float]) -> NDArray[np.bool_]:
+    """Where there is a number, which may be NaN if the cell says so."""
+    flags = ~np.isnan(np.frombuffer(numbers))
+    for row in np.flatnonzero(~flags).tolist():
+        flags[row] = _spells_nan(cells[row])
+    return flags
 
 
 def _numbers(cells: Sequence[str]) -> array[float]:
@@ -164,6 +209,8 @@ def _numbers(cells: Sequence[str]) -> array[float]:
 
 
 def _number(cell: str) -> float:
+    if not cell:
+        return math.nan
     try:
         return float(cell)
     except ValueError:
