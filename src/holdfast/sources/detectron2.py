@@ -1,4 +1,4 @@
-"""detectron2: `eta: 0:10:00  iter: 19  total_loss: 9.2  loss_cls: 4.5  …  lr: 1.9e-05  max_mem: 2350M`.
+"""detectron2: `iter: 19  total_loss: 9.2  loss_cls: 4.5  …  lr: 1.9e-05  max_mem: 2350M`.
 
 A loss is the median of the last twenty iterations.
 """

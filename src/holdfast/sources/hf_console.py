@@ -1,8 +1,9 @@
-"""The Hugging Face Trainer's console, 4.x and 5.x, and all that is built on it (TRL, axolotl, LLaMA-Factory):
-`{'loss': 2.27, 'grad_norm': nan, 'learning_rate': 5e-05, 'epoch': 0.1}`; 5.x prints the numbers as strings.
+"""The Hugging Face Trainer's console, and all that is built on it (TRL, axolotl, LLaMA-Factory):
+`{'loss': 2.27, 'grad_norm': nan, 'learning_rate': 5e-05, 'epoch': 0.1}`; since 5.0 the numbers are
+strings of four digits.
 
-The loss is the mean since the last line, with NaN and Inf left out unless that filter was turned off;
-the norm is the last step's. The step is not in the line: see `_steps`.
+The loss is the mean since the last line, with NaN and Inf left out unless that filter was turned
+off; the norm is the last step's. The step is not in the line: see `_steps`.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.sources.log.console import Dialect, Rows, recognised, signal
+from holdfast.sources.log.console import Dialect, Rows, describe, recognised, signal
+from holdfast.sources.log.console_lines import lines_of, unlabelled
 from holdfast.sources.log.counters import ABSENT
 from holdfast.sources.log.key_values import pairs
-from holdfast.sources.log.lines import lines_of, unlabelled
 from holdfast.sources.log.log import Log, Unit
 from holdfast.sources.log.sample import Sample
 
 FORMAT = "hf-console"
 SAYS = "Hugging Face Trainer console log"
-_ROW = re.compile(r"\{'[\w/. -]{1,80}': '?[-+\w.]{1,40}'?, '(?=.{0,8000}'epoch': )")
+_ROW = re.compile(
+    r"(?:^|(?<=[\s\]>]))\{'[\w/. -]{1,80}': '?[-+\w.]{1,40}'?, '(?=[^{]{0,8000}'epoch': )"
+)
 _BAR = re.compile(r"\d{1,3}%\|[^|]{0,400}\| ?(\d{1,15})/(\d{1,15}) \[")
 _DESCRIBED = re.compile(r"[A-Za-z][^|%]{0,80}:\s{1,4}\d{1,3}%\|")
 _DIALECT = Dialect(
@@ -93,6 +96,7 @@ def read(path: Path) -> Log:
         rows.add(values, ABSENT, ABSENT, ABSENT)
     log = rows.log()
     log.table.steps, log.unit = _steps(log, bars, np.array(epochs), np.array(training, dtype=bool))
+    describe(log, rows.digits)
     _describe(log)
     return log
 
@@ -125,7 +129,7 @@ def _steps(
     steps = np.zeros(len(placed), dtype=np.int64)
     last = 0
     for row, step in enumerate(placed):
-        if training[row] and np.isfinite(step) and step >= 0:
+        if known[row] and (training[row] or step >= last):
             last = round(float(step))
         steps[row] = last
     return array("q", steps.tolist()), "step"

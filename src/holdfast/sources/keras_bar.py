@@ -9,17 +9,19 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from holdfast.sources.log.console import Dialect, Rows, recognised, signal, whole
+from holdfast.sources.log.console import Dialect, Rows, recognised, signal
+from holdfast.sources.log.console_lines import lines_of, unlabelled
 from holdfast.sources.log.counters import ABSENT, LARGEST_EPOCH
 from holdfast.sources.log.key_values import number, pairs
-from holdfast.sources.log.lines import lines_of, unlabelled
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.sample import Sample
+from holdfast.sources.log.shapes import whole
 
 FORMAT = "keras"
 SAYS = "Keras progress bars"
 _BAR = re.compile(
-    r"(?P<step>\d{1,9})/(?P<of>\d{1,9}) (?:\[[=>.]{5,60}\]|[━\s]{3,60})\s{0,2}-?\s?.{0,60}?(?=\w+: )"
+    r"(?P<step>\d{1,9})/(?P<of>\d{1,9}) (?:\[[=>.]{5,60}\]|[━\s]{3,60})\s{0,2}-?\s?"
+    r".{0,60}?(?=\w+: )"
 )
 _EPOCH = re.compile(r"^Epoch (\d{1,9})/(\d{1,9})\s*$")
 _DIALECT = Dialect(FORMAT, row=_BAR)

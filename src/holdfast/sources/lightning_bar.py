@@ -1,4 +1,4 @@
-"""Lightning's progress bar: `Epoch 0:  50%|███  | 5/10 [00:01<00:01, 4.50it/s, v_num=0, train_loss=2.3]`.
+"""Lightning's progress bar: `Epoch 0:  50%|███  | 5/10 [00:01<00:01, 4.50it/s, loss=2.3]`.
 
 A bar redraws itself; the step is epoch · length + batches done. Of several redraws at one count the
 last is the one that was finished.
@@ -9,17 +9,19 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from holdfast.sources.log.console import Dialect, Rows, recognised, whole
+from holdfast.sources.log.console import Dialect, Rows, recognised
+from holdfast.sources.log.console_lines import lines_of, unlabelled
 from holdfast.sources.log.counters import LARGEST, LARGEST_EPOCH
 from holdfast.sources.log.key_values import number, pairs
-from holdfast.sources.log.lines import lines_of, unlabelled
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.sample import Sample
+from holdfast.sources.log.shapes import whole
 
 FORMAT = "lightning-bar"
 SAYS = "Lightning progress bars"
 _BAR = re.compile(
-    r"(?:Epoch|Training)\s?(?P<epoch>\d{0,9})(?:/\d{1,9})?:?\s{1,6}(?:\d{1,3}%\|[^|]{0,200}\||[━╸╺ ]{3,200})"
+    r"(?:Epoch|Training)\s?(?P<epoch>\d{0,9})(?:/\d{1,9})?:?\s{1,6}"
+    r"(?:\d{1,3}%\|[^|]{0,200}\||[━╸╺ ]{3,200})"
     r"\s?(?P<step>\d{1,15})/(?P<of>\d{1,15})\s[^=\]]{0,80}?(?=\w[\w/ .-]{0,80}[=:])"
 )
 _DIALECT = Dialect(FORMAT, row=_BAR)
@@ -41,10 +43,14 @@ def read(path: Path) -> Log:
             continue
         rows.used += 1
         values = rows.values(pairs(line[bar.end() :], rows.units))
-        if not values:
-            continue
         count = whole(number(bar["step"]), LARGEST)
+        if not values or not count:
+            continue  # a new bar shows the last epoch's numbers
         epoch = whole(number(bar["epoch"] or "0"), LARGEST_EPOCH)
+        if (
+            rows.counters.first_epoch is None
+        ):  # Lightning counts from 0, a loop of one's own may not
+            rows.counters.first_epoch = int(epoch == 1 and "%|" in line)
         if drawn is not None and drawn[1:3] != (epoch, count):
             rows.add(*drawn)
         drawn = (values, epoch, count, whole(number(bar["of"]), LARGEST))

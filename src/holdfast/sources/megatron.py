@@ -20,8 +20,12 @@ _DIALECT = Dialect(
     row=re.compile(
         r"\biteration\s{1,10}(?P<step>\d{1,15})/\s{0,10}(?P<of>\d{1,15})\s\|(?=\s(?:consumed|elapsed))"
     ),
-    evaluation=re.compile(r"\b(?:validation|test) loss at iteration (?P<step>\d{1,15})(?=[^|]{0,40}\|)"),
-    marker=re.compile(r"-{5,} (?:end of )?arguments -{5,}|setting number of micro-batches to constant"),
+    evaluation=re.compile(
+        r"\b(?:validation|test) loss at iteration (?P<step>\d{1,15})(?=[^|]{0,40}\|)"
+    ),
+    marker=re.compile(
+        r"-{5,} (?:end of )?arguments -{5,}|setting number of micro-batches to constant"
+    ),
 )
 
 
@@ -33,9 +37,7 @@ def read(path: Path) -> Log:
     log = collect(_DIALECT, path)
     scale = log.table.series.get("loss scale")
     scaled = scale is not None and bool((scale.numbers() > 1).any())
-    signal(
-        log, r"\bloss$", fold="mean", nonfinite="filtered" if scaled else "kept", scope="global"
-    )
+    signal(log, r"\bloss$", fold="mean", nonfinite="filtered" if scaled else "kept", scope="global")
     signal(log, r"^(?:number of|skipped)", fold="sum")
     signal(log, r"^(?:grad norm|params norm|loss scale)$", scope="global")
     return log

@@ -23,6 +23,7 @@ _DIALECT = Dialect(
         r"/(?P<of>\d{1,15})\](?=\s{1,4}(?:base_)?lr:)"
         r"|\bIter(?:\(train\))? \[\s{0,9}(?P<iter>\d{1,15})/\d{1,15}\](?=\s{1,4}(?:base_)?lr:)"
     ),
+    first_epoch=1,
     evaluation=re.compile(
         r"\b(?:Epoch|Iter)\(val\)\s{1,4}(?:\[\s{0,6}\d{1,9}\])?\[\s{0,9}\d{1,15}/\d{1,15}\](?=\s)"
     ),

@@ -1,4 +1,4 @@
-"""nanotron: `iteration: 10 / 100 | consumed_tokens: 1.2M | … | lm_loss: 10.2 | lr: 1e-05 | grad_norm: 1.2`.
+"""nanotron: `iteration: 10 / 100 | consumed_tokens: 1.2M | … | lm_loss: 10.2 | lr: 1e-05`.
 
 Numbers are printed for people (`3.4K`), with three digits.
 """
@@ -16,9 +16,7 @@ FORMAT = "nanotron"
 SAYS = "nanotron console log"
 _DIALECT = Dialect(
     FORMAT,
-    row=re.compile(
-        r"\biteration: (?P<step>\d{1,15}) / (?P<of>\d{1,15}) (?=\| )"
-    ),
+    row=re.compile(r"\biteration: (?P<step>\d{1,15}) / (?P<of>\d{1,15}) (?=\| )"),
     human=True,
 )
 

@@ -1,4 +1,4 @@
-"""NeMo 2: `Training epoch 0, iteration 9/99 | lr: 4.499e-06 | global_step: 9 | reduced_train_loss: 11.03`.
+"""NeMo 2: `Training epoch 0, iteration 9/99 | lr: 4.5e-06 | reduced_train_loss: 11.03`.
 
 The loss is of the very step, reduced over all ranks. Where a line has `global_step` it is the step.
 """
@@ -17,7 +17,7 @@ SAYS = "NeMo console log"
 _DIALECT = Dialect(
     FORMAT,
     row=re.compile(
-        r"\bTraining epoch (?P<epoch>\d{1,9}), iteration (?P<step>\d{1,15})/(?P<of>\d{1,15})\s"
+        r"^Training epoch (?P<epoch>\d{1,9}), iteration (?P<step>\d{1,15})/(?P<of>\d{1,15})\s"
         r"(?=\|(?:.{0,2000}?\bglobal_step: (?P<known>\d{1,15})\b)?)"
     ),
     evaluation=re.compile(r"\bValidation: iteration \d{1,15}/\d{1,15}\s(?=\|)"),

@@ -14,7 +14,10 @@ from holdfast.sources.log.sample import Sample
 FORMAT = "olmo-core"
 SAYS = "OLMo-core console log"
 _DIALECT = Dialect(
-    FORMAT, row=re.compile(r"\[step=[\d,]{1,15}(?:/[\d,]{1,15})?(?:,epoch=\d{1,9})?(?:,eta=[^\]]{0,60})?\]\s*$")
+    FORMAT,
+    row=re.compile(
+        r"\[step=[\d,]{1,15}(?:/[\d,]{1,15})?(?:,epoch=\d{1,9})?(?:,eta=[^\]]{0,60})?\]\s*$"
+    ),
 )
 
 
@@ -23,6 +26,6 @@ def recognise(sample: Sample) -> float:
 
 
 def read(path: Path) -> Log:
-    log = read_free(path, FORMAT)
+    log = read_free(path, FORMAT, started=True)
     signal(log, r"^(?:train|optim)/", scope="global")
     return log

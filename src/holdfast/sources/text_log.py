@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 
 from holdfast.sources.log.console import Rows
+from holdfast.sources.log.console_lines import glimpse, is_text
 from holdfast.sources.log.free_form import Reading, read_free, weight_of
-from holdfast.sources.log.lines import glimpse, is_text
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.sample import Sample
 
@@ -20,10 +20,13 @@ SAYS = "text log of `key: value` or `key=value`"
 
 _JSON = re.compile(r"^\s*(?:\{\"|\"[^\"]{1,200}\"\s*:|[{}\[\]],?\s*$)")
 _CODE = re.compile(
-    r"^\s*(?:def |class |import |from \S+ import|return\b|(?:if|for|while|with|elif)\b.*:\s*(?:#.*)?$"
+    r"^\s*(?:def |class |import |from \S+ import|return\b"
+    r"|(?:if|for|while|with|elif)\b.*:\s*(?:#.*)?$"
     r"|else:|try:|@\w|#include|#!/|print\(|//|\}|[\w.]+ = [\w.]+\(|#|</?\w)"
 )
-_PROSE = re.compile(r"\b(?:the|and|was|we|for|after|with|that|this|which|it|is|to|of|our|are)\b", re.I)
+_PROSE = re.compile(
+    r"\b(?:the|and|was|we|for|after|with|that|this|which|it|is|to|of|our|are)\b", re.I
+)
 
 
 def recognise(sample: Sample) -> float:

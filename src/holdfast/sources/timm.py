@@ -20,6 +20,7 @@ _DIALECT = Dialect(
         r"\bTrain: (?P<epoch>\d{1,9}) \[\s{0,8}(?P<step>\d{1,15})/(?P<of>\d{1,15})\s{1,4}"
         r"\(\s{0,3}\d{1,3}%\)\](?=\s)"
     ),
+    first_epoch=0,
     evaluation=re.compile(r"^Test(?: \(EMA\))?: \[\s{0,8}\d{1,15}/\d{1,15}\](?=\s)"),
 )
 

@@ -1,4 +1,4 @@
-"""torchtitan: `step:  1  loss: 12.2721  grad_norm:  1.2345  memory: 18.30GiB(19.27%)  tps: 1,234  …`.
+"""torchtitan: `step:  1  loss: 12.2721  grad_norm:  1.2345  memory: 18.30GiB(19.27%)  …`.
 
 Loss and norm are of the very step, reduced over all ranks.
 """
@@ -16,9 +16,7 @@ FORMAT = "torchtitan"
 SAYS = "torchtitan console log"
 _DIALECT = Dialect(
     FORMAT,
-    row=re.compile(
-        r"^(?:Training\s\|\s)?step:\s{1,4}(?P<step>[\d,]{1,15})\s\s(?=loss:)"
-    ),
+    row=re.compile(r"^(?:Training\s\|\s)?step:\s{1,4}(?P<step>[\d,]{1,15})\s\s(?=loss:)"),
     evaluation=re.compile(r"^validate step:\s{1,4}(?P<step>[\d,]{1,15})\s\s(?=loss:)"),
 )
 

@@ -18,10 +18,14 @@ SAYS = "torchvision references console log"
 _DIALECT = Dialect(
     FORMAT,
     row=re.compile(
-        r"\bEpoch: \[(?P<epoch>\d{1,9})(?:/\d{1,9})?\]\s{1,4}\[\s{0,9}(?P<step>\d{1,15})/(?P<of>\d{1,15})\]"
+        r"\bEpoch: \[(?P<epoch>\d{1,9})(?:/\d{1,9})?\]\s{1,4}"
+        r"\[\s{0,9}(?P<step>\d{1,15})/(?P<of>\d{1,15})\]"
         r"(?=\s{1,4}eta:)"
     ),
-    evaluation=re.compile(r"^(?:Test|Val|Eval)\w{0,10}:\s{1,4}\[\s{0,9}\d{1,15}/\d{1,15}\](?=\s{1,4}eta:)"),
+    first_epoch=0,
+    evaluation=re.compile(
+        r"^(?:Test|Val|Eval)\w{0,10}:\s{1,4}\[\s{0,9}\d{1,15}/\d{1,15}\](?=\s{1,4}eta:)"
+    ),
 )
 
 

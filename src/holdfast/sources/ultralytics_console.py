@@ -8,19 +8,21 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from holdfast.sources.log.console import Rows, signal, whole
+from holdfast.sources.log.console import Rows, signal
+from holdfast.sources.log.console_lines import glimpse, is_text, lines_of
 from holdfast.sources.log.counters import ABSENT, LARGEST_EPOCH
 from holdfast.sources.log.key_values import Pair, number
-from holdfast.sources.log.lines import glimpse, is_text, lines_of
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.sample import Sample
+from holdfast.sources.log.shapes import whole
 
 FORMAT = "ultralytics-console"
 SAYS = "Ultralytics console log"
 _HEAD = re.compile(r"^\s*Epoch\s+(?:GPU_mem|gpu_mem)\s+(\S.*?)\s*$", re.IGNORECASE)
 _CELL = r"[-+]?(?:\d{1,20}(?:\.\d{0,20})?(?:e[-+]?\d{1,4})?|nan|inf)"
 _ROW = re.compile(
-    rf"^\s*(\d{{1,9}})/(\d{{1,9}})\s+([\d.]{{1,20}})([KMG]?B?)\s+((?:{_CELL}\s+){{1,40}}{_CELL})(?::|\s*$)", re.I
+    rf"^\s*(\d{{1,9}})/(\d{{1,9}})\s+([\d.]{{1,20}})([KMG]?B?)\s+((?:{_CELL}\s+){{1,40}}{_CELL})(?::|\s*$)",
+    re.I,
 )
 _ALL = re.compile(rf"^\s*all((?:\s+{_CELL}){{3,12}})\s*$", re.IGNORECASE)
 _CLASS = re.compile(r"^\s*Class\s+Images\s+(\S.*?)\)?:?(?:\s+\d+%.*)?$")
@@ -56,7 +58,7 @@ def read(path: Path) -> Log:
             at = epoch
             cells = row[5].split()
             found = [
-                Pair(name, number(cell), None, True, cell)
+                Pair(name, number(cell), None, True, cell, 0)
                 for name, cell in zip(names, cells, strict=False)
                 if name not in _COUNTED
             ]
@@ -73,7 +75,7 @@ def read(path: Path) -> Log:
             rows.used += 1
             cells = every[1].split()[1:]
             found = [
-                Pair(name, number(cell), None, True, cell)
+                Pair(name, number(cell), None, True, cell, 0)
                 for name, cell in zip(classes, cells, strict=False)
                 if name not in _COUNTED
             ]

@@ -1,25 +1,26 @@
 """Reading a console log whose lines have one framework's shape.
 
-A dialect is a pattern that a line of numbers matches, with the groups `step`, `of` and `epoch` where
-the line has them; names and values are the shared tokenizer's business.
+A dialect is a pattern that a line of numbers matches, with the groups `step`, `of` and `epoch`
+where the line has them; names and values are the shared tokenizer's business.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from holdfast.core.signals import Fold, NonFinite, Scope, Signal
+from holdfast.sources.log.console_lines import glimpse, is_text, lines_of, unlabelled
 from holdfast.sources.log.counters import ABSENT, LARGEST, LARGEST_EPOCH, Counters
-from holdfast.sources.log.key_values import Pair, number, pairs
-from holdfast.sources.log.lines import glimpse, is_text, lines_of, unlabelled
+from holdfast.sources.log.key_values import Pair, number, pairs, split
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.sample import Sample
 from holdfast.sources.log.settings import learn
+from holdfast.sources.log.shapes import NOWHERE, Shapes, whole
 from holdfast.sources.log.table import Table
 from holdfast.sources.log.telling import Teller
 
@@ -27,7 +28,22 @@ _LOOKED_AT_DIGITS = 300
 _SETTINGS_UNTIL = 3
 """Rows after which lines are no longer looked at for settings."""
 _LABEL = re.compile(r"\s?(\d{1,4}): (?=\S)")
-_DROPPED = frozenset({"eta", "v_num", "pid", "port", "cuda", "rank", "local_rank", "line", "gpu", "seed"})
+_DROPPED = frozenset(
+    {
+        "eta",
+        "v_num",
+        "pid",
+        "port",
+        "cuda",
+        "rank",
+        "local_rank",
+        "line",
+        "gpu",
+        "seed",
+        "info",
+        "debug",
+    }
+)
 _MAGNITUDE = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
 
@@ -44,10 +60,10 @@ class Dialect:
     """Something only this framework prints, where no line of numbers is in sight."""
     drop: frozenset[str] = frozenset()
     """Names that are no numbers of the training."""
+    first_epoch: int | None = None
+    """The number of the first epoch, where the counter starts again in every epoch."""
     human: bool = False
     """Numbers are printed as `1.2K`, whatever they count."""
-    values: Callable[[str, re.Match[str]], str] = lambda line, match: line[match.end() :]
-    """The part of a line that holds the pairs: by default what follows the pattern."""
 
 
 @dataclass(slots=True)
@@ -67,7 +83,9 @@ class Rows:
     used: int = 0
     others: int = 0
     rank: str | None = None
+    told_rank: bool = False
     notes: list[str] = field(default_factory=list)
+    shapes: Shapes = field(default_factory=Shapes)
 
     def __len__(self) -> int:
         return len(self.table)
@@ -88,6 +106,14 @@ class Rows:
         if rank == self.rank:
             return False
         self.others += 1
+        if not self.told_rank:
+            bad = next((name for name, value in values.items() if not math.isfinite(value)), "")
+            if bad:
+                self.told_rank = True
+                self.notes.append(
+                    f"rank {rank} logged {bad} {values[bad]} "
+                    f"when rank {self.rank} had {len(self)} rows"
+                )
         return True
 
     def add(self, values: dict[str, float], epoch: int, count: int, total: int) -> None:
@@ -113,10 +139,19 @@ class Rows:
             name = prefix + name
             if name not in values:
                 values[name] = value
-            if looked:
-                if "." in pair.text or "e" in pair.text or "E" in pair.text:
-                    self.digits[name] = max(self.digits.get(name, 0), _significant(pair.text))
+            if looked and ("." in pair.text or "e" in pair.text or "E" in pair.text):
+                self.digits[name] = max(self.digits.get(name, 0), _significant(pair.text))
         return values
+
+    def places(self, found: list[Pair], prefix: str = "") -> list[tuple[str, int, float]]:
+        """Name, place and worth of the numbers `values` takes."""
+        taken: dict[str, tuple[str, int, float]] = {}
+        for pair in found:
+            if pair.name and pair.name.lower() not in _DROPPED:
+                unit = self.units.get(pair.name, "") if self.human else ""
+                name = prefix + pair.name
+                taken.setdefault(name, (name, pair.at, _MAGNITUDE.get(unit, 1.0)))
+        return list(taken.values())
 
     def log(self) -> Log:
         """What was collected, steps worked out."""
@@ -196,43 +231,82 @@ def recognised(dialect: Dialect, sample: Sample) -> float:
 def collect(dialect: Dialect, path: Path) -> Log:
     """The whole of a log in a dialect."""
     rows = Rows(dialect.format, path, human=dialect.human)
-    row, evaluation = dialect.row, dialect.evaluation
+    rows.counters.first_epoch = dialect.first_epoch
     for plain in lines_of(path):
         rows.lines += 1
-        line, rank = unlabelled(plain)
-        match = row.search(line)
-        prefix = ""
-        if match is None and evaluation is not None:
-            match = evaluation.search(line)
-            prefix = "eval/"
-        if match is None:
-            rows.tell(line if line.strip() else plain)
-            continue
-        if not rank and (label := _LABEL.match(line)):
-            rank = label[1] if label.end() <= match.start() + 1 else ""
-        if dialect.human:
-            rows.units = {}  # the same name is `990` here and `1.2K` there
-        found = pairs(dialect.values(line, match), rows.units)
-        if dialect.drop:
-            found = [pair for pair in found if pair.name not in dialect.drop]
-        values = rows.values(found, prefix)
-        if not values or rows.other_rank(rank, values):
-            continue
-        rows.teller.in_traceback = 0
-        rows.used += 1
-        groups = match.groupdict()
-        rows.add(
-            values,
-            ABSENT if groups.get("known") else as_counter(groups.get("epoch"), LARGEST_EPOCH),
-            as_counter(_first(groups, "known", "step", "iter", "count", "json"), LARGEST),
-            as_counter(groups.get("of"), LARGEST),
-        )
+        parts = split(plain)
+        shape = rows.shapes.of(parts)
+        if shape is None:
+            _new_shape(dialect, rows, plain, parts)
+        else:
+            values, epoch, count, total = shape.read(parts)
+            if not rows.other_rank(shape.rank, values):
+                rows.teller.in_traceback = 0
+                rows.used += 1
+                rows.add(values, epoch, count, total)
     return rows.log()
 
 
-def _first(groups: dict[str, str | None], *names: str) -> str | None:
-    """Alternatives of a pattern cannot share a group: a step goes by several names."""
-    return next((groups[name] for name in names if groups.get(name)), None)
+def _new_shape(dialect: Dialect, rows: Rows, plain: str, parts: list[str]) -> None:
+    """A line that is not like any before it."""
+    line, rank = unlabelled(plain)
+    match = dialect.row.search(line)
+    prefix = ""
+    if match is None and dialect.evaluation is not None:
+        match = dialect.evaluation.search(line)
+        prefix = "eval/"
+    if match is None:
+        rows.tell(line if line.strip() else plain)
+        return
+    label = None if rank else _LABEL.match(line)
+    if label and label.end() <= match.start() + 1:
+        rank = label[1]
+    if dialect.human:
+        rows.units = {}  # the same name is `990` here and `1.2K` there
+    rest = line[match.end() :]
+    found = [pair for pair in pairs(rest, rows.units) if pair.name not in dialect.drop]
+    values = rows.values(found, prefix)
+    if not values or rows.other_rank(rank, values):
+        return
+    rows.teller.in_traceback = 0
+    rows.used += 1
+    step = _first(match, "known", "step", "iter", "count", "json")
+    epoch = "" if step == "known" else _first(match, "epoch")
+    total = _first(match, "of")
+    rows.add(
+        values,
+        as_counter(match[epoch] if epoch else None, LARGEST_EPOCH),
+        as_counter(match[step] if step else None, LARGEST),
+        as_counter(match[total] if total else None, LARGEST),
+    )
+    if len(rows) >= _LOOKED_AT_DIGITS and not label:
+        before = len(split(line)) // 2 - len(split(rest)) // 2
+        where = [
+            which(line, match.start(name)) if name else NOWHERE for name in (epoch, step, total)
+        ]
+        rows.shapes.learn(
+            parts,
+            line,
+            [(name, at + before, factor) for name, at, factor in rows.places(found, prefix)],
+            (where[0], where[1], where[2]),
+            rank,
+        )
+
+
+def which(line: str, position: int) -> int:
+    """Which number of a line stands at a position."""
+    here = 0
+    for at, part in enumerate(split(line)):
+        if at % 2 and here == position:
+            return at // 2
+        here += len(part)
+    return NOWHERE
+
+
+def _first(match: re.Match[str], *names: str) -> str:
+    """The group that matched: alternatives of a pattern cannot share one, so a step has several."""
+    groups = match.groupdict()
+    return next((name for name in names if groups.get(name)), "")
 
 
 def as_counter(text: str | None, largest: int) -> int:
@@ -242,14 +316,7 @@ def as_counter(text: str | None, largest: int) -> int:
     return whole(number(text), largest)
 
 
-def whole(value: float, largest: int) -> int:
-    """A number as a counter; absent where it is negative, broken or too large."""
-    return int(value) if 0 <= value <= largest and value == int(value) else ABSENT
-
-
 def _significant(text: str) -> int:
     """The significant digits a number was printed with; 0 for a NaN."""
     mantissa = re.split("[eE]", text.lstrip("+-"))[0].replace(",", "").replace(".", "")
     return len(mantissa.lstrip("0")) if mantissa.isdigit() else 0
-
-

@@ -22,7 +22,15 @@ LARGEST = 1 << 40
 LARGEST_EPOCH = 1 << 20
 """… of steps, or of epochs."""
 
-_STEP_WORDS = {"global_step": 0, "step": 1, "iteration": 2, "iter": 2, "it": 3, "itr": 2, "update": 3}
+_STEP_WORDS = {
+    "global_step": 0,
+    "step": 1,
+    "iteration": 2,
+    "iter": 2,
+    "it": 3,
+    "itr": 2,
+    "update": 3,
+}
 _STEP_WORDS |= {"num_updates": 1, "minibatch": 5, "batch": 5, "batch_idx": 5, "current_steps": 1}
 _STEP_WORDS |= {"episode": 6, "round": 6, "timestep": 3}
 _PLURALS = {"steps": 4, "iters": 4, "iterations": 4, "updates": 4, "batches": 5, "epochs": -1}
@@ -51,6 +59,8 @@ def counter_kind(name: str, of: float | None = None) -> int:
 def _kind(name: str) -> int:
     low = name.lower().replace("-", "_")
     low = re.sub(r"\((?:train|training)\)$|^(?:train|training)[/_ ]", "", low).strip()
+    if low == "total_timesteps":
+        return 1
     if _NO_COUNTER.search(low):
         return 99
     if low in _STEP_WORDS:
@@ -74,6 +84,8 @@ class Counters:
     epochs: array[int] = field(default_factory=lambda: array("q"))
     counts: array[int] = field(default_factory=lambda: array("q"))
     totals: array[int] = field(default_factory=lambda: array("q"))
+    first_epoch: int | None = None
+    """The number of the first epoch, if it is known that the counter starts again in each."""
 
     def add(self, epoch: int = ABSENT, count: int = ABSENT, total: int = ABSENT) -> None:
         """The counters of one more row; `ABSENT` where a line has none."""
@@ -88,7 +100,9 @@ class Counters:
         if not len(counts):
             return array("q"), "row"
         if (counts >= 0).any():
-            return array("q", _steps(_filled(epochs), counts, np.array(self.totals)).tolist()), "step"
+            totals = np.array(self.totals, dtype=np.int64)
+            steps = _steps(_filled(epochs), counts, totals, self.first_epoch)
+            return array("q", steps.tolist()), "step"
         if (epochs >= 0).any():
             return array("q", _filled(epochs).tolist()), "epoch"
         return array("q", range(1, len(counts) + 1)), "row"
@@ -104,18 +118,20 @@ def _filled(values: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _steps(
-    epochs: NDArray[np.int64], counts: NDArray[np.int64], totals: NDArray[np.int64]
+    epochs: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    totals: NDArray[np.int64],
+    first: int | None,
 ) -> NDArray[np.int64]:
     known = np.flatnonzero(counts >= 0)
     own, total, epoch = counts[known], totals[known], epochs[known]
     if (epoch < 0).any():
         epoch = _laps(own, total)
-    steps = own + _before(epoch, own, total)
+        first = None
+    steps = own + _before(epoch, own, total, first)
     placed = np.full(len(counts), ABSENT, dtype=np.int64)
     placed[known] = steps
-    placed = _filled(placed)
-    # Rows before the first counter stand before it.
-    return placed
+    return _filled(placed)
 
 
 def _laps(own: NDArray[np.int64], total: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -132,27 +148,31 @@ def _laps(own: NDArray[np.int64], total: NDArray[np.int64]) -> NDArray[np.int64]
 
 
 def _before(
-    epoch: NDArray[np.int64], own: NDArray[np.int64], total: NDArray[np.int64]
+    epoch: NDArray[np.int64],
+    own: NDArray[np.int64],
+    total: NDArray[np.int64],
+    first: int | None,
 ) -> NDArray[np.int64]:
     """How many steps the epochs before a row had, where the counter starts again with each."""
     nothing = np.zeros(len(own), dtype=np.int64)
     turns = np.flatnonzero(np.diff(epoch) > 0)
-    if len(turns):
+    if first is not None:
+        pass
+    elif len(turns):
         restarts = own[turns + 1] < own[turns]
         same = (own[turns + 1] == own[turns]).all() and (own == own[0]).all() and len(turns) > 1
         if not same and restarts.mean() < 0.5:
             return nothing  # the counter goes on through the epochs
     else:
         # One epoch alone: it starts again only if this is a later epoch that begins at its start.
-        first = int(epoch[0])
-        if first < 2 or int(total[0]) <= 0 or int(own[0]) > int(total[0]) // 2:
+        if int(epoch[0]) < 2 or int(total[0]) <= 0 or int(own[0]) > int(total[0]) // 2:
             return nothing
-    base = min(int(epoch[0]), 1)
+    base = min(int(epoch.min()), 1) if first is None else first
     sizes = total[total > 0]
     if len(sizes) == len(own) and len(np.unique(sizes)) == 1:
         if (own > sizes[0]).any():
             return nothing
-        return (epoch - base) * sizes[0]
+        return (epoch - base) * int(sizes[0])
     length = _longest(epoch, own)
     return (epoch - base) * length
 

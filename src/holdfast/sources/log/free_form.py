@@ -1,7 +1,7 @@
 """Any log of `key: value`, `key=value` or `key value`, whoever printed it.
 
-A line with a counter (`step`, `iter`, `epoch`, `3/10`) begins a row; lines without one add to it, until
-a name comes a second time. What stands before the first of these is settings.
+A line with a counter (`step`, `iter`, `epoch`, `3/10`) begins a row; lines without one add to it,
+until a name comes a second time. What stands before the first of these is settings.
 """
 
 from __future__ import annotations
@@ -10,23 +10,31 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.sources.log.console import Rows, signal, whole
+from holdfast.sources.log.console import Rows, as_counter, signal, which
+from holdfast.sources.log.console_lines import lines_of, unlabelled
 from holdfast.sources.log.counters import ABSENT, LARGEST, LARGEST_EPOCH, counter_kind
-from holdfast.sources.log.key_values import Pair, pairs
-from holdfast.sources.log.lines import lines_of, unlabelled
+from holdfast.sources.log.key_values import Pair, pairs, split
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.settings import learn
+from holdfast.sources.log.shapes import NOWHERE, whole
 
 _METRIC = re.compile(
     r"loss|cost|\berr|error|acc|perplexity|ppl|reward|return|\bmse|\bmae|rmse|bleu|iou|psnr|score"
     r"|\bgrad|gnorm|norm\b|\bkl\b|entropy|elbo|nll|\bbpc|\bbpb|\bbce|\bce\b|dice|\bf1|auc|map\b",
     re.IGNORECASE,
 )
-_ALSO = re.compile(r"\blr|learning[_ ]?rate|mem|scale|mfu|tok|\bdt\b|time|throughput|wd\b|mom", re.I)
+_ALSO = re.compile(
+    r"\blr|learning[_ ]?rate|mem|scale|mfu|tok|\bdt\b|time|throughput|wd\b|mom", re.I
+)
 _EVALUATION = re.compile(
     r"^\W{0,8}(?:val(?:id(?:ation)?)?|eval(?:uation)?|test(?:ing)?|dev)\b(?!\w)(?!/)", re.IGNORECASE
 )
 _OWN_EVALUATION = re.compile(r"val|eval|test|dev", re.IGNORECASE)
+_BRACKETS = re.compile(
+    r"\W{0,6}(?:\w{1,20}:?\s{1,2}){0,2}\[\s{0,6}(?P<epoch>\d{1,12})(?:/\d{1,12})?(?:\s{0,4}\]\s?\[|,)\s{0,8}"
+    r"(?P<count>\d{1,12})(?:/(?P<of>\d{1,12}))?\s{0,4}\]|"
+    r"\[\s{0,8}(?P<alone>\d{1,12})\s{0,4}\]"
+)
 _LABEL = re.compile(r"\s?(\d{1,4}): (?=\S)")
 _kinds: dict[str, int] = {}
 
@@ -60,19 +68,39 @@ class Reading:
     def line(self, plain: str) -> None:
         rows = self.rows
         rows.lines += 1
+        parts = split(plain)
+        shape = rows.shapes.of(parts)
+        if shape is not None:
+            values, epoch, count, total = shape.read(parts)
+            self._take(values, epoch, count, total, shape.rank)
+        else:
+            self._new_shape(plain, parts)
+
+    def _new_shape(self, plain: str, parts: list[str]) -> None:
+        rows = self.rows
         line, rank = unlabelled(plain)
         label = None if rank else _LABEL.match(line)
         if label:
             line = line[label.end() :]
         if rows.teller.hear(line or plain, len(rows) + bool(self.row)):
+            scale, rows.teller.scale = rows.teller.scale, None
+            self.flush()  # what was told is of the rows to come
+            rows.teller.scale = scale
             return
-        epoch, count, total, found, best = _sorted(pairs(line, rows.units))
+        tokens = pairs(line, rows.units)
+        epoch, count, total, found, best, where = _sorted(tokens)
+        if count == ABSENT or epoch == ABSENT:
+            epoch, count, total, where, found = _bracketed(
+                line, (epoch, count, total), where, found
+            )
         if label and found:  # `0: step 5 loss 2.3` is rank 0's, `5: loss 2.3` is step 5
             if count == ABSENT:
                 count = int(label[1])
             else:
                 rank = label[1]
         counted = epoch != ABSENT or count != ABSENT
+        if found and best < 2 and epoch == ABSENT and where[1] in _bare(tokens):
+            return  # a bar of something else: `Map: 100%|██| 1000/1000`
         if not self.started and not self._starts(line, counted, found, best):
             self._open(counted, found, epoch, count, total)
             learn(line, rows.facts)
@@ -87,26 +115,35 @@ class Reading:
             return
         if not counted:  # a sentence names little, and what it names counts
             found = [pair for pair in found if pair.strong or weight_of(pair.name)]
-        prefix = "eval/" if _EVALUATION.match(line) else ""
-        values = rows.values(found, "")
-        if not values or rows.other_rank(rank, values):
+        evaluation = _EVALUATION.match(line) is not None
+        values = {_called(n, evaluation): v for n, v in rows.values(found).items()}
+        if not self._take(values, epoch, count, total, rank):
             return
-        if prefix:
-            values = {
-                name if _OWN_EVALUATION.search(name) else prefix + name: value
-                for name, value in values.items()
-            }
+        if len(rows) >= 300 and not label and (counted or best == 2):
+            places = [(_called(n, evaluation), at, by) for n, at, by in rows.places(found)]
+            rows.shapes.learn(parts, line, places, where, rank)
+
+    def _take(
+        self, values: dict[str, float], epoch: int, count: int, total: int, rank: str
+    ) -> bool:
+        """The numbers of a line. Whether they were taken."""
+        rows = self.rows
+        if not values or rows.other_rank(rank, values):
+            return False
         self.started = True
         rows.used += 1
+        counted = epoch != ABSENT or count != ABSENT
         if counted:
             self._move(epoch, count, total)
-        if counted or any(name in self.row for name in values):
-            same = counted and self.at == self._now() and not any(n in self.row for n in values)
-            if not same:
-                self.flush()
+        again = self.row and any(name in self.row for name in values)
+        if again or (counted and self.at != self._now()):
+            self.flush()
         self.block = self.block and not counted
         self.at = self._now()
+        if not self.row and rows.teller.scale is not None:
+            self.row["loss_scale"], rows.teller.scale = rows.teller.scale, None
         self.row.update(values)
+        return True
 
     def _starts(self, line: str, counted: bool, found: list[Pair], best: int) -> bool:
         """Whether the numbers of the training begin here."""
@@ -118,9 +155,7 @@ class Reading:
             return best == 2
         return any("loss" in pair.name.lower() for pair in found) and not learn(line, {})
 
-    def _open(
-        self, counted: bool, found: list[Pair], epoch: int, count: int, total: int
-    ) -> None:
+    def _open(self, counted: bool, found: list[Pair], epoch: int, count: int, total: int) -> None:
         """A line of counters alone: `Epoch 3/10`."""
         if counted and not found:
             self.flush()
@@ -142,15 +177,52 @@ class Reading:
         """The row is finished."""
         if self.row:
             self.rows.add(self.row, *self.at)
-            if len(self.shapes) < 1000:
-                shape = frozenset(self.row)
+            if len(self.rows) < 1000:
+                shape = frozenset(self.row) - {"loss_scale"}
                 self.shapes[shape] = self.shapes.get(shape, 0) + 1
             self.row = {}
 
 
-def _sorted(found: list[Pair]) -> tuple[int, int, int, list[Pair], int]:
-    """(epoch, count, total, the other pairs, the best weight among them)."""
+def _bare(found: list[Pair]) -> list[int]:
+    """Where the fractions without a name are."""
+    return [pair.at for pair in found if not pair.name]
+
+
+def _bracketed(
+    line: str,
+    counters: tuple[int, int, int],
+    where: tuple[int, int, int],
+    found: list[Pair],
+) -> tuple[int, int, int, tuple[int, int, int], list[Pair]]:
+    """Counters in brackets at the beginning of a line, which nobody names: `[1,  2000]`,
+    `Train: [0/300][10/1251]`, `[120]`."""
+    epoch, count, total = counters
+    match = _BRACKETS.match(line) if "[" in line[:40] else None
+    if match is None or (match["count"] is None and count != ABSENT):
+        return epoch, count, total, where, found
+    if match["count"] is None:
+        place = which(line, match.start("alone"))
+        return epoch, as_counter(match["alone"], LARGEST), total, (where[0], place, where[2]), found
+    groups = ("epoch", "count", "of")
+    values = [as_counter(match[name], LARGEST) for name in groups]
+    places = [which(line, match.start(name)) if match[name] else NOWHERE for name in groups]
+    if values[0] > LARGEST_EPOCH:
+        return epoch, count, total, where, found
+    found = [pair for pair in found if pair.at not in places]
+    return values[0], values[1], values[2], (places[0], places[1], places[2]), found
+
+
+def _called(name: str, evaluation: bool) -> str:
+    """A name in a line that tells of an evaluation."""
+    return f"eval/{name}" if evaluation and not _OWN_EVALUATION.search(name) else name
+
+
+def _sorted(
+    found: list[Pair],
+) -> tuple[int, int, int, list[Pair], int, tuple[int, int, int]]:
+    """(epoch, count, total, the other pairs, their best weight, where the counters are)."""
     epoch = count = total = ABSENT
+    at_epoch = at_count = at_total = NOWHERE
     kind = 99
     others = []
     best = -1
@@ -168,17 +240,20 @@ def _sorted(found: list[Pair]) -> tuple[int, int, int, list[Pair], int]:
                 epoch = whole(pair.value, LARGEST_EPOCH)
                 if epoch == ABSENT:
                     others.append(pair)  # a fraction of one
+                else:
+                    at_epoch = pair.at
         elif own < kind:
             value = whole(pair.value, LARGEST)
             if value != ABSENT:
                 count, kind = value, own
                 total = ABSENT if pair.of is None else whole(pair.of, LARGEST)
-    return epoch, count, total, others, best
+                at_count, at_total = pair.at, NOWHERE if pair.of is None else pair.at + 1
+    return epoch, count, total, others, best, (at_epoch, at_count, at_total)
 
 
-def read_free(path: Path, name: str) -> Log:
-    """The whole of a log that keeps to no form."""
-    reading = Reading(Rows(name, path))
+def read_free(path: Path, name: str, *, started: bool = False) -> Log:
+    """The whole of a log that keeps to no form. `started`: no settings come before its numbers."""
+    reading = Reading(Rows(name, path), started=started)
     for line in lines_of(path):
         reading.line(line)
     reading.flush()

@@ -12,18 +12,23 @@ import re
 from typing import NamedTuple
 
 _NUMBER = re.compile(
-    r"((?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d.])|\d{1,40}(?:\.\d{0,40})?|\.\d{1,40}"
+    r"((?<![\w.@])(?<!\w-)(?<![A-Za-z_]/)[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d.])|\d{1,40}(?:\.\d{0,40})?|\.\d{1,40}"
     r"|(?:[nN][aA][nN]|[iI][nN][fF](?:inity|INITY)?)(?!\w|\s*[:=]|\s?/|\s(?:iter|step|grad|count|loss)))"
     r"(?:(?<=[\d.])[eE][-+]?\d{1,4})?)"
 )
 _UNIT = re.compile(r"\s?(%|[KMGT]i?B|[KMGTB]|ms|us|µs|s|it/s|s/it|ms/step|s/step|tok/s)(?![\w/])")
 _UNIT_IN_NAME = re.compile(r"\s*[\[(](%|[KMGT]i?B|ms|us|s|sec|seconds|MB/s|s/it)[\])]?$")
-_WRAPPER = re.compile(r"(?:(?:np|numpy|torch|jnp)\.)?(?:float|int|bfloat|array|tensor|Array)\w{0,4}\($")
-_BREAKS = re.compile(r"[|,;\t\n\[\]{}\"'<>=:→•│┃]|\s{2,}|\s[-–—]+\s|\)\s|^\)")
-_NOISE = " \t*_-.#>~/\\!?"
-_FILLER = frozenset(
-    "at in after with and the is was of for on to by = are has than from until then now a an".split()
+_WRAPPER = re.compile(
+    r"(?:(?:np|numpy|torch|jnp)\.)?(?:float|int|bfloat|array|tensor|Array)\w{0,4}\($"
 )
+_BREAKS = re.compile(r"[|,;\t\n\[\]{}\"'<>=:→•│┃]|\s{2,}|\s[-–—]+\s|\)\s|^\)|(?<=\w{5})[.!]\s")
+_CLOSES = re.compile(r"\)\s?[:=]\s*$")
+_CELL = re.compile(r"\|\s{1,8}([A-Za-z_][\w/ .()-]{0,60}?)\s*\|\s*$")
+_NOISE = " \t*_-.#>~/\\!?"
+_FILLER = frozenset((
+    "at", "in", "after", "with", "and", "the", "is", "was", "of", "for", "on", "to", "by",
+    "=", "are", "has", "than", "from", "until", "then", "now", "a", "an",
+))  # fmt: skip
 _MOST_KEPT = 20_000
 LONGEST_NAME = 80
 
@@ -40,6 +45,8 @@ class Pair(NamedTuple):
     """Written with `:` or `=`, not merely beside it."""
     text: str
     """The number as it was printed."""
+    at: int
+    """Which of the numbers of the line it is."""
 
 
 class _Gap(NamedTuple):
@@ -48,9 +55,18 @@ class _Gap(NamedTuple):
     strong: bool
     slash: bool
     unit_in_name: str
+    outer: str = ""
+    """The name before a bracket that is open: `LR` of `LR (group 0) = 0.1`."""
+    closes: bool = False
+    """Closes such a bracket, and a value follows."""
 
 
 _kept: dict[str, _Gap] = {}
+
+
+def split(line: str) -> list[str]:
+    """Text and numbers of a line, in turn; it begins and ends with text."""
+    return _NUMBER.split(line)
 
 
 def pairs(line: str, units: dict[str, str] | None = None) -> list[Pair]:
@@ -60,6 +76,7 @@ def pairs(line: str, units: dict[str, str] | None = None) -> list[Pair]:
     found: list[Pair] = []
     last = len(parts) - 1
     fresh = False  # whether the number just before belongs to found[-1]
+    waiting = ""
     for at in range(0, last, 2):
         between = parts[at]
         gap = _kept.get(between) or _learn(between)
@@ -75,13 +92,18 @@ def pairs(line: str, units: dict[str, str] | None = None) -> list[Pair]:
                 continue
             if gap.unit and units is not None:
                 units.setdefault(found[-1].name, gap.unit)
+        outer, waiting = waiting, gap.outer
+        if outer and gap.closes:
+            _close(found, outer, text, at // 2)
+            fresh = True
+            continue
         fresh = True
         if gap.name:
-            found.append(Pair(gap.name, number(text), None, gap.strong, text))
+            found.append(Pair(gap.name, number(text), None, gap.strong, text, at // 2))
             if gap.unit_in_name and units is not None:
                 units.setdefault(gap.name, gap.unit_in_name)
         elif between != "/" and at + 2 < last and parts[at + 2].strip() == "/":
-            found.append(Pair("", number(text), None, False, text))
+            found.append(Pair("", number(text), None, False, text, at // 2))
         else:
             fresh = False
     if units is not None and fresh and parts[-1]:
@@ -89,6 +111,15 @@ def pairs(line: str, units: dict[str, str] | None = None) -> list[Pair]:
         if gap.unit:
             units.setdefault(found[-1].name, gap.unit)
     return found
+
+
+def _close(found: list[Pair], outer: str, text: str, at: int) -> None:
+    """`LR (group 0) = 0.1` is called that; `Loss (epoch 1): 0.5` is a loss, and an epoch."""
+    inner = found[-1]
+    if inner.name.lower() not in ("epoch", "step", "iter", "iteration", "batch"):
+        outer = f"{outer} ({inner.name} {inner.text})"
+        found.pop()
+    found.append(Pair(outer, number(text), None, True, text, at))
 
 
 def number(text: str) -> float:
@@ -113,13 +144,22 @@ def _read(text: str) -> _Gap:
     unit = _UNIT.match(text)
     says_unit = unit[1] if unit else ""
     tail = text[-200:]
+    cell = _CELL.search(tail)
+    if cell:  # `|    value_loss      | 3.1 |`
+        return _Gap(says_unit, _trim(cell[1]), True, False, "")
     if tail.endswith("("):
         tail = _WRAPPER.sub("", tail)
     head = tail.rstrip(" \t\"'[({")
-    strong = head.endswith((":", "=", "->", "=>", "→")) or head.endswith("....")
+    strong = head.endswith((":", "=", "->", "=>", "→", "...."))
     if not strong and head == tail:
         return _Gap(says_unit, "", False, False, "")  # `checkpoint-500`, `v2`
+    closes = strong and bool(_CLOSES.match(text))
     head = head.rstrip(":=->→. \t\"'")
+    outer = ""
+    opened = head.rfind("(")
+    if opened > 0 and not strong and head.find(")", opened) < 0:
+        outer, head = head[:opened], head[opened + 1 :]
+        outer = _trim(outer[max((found.end() for found in _BREAKS.finditer(outer)), default=0) :])
     own = _UNIT_IN_NAME.search(head)
     if own:
         head = head[: own.start()]
@@ -128,11 +168,19 @@ def _read(text: str) -> _Gap:
     if not cuts and unit:
         start = unit.end()
     name = _trim(head[start:])
-    if not strong and (name.count(" ") > 3 or _UNIT.fullmatch(name)):
+    if not strong and (name.count(" ") > 2 or _UNIT.fullmatch(name)):
         name = ""  # a sentence or a unit, not a name
     if name.endswith((".py", ".so", ".cpp", ".cu", "http", "https")) or len(name) > LONGEST_NAME:
         name = ""
-    return _Gap(says_unit, name, strong, False, own[1] if own and name else "")
+    return _Gap(
+        says_unit,
+        name,
+        strong,
+        False,
+        own[1] if own and name else "",
+        outer if name else "",
+        closes,
+    )
 
 
 def _trim(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Settings that a log prints before its first numbers: `learning_rate: 0.0003`, `clip_grad ... 1.0`."""
+"""Settings that a log prints before its first numbers: `learning_rate: 0.0003`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 
 _NAMES = {
     "learning_rate": r"learning[_ ]?rate|(?:base_|max_|peak_|init_)?lr|lr0",
-    "warmup": r"(?:lr_?|num_|linear_)?warm[_-]?up(?:_(?:steps|iters|ratio|epochs|iterations|samples|num_steps))?",
-    "max_norm": r"max[_-]?(?:grad[_-])?norm|clip[_-]?grad(?:[_-]?norm)?|grad(?:ient)?[_-]?clip(?:ping)?"
+    "warmup": r"(?:lr_?|num_|linear_)?warm[_-]?up(?:"
+    r"_(?:steps|iters|ratio|epochs|iterations|samples|num_steps))?",
+    "max_norm": r"max[_-]?(?:grad[_-])?norm|clip[_-]?grad(?:[_-]?norm)?"
+    r"|grad(?:ient)?[_-]?clip(?:ping)?"
     r"(?:[_-](?:val|norm|value))?|clip[_-]?norm|clip",
     "weight_decay": r"weight[_-]decay|wd",
     "batch_size": r"(?:global_|train_|total_|per_device_train_|micro_)?batch[_-]?size",
@@ -31,12 +33,18 @@ _BANNER_NAMES = {
     "Total optimization steps": "total_steps",
     "Gradient Accumulation steps": "accumulation",
 }
-_HALVES = {"16": "fp16", "16-mixed": "fp16", "bf16-mixed": "bf16", "half": "fp16", "float16": "fp16"}
+_HALVES = {
+    "16": "fp16",
+    "16-mixed": "fp16",
+    "bf16-mixed": "bf16",
+    "half": "fp16",
+    "float16": "fp16",
+}
 _HALVES |= {"bfloat16": "bf16", "float32": "fp32", "32": "fp32", "32-true": "fp32"}
 
 
 def learn(line: str, facts: dict[str, Any]) -> bool:
-    """Add the settings a line tells to `facts`; what was told first stays. Whether there were any."""
+    """Add the settings a line tells to `facts`; the first stays. Whether there were any."""
     found = False
     for match in _SETTING.finditer(line):
         key = match.lastgroup if match.lastgroup != "value" else None
@@ -60,7 +68,7 @@ def learn(line: str, facts: dict[str, Any]) -> bool:
     for match in _BANNER.finditer(line):
         name = _BANNER_NAMES.get(match[1], "batch_size")
         if len(match[2].replace(",", "")) <= 15:
-            facts[name] = int(match[2].replace(",", "") or 0)
+            facts.setdefault(name, int(match[2].replace(",", "") or 0))
             found = True
     return found
 

@@ -11,8 +11,10 @@ from holdfast.sources.log.log import Happening
 MOST = 10_000
 """Happenings that are kept; a log of nothing else says enough with these."""
 
-_CLUES = ("raceback", "verflow", "VERFLOW", "memory", "illed", "oom", "ignal", "heckpoint", "esum")
-_CLUES += ("OutOfMemory", "SIGKILL", "exitcode", "oss scale", "ontinuing", "estored", "RuntimeError")
+_CLUES = (
+    "raceback", "verflow", "VERFLOW", "memory", "illed", "oom", "ignal", "heckpoint", "esum",
+    "OutOfMemory", "SIGKILL", "exitcode", "oss scale", "ontinuing", "estored", "RuntimeError",
+)  # fmt: skip
 
 _OVERFLOW = re.compile(r"overflow\b|OVERFLOW!", re.IGNORECASE)
 _ATTEMPTED = re.compile(r"[Aa]ttempted loss scale:\s{0,4}([\d.e+]{1,30})")
@@ -49,6 +51,7 @@ _ERROR = re.compile(
     r"^\s{0,2}((?:[\w.]{0,120}(?:Error|Exception|Interrupt|Exit|Failure|Halted|Warning)\b"
     r"|[A-Za-z_][\w.]{0,120}:\s).{0,400})"
 )
+_GOES_ON = re.compile(r"^\W{0,3}(?:step|iter\w{0,6}|epoch|train\w{0,4})\b\W{0,4}\d", re.IGNORECASE)
 _LONGEST_TRACEBACK = 400
 
 
@@ -124,6 +127,9 @@ class Teller:
             return True
         if line.startswith(("    ", "  File", "\t", "File ", "^", "~")):
             return True
+        if _GOES_ON.match(line):  # it was caught, and its last line went elsewhere
+            self.in_traceback = 0
+            return False
         found = _ERROR.match(line)
         if not found:
             return True
