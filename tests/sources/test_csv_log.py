@@ -59,6 +59,18 @@ def test_a_run_started_again_is_no_new_epoch(tmp_path: Path) -> None:
     assert list(log.table.steps) == [1, 2, 3, 2, 3]
 
 
+def test_rows_of_held_out_data_are_told_by_a_word(tmp_path: Path) -> None:
+    log = read(tmp_path / "x.csv", "step,split,loss\n1,train,2\n1,val,3\n2,train,1\n2,val,4\n")
+    assert column(log, "loss") == {1: 2.0, 2: 1.0}
+    assert column(log, "val/loss") == {1: 3.0, 2: 4.0}
+
+
+def test_a_name_and_a_value_in_each_row(tmp_path: Path) -> None:
+    log = read(tmp_path / "x.csv", "step,tag,value\n1,loss,2\n1,lr,0.1\n2,loss,nan\n")
+    assert column(log, "loss") == pytest.approx({1: 2.0, 2: math.nan}, nan_ok=True)
+    assert set(log.table.series) == {"loss", "lr"}
+
+
 def test_an_export_of_tensorboard_is_named_by_its_tag(tmp_path: Path) -> None:
     log = read(
         tmp_path / "run-a-tag-train_loss.csv", "Wall time,Step,Value\n1.5,1,2.5\n2.5,2,NaN\n"

@@ -71,6 +71,22 @@ def test_odd_rows_are_passed_over(tmp_path: Path) -> None:
     assert math.isnan(log.table.series["loss"].values[0])
 
 
+@pytest.mark.parametrize("end", ["", "]", ", ]}", ", {", "}", "]]}", " 1]}"])
+def test_a_torn_history_is_refused(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "s.json"
+    path.write_text('{"log_history": [{"step": 1, "loss": 2.5}' + end)
+    if end == ", ]}":  # one comma too many, and all of it is there
+        assert len(hf_trainer.read(path).table) == 1
+    else:
+        refuses(hf_trainer, path)
+
+
+def test_a_history_within_something_else_is_not_it(tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    path.write_text('{"x": {"log_history": [{"step": 1, "loss": 2.5}]}}')
+    refuses(hf_trainer, path)
+
+
 @pytest.mark.parametrize("text", ["{", '{"log_history": 3}', "[]", "[" * 100_000, '{"a": 1}'])
 def test_what_is_none_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "s.json"

@@ -113,6 +113,45 @@ def test_at_once_and_one_by_one_give_the_same(
     assert (fast.used, fast.lines) == (slow.used, slow.lines)
 
 
+@pytest.mark.parametrize("word", ["val", "Eval", "validation", "test"])
+@pytest.mark.parametrize("key", ["split", "mode", "phase"])
+def test_rows_of_held_out_data_are_told_by_a_word(tmp_path: Path, key: str, word: str) -> None:
+    rows = [{key: "train", "step": n, "loss": 2.0} for n in range(6)]
+    rows += [{key: word, "step": 6, "loss": 3.0, "eval_acc": 0.5}] * 5
+    log = read(tmp_path / "x", rows)
+    assert set(column(log, "loss").values()) == {2.0}
+    assert column(log, "val/loss") == {6: 3.0}
+    assert column(log, "eval_acc") == {6: 0.5}
+
+
+def test_an_older_log_of_openmmlab(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{"env_info": "x", "seed": 0}]
+    for epoch in (1, 2, 3):
+        rows += [
+            {"mode": "train", "epoch": epoch, "iter": n, "lr": 0.1, "loss": 2.5}
+            for n in (50, 100, 150)
+        ]
+        rows.append({"mode": "val", "epoch": epoch, "iter": 5000, "lr": 0.1, "bbox_mAP": 0.5})
+    log = read(tmp_path / "x.log.json", rows)
+    assert list(column(log, "loss")) == [50 * n for n in range(1, 10)]
+    assert list(column(log, "val/bbox_mAP")) == [150, 300, 450]
+
+
+def test_a_name_and_a_value_in_each_row(tmp_path: Path) -> None:
+    rows = [
+        {"step": n, "name": name, "value": n + 0.5} for n in range(9) for name in ("loss", "lr")
+    ]
+    log = read(tmp_path / "x", rows)
+    assert set(log.table.series) == {"loss", "lr"}
+    assert column(log, "lr")[3] == 3.5
+
+
+def test_numbers_kept_as_text(tmp_path: Path) -> None:
+    log = read(tmp_path / "x", [{"step": str(n), "loss": "2.5", "note": "7"} for n in range(9)])
+    assert column(log, "loss") == dict.fromkeys(range(9), 2.5)
+    assert set(log.table.series) == {"loss"}
+
+
 # What null means
 
 
@@ -215,7 +254,25 @@ def test_hostile_lines(tmp_path: Path) -> None:
     )
     log = jsonl.read(path)
     sound(log)
-    assert len(log.table) == 5
+    assert (len(log.table), log.lines) == (5, 7)
+
+
+def test_a_line_without_end_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b'{"step": 1, "loss": 2.5}\n' + b"a" * (20 << 20))
+    log = jsonl.read(path)
+    assert (len(log.table), log.lines) == (1, 2)
+
+
+@pytest.mark.parametrize("depth", [20, 400, 900, 3000])
+def test_objects_within_objects(tmp_path: Path, depth: int) -> None:
+    path = tmp_path / "x"
+    deep = '{"a":' * depth + "1" + "}" * depth
+    path.write_text('{"step": 1, "loss": 2.5}\n' + deep + "\n")
+    assert column(formats.read(path), "loss") == {1: 2.5}
+    path.write_text(f"[{deep}, {deep}]")
+    with pytest.raises(UnreadableInput):
+        formats.read(path)
 
 
 @pytest.mark.parametrize("reader", [jsonl, llama_factory])

@@ -5,6 +5,7 @@ It is written with every checkpoint; what its numbers mean is told in `log/train
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +17,7 @@ from holdfast.sources.log.sample import Sample
 from holdfast.sources.log.table import Table
 from holdfast.sources.log.trainer_signals import describe_trainer
 from holdfast.sources.log.values import number, plain_settings, whole
-from holdfast.sources.log.whole_json import whole_json
+from holdfast.sources.log.whole_json import BAD_JSON, Elements, whole_text
 
 FORMAT = "hf-trainer"
 SAYS = "Hugging Face trainer_state.json"
@@ -47,12 +48,19 @@ def recognise(sample: Sample) -> float:
 
 def read(path: Path) -> Log:
     """The whole of it."""
-    state = whole_json(path, SAYS)
-    history = state.get("log_history") if isinstance(state, dict) else None
-    if not isinstance(history, list):
+    text = whole_text(path, SAYS)
+    begin = _HISTORY.search(text)
+    log = Log(FORMAT, path, Table())
+    rows = Elements(text, begin.end() if begin else len(text))
+    try:
+        if begin:
+            add_rows(log, rows)
+        state = json.loads(text[: begin.end()] + text[rows.end :] if begin else text)
+    except BAD_JSON as error:
+        raise UnreadableInput(f"{path} is no whole {SAYS}: {error}") from error
+    if not isinstance(state, dict) or state.get("log_history") != []:
         raise UnreadableInput(f"{path} is no {SAYS}: it has no list `log_history`")
-    log = Log(FORMAT, path, Table(), facts=_facts(state, _FACTS))
-    add_rows(log, history)
+    log.facts = {**_facts(state, _FACTS), **log.facts}
     describe_trainer(log)
     return log
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import UnreadableInput
-from holdfast.sources.log.json_rows import BAD_JSON, rows_of
+from holdfast.sources.log.json_rows import rows_of
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.sample import HEAD, Sample
 from holdfast.sources.log.steps import counting, plain, unroll
 from holdfast.sources.log.table import MOST_COLUMNS, Table
 from holdfast.sources.log.values import is_metric, number, plain_settings
-from holdfast.sources.log.whole_json import whole_json
+from holdfast.sources.log.whole_json import BAD_JSON, whole_json
 
 FORMAT = "json"
 SAYS = "JSON file of rows or columns"

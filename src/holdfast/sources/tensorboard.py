@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from holdfast.errors import UnreadableInput
 from holdfast.sources.log.log import Happening, Log
+from holdfast.sources.log.points import add_points, number_rows
 from holdfast.sources.log.proto import BadProto, fields, parts, signed, varint
 from holdfast.sources.log.sample import Sample
-from holdfast.sources.log.table import MOST_COLUMNS, Series, Table
+from holdfast.sources.log.table import MOST_COLUMNS, Table
 from holdfast.sources.log.trainer_signals import describe_trainer, is_trainer
 from holdfast.sources.log.values import plain_settings
 
@@ -131,11 +131,7 @@ def read_many(paths: Sequence[Path]) -> Log:
 
 
 def _finish(log: Log) -> None:
-    steps = np.frombuffer(log.table.steps, dtype=np.int64)
-    if len(steps) > 1 and not steps.any():
-        log.table.steps = array("q", range(len(steps)))
-        log.unit = "row"
-        log.notes.append("no point has a step: they are numbered in their order")
+    number_rows(log)
     tags = [tag.rpartition("/")[2] for tag in log.table.series]
     if tags and all(tag.startswith(("epoch_", "evaluation_")) for tag in tags):
         log.unit = "epoch"  # as Keras names them
@@ -171,54 +167,15 @@ def _sessions(files: Sequence[_Events]) -> Iterator[list[_Events]]:
 
 
 def _append(log: Log, session: Sequence[_Events]) -> None:
-    """One start of the run: rows by step. A second value of a tag at one step has its own row."""
-    together: dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
-    for one in session:
-        for tag, points in one.points.items():
-            steps = np.frombuffer(points.steps, dtype=np.int64)
-            values = np.frombuffer(points.values, dtype=np.float64)
-            if tag in together:
-                steps = np.concatenate((together[tag][0], steps))
-                values = np.concatenate((together[tag][1], values))
-            together[tag] = steps, values
-    placed = {}
-    for tag, (steps, values) in together.items():
-        order = np.argsort(steps, kind="stable")
-        placed[tag] = steps[order], _repeats(steps[order]), values[order]
-    if not placed:
-        return
-    steps, rows_of = np.unique(
-        np.concatenate([steps for steps, _, _ in placed.values()]), return_inverse=True
-    )
-    again = np.concatenate([again for _, again, _ in placed.values()])
-    most = int(again.max()) + 1
-    keys, rows_of = np.unique(rows_of * most + again, return_inverse=True)
-    steps = steps[keys // most]
+    """One start of the run, after those before it."""
     begin = len(log.table)
-    if begin:
-        start = next((one.starts for one in session if one.starts is not None), None)
-        data = {"step": int(steps[0]) if start is None else start}
-        log.happenings.append(Happening(begin, "restart", data))
-        log.notes.append(f"started again at step {data['step']} in {session[0].path.name}")
-    log.table.steps.extend(steps.tolist())
-    upto = 0
-    for tag, (own, _, values) in placed.items():
-        at, upto = upto, upto + len(own)
-        if tag not in log.table.series and len(log.table.series) >= MOST_COLUMNS:
-            log.table.dropped += 1
-            continue
-        series = log.table.series.setdefault(tag, Series())
-        series.rows.extend((rows_of[at:upto] + begin).tolist())
-        series.values.extend(values.tolist())
-
-
-def _repeats(steps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many of the same step stand before, in sorted steps."""
-    if not len(steps):
-        return np.zeros(0, np.int64)
-    places = np.arange(len(steps))
-    first = np.concatenate(([True], steps[1:] != steps[:-1]))
-    return places - np.maximum.accumulate(np.where(first, places, 0))
+    points = ((tag, own.steps, own.values) for one in session for tag, own in one.points.items())
+    if not add_points(log.table, points) or not begin:
+        return
+    start = next((one.starts for one in session if one.starts is not None), None)
+    step = log.table.steps[begin] if start is None else start
+    log.happenings.append(Happening(begin, "restart", {"step": step}))
+    log.notes.append(f"started again at step {step} in {session[0].path.name}")
 
 
 # One file

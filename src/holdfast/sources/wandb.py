@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import UnreadableInput
-from holdfast.sources.log.json_rows import BAD_JSON, rows_of
+from holdfast.sources.log.json_rows import rows_of
 from holdfast.sources.log.log import Happening, Log
 from holdfast.sources.log.proto import BadProto, fields, parts, signed, texts
 from holdfast.sources.log.sample import Sample
 from holdfast.sources.log.table import Table
-from holdfast.sources.log.trainer_signals import describe_trainer, is_trainer
+from holdfast.sources.log.trainer_signals import count_trainer_steps, describe_trainer, is_trainer
 from holdfast.sources.log.values import plain_settings
+from holdfast.sources.log.whole_json import BAD_JSON
 
 FORMAT = "wandb"
 SAYS = "Weights & Biases .wandb file"
@@ -49,8 +50,8 @@ def read(path: Path) -> Log:
     """The whole of it."""
     log = Log(FORMAT, path, Table())
     rows_of(log, _rows(log, path))
-    if "train/global_step" in log.table.series and is_trainer(log):
-        _count_trainer_steps(log)
+    if is_trainer(log):
+        count_trainer_steps(log, "train/global_step")
         describe_trainer(log, "train/")
     return log
 
@@ -131,16 +132,6 @@ def _settings(config: bytes) -> dict[str, Any]:
 def _alert(part: bytes) -> dict[str, Any]:
     said = [next(texts(part, number), "")[:500] for number in (1, 2)]
     return {"text": ": ".join(text for text in said if text)}
-
-
-def _count_trainer_steps(log: Log) -> None:
-    """W&B counts calls; the Trainer says beside them which step it is."""
-    counted = log.table.series["train/global_step"]
-    if len(counted) == len(log.table) and all(
-        value == value and abs(value) < 1 << 53 for value in counted.values
-    ):
-        for row, value in zip(counted.rows, counted.values, strict=True):
-            log.table.steps[row] = int(value)
 
 
 # The file

@@ -16,9 +16,18 @@ from typing import Any
 import numpy as np
 
 from holdfast.sources.log.log import Log
+from holdfast.sources.log.splits import (
+    METRIC_NAMES,
+    SPLIT_NAMES,
+    as_held_out,
+    held_out,
+    long_form,
+    says_held_out,
+)
 from holdfast.sources.log.steps import counting
 from holdfast.sources.log.table import MOST_COLUMNS
-from holdfast.sources.log.values import may_be_nulled, number, whole
+from holdfast.sources.log.values import is_metric, may_be_nulled, number, spelled, whole
+from holdfast.sources.log.whole_json import BAD_JSON
 
 DEEPEST = 8
 """Objects within objects beyond this are left out."""
@@ -27,7 +36,8 @@ FEW = 4
 RARE = 0.1
 """Nulls in a larger share of the rows than this, scattered, say that nothing was logged there."""
 
-BAD_JSON = (ValueError, RecursionError)
+PER_EPOCH = ("iter", "iteration", "batch", "batch_idx")
+"""Counts that may begin anew, and are of their own data."""
 
 
 class JsonRows:
@@ -123,7 +133,7 @@ class JsonRows:
                     numbers[name] = array("d", values)
                 except OverflowError:
                     return False
-            elif kinds != {str} or any(number(value) is not None for value in values):
+            elif kinds != {str} or _is_told_by_word(name, values):
                 return False
         known = table.series.keys() | numbers.keys()
         if not numbers or len(known) > MOST_COLUMNS or abs(max(counted, key=abs)) >= 1 << 62:
@@ -140,6 +150,12 @@ class JsonRows:
         step = whole(row.get(self._key)) if self._key is not None else None
         if self._key is not None:
             values.pop(self._key, None)
+        if (form := long_form(row)) and isinstance(row[form[0]], str) and form[1] in values:
+            values[row[form[0]][:200]] = values.pop(form[1])
+        if held_out(row):
+            values = as_held_out(values)
+            if self._key in PER_EPOCH:
+                step = None  # it counts the batches of the held-out data
         if not values and not nulls:
             return
         table = self._log.table
@@ -152,6 +168,13 @@ class JsonRows:
         table.add(step, values)
         self._log.used += 1
         self._last = step
+
+
+def _is_told_by_word(name: str, values: Sequence[str]) -> bool:
+    """Whether the words of a column change what the rows mean, or are numbers."""
+    if name in METRIC_NAMES or (name in SPLIT_NAMES and any(map(says_held_out, values))):
+        return True
+    return is_metric(name) or any(number(value) is not None for value in values)
 
 
 def _one(line: bytes) -> Any:
@@ -171,8 +194,12 @@ def _flatten(
         elif value is None:
             if may_be_nulled(name):
                 nulls.append(before + name)
-        elif (found := number(value)) is not None:
-            values[before + name] = found
+        else:
+            found = number(value)
+            if found is None and isinstance(value, str):
+                found = spelled(name, value)
+            if found is not None:
+                values[before + name] = found
 
 
 def _settle_nulls(log: Log, nulls: Mapping[str, array[int]]) -> None:

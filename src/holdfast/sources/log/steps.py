@@ -63,10 +63,13 @@ def unroll(log: Log) -> None:
     was started again falls back in both.
     """
     name = next((name for name in log.table.series if plain(name) in EPOCH_NAMES), None)
-    if name is None or log.unit != "step" or len(log.table.series[name]) < len(log.table):
+    if name is None or log.unit != "step" or not len(log.table.series[name]):
         return
     steps = np.frombuffer(log.table.steps, dtype=np.int64)
-    epochs = log.table.series[name].numbers()
+    # A row that does not say its epoch is of the epoch of the row before it.
+    known = log.table.series[name]
+    before = np.searchsorted(known.where(), np.arange(len(steps)), side="right") - 1
+    epochs = known.numbers()[np.maximum(before, 0)]
     if len(steps) < 3 or not np.isfinite(epochs).all():
         return
     falls, rises = np.diff(steps) < 0, np.diff(epochs) >= 1

@@ -8,6 +8,7 @@ are those of the row's own step.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterable
 
 from holdfast.core.signals import Signal
@@ -55,6 +56,16 @@ def describe_trainer(log: Log, prefix: str = "") -> None:
             digits=_digits(loss.values),
         )
     log.facts.setdefault("logging_steps", span)
+
+
+def count_trainer_steps(log: Log, name: str) -> None:
+    """Some stores count calls; the Trainer says beside them which step it is."""
+    counted = log.table.series.get(name)
+    if counted is None or len(counted) != len(log.table):
+        return
+    steps = [whole(value) for value in counted.values]
+    if None not in steps:
+        log.table.steps = array("q", [step for step in steps if step is not None])
 
 
 def _digits(losses: Iterable[float]) -> int | None:

@@ -42,12 +42,24 @@ def number(value: Any) -> float | None:
     return None
 
 
+def spelled(name: str, value: str) -> float | None:
+    """A number kept as text, where the name says that it is one: `"loss": "2.31"`."""
+    if len(value) > 32 or not is_metric(name):
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return None
+
+
 def whole(value: Any) -> int | None:
     """A step: a whole number, also one written as 10.0."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
         return value if abs(value) < FURTHEST else None
+    if isinstance(value, str):
+        return int(value) if len(value) < 18 and value.isascii() and value.isdigit() else None
     if isinstance(value, float) and abs(value) < FURTHEST and value == int(value):
         return int(value)
     return None
