@@ -92,7 +92,19 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "HD412": ("HD105", "HD203", "HD205", "HD307", "HD509", "HD404", "HD308", "HD512", "HD115"),
     "HD202": ("HD104", "HD101", "HD201", "HD208", "HD207", "HD308", "HD602", "HD509", "HD403"),
     "HD308": ("HD104", "HD202", "HD101", "HD201", "HD602", "HD509"),
-    "HD104": ("HD103", "HD207", "HD208", "HD202", "HD304", "HD305", "HD308"),
+    "HD104": (
+        "HD103",
+        "HD207",
+        "HD208",
+        "HD202",
+        "HD304",
+        "HD305",
+        "HD308",
+        "HD101",
+        "HD102",
+        "HD201",
+    ),
+    "HD115": ("HD103", "HD104", "HD207"),
     # a loss that left its level first, on bad batches say, makes the updates that follow
     # the loss asks for something else
     "HD111": (*NOTHING_LEARNED, "HD104", "HD110", "HD114", "HD202", "HD304", "HD305", "HD308"),
@@ -258,7 +270,12 @@ _RANK = {code: rank for rank, code in enumerate(EXPLAINS)}
 
 SLACK = 3
 """A cause may be seen this many steps after its symptom: scans follow the first alarm."""
-PROMPT = {("HD308", "HD104"), ("HD202", "HD104")}
+PROMPT = {
+    ("HD308", "HD104"),
+    ("HD202", "HD104"),
+    ("HD101", "HD104"),
+    ("HD101", "HD202"),
+}
 """Both are dated by their beginning: an update has no effect on a loss that was computed before."""
 
 

@@ -70,6 +70,9 @@ class _Seat:
 
     def looks_at(self, record: Observed) -> bool:
         """Whether the check wants this record; notes that it could run."""
+        if type(record) is StepRecord:  # most records are, and nothing more is asked of them
+            self.seen = True
+            return True
         needs = self.check.needs
         if isinstance(record, TensorRecord) and needs.roles and record.role not in needs.roles:
             return False

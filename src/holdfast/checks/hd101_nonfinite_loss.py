@@ -97,7 +97,7 @@ class NonfiniteLoss(Check):
 
     def _follow(self, record: StepRecord) -> Iterable[Finding]:
         """Of a log: gather the bad rows, and say how it went on."""
-        value, guilty = record.values.get("loss"), _guilty(record)
+        value = record.values.get("loss")
         if value is None and "loss" not in self.context.header.signals:
             parts = [part for key, part in record.values.items() if key.startswith("loss/")]
             value = next((part for part in parts if not math.isfinite(part)), None)
@@ -119,7 +119,7 @@ class NonfiniteLoss(Check):
             self.episode = {
                 "at": moment_of(record),
                 "value": value,
-                "components": guilty,
+                "components": _guilty(record),
                 "rows": 0,
                 "good": 0,
                 "norms": 0,

@@ -7,6 +7,7 @@ from statistics import median
 
 from holdfast.core.best_level import BestLevel, scatter, wander
 from holdfast.core.check import Check, Needs
+from holdfast.core.contested import contested
 from holdfast.core.findings import Finding, Severity
 from holdfast.core.moment import Moment, moment_of, record_at
 from holdfast.core.numbers import say
@@ -24,6 +25,12 @@ BLOWN_UP = 100.0
 """So many times the start level is a divergence even if the loss is falling by now."""
 COARSE = 10
 """A value that covers so many steps (an epoch's mean) counts for as many values of one step."""
+SHORT = 100
+"""A log of fewer rows is read a second time at its end, each row counting for more."""
+QUIET = 16
+"""So many losses before a rise show where it began."""
+ENDING = 10
+"""In a log that is over, so many losses above the band that lost half of the progress suffice."""
 
 
 class LossDivergence(Check):
@@ -44,7 +51,8 @@ class LossDivergence(Check):
     its noise and its own slow drift, has lost half of the progress since the start, and neither
     falls nor touches the band. Without progress before, it must have risen fivefold; a signed loss,
     by twice all progress. A hundred times the start level, and a rise that ends in NaN, are told
-    at once. The finding stands at the step where the loss left its best level.
+    at once. The finding stands at the step where the loss left its best level. At the end of another
+    tool's log a rise of a few rows counts that still grows and is worse than all before it.
 
     ## False alarms
     After a curriculum switch or a warm restart the loss falls again; once a quarter of the rise is
@@ -99,6 +107,15 @@ class LossDivergence(Check):
         """The longest rise the run has come back from."""
         self.rivals: dict[str, float] = {}
         """The latest loss of each optimizer, where there are several."""
+        self.rows: list[tuple[Moment, float]] = []
+        """The first rows of another tool's log."""
+        self.first_step: int | None = None
+        self.segment = 0
+        self.ever_told = False
+        self.quiet: list[tuple[Moment, float]] = []
+        """In such a log: the latest losses within the band, …"""
+        self.left: Moment | None = None
+        """… and the one among them with which the rise began."""
 
     def begin(self, header: Header) -> None:
         self.coarse = header.signals.get("loss", Signal()).span >= COARSE
@@ -109,13 +126,27 @@ class LossDivergence(Check):
         loss = record.values.get("loss")
         if loss is None or record.held or self._has_rivals(record):
             return
+        if self.context.header.foreign:
+            if contested(self.context.header):
+                return
+            self._note_row(record, loss)
+        yield from self._take(record, loss)
+
+    def _take(self, record: StepRecord, loss: float) -> Iterable[Finding]:
         if not math.isfinite(loss):
-            yield from self._judge(PROOF, PROOF, "and then was no number any more")
+            ending = "and then was no number any more"
+            yield from self._judge(PROOF, PROOF, ending)
+            if self._grows_at_the_end(2 if self.coarse else 3):
+                yield self._finding(ending)
             return
         self.signed = self.signed or loss < 0
         if self.onset is None and loss <= self.best.band:
             self.before.push(loss)
             self.best.learn(record.step, loss)
+            if self.context.header.foreign:
+                self.quiet.append((moment_of(record), loss))
+                if len(self.quiet) > 4 * QUIET:
+                    del self.quiet[:-QUIET]
             return
         self._climb(record, loss)
         if self.inside >= BACK:
@@ -127,7 +158,67 @@ class LossDivergence(Check):
 
     def finish(self) -> Iterable[Finding]:
         least = self._values(self.limits.shortest)
-        yield from self._judge(least, least, "and was there when the record ended")
+        ending = "and was there when the record ended"
+        yield from self._judge(least, least, ending)
+        if self._grows_at_the_end(3 if self.coarse else PROOF):
+            yield self._finding(ending)
+        yield from self._second_reading()
+
+    def _note_row(self, record: StepRecord, loss: float) -> None:
+        if self.first_step is None:
+            self.first_step = record.step
+        elif record.segment != self.segment and record.step <= self.first_step:
+            # The log of a training that was begun anew, behind that of the first attempt.
+            rows, told, segment = self.rows, self.ever_told, record.segment
+            self.start()
+            self.begin(self.context.header)
+            self.rows, self.ever_told, self.first_step = rows, told, record.step
+            self.segment = segment
+        self.segment = record.segment
+        if len(self.rows) <= SHORT:
+            self.rows.append((moment_of(record), loss))
+
+    def _second_reading(self) -> Iterable[Finding]:
+        """Of a short log: as if each row were the mean of many steps."""
+        if self.coarse or self.ever_told or not 5 <= len(self.rows) < SHORT:
+            return
+        segments = {moment[0] for moment, _ in self.rows}
+        if len(segments) > 1:
+            return
+        again = LossDivergence()
+        again.limits, again.context = self.limits, self.context
+        again.coarse = True
+        again.best = BestLevel(again._values(20), self.limits.sigmas)
+        for moment, loss in self.rows:
+            # Only what the end shows: single steps are too noisy for the rest of the rule.
+            for finding in again._take(record_at(moment), loss):
+                if finding.evidence["level"] > max(again.before.values, default=math.inf):
+                    yield finding
+                    return
+        if again._grows_at_the_end(PROOF - 1):
+            yield again._finding("and was there when the record ended")
+
+    def _grows_at_the_end(self, least: int) -> bool:
+        """Of a log that is over, or that ends in NaN: whether the last rows rose, one above the
+        other, beyond all that was before them."""
+        if not self.context.header.foreign or self.onset is None or self.told:
+            return False
+        best = self.best
+        losses = [loss for _, loss in self.rise.points]
+        if self.above < least or self.touches or self.signed or best.level <= 0:
+            return False
+        early, _, late = _thirds(losses)
+        level = median(late)
+        ratio = self.limits.ratio if best.progressed else self.limits.ratio_without_progress
+        if level < ratio * best.level or level < max(losses) / 2 or level <= median(early):
+            return False
+        before = self.before.values
+        noise = wander([math.log(loss) for loss in before if loss > 0]) if before else 0.0
+        if math.log(level / best.level) < 5 * noise:
+            return False
+        if level > max([best.first, *before]):
+            return True
+        return self.above >= ENDING and level >= best.first - best.progress / 2
 
     def _judge(self, least: int, patience: int, ending: str) -> Iterable[Finding]:
         if self._diverged(least, patience):
@@ -153,6 +244,7 @@ class LossDivergence(Check):
     def _climb(self, record: StepRecord, loss: float) -> None:
         if self.onset is None:
             self.onset = moment_of(record)
+            self.left = self._first_risen()
             self.rise.clear()
             self.above = self.touches = 0
             self.first_jump = self.worst = self.latest = loss
@@ -165,6 +257,21 @@ class LossDivergence(Check):
         # Two in a row: a single hard batch says nothing about the weights.
         self.worst = max(self.worst, min(loss, self.latest))
         self.latest = loss
+
+    def _first_risen(self) -> Moment | None:
+        """A rise may begin long before it leaves the band: after the last of the low losses."""
+        del self.quiet[:-QUIET]
+        losses = [loss for _, loss in self.quiet]
+        if len(losses) < 4 or min(losses) <= 0:
+            return None
+        low = median(sorted(losses)[: max(len(losses) // 3, 2)])
+        limit = low * math.exp(min(2 * scatter([math.log(loss) for loss in losses]), 1.0))
+        after = None
+        for moment, loss in reversed(self.quiet):
+            if loss <= limit:
+                return after
+            after = moment
+        return None
 
     def _come_back(self) -> None:
         for _, loss in self.rise.points:
@@ -202,6 +309,8 @@ class LossDivergence(Check):
         if self.signed or best.level <= 0 or min(late) <= 0:
             # Signed losses (policy gradients, critics) wander: they must be worse than ever.
             least = 2 * max(best.progress, abs(best.first))
+            if self.context.header.foreign:
+                least = max(least, 10 * max(map(abs, self.before.values), default=0.0))
             return level - best.level > max(8 * scatter(late), least)
         before = [math.log(loss) for loss in self.before.values if loss > 0]
         rise = math.log(level) - median(_thirds(before)[2])
@@ -212,11 +321,11 @@ class LossDivergence(Check):
 
     def _finding(self, ending: str) -> Finding:
         assert self.onset is not None
-        self.told = True
+        self.told = self.ever_told = True
         best = self.best
         level = median(_thirds([loss for _, loss in self.rise.points])[2])
         return self.find(
-            record_at(self.onset),
+            record_at(self.left or self.onset),
             f"loss left its best level of {say(best.level)} (step {best.step}) here, rose to "
             f"{say(level)} over {self.above} values {ending}; the run began at {say(best.first)}",
             remedies=[
@@ -229,7 +338,7 @@ class LossDivergence(Check):
             best_step=best.step,
             level=level,
             start=best.first,
-            onset=self.onset[2],
+            onset=(self.left or self.onset)[2],
             values=self.above,
         )
 

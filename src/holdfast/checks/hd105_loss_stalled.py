@@ -7,6 +7,7 @@ from statistics import mean, median_low
 
 from holdfast.core.best_level import scatter
 from holdfast.core.check import Check, Needs
+from holdfast.core.contested import contested
 from holdfast.core.facts import Facts
 from holdfast.core.findings import Finding, Severity
 from holdfast.core.moment import Moment, moment_of, record_at
@@ -20,6 +21,11 @@ CHANCE = {"binary_cross_entropy": math.log(2), "binary_cross_entropy_with_logits
 
 ABSURD = 1e100
 """Such a loss has moved, whatever comes of it."""
+
+MAY_BEGIN = 100
+"""In a log: a first row after this many steps may still be the run's beginning."""
+TIGHT = 0.005
+"""In a log: losses that scatter by no more than this share have not moved at all."""
 
 
 class LossStalled(Check):
@@ -143,8 +149,14 @@ class LossStalled(Check):
             self.ratios.push(median_low(ratios))
 
     def _judge(self) -> Iterable[Finding]:
-        span = self.context.header.signals.get("loss", Signal()).span
-        steps = self.count * span
+        header = self.context.header
+        signal = header.signals.get("loss", Signal())
+        steps = self.count * (signal.steps if header.foreign else signal.span)
+        if header.foreign and self.onset is not None:
+            # A log that begins late is that of a resumed run, which may well be near its end.
+            late = self.onset[2] > max(MAY_BEGIN, 5 * signal.every) // signal.per_label
+            if late or self.rate == 0 or contested(header):
+                return
         if self.count < 20 or self.onset is None or not steps >= self.limits.guess_steps:
             return
         size = min(max(self.count // 4, 5), 50)
@@ -160,6 +172,8 @@ class LossStalled(Check):
             return
         guess = any(0.85 * item <= level <= 1.15 * item for item in self.guesses)
         soon = guess and self.passes >= self.limits.passes
+        if header.foreign and steps >= 2 * self.limits.guess_steps:
+            soon = soon or self.recent.sigma(log=False) <= TIGHT * start
         if steps < (self.limits.guess_steps if soon else self.limits.steps):
             return
         still = moved <= self.limits.progress * start and moved <= 3 * noise + 1e-12

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -16,8 +17,15 @@ from holdfast.core.signals import Signal
 VALUE, GRADIENT = "loss/", "component_grad/"
 FEWEST = 5
 """So many values there must be, however many steps each of them covers."""
+ROWS = 10
+"""Of another tool's log, so many rows to its end are enough for a 0, whatever they stand for."""
 EXACT_DIGITS = 6
 """With fewer digits a value that merely moves slowly looks constant."""
+
+OPTIONAL = re.compile(
+    r"aux|(^|_)(z|kl|kld|ent|entropy|mtp|moe|reg|lb|l1|l2)(_|$)|router|balanc|penalty|regular|decay"
+)
+"""Parts that frameworks log as 0 where they are switched off; in a log that is worth knowing."""
 
 
 class DeadLossComponent(Check):
@@ -103,7 +111,8 @@ class DeadLossComponent(Check):
                 continue
             if math.isfinite(value):
                 self._count(record, key, value)
-                if key not in self.told and key not in self.alive:
+                waits = self.context.header.foreign  # it may begin late (annealing): the end tells
+                if key not in self.told and key not in self.alive and not waits:
                     yield from self._judge(key, self.limits.gradients)
 
     def _seen(self, record: SetupRecord) -> Iterable[Finding]:
@@ -140,7 +149,9 @@ class DeadLossComponent(Check):
 
     def finish(self) -> Iterable[Finding]:
         for key in self.first:
-            if key.startswith(GRADIENT) and key not in self.told | self.alive:
+            if key in self.told | self.alive:
+                continue
+            if key.startswith(GRADIENT) or self.context.header.foreign:
                 yield from self._judge(key, 1)
 
     def _count(self, record: StepRecord, key: str, value: float) -> None:
@@ -163,7 +174,10 @@ class DeadLossComponent(Check):
             enough = self.limits.zero_steps if constant == 0 else self.limits.constant_steps
             exact = constant == 0 or (signal.digits or EXACT_DIGITS) >= EXACT_DIGITS
             others_move = self.total_moves or any(other.startswith(VALUE) for other in self.alive)
-            dead = exact and others_move and count >= FEWEST and count * signal.span >= enough
+            steps = count * (signal.steps if self.context.header.foreign else signal.span)
+            if self.context.header.foreign and constant == 0 and count >= ROWS:
+                steps = max(steps, enough)
+            dead = exact and others_move and count >= FEWEST and steps >= enough
         if dead:
             self.told.add(key)
             yield self._finding(key, constant, count)
@@ -179,12 +193,15 @@ class DeadLossComponent(Check):
             what, cure = f"is exactly {say(constant, 6)} and never moves", PINNED
         component = key.removeprefix(GRADIENT).removeprefix(VALUE)
         pinned = cure is PINNED
+        severity = Severity.WARNING if pinned else None
+        if self.context.header.foreign and OPTIONAL.search(component):
+            severity = Severity.INFO
         return self.find(
             record_at(self.first[key][0]),
             f"component {component} {what}, in all {count} values since it began, while the rest "
             "of the loss trains: it has no part in this training",
             subject=component,
-            severity=Severity.WARNING if pinned else None,
+            severity=severity,
             remedies=[cure],
             component=component,
             signal=key,

@@ -110,7 +110,7 @@ class DominantLossComponent(Check):
             return
         if record.held:
             return
-        look = self.seen % EVERY == 0
+        look = self.seen % EVERY == 0 or self.context.header.foreign
         self.seen += 1
         if not look and self.seen > RECENT:
             return
@@ -133,6 +133,9 @@ class DominantLossComponent(Check):
 
     def finish(self) -> Iterable[Finding]:
         yield from self._by_gradient(1)
+        enough = self.context.header.foreign and len(self.rests) >= FIRST
+        if enough and not self.told and self.rests.median < self.limits.rest:
+            yield from self._judge(self.leader)
 
     def _by_gradient(self, enough: int) -> Iterable[Finding]:
         norms = {
@@ -194,7 +197,7 @@ class DominantLossComponent(Check):
     def _note_value(self, name: str, value: float) -> None:
         window = self.recent.setdefault(name, Window(RECENT))
         window.push(value)
-        if name not in self.starts and len(window) >= FIRST:
+        if name not in self.starts and len(window) >= (3 if self.context.header.foreign else FIRST):
             self.starts[name] = window.median
 
     def _by_value(self, record: StepRecord, values: dict[str, float]) -> Iterable[Finding]:
@@ -208,6 +211,8 @@ class DominantLossComponent(Check):
             self.leader, self.led_since = leader, moment_of(record)
             self.rests.clear()
         self.rests.push(1 - values[leader] / total)
+        if self.context.header.foreign:
+            return  # a log is judged at its end
         if self.rests.full and leader not in self.told and self.rests.median < self.limits.rest:
             yield from self._judge(leader)
 
@@ -227,9 +232,11 @@ class DominantLossComponent(Check):
         ]
         starved = len(starve) == len(others)
         then = "are no better than when they began" if starved else "get better all the same"
+        foreign = self.context.header.foreign
+        length = f"{len(self.rests)} rows" if foreign else f"{limits.window} steps"
         message = (
             f"leaves the others {say(100 * rest)} % of the loss at most (limit "
-            f"{say(100 * limits.rest)} %) for {limits.window} steps; they ("
+            f"{say(100 * limits.rest)} %) for {length}; they ("
             f"{', '.join((starve or others)[:20])}) {then}"
         )
         mild = not starved and rest > limits.rest_at_all

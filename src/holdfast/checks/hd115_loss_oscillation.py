@@ -8,6 +8,7 @@ from itertools import pairwise
 from statistics import median
 
 from holdfast.core.check import Check, Needs
+from holdfast.core.contested import contested
 from holdfast.core.findings import Finding, Severity
 from holdfast.core.moment import Moment, moment_of, record_at
 from holdfast.core.numbers import say
@@ -16,6 +17,8 @@ from holdfast.core.window import Window
 
 FIRST = 3
 """So many first losses say where the run began."""
+SHORTEST = 12
+"""So many rows of another tool's log are enough at its end."""
 STILL = 1e-3
 """Updates below this share of the weights do not make a loss swing."""
 
@@ -75,9 +78,13 @@ class LossOscillation(Check):
         self.told = False
         self.several = False
         self.ratios = Window(20)
+        self.rows: list[tuple[Moment, float]] = []
+        """In a log of another tool: the recent losses and where they stand."""
 
     def begin(self, header: Header) -> None:
+        self.several = self.several or contested(header)
         self.recent.clear()
+        self.rows.clear()
         self.seen = 0
 
     def observe(self, record: StepRecord) -> Iterable[Finding]:
@@ -90,12 +97,21 @@ class LossOscillation(Check):
         ratios = [] if column is None else [v for v in column.values if math.isfinite(v)]
         if ratios:
             self.ratios.push(max(ratios))
-        if len(self.first) < FIRST:
+        if len(self.first) < (FIRST + 1 if self.context.header.foreign else FIRST):
             self.first.append(loss)
         self.recent.push(loss)
         self.seen += 1
+        if self.context.header.foreign:
+            self.rows.append((moment_of(record), loss))
+            if len(self.rows) > 4 * self.limits.values:
+                del self.rows[: -2 * self.limits.values]
         if self.recent.full and self.seen % 10 == 0:
             yield from self._judge(record)
+
+    def finish(self) -> Iterable[Finding]:
+        short = SHORTEST <= len(self.recent) < self.limits.values
+        if self.context.header.foreign and short and not self.told and not self.several:
+            yield from self._judge(record_at(self.rows[-1][0]))
 
     def _judge(self, record: StepRecord) -> Iterable[Finding]:
         values = self.recent.values
@@ -114,8 +130,10 @@ class LossOscillation(Check):
             return
         self.told = True
         at = (record.segment, record.seq, max(record.step - len(values) + 1, 0), record.rank)
+        if self.context.header.foreign:
+            at = self.rows[_first_swing([item for _, item in self.rows], swing)][0]
         yield self.find(
-            record_at(at if record.segment == 0 else moment_of(record)),
+            record_at(at if self.context.header.foreign else at if record.segment == 0 else moment_of(record)),
             f"the loss swings by {say(swing)} around {say(level)} from step to step, without "
             f"getting below where it began ({say(start)}): the updates overshoot",
             remedies=[
@@ -128,6 +146,16 @@ class LossOscillation(Check):
             turns=turns,
             values=len(values),
         )
+
+
+def _first_swing(values: Sequence[float], swing: float) -> int:
+    """Where the swinging began: from there on every move is large and turns back."""
+    moves = [later - earlier for earlier, later in pairwise(values)]
+    at = len(moves) - 1
+    while at and abs(moves[at]) > swing / 3 and moves[at] * moves[at - 1] < 0:
+        at -= 1
+    # The move it stopped at is the first; what swings is where that move led to.
+    return at if at == 0 or abs(moves[at]) <= swing / 3 else at + 1
 
 
 def _turns(values: Sequence[float]) -> float:

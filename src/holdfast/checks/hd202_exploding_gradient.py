@@ -25,6 +25,11 @@ WIGGLE = 2.0
 Point = tuple[Moment, float, float]
 """Where, the gradient norm, the loss (NaN where it is not known)."""
 
+RECENT = 64
+"""So many rows of another tool's log are looked back at when a number is no number any more."""
+LEFT, ENDED, RAN_OUT = 3.0, 50.0, 200.0
+"""There: times the usual norm that have left it, end an explosion in NaN, and without one."""
+
 
 class ExplodingGradient(Check):
     """The gradient norm grows without bound.
@@ -43,7 +48,8 @@ class ExplodingGradient(Check):
     the run's first medians and above everything before, and the loss did not get better by a
     tenth over it. Five single norms in a row, each half as large again as the one before, that
     rise by a factor of 10000 are one as well. Without a loss to ask, the factors are 1000 times
-    larger.
+    larger. In another tool's log, three rows or more that end in NaN or Inf at 50 times the usual
+    norm are one too, and so are five at the log's end, at 200 times, with a worse loss.
 
     ## False alarms
     One spike changes no median. A norm that grows while the loss falls is a run that learns. Coming
@@ -86,10 +92,14 @@ class ExplodingGradient(Check):
         """The largest norm before the streak."""
         self.told: dict[str, float] = {}
         """The level a growth that was told began at."""
+        self.rows: list[Point] = []
+        """The latest rows of another tool's log."""
 
     def observe(self, record: StepRecord) -> Iterable[Finding]:
         if record.held:
             return
+        if self.context.header.foreign:
+            yield from self._note_row(record)
         for name, norm in record.family("grad_norm"):
             if not 0 < norm < math.inf:
                 continue
@@ -100,6 +110,45 @@ class ExplodingGradient(Check):
             if growth and name not in self.told:
                 self.told[name] = growth[0][1]
                 yield self._finding(name, growth)
+
+    def finish(self) -> Iterable[Finding]:
+        yield from self._ending(3 + 2, RAN_OUT, lasted=True)
+
+    def _note_row(self, record: StepRecord) -> Iterable[Finding]:
+        norm, loss = (record.values.get(name, math.nan) for name in ("grad_norm", "loss"))
+        known = [record.values[name] for name in ("grad_norm", "loss") if name in record.values]
+        if any(not math.isfinite(value) for value in known):
+            yield from self._ending(3, ENDED, lasted=False)
+            self.rows.clear()
+        elif norm > 0:
+            self.rows.append((moment_of(record), norm, loss))
+            if len(self.rows) > 4 * RECENT:
+                del self.rows[:-RECENT]
+
+    def _ending(self, least: int, times: float, *, lasted: bool) -> Iterable[Finding]:
+        """The growth in the last rows before a NaN, or before the end of the log."""
+        del self.rows[:-RECENT]
+        if len(self.rows) < least + 3 or "grad_norm" in self.told:
+            return
+        usual = sorted(norm for _, norm, _ in self.rows)[len(self.rows) // 4]
+        begin = len(self.rows)
+        while begin and self.rows[begin - 1][1] > LEFT * usual:
+            begin -= 1
+        growth = self.rows[begin:]
+        if begin == 0 or len(growth) < least:
+            return
+        half = len(growth) // 2
+        early, late = (median(norm for _, norm, _ in part) for part in (growth[:half], growth[half:]))
+        top = max(norm for _, norm, _ in growth[-2:])
+        if top < times * usual or late < WIGGLE * early:
+            return
+        before = median(loss for _, _, loss in self.rows[:begin])
+        after = median(loss for _, _, loss in growth[-2:])
+        worse = after > before + abs(before) / 10
+        if after < before - abs(before) / 10 or (lasted and not worse):
+            return
+        self.told["grad_norm"] = usual
+        yield self._finding("grad_norm", [growth[0], growth[-1]])
 
     def _leap(self, name: str, point: Point) -> list[Point]:
         """The streak of ever larger norms this one ends, if that is an explosion."""

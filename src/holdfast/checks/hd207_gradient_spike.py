@@ -53,7 +53,7 @@ class GradientSpike(Check):
     code = "HD207"
     name = "gradient-spike"
     summary = "one step's norm far outside the run's own spread"
-    needs = Needs(signals=("grad_norm",), span=1)
+    needs = Needs(signals=("grad_norm",), span=100)
     bound = Bound("grad_norm")
 
     @dataclass(frozen=True)

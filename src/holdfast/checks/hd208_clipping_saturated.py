@@ -11,6 +11,7 @@ from holdfast.core.findings import Finding, Severity
 from holdfast.core.moment import Moment, moment_of, record_at
 from holdfast.core.numbers import say
 from holdfast.core.records import SetupRecord, StepRecord
+from holdfast.core.signals import Signal
 from holdfast.core.window import Window
 
 EVERY = 25
@@ -19,6 +20,8 @@ LOSSES = 100
 """So many first losses are compared with as many recent ones."""
 PLAIN = ("SGD", "ASGD")
 """Optimizers whose step is as long as the gradient."""
+FEWEST = 10
+"""So many rows of another tool's log at least."""
 LEARNED = 0.05
 """A loss that fell by this share, and below most of the first ones, is being learned from."""
 
@@ -108,11 +111,14 @@ class ClippingSaturated(Check):
                 self.since.setdefault(name, (moment_of(record), self.seen))
             elif window.median >= self.limits.factor:
                 self.since.pop(name, None)
-            if self.seen % EVERY == 0 and window.full:
+            if self.seen % EVERY == 0 and window.full and not self.context.header.foreign:
                 yield from self._judge(name, window, self.limits.patience)
 
     def finish(self) -> Iterable[Finding]:
         for name, window in self.windows.items():
+            if self.context.header.foreign:
+                yield from self._judge_log(name, window)
+                continue
             yield from self._judge(name, window, self.limits.window // 2)
             yield from self._judge_short(name, window)
 
@@ -141,6 +147,26 @@ class ClippingSaturated(Check):
         if last > first - LEARNED * abs(first) and name in self.since:
             self.told.add(name)
             yield self._finding(name, window, learns=False)
+
+    def _judge_log(self, name: str, window: Window) -> Iterable[Finding]:
+        """A log may have few rows, each for many steps."""
+        limits: ClippingSaturated.Limits = self.limits
+        steps = self.context.header.signals.get(name, Signal()).steps
+        enough = len(window) >= FEWEST and self.seen * steps >= limits.window
+        saturated = window.median < limits.factor and window.quantile(0.9) < limits.mild
+        if not enough or not saturated or name in self.told or name not in self.since:
+            return
+        losses = [*self.first_losses.values, *self.losses.values]
+        third = max(len(losses) // 3, 1)
+        if len(losses) < FEWEST:
+            return  # nothing says whether the run learns
+        last = median(losses[-third:])
+        fell = (
+            (first - last) / max(abs(first), 1e-12)
+            for first in (median(losses[:third]), median(losses[:3]) * (1 - LEARNED))
+        )
+        learns = max(fell) > LEARNED / 2
+        yield self._finding(name, window, learns)
 
     def _learn(self, record: StepRecord) -> None:
         loss = record.values.get("loss", math.nan)

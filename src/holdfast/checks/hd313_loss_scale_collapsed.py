@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding, Severity
+from holdfast.core.moment import Moment, moment_of, record_at
 from holdfast.core.numbers import say
 from holdfast.core.records import Header, StepRecord
+from holdfast.core.signals import Signal
 
 
 class LossScaleCollapsed(Check):
@@ -71,6 +73,8 @@ class LossScaleCollapsed(Check):
         self.first_step: int | None = None
         self.last: dict[str, tuple[int, float]] = {}
         self.falls: dict[str, list[tuple[int, float]]] = {}
+        self.began: dict[str, tuple[Moment, int]] = {}
+        """Where the falls without a rise began, and the step of the latest."""
 
     def observe(self, record: StepRecord) -> Iterable[Finding]:
         if self.first_step is None:
@@ -86,18 +90,26 @@ class LossScaleCollapsed(Check):
                     yield finding
             elif scale > last:
                 self.falls.pop(name, None)
+                self.began.pop(name, None)
                 self.told[name] = False
             self.highest[name] = max(self.highest.get(name, scale), scale)
 
     def _fell(self, record: StepRecord, name: str, last: float, since: int) -> Finding | None:
         limits, scale = self.limits, self.last[name][1]
+        every = self.context.header.signals.get(name, Signal()).every
+        onset, latest = self.began.get(name, (moment_of(record), record.step))
+        if record.step - latest > max(limits.within, 5 * every):
+            onset = moment_of(record)  # what fell long ago was the scaler's search
+        self.began[name] = (onset, record.step)
+        foreign = self.context.header.foreign
+        within = max(limits.within, 10 * every) if foreign else limits.within
         falls = [
             (step, halvings)
             for step, halvings in self.falls.get(name, ())
-            if record.step - step < limits.within
+            if record.step - step < within
         ]
         elapsed = max(record.step - since, 1)
-        if record.step - (self.first_step or 0) >= limits.grace and elapsed <= limits.within:
+        if record.step - (self.first_step or 0) >= limits.grace and elapsed <= within:
             halvings = math.log2(last / scale) if scale > 0 else math.inf
             # A scaler halves once a step. A larger drop was made by hand, and is no overflow.
             falls.append((record.step, min(halvings, elapsed)))
@@ -117,7 +129,8 @@ class LossScaleCollapsed(Check):
             else f"limit {say(self.limits.floor)}"
         )
         return self.find(
-            record,
+            # In a log of few rows the collapse is dated by its beginning.
+            record_at(self.began[name][0]) if self.context.header.foreign else record,
             f"{name} fell from {say(highest, 6)} to {say(scale, 6)} ({how}): gradients overflow at "
             "step after step, every such step is skipped, and nothing is learned in it",
             subject=name,

@@ -12,6 +12,9 @@ from holdfast.core.numbers import say
 from holdfast.core.records import Header, SetupRecord, StepRecord
 from holdfast.core.signals import Signal
 
+NOTHING = 1e-6
+"""Of the highest rate: a smaller one is none."""
+
 
 class ScheduleCollapsed(Check):
     """The learning rate reaches about 0 long before the run ends.
@@ -64,6 +67,8 @@ class ScheduleCollapsed(Check):
         self.low: dict[str, int] = {}
         self.onset: dict[str, Moment] = {}
         self.told: set[str] = set()
+        self.spans: dict[str, tuple[int, int, float]] = {}
+        """In a log of another tool: the first and the latest step, and the rate there."""
 
     def begin(self, header: Header) -> None:
         self.low, self.onset = {}, {}
@@ -78,16 +83,41 @@ class ScheduleCollapsed(Check):
                 yield from self._take(record, key, rate)
 
     def _take(self, record: StepRecord, key: str, rate: float) -> Iterable[Finding]:
-        span = self.context.header.signals.get(key, Signal()).span
+        header = self.context.header
+        signal = header.signals.get(key, Signal())
+        span = signal.steps if header.foreign else signal.span
+        if header.foreign:
+            first = self.spans.get(key, (record.step, 0, 0.0))[0]
+            self.spans[key] = (min(first, record.step), record.step, rate)
         peak = self.peaks[key] = max(self.peaks.get(key, 0.0), rate)
-        count = self.counts[key] = self.counts.get(key, 0) + span
+        self.counts[key] = self.counts.get(key, 0) + span
         if peak <= 0 or rate > self.limits.floor * peak:
             self.low.pop(key, None)
             return
         if key not in self.low:
             self.onset[key] = moment_of(record)
-        low = self.low[key] = self.low.get(key, 0) + span
-        enough = max(self.limits.steps, self.limits.share * count)
+        self.low[key] = self.low.get(key, 0) + span
+        if not header.foreign:
+            yield from self._judge(key, rate)
+
+    def finish(self) -> Iterable[Finding]:
+        if not self.context.header.foreign:  # a log is judged at its end
+            return
+        for key, (first, last, rate) in self.spans.items():
+            if key in self.low:
+                # Of a long log not every row is seen: the numbers of the rows say how long it was.
+                signal = self.context.header.signals.get(key, Signal())
+                low = last - self.onset[key][2] + signal.every
+                self.low[key] = max(low * signal.per_label, self.low[key])
+                self.counts[key] = max((last - first + signal.every) * signal.per_label, 1)
+                yield from self._judge(key, rate)
+
+    def _judge(self, key: str, rate: float) -> Iterable[Finding]:
+        peak, count, low = self.peaks[key], self.counts[key], self.low[key]
+        share = self.limits.share
+        if self.context.header.foreign and rate <= NOTHING * peak:
+            share /= 2  # schedules end at 0, but none is meant to stay there for long
+        enough = max(self.limits.steps, share * count)
         if low >= enough and key not in self.told and "foreseen" not in self.told:
             self.told.add(key)
             yield self.find(

@@ -9,6 +9,7 @@ from holdfast.core.facts import Facts
 from holdfast.core.findings import Finding
 from holdfast.core.numbers import say
 from holdfast.core.records import Header, SetupRecord, StepRecord
+from holdfast.core.window import Thinned
 
 
 class LearningRateJump(Check):
@@ -60,6 +61,8 @@ class LearningRateJump(Check):
         self.resumed = False
         self.excused = False
         self.told: set[int] = set()
+        self.course = Thinned(512)
+        """In a log of another tool: (step, rate) so far."""
 
     def begin(self, header: Header) -> None:
         self.resumed = self.peak > 0.0
@@ -74,10 +77,21 @@ class LearningRateJump(Check):
             return
         resumed, self.resumed = self.resumed, False
         if resumed and not self.excused:
-            yield from self._judge(record, self.last, rate)
+            if not self._as_before(record, rate):
+                yield from self._judge(record, self.last, rate)
         self.excused = self.excused and not resumed
         self.fell = self.fell or rate < self.last
         self.last, self.peak = rate, max(self.peak, rate)
+        if self.context.header.foreign:
+            self.course.push(record.step, rate)
+
+    def _as_before(self, record: StepRecord, rate: float) -> bool:
+        """Whether the rate is what it was at this step the first time: a log may hold a training
+        that was begun anew, or one that went back some steps."""
+        past = [before for step, before in self.course.points if step <= record.step]
+        if not self.course.points or record.step > max(step for step, _ in self.course.points):
+            return False
+        return not past or rate < self.limits.factor * past[-1]
 
     def _judge(self, record: StepRecord, before: float, rate: float) -> Iterable[Finding]:
         limits = self.limits

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding
+from holdfast.core.moment import Moment, moment_of, record_at
 from holdfast.core.numbers import say
 from holdfast.core.records import Header, StepRecord
 from holdfast.core.signals import Signal
@@ -67,6 +68,8 @@ class SilentSkips(Check):
         self.skips: list[tuple[int, float]] = []
         """The recent skips: at which step of the segment, and how many."""
         self.told = False
+        self.moments: list[tuple[int, Moment]] = []
+        """In a log of another tool: where the recent skips stand."""
 
     def begin(self, header: Header) -> None:
         self.start()
@@ -80,6 +83,8 @@ class SilentSkips(Check):
         self.row = self.row + skipped if skipped == span else 0
         if settled and skipped:
             self.skips.append((self.steps, skipped))
+            if self.context.header.foreign:
+                self.moments.append((self.steps, moment_of(record)))
         if self.skips:
             yield from self._judge(record, max(self.limits.recent, span))
 
@@ -98,6 +103,7 @@ class SilentSkips(Check):
     def _judge(self, record: StepRecord, recent: int) -> Iterable[Finding]:
         limits = self.limits
         self.skips = [item for item in self.skips if self.steps - item[0] < recent]
+        self.moments = [item for item in self.moments if self.steps - item[0] < recent]
         count = sum(skipped for _, skipped in self.skips)
         share = count / min(recent, self.steps)
         if self.told:
@@ -110,7 +116,7 @@ class SilentSkips(Check):
         steps = min(recent, self.steps)
         row = f", the last {say(self.row)} in a row" if self.row > 1 else ""
         return self.find(
-            record,
+            record_at(self.moments[0][1]) if self.moments else record,
             f"{say(count)} of the last {steps} optimizer steps were skipped{row}: nothing was "
             "learned in them, and the schedule and the step counter went on",
             remedies=[

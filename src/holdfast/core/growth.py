@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from holdfast.core.records import Header
+from holdfast.core.signals import Signal
 from holdfast.core.state import remember
 from holdfast.core.window import MAD_TO_SIGMA, Thinned
 
@@ -20,6 +22,10 @@ BLOCKS = 8
 """The record is judged by the medians of so many blocks: one odd value makes no trend."""
 LEAST = 3 * BLOCKS
 """Fewer points than this say nothing."""
+FEWEST, UP = 8, 0.85
+"""Of a log with so few rows, this share must be above the one before."""
+STRONG = 1.5
+"""A level that has become so many times what it was needs a third of the time."""
 EVERY = 4
 """A look at the whole series costs some 100 µs, so it is taken at every fourth point."""
 SLACK = 0.4
@@ -81,6 +87,70 @@ def steady_growth(points: Sequence[tuple[float, float]], rule: GrowthRule) -> Gr
     return None
 
 
+def labels_of(header: Header, signal: str) -> int:
+    """Steps from one number of a record to the next, in the log of another tool."""
+    return header.signals.get(signal, Signal()).per_label if header.foreign else 1
+
+
+def rule_for(per_label: int, rule: GrowthRule) -> GrowthRule:
+    """The rule in the numbers of the records, where these count epochs."""
+    if per_label == 1:
+        return rule
+    return replace(rule, grace=rule.grace // per_label, horizon=rule.horizon // per_label)
+
+
+def lasting_growth(
+    earlier: Sequence[tuple[float, float]], recent: Sequence[tuple[float, float]], rule: GrowthRule
+) -> Growth | None:
+    """The growth of the last part of a log, up to its end."""
+    if len(recent) < FEWEST:
+        return None
+    level = max([recent[0][1], *(value for _, value in earlier)])
+    strong = recent[-1][1] >= STRONG * level
+    least = rule.horizon / 3 if strong else rule.horizon
+    if recent[-1][0] - recent[0][0] < least:
+        return None
+    few = len(recent) < LEAST
+    growth = short_growth(recent, rule) if few else _undiminished(recent)
+    if growth is None or (earlier and growth.per_step < _pace(earlier[-len(recent) :])):
+        return None
+    if growth.after < level * rule.ratio or growth.after - level < rule.amount:
+        return None
+    return growth
+
+
+def short_growth(points: Sequence[tuple[float, float]], rule: GrowthRule) -> Growth | None:
+    """The growth of a log of few rows, if nearly every one of them is above the one before."""
+    values = [value for _, value in points]
+    rises = [later - earlier for earlier, later in pairwise(values)]
+    third = len(values) // 3
+    parts = [median(part) for part in (values[:third], values[third:-third], values[-third:])]
+    total = values[-1] - values[0]
+    if sum(rise > 0 for rise in rises) < UP * len(rises) or max(rises) > total / 2:
+        return None
+    if parts[2] - parts[1] < 0.7 * (parts[1] - parts[0]):
+        return None
+    if values[-1] < values[0] * max(rule.ratio, 1.25) or total < rule.amount:
+        return None
+    return Growth(points[0][0], points[-1][0], values[0], values[-1])
+
+
+def began(watch: GrowthWatch, growth: Growth) -> int:
+    """Where the growth left its level: the number of the last record that was not yet above it."""
+    points = watch.series.points
+    level = growth.before
+    earlier = [value for step, value in points if step <= growth.start]
+    if earlier:
+        level = min(level, median(earlier[:3]))
+    margin = level + max((growth.after - level) / 50, 3 * _scatter(points) if len(points) > 2 else 0)
+    at = len(points) - 1
+    while at and points[at][1] > margin:
+        at -= 1
+    if at <= max(len(points) // 12, 1) and watch.first is not None:
+        return int(watch.first)  # it rose from the first record on
+    return int(points[at][0])
+
+
 def _pace(points: Sequence[tuple[float, float]]) -> float:
     before, after = (median(value for _, value in end) for end in (points[:3], points[-3:]))
     return (after - before) / max(points[-1][0] - points[0][0], 1)
@@ -122,6 +192,23 @@ class GrowthWatch:
         self.series = Thinned(size)
         self.told: float | None = None
         """Half-way down from the level that was reported: falling below it ends the episode."""
+
+    def note(self, step: float, value: float, rule: GrowthRule) -> None:
+        """Learn a value of a log that is judged at its end."""
+        if self.first is None:
+            self.first = step
+        if step - self.first >= rule.grace:
+            self.series.push(step, value)
+
+    def verdict(self, rule: GrowthRule) -> Growth | None:
+        """The growth of the whole series, however few its points are."""
+        points = self.series.points
+        for tenth in range(9):  # it may have begun anywhere
+            begin = len(points) * tenth // 10
+            growth = lasting_growth(points[:begin], points[begin:], rule)
+            if growth is not None:
+                return growth
+        return None
 
     def admit(self, step: float, value: float, rule: GrowthRule) -> Growth | None:
         """Learn a value; the growth it completes, if any."""

@@ -107,6 +107,23 @@ _SKIPPED = (
     "skipped_steps",
     "skipped",
 )
+_REWARD = (
+    "reward",
+    "rewards",
+    "mean_reward",
+    "reward_mean",
+    "rewards/mean",
+    "critic/rewards/mean",
+    "critic/score/mean",
+    "episode_reward",
+    "episode_reward_mean",
+    "ep_rew_mean",
+    "rollout/ep_rew_mean",
+    "episodic_return",
+    "charts/episodic_return",
+    "episode_return",
+    "return",
+)
 _NAN_STEPS = ("number_of_nan_iterations", "nan_iterations")
 _CLIPPED = ("grad_norm_after_clip", "clipped_grad_norm", "post_clip_grad_norm", "grad_norm_clipped")
 
@@ -122,6 +139,7 @@ _EXACT: dict[str, Named] = {
         ("host_rss_bytes", 1.0, _HOST),
         ("device_allocated_bytes", 1.0, _DEVICE),
         ("scaler_skipped", 1.0, _SKIPPED),
+        ("reward", 1.0, _REWARD),
         ("nan_steps", 1.0, _NAN_STEPS),
         ("clipped_grad_norm", 1.0, _CLIPPED),
     )

@@ -105,7 +105,8 @@ class Stream:
         """The rows that say anything, those of one step in a row joined."""
         table = self.log.table
         names = {raw: (item.name, item.factor) for raw, item in self.names.items()}
-        kept = kept_rows(table, self.names)
+        told = (item.row for item in self.log.happenings if item.kind in (RESTART, SKIP))
+        kept = kept_rows(table, self.names, told)
         counts: dict[str, dict[int, float]] = {}
         if kept is not None:
             said = f"{len(kept)} of {len(table)} rows were looked at closely, the rest screened"
