@@ -91,3 +91,17 @@ def test_whether_two_logs_are_of_one_run() -> None:
     other = {step: {"loss": 9.0} for step in range(10, 101, 10)}
     assert same_run(one, a_log("csv", other)) is False
     assert same_run(one, a_log("csv", losses(505, 605))) is None
+
+
+def test_two_runs_of_one_seed_are_two_runs_once_one_breaks() -> None:
+    whole, broken = losses(10, 100), losses(10, 100)
+    broken[80] = {"loss": math.nan}
+    assert same_run(a_log("jsonl", whole), a_log("jsonl", broken)) is False
+    assert same_run(a_log("jsonl", whole), a_log("jsonl", losses(10, 50))) is True
+
+
+def test_another_seed_is_another_run_and_a_moving_mean_may_be_the_same() -> None:
+    one = a_log("jsonl", losses(10, 100))
+    near = {step: {"loss": value["loss"] * 1.03} for step, value in losses(10, 100).items()}
+    assert same_run(one, a_log("jsonl", near)) is False
+    assert same_run(one, a_log("text", near)) is None, "the place has to tell"

@@ -265,10 +265,11 @@ def _told(
     log: Log, logs: Sequence[Log], beside: dict[str, Any], settings: Settings
 ) -> tuple[Report, int]:
     """The report on a log, and the last segment of its stream."""
+    from holdfast.postmortem.settings import named
     from holdfast.sources.log.names import names_of
     from holdfast.sources.log.stream import Stream, loss_of
 
-    for key, value in beside.items():
+    for key, value in {**beside, **named(log.facts)}.items():
         log.facts.setdefault(key, value)
     engine = Engine(settings)
     end = _End()
@@ -280,8 +281,7 @@ def _told(
     if said := _settings_said(log.facts):
         notes.append(said)
     report = Report.from_engine(engine, command="diagnose", notes=[*notes, *log.notes])
-    named = names_of(log.table.series, log.names, log.facts.get("units"))
-    curve = loss_of(log, named)
+    curve = loss_of(log, names_of(log.table.series, log.names, log.facts.get("units")))
     sources = [
         {"path": str(item.path), "format": item.format, "lines": item.lines, "used": item.used}
         for item in logs

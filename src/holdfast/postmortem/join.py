@@ -20,8 +20,8 @@ from holdfast.sources.log.stream import described
 from holdfast.sources.log.table import Table
 
 _STORES = ("tensorboard", "wandb", "mlflow", "trackio", "jsonl", "json", "llama-factory")
-AGREE = 0.05
-"""Relative difference up to which two logs tell the same number: consoles round, and smooth."""
+EXACT, ROUNDED, SMOOTHED = 1e-5, 5e-3, 0.2
+"""Relative differences of two logs that tell the same number: stores, consoles, moving means."""
 COMMON = 3
 """Steps two logs must have in common to be compared by what they say."""
 
@@ -53,25 +53,39 @@ def join(logs: Sequence[Log]) -> Log:
 
 
 def same_run(one: Log, other: Log) -> bool | None:
-    """Whether two logs tell of one run, by what they say; None where they cannot be compared."""
+    """Whether two logs tell of one run, by what they say; None where that does not tell.
+
+    Two of one kind must say the very same: runs of one seed are alike until one of them breaks.
+    Of two kinds one may round or smooth, so that only a loss at another level is another run's.
+    """
     if one.unit != other.unit:
         return None
     first, second = _curve(one), _curve(other)
     common = sorted(first.keys() & second.keys())
     if len(common) < COMMON:
         return None
-    alike = sum(_alike(first[step], second[step]) for step in common)
-    return alike >= 0.6 * len(common)
+    if one.format == other.format:
+        return all(_alike(first[step], second[step], EXACT) for step in common)
+    if _share(first, second, common, ROUNDED) >= 0.8:
+        return True
+    return None if _share(first, second, common, SMOOTHED) >= 0.5 else False
+
+
+def _share(
+    first: dict[int, float], second: dict[int, float], common: Sequence[int], near: float
+) -> float:
+    alike = sum(_alike(first[step], second[step], near) for step in common)
+    return alike / len(common)
 
 
 def _unit(log: Log) -> int:
     return ("step", "epoch", "row").index(log.unit)
 
 
-def _alike(one: float, other: float) -> bool:
+def _alike(one: float, other: float, near: float) -> bool:
     if not (math.isfinite(one) and math.isfinite(other)):
-        return one == other or math.isnan(one) or math.isnan(other)
-    return abs(one - other) <= AGREE * max(abs(one), abs(other), 1e-12)
+        return one == other or (math.isnan(one) and math.isnan(other))
+    return abs(one - other) <= near * max(abs(one), abs(other), 1e-12)
 
 
 def _curve(log: Log) -> dict[int, float]:
@@ -110,7 +124,7 @@ def _aligned(log: Log, base: Log) -> Log | None:
     both = min(len(theirs), len(own))
     if both < COMMON:
         return None
-    if sum(_alike(theirs[at][1], own[at][1]) for at in range(both)) < 0.9 * both:
+    if sum(_alike(theirs[at][1], own[at][1], ROUNDED) for at in range(both)) < 0.9 * both:
         return None
     pace = max(theirs[-1][0] - theirs[-2][0], 1)
     step_of = {

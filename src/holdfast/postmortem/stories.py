@@ -9,14 +9,15 @@ different runs, and one that begins where another of its kind ended goes on with
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from holdfast.errors import UnreadableInput
 from holdfast.postmortem.join import exactness, same_run
 from holdfast.postmortem.survey import Survey, natural
-from holdfast.sources import formats
+from holdfast.sources import formats, mlflow, tensorboard
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.names import names_of
 
@@ -100,25 +101,23 @@ def _logs(found: Survey) -> Iterable[Log]:
     for path in _without_prefixes(found.logs):
         if read >= MOST_LOGS:
             return
-        try:
-            log = formats.read(path)
-        except UnreadableInput:
-            found.refused.append(path)
-            continue
-        if _tells(log):
+        for log in _one(formats.read, path, found):
             read += 1
             yield log
-    for _, files in sorted(found.events.items()):
-        from holdfast.sources.tensorboard import read_many
+    for folder in found.stores[:MOST_LOGS]:
+        yield from _one(mlflow.read_run, folder, found)
+    for _, files in sorted(found.events.items())[:MOST_LOGS]:
+        yield from _one(tensorboard.read_many, files, found)
 
-        try:
-            log = read_many(files)
-        except UnreadableInput:
-            found.refused += files
-            continue
-        if _tells(log) and read < MOST_LOGS:
-            read += 1
-            yield log
+
+def _one(read: Callable[[Any], Log], what: Any, found: Survey) -> Iterable[Log]:
+    try:
+        log = read(what)
+    except UnreadableInput:
+        found.refused += what if isinstance(what, list) else [what]
+        return
+    if _tells(log):
+        yield log
 
 
 def _without_prefixes(paths: list[Path]) -> list[Path]:

@@ -74,12 +74,14 @@ class Survey:
     """TensorBoard's event files, by folder."""
     runs: list[Path] = field(default_factory=list)
     """Run directories of our own."""
+    stores: list[Path] = field(default_factory=list)
+    """Folders of MLflow's file store, one for each run."""
     refused: list[Path] = field(default_factory=list)
     """Files and folders that may not be read."""
     entries: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.logs or self.events or self.runs)
+        return bool(self.logs or self.events or self.stores or self.runs)
 
 
 def survey(folder: Path) -> Survey:
@@ -112,6 +114,10 @@ def _files(folder: Path, found: Survey, depth: int = 0) -> Iterator[Path]:
         return
     if run_dir.recognise(folder):
         found.runs.append(folder)
+        return
+    names = {entry.name for entry in inside}
+    if "metrics" in names and names & {"meta.yaml", "params"} and (folder / "metrics").is_dir():
+        found.stores.append(folder)
         return
     below = []
     for entry in inside:
