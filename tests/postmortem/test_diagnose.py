@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 from pathlib import Path
 
 import pytest
 from saved_files import hf_run, history, safetensors, weights
+from strategies import mutated, quick_folder
 
 import holdfast
 from holdfast.errors import UnreadableInput
@@ -150,3 +153,40 @@ def test_what_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
     (folder / "checkpoint-100" / "trainer_state.json").write_text('{"log_history": [{"loss": 1')
     report = diagnose(folder)
     assert any(note.startswith("could not be read: ") for note in report.notes)
+
+
+def test_checkpoints_that_count_epochs_beside_a_log_of_steps(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(json.dumps(row) + "\n" for row in history(400, nan_from=350)))
+    for epoch in (1, 2, 3):
+        path = tmp_path / f"model_epoch_{epoch}.safetensors"
+        safetensors(path, weights(epoch, bad=9 if epoch == 3 else 0))
+    remedy = first(diagnose(tmp_path)).remedies[0].text
+    assert remedy == "Go on from model_epoch_2.safetensors (epoch 2; 4 tensors, all finite)."
+
+
+def test_a_divergence_leaves_no_trace_to_tell_epochs_by(tmp_path: Path) -> None:
+    rows = history(400)
+    for row in rows[25:]:
+        row["loss"] *= 1.0 + (row["step"] - 250) / 5
+        row["grad_norm"] *= 1.0 + (row["step"] - 250) / 2
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for epoch in (1, 2, 3):
+        safetensors(tmp_path / f"model_epoch_{epoch}.safetensors", weights(epoch))
+    report = diagnose(tmp_path)
+    assert report.verdict == "findings"
+    assert "last_good" not in first(report).evidence
+
+
+def test_a_damaged_folder_is_diagnosed_or_refused_and_nothing_else() -> None:
+    rng = random.Random(0)
+    with quick_folder() as folder:
+        run = hf_run(folder / "run", saves=(100, 200), bad_from=180, last=240)
+        whole = {path: path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()}
+        for _ in range(60):
+            path = rng.choice(list(whole))
+            path.write_bytes(mutated(whole[path], rng))
+            with contextlib.suppress(UnreadableInput):
+                json.loads(diagnose(run).to_json())
+            path.write_bytes(whole[path])
+        assert {path for path in run.rglob("*") if path.is_file()} == set(whole), "nothing written"

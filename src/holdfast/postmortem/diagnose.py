@@ -119,7 +119,7 @@ def _file(place: Path, settings: Settings) -> Report:
     # Their own faults are none of this log's: it only says which of them to go on from.
     from holdfast.postmortem.last_good import Looked, advised
 
-    return advised(report, Looked.at(siblings, settings), counts_steps=log.unit == "step")
+    return advised(report, Looked.at(siblings, settings), unit=log.unit)
 
 
 def _siblings(place: Path) -> list[Path]:
@@ -214,7 +214,7 @@ def _story(
         return report
     looked = Looked.at(own, settings)
     whole = _with_checkpoints(report, looked, end)
-    story_told = advised(whole, looked, counts_steps=log.unit == "step")
+    story_told = advised(whole, looked, unit=log.unit)
     # Only now is it known which of them were looked through.
     return replace(
         story_told,

@@ -28,6 +28,8 @@ BROKEN_STATE = {
     *("HD313", "HD403", "HD406", "HD408", "HD501", "HD602", "HD701"),
 }
 """Causes after which the weights are worth less than they were."""
+LEAVES_A_TRACE = {"HD101", "HD102", "HD201", "HD301", "HD302", "HD408", "HD602", "HD701"}
+"""Those that a scan would see."""
 
 
 @dataclass
@@ -84,15 +86,22 @@ class Looked:
         return None
 
 
-def advised(report: Report, looked: Looked, *, counts_steps: bool = True) -> Report:
-    """The report, with the checkpoint to go on from first among the remedies of the first cause."""
+def advised(report: Report, looked: Looked, *, unit: str = "step") -> Report:
+    """The report, with the checkpoint to go on from first among the remedies of the first cause.
+
+    `unit` is what the log counts. Where the checkpoints count something else, only a cause that
+    leaves its trace in them can be answered: a clean one is not yet one from before the onset.
+    """
     if not report.causes or not looked.watched.checkpoints:
         return report
     cause = report.causes[0]
     root = cause.root
     if root.code not in BROKEN_STATE or root.severity < Severity.WARNING:
         return report
-    onset = root.step if counts_steps else None
+    alike = all(item.counts == unit for item in looked.watched.checkpoints)
+    if not alike and root.code not in LEAVES_A_TRACE:
+        return report
+    onset = root.step if alike else None
     good = looked.before(onset)
     text = _text(good, onset) if good is not None else _none(looked, onset)
     evidence: dict[str, Any] = {**root.evidence, "last_good": None if good is None else good.path}
@@ -105,8 +114,8 @@ def _text(good: Scanned, onset: int | None) -> str:
     if good.step is None or onset is None:
         return f"Go on from {name} ({good.said()})."
     return (
-        f"Go on from {name} (step {good.step}, before the onset at {onset}; {good.tensors} "
-        "tensors, all finite)."
+        f"Go on from {name} ({good.counts} {good.step}, before the onset at {onset}; "
+        f"{good.tensors} tensors, all finite)."
     )
 
 

@@ -48,7 +48,8 @@ def look_through(
         return named
     from holdfast.postmortem.last_good import Looked, advised
 
-    return advised(named, Looked(paths, settings or Settings(), engine, watched, whole=True))
+    looked = Looked(paths, settings or Settings(), engine, watched, whole=True)
+    return advised(named, looked, unit=watched.checkpoints[0].counts)
 
 
 def judge(

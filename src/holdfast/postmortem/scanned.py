@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -16,6 +17,7 @@ from holdfast.core.saved import CHECKPOINT, counted, is_bad, is_step_count
 from holdfast.postmortem.settings import settings_beside
 
 PROBLEMS = ("unreadable-checkpoint", "unsafe-pickle")
+_EPOCH = re.compile(r"ep(?:och)?s?[=_\-.]?(\d{1,9})", re.I)
 GROWTH = 10.0
 """Times: a norm of all weights that grew by less between two checkpoints is not worth a note."""
 
@@ -27,6 +29,8 @@ class Scanned:
     path: str
     format: str = ""
     step: int | None = None
+    counts: str = "step"
+    """What `step` counts: `epoch` where the file tells nothing else."""
     tensors: int = 0
     bytes: int = 0
     nonfinite: int = 0
@@ -55,7 +59,7 @@ class Scanned:
 
     def said(self) -> str:
         """For a sentence: `step 400; 123 tensors, all finite`."""
-        step = "" if self.step is None else f"step {self.step}; "
+        step = "" if self.step is None else f"{self.counts} {self.step}; "
         return f"{step}{self.tensors} tensors, all finite"
 
     def to_dict(self) -> dict[str, Any]:
@@ -70,6 +74,14 @@ class Scanned:
             "verdict": self.verdict,
             "clean": self.clean,
         }
+
+
+def _counts(path: str, step: int | None, epoch: int | None) -> str:
+    """Whether a checkpoint's step is one, or the epoch in its place."""
+    name = Path(path).name
+    named = _EPOCH.search(name)
+    by_name = named is not None and int(named[1]) == step and "step" not in name.lower()
+    return "epoch" if step is not None and (step == epoch or by_name) else "step"
 
 
 @dataclass
@@ -93,6 +105,7 @@ class Watched:
         if record.kind == CHECKPOINT:
             path = facts.text("path") or ""
             found = Scanned(path, facts.text("format") or "", facts.whole("step"))
+            found.counts = _counts(path, found.step, facts.table("facts").whole("epoch"))
             found.bytes = facts.whole("bytes") or 0
             found.tensors = facts.whole("tensors") or 0
             self.checkpoints.append(found)
