@@ -30,6 +30,7 @@ PUBLIC = [
     "checkpoint_activations",
     "diagnose",
     "preflight",
+    "scan",
 ]
 NEEDS_TORCH = {"AdaGC", "Guard", "Snapshots", "ZClip", "checkpoint_activations", "preflight"}
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.live.zclip import ZClip
     from holdfast.policy import Policy
     from holdfast.postmortem.diagnose import diagnose
+    from holdfast.postmortem.scan import scan
     from holdfast.preflight.in_python import preflight
     from holdfast.report import Report
 
@@ -45,6 +46,7 @@ _HOMES = {
     "checkpoint_activations": "holdfast.live.checkpointing",
     "diagnose": "holdfast.postmortem.diagnose",
     "preflight": "holdfast.preflight.in_python",
+    "scan": "holdfast.postmortem.scan",
 }
 
 __all__ = [
@@ -65,6 +67,7 @@ __all__ = [
     "checkpoint_activations",
     "diagnose",
     "preflight",
+    "scan",
 ]
 
 

@@ -28,17 +28,19 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "HD501": (*BORN, "HD103", "HD207", "HD313", "HD414"),
     "HD112": (*BORN, "HD103", "HD207", "HD313", "HD414"),
     "HD504": (*BORN,),
+    # a saved state says the same of its tensors, and names them all
+    "HD701": ("HD301", "HD302", "HD408"),
     "HD301": ("HD101", "HD102", "HD201", "HD302", "HD303", "HD408", "HD414", "HD313", "HD602"),
     "HD302": ("HD101", "HD102", "HD201", "HD301", "HD303", "HD602"),
     "HD408": ("HD101", "HD102", "HD201", "HD301", "HD303", "HD602"),
     "HD303": ("HD101", "HD102", "HD201", "HD301", "HD302", "HD408", "HD313", "HD414", "HD602"),
     "HD311": (*BORN, "HD313", "HD414"),
     "HD602": (*NONFINITE, "HD313", "HD414"),
-    "HD101": ("HD201", "HD301", "HD302", "HD408", "HD313", "HD414", "HD104"),
+    "HD101": ("HD201", "HD301", "HD302", "HD408", "HD313", "HD414", "HD104", "HD701"),
     # a scaler at its floor says more: gradients are not finite at any scale, step after step
     "HD313": ("HD201", "HD414", "HD105", "HD306"),
-    "HD201": ("HD301", "HD408", "HD101", "HD414"),
-    "HD102": ("HD201", "HD101"),
+    "HD201": ("HD301", "HD408", "HD101", "HD414", "HD701"),
+    "HD102": ("HD201", "HD101", "HD701"),
     # steps too large
     "HD206": (*BAD_STEPS, "HD101", "HD201", "HD209", "HD602", "HD403", "HD512", "HD105"),
     "HD209": ("HD207", "HD208", "HD308", "HD202", "HD403", "HD512", "HD105"),
@@ -182,7 +184,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     ),
     "HD312": ("HD205", "HD306", "HD307"),
     "HD314": (*NOTHING_MOVES, "HD208", "HD512", "HD509", "HD115"),
-    "HD405": (*NOTHING_MOVES, "HD415", "HD512", "HD509", "HD115"),
+    "HD405": (*NOTHING_MOVES, "HD705", "HD415", "HD512", "HD509", "HD115"),
     "HD404": ("HD105", "HD307"),
     "HD208": ("HD105", "HD307", "HD404"),
     # structure, modes and activations
@@ -207,6 +209,9 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "HD317": ("HD103", "HD104", "HD115", "HD202", "HD203", "HD207", "HD208", "HD308"),
     "HD318": ("HD103", "HD104", "HD202", "HD207", "HD208"),
     # what a resume, a freeze or a loading did
+    # a weight that is finite and absurd makes the numbers that are not
+    "HD704": ("HD701", "HD301"),
+    "HD705": ("HD105", "HD404"),
     "HD706": ("HD113", "HD105", "HD404", "HD409", "HD512", "HD509", "HD115"),
     "HD407": ("HD103", "HD207", "HD406"),
     "HD406": ("HD103", "HD104", "HD202", "HD207", "HD208", "HD308", "HD403"),

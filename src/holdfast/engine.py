@@ -35,6 +35,9 @@ CRASHED = "check-crashed"
 SCANNED = "scan"
 """The kind of event that says which `roles` of tensors were looked through, bad ones or none."""
 
+CHECKPOINT = "checkpoint"
+"""The kind of event that says that a checkpoint's tensors follow."""
+
 PLACES = "places"
 """The topic of the user's lines that do this and that: any check may point at them."""
 
@@ -62,6 +65,8 @@ class _Seat:
     unavailable: str | None = None
     """Why facts it needs could not be gathered, where somebody has tried."""
     crashed: bool = False
+    checkpoints: int = 0
+    """How many have come."""
 
     def looks_at(self, record: Observed) -> bool:
         """Whether the check wants this record; notes that it could run."""
@@ -71,6 +76,10 @@ class _Seat:
         needs = self.check.needs
         if isinstance(record, TensorRecord) and needs.roles and record.role not in needs.roles:
             return False
+        if isinstance(record, EventRecord) and needs.events and record.kind not in needs.events:
+            return False
+        if needs.checkpoints and isinstance(record, (TensorRecord, EventRecord)):
+            return self._looks_at_checkpoint(record)
         if isinstance(record, SetupRecord) and needs.topics:
             if record.topic not in needs.topics:
                 return False
@@ -81,6 +90,20 @@ class _Seat:
         # Facts about the set-up and events only help a check that judges steps.
         if not isinstance(record, (SetupRecord, EventRecord)) or StepRecord not in needs.kinds:
             self.seen = True
+        return True
+
+    def _looks_at_checkpoint(self, record: TensorRecord | EventRecord) -> bool:
+        needs = self.check.needs
+        if isinstance(record, EventRecord):
+            self.checkpoints += record.kind == CHECKPOINT
+        # Without any, it is a tensor of a running training, and no evidence.
+        enough = self.checkpoints >= needs.checkpoints
+        if isinstance(record, TensorRecord):
+            self.seen = self.seen or (
+                enough and (not needs.decisive or record.role in needs.decisive)
+            )
+        elif TensorRecord not in needs.kinds:
+            self.seen = self.seen or enough
         return True
 
 
@@ -155,6 +178,11 @@ class Engine:
             if (reason := self._why_not(seat)) is not None
         ]
 
+    @property
+    def codes(self) -> list[str]:
+        """The checks there are."""
+        return [seat.check.code for seat in self._seats]
+
     def coverage(self) -> tuple[int, int]:
         """(checks that ran, checks there are)."""
         return len(self._seats) - len(self.not_run()), len(self._seats)
@@ -192,6 +220,8 @@ class Engine:
         roles = said if isinstance(said, (list, tuple)) else ()  # a log may hold anything
         for seat in self._by_kind[TensorRecord]:
             wanted = seat.check.needs.roles or roles
+            if seat.check.needs.checkpoints:
+                continue  # they judge what was saved, and have been handed all of it
             seat.seen = seat.seen or any(role in wanted for role in roles)
 
     def _take_places(self, record: SetupRecord) -> None:
@@ -269,6 +299,9 @@ class Engine:
         kinds = seat.check.needs.kinds
         if seat.seen:
             return None
+        saved = seat.checkpoints or kinds == (EventRecord,)
+        if saved and (reason := _no_checkpoints(seat)) is not None:
+            return reason
         if seat.reason and (StepRecord in kinds or kinds == (EventRecord,)):
             return seat.reason
         if seat.unavailable is not None:
@@ -278,7 +311,21 @@ class Engine:
         if seat.check.needs.topics and SetupRecord in kinds:
             topics = " or ".join(topic.replace("-", " ") for topic in seat.check.needs.topics)
             return f"nothing was seen of {topics}; `holdfast check` looks for it"
+        if (reason := _no_checkpoints(seat)) is not None:
+            return reason
         return f"no {' or '.join(_SAID[kind] for kind in kinds)} of the kind it needs were seen"
+
+
+def _no_checkpoints(seat: _Seat) -> str | None:
+    needs = seat.check.needs
+    if not needs.checkpoints:
+        return None
+    if not seat.checkpoints:
+        return "needs checkpoints; `holdfast scan` reads them"
+    if seat.checkpoints < needs.checkpoints:
+        return f"needs {needs.checkpoints} checkpoints of a run, and there was {seat.checkpoints}"
+    wanted = " or ".join(f"{role}s" for role in needs.decisive or needs.roles or ("tensor",))
+    return f"the checkpoints hold no {wanted}"
 
 
 def _begin(check: Check, header: Header) -> tuple[Finding, ...]:

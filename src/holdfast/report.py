@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast._version import __version__
 from holdfast.core.findings import Finding, NotRun, Severity
+from holdfast.core.numbers import encode_numbers
 from holdfast.diagnosis import Cause
 from holdfast.diagnosis import diagnose as find_causes
 from holdfast.engine import Engine
@@ -41,6 +42,11 @@ class Report:
     coverage: Coverage
     notes: Sequence[str] = field(default=())
     """What a reader should know about the source: torn lines, the parser used."""
+    sources: Sequence[Mapping[str, Any]] = field(default=())
+    """What was read: `path`, `format`, `lines` and `used` of a log; `path`, `format`, `step`,
+    `tensors`, `bytes`, `nonfinite` and `clean` of a checkpoint."""
+    curve: tuple[Sequence[int], Sequence[float]] | None = None
+    """(steps, values) of the loss, for a plot."""
 
     @classmethod
     def from_engine(cls, engine: Engine, *, command: str, notes: Sequence[str] = ()) -> Report:
@@ -74,7 +80,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data, schema 1."""
-        return {
+        told: dict[str, Any] = {
             "schema": SCHEMA,
             "tool": "holdfast",
             "version": __version__,
@@ -85,6 +91,9 @@ class Report:
             "findings": [finding.to_dict() for finding in self.findings],
             "not_run": [item.to_dict() for item in self.not_run],
         }
+        if self.sources:
+            told["sources"] = [encode_numbers(dict(source)) for source in self.sources]
+        return told
 
     def to_json(self) -> str:
         """The report as JSON text, schema 1."""

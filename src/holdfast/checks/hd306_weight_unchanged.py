@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median_low
+from typing import Any
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.facts import Facts
@@ -11,7 +12,8 @@ from holdfast.core.findings import Finding, Severity, Where
 from holdfast.core.moment import Moment, moment_of, record_at
 from holdfast.core.numbers import say
 from holdfast.core.parameters import LISTED, Parameters, some
-from holdfast.core.records import Column, Header, SetupRecord, StepRecord
+from holdfast.core.records import Column, EventRecord, Header, SetupRecord, StepRecord, TensorRecord
+from holdfast.core.saved import CHECKPOINT, Saved
 from holdfast.core.trained import trained
 
 
@@ -19,7 +21,8 @@ class WeightUnchanged(Check):
     """A trained weight never moves although the optimizer steps and its gradient is not zero.
 
     ## What it checks
-    That an optimizer's steps change every parameter which has a gradient.
+    That an optimizer's steps change every parameter which has a gradient; live, and between two
+    checkpoints that hold the optimizer's moments.
 
     ## Why it matters
     The optimizer may hold another tensor than the model's, write its result to a copy, or make
@@ -29,6 +32,7 @@ class WeightUnchanged(Check):
     The update of a weight was exactly 0 in 5 samples, it never moved before in this run or since
     its resume, its norm did not change between the samples, and its gradient was not 0. At the
     end of a run of 3 or 4 samples, these must do. That a weight stops later is another matter.
+    Between checkpoints: a weight is the same bit by bit, its moments are not, and others moved.
 
     ## False alarms
     Not counted: steps held back or skipped by a GradScaler; a learning rate that is rising, 0, or
@@ -36,7 +40,8 @@ class WeightUnchanged(Check):
     parameters that are frozen or in no optimizer; weights for which a move as large, for their
     gradient, as the others make would be less than a millionth of them, so that rounding may
     swallow it (a bias in front of BatchNorm, SGD with a tiny rate). With several optimizers it is
-    information only: one of them may be waiting on purpose.
+    information only: one of them may be waiting on purpose. In checkpoints, 16-bit weights are not
+    judged: what was saved may be a rounded copy. A weight whose moments rest too was frozen.
 
     ## What to do
     Compare `id(parameter)` in the model and in the optimizer's groups: build the optimizer after
@@ -51,7 +56,12 @@ class WeightUnchanged(Check):
     severity = Severity.ERROR
     summary = "a trainable weight does not move although the optimizer steps"
     needs = Needs(
-        signals=("param/update_ratio", "param/grad_norm", "lr"), kinds=(StepRecord, SetupRecord)
+        signals=("param/update_ratio", "param/grad_norm", "lr"),
+        kinds=(StepRecord, SetupRecord, TensorRecord, EventRecord),
+        roles=("weight", "moment"),
+        events=(CHECKPOINT,),
+        checkpoints=2,
+        decisive=("moment",),
     )
 
     @dataclass(frozen=True)
@@ -71,6 +81,8 @@ class WeightUnchanged(Check):
         self.rate, self.peak = 0.0, 0.0
         self.lost: tuple[str | None, int | None, str | None] = (None, None, None)
         """The line of the user's optimizer that makes a copy and writes to that."""
+        self.before: Saved | None = None
+        self.now: Saved | None = None
         self._restart()
 
     def _restart(self) -> None:
@@ -85,9 +97,20 @@ class WeightUnchanged(Check):
         """Position → samples without change, and the weight's norm meanwhile."""
 
     def begin(self, header: Header) -> None:
+        self.before = self.now = None
         self._restart()
 
-    def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
+    def observe(
+        self, record: StepRecord | SetupRecord | TensorRecord | EventRecord
+    ) -> Iterable[Finding]:
+        if isinstance(record, EventRecord):
+            yield from self._compare()
+            self.now = Saved.of(record)
+            return
+        if isinstance(record, TensorRecord):
+            if self.now is not None:
+                self.now.add(record)
+            return
         if isinstance(record, SetupRecord):
             if record.topic == "lost-write":
                 where = Facts.of(record).where()
@@ -116,10 +139,52 @@ class WeightUnchanged(Check):
             yield self._finding(reached, self.limits.samples)
 
     def finish(self) -> Iterable[Finding]:
+        yield from self._compare()
         if self.limits.short_samples <= self.samples < self.limits.samples:
             never = [at for at, (count, _) in self.still.items() if count == self.samples]
             if never:
                 yield self._finding(never, self.samples)
+
+    def _compare(self) -> Iterable[Finding]:
+        now, before = self.now, self.before
+        if now is not None and before is not None and now.follows(before):
+            yield from self._between(now, before)
+        if now is not None and now.weights:
+            self.before = now
+        self.now = None
+
+    def _between(self, now: Saved, before: Saved) -> Iterable[Finding]:
+        owners, then = now.trained_by(), before.trained_by()
+        judged = [
+            name
+            for name, moment in owners.items()
+            if moment is not None and then.get(name) is not None
+            if now.weights[name][3] in ("float32", "float64")
+        ]
+        still = [name for name in judged if now.same(before, name)]
+        if not still or len(still) == len(judged):
+            return  # where nothing moves at all, that is another finding
+        fed = [
+            name
+            for name in still
+            if _moment_moved(now.moments[owners[name] or ""], before.moments[then[name] or ""])
+        ]
+        if not fed:
+            return
+        yield self.find(
+            record_at(now.moment),
+            f"{len(fed)} of {len(judged)} trained weights are the same, bit by bit, in "
+            f"{before.name} (step {before.step}) and {now.name} (step {now.step}), although their "
+            f"moments changed: {some(fed)}",
+            subject=fed[0],
+            where=Where(file=now.path, module=fed[0]),
+            remedies=_ANOTHER_TENSOR,
+            path=now.path,
+            before=before.path,
+            tensors=fed[:LISTED],
+            tensor_count=len(fed),
+            trained=len(judged),
+        )
 
     def _clear(self, positions: Iterable[int]) -> None:
         self.cleared.update(positions)
@@ -179,10 +244,7 @@ class WeightUnchanged(Check):
             where=Where(file, line, function, module=names[0], rank=self.last[3] or None),
             remedies=[
                 *_KEEP_IN_PLACE[: 0 if file is None else 1],
-                "Compare id(parameter) in the model and in optimizer.param_groups; build the "
-                "optimizer after the model was moved, wrapped, cast or given new layers.",
-                "If these weights are 16-bit, the update may be lost to rounding: keep fp32 master "
-                "weights, or train in fp32 under autocast.",
+                *_ANOTHER_TENSOR,
             ],
             tensors=names[:LISTED],
             tensor_count=len(names),
@@ -191,10 +253,22 @@ class WeightUnchanged(Check):
         )
 
 
+_ANOTHER_TENSOR = (
+    "Compare id(parameter) in the model and in optimizer.param_groups; build the "
+    "optimizer after the model was moved, wrapped, cast or given new layers.",
+    "If these weights are 16-bit, the update may be lost to rounding: keep fp32 master "
+    "weights, or train in fp32 under autocast.",
+)
 _KEEP_IN_PLACE = (
     "Change the weight itself (p.add_, p.copy_): .contiguous(), .reshape() and .flatten() copy "
     "where its memory is not in order, and an assignment to p only renames.",
 )
+
+
+def _moment_moved(now: tuple[Any, ...], before: tuple[Any, ...]) -> bool:
+    """Whether gradients came in between: the average is another one, and not 0."""
+    known = bool(now[0]) and bool(before[0]) and math.isfinite(now[1])
+    return known and now[0] != before[0] and now[1] > 0
 
 
 def _positive(column: Column | None) -> dict[int, float]:

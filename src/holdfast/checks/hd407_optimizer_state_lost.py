@@ -4,8 +4,11 @@ from collections.abc import Iterable
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.facts import Facts
-from holdfast.core.findings import Finding
-from holdfast.core.records import SetupRecord
+from holdfast.core.findings import Finding, Where
+from holdfast.core.moment import record_at
+from holdfast.core.numbers import say
+from holdfast.core.records import EventRecord, Header, SetupRecord, TensorRecord
+from holdfast.core.saved import CHECKPOINT, Saved
 
 
 class OptimizerStateLost(Check):
@@ -13,7 +16,8 @@ class OptimizerStateLost(Check):
 
     ## What it checks
     Every optimizer that makes its first step: whether its weights had been trained before by one of
-    the same settings, and whether the moments came along.
+    the same settings, and whether the moments came along. In the checkpoints of a run: whether the
+    optimizer's own count of its steps goes on.
 
     ## Why it matters
     Adam's and momentum's averages take hundreds of steps to settle. Without them the first updates
@@ -24,7 +28,8 @@ class OptimizerStateLost(Check):
     The optimizer keeps moments and has none at its first step. Its weights are those another
     optimizer of the same kind and settings has moved in this process (the same tensors, or loaded
     from what it had left), or come from a checkpoint that holds the moments of an optimizer like
-    this one, which nobody loaded.
+    this one, which nobody loaded. Between two checkpoints: the later one has the higher step, and
+    the higher count of steps in its optimizer's state is in the earlier one.
 
     ## False alarms
     SGD without momentum has nothing to lose. Fine-tuning with a new rate, another optimizer or
@@ -42,12 +47,60 @@ class OptimizerStateLost(Check):
     code = "HD407"
     name = "optimizer-state-lost"
     summary = "resume lost the moments: step counts reset, loss bumps"
-    needs = Needs(kinds=(SetupRecord,), topics=("resume",))
+    needs = Needs(
+        kinds=(SetupRecord, TensorRecord, EventRecord),
+        topics=("resume",),
+        roles=("moment",),
+        events=(CHECKPOINT,),
+        checkpoints=2,
+    )
 
     def start(self) -> None:
         self.told = False
+        self.before: Saved | None = None
+        self.now: Saved | None = None
 
-    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+    def begin(self, header: Header) -> None:
+        self.before = self.now = None
+
+    def observe(self, record: SetupRecord | TensorRecord | EventRecord) -> Iterable[Finding]:
+        if isinstance(record, EventRecord):
+            yield from self.finish()
+            self.now = Saved.of(record)
+        elif isinstance(record, TensorRecord):
+            if self.now is not None:
+                self.now.add(record)
+        else:
+            yield from self._at_resume(record)
+
+    def finish(self) -> Iterable[Finding]:
+        now, before = self.now, self.before
+        if now is None or now.count is None or now.step is None:
+            return
+        if before is not None and now.step > (before.step or 0) and now.count < (before.count or 0):
+            yield self._between(now, before)
+        self.before = now
+        self.now = None
+
+    def _between(self, now: Saved, before: Saved) -> Finding:
+        return self.find(
+            record_at(now.moment),
+            f"the optimizer had counted {say(before.count or 0)} steps in {before.name} and counts "
+            f"{say(now.count or 0)} in {now.name}: in between it began anew, without its moments",
+            subject=now.path,
+            where=Where(file=now.path),
+            remedies=[
+                "Load the optimizer's state with the weights when you resume: "
+                "`optimizer.load_state_dict(checkpoint[…])`.",
+                "Build the optimizer once, before the loop over the epochs.",
+            ],
+            path=now.path,
+            before=before.path,
+            steps_before=before.count,
+            steps=now.count,
+        )
+
+    def _at_resume(self, record: SetupRecord) -> Iterable[Finding]:
         facts = Facts.of(record)
         lost = facts.flag("fresh") and facts.flag("stateful") and facts.flag("same_settings")
         if self.told or not lost:

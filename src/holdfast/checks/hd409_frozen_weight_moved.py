@@ -4,9 +4,11 @@ from collections.abc import Iterable
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.facts import Facts
-from holdfast.core.findings import Finding, Severity
-from holdfast.core.parameters import some
-from holdfast.core.records import SetupRecord
+from holdfast.core.findings import Finding, Severity, Where
+from holdfast.core.moment import record_at
+from holdfast.core.parameters import LISTED, some
+from holdfast.core.records import EventRecord, Header, SetupRecord, TensorRecord
+from holdfast.core.saved import CHECKPOINT, Saved, is_follower
 
 
 class FrozenWeightMoved(Check):
@@ -15,7 +17,8 @@ class FrozenWeightMoved(Check):
     ## What it checks
     Parameters with `requires_grad` False that an optimizer's step moves; and freezes that freeze
     nothing: `module.requires_grad = False`, a mistyped name on a parameter, a condition on names
-    that nothing meets, a freeze of a copy, and one that is undone before the first step.
+    that nothing meets, a freeze of a copy, and one that is undone before the first step. In two
+    checkpoints of a run: weights that moved though the optimizer holds no moments for them.
 
     ## Why it matters
     `module.requires_grad = False` sets an attribute nobody reads. An optimizer that has seen a
@@ -24,11 +27,14 @@ class FrozenWeightMoved(Check):
 
     ## How it is measured
     The frozen parameters of an optimizer before and after a step, bit by bit; attributes of modules
-    and parameters; and every change of `requires_grad` up to the first step.
+    and parameters; and every change of `requires_grad` up to the first step. In checkpoints,
+    weights bit by bit; that a weight has no moments is known by name or shape, or not at all.
 
     ## False alarms
     Freezing everything and unfreezing a part is not undone: some of it stays frozen. An EMA teacher
-    moves by hand, outside the optimizer. BatchNorm's running statistics are no parameters.
+    moves by hand, outside the optimizer. BatchNorm's running statistics are no parameters. In
+    checkpoints it is information where every weight without moments moves: an optimizer that keeps
+    none, or whose state was not saved, may train them all.
 
     ## What to do
     `module.requires_grad_(False)`, and hand the optimizer only what trains; after a freeze in the
@@ -42,9 +48,76 @@ class FrozenWeightMoved(Check):
     name = "frozen-weight-moved"
     severity = Severity.ERROR
     summary = "a weight meant to be frozen changes"
-    needs = Needs(kinds=(SetupRecord,), topics=("freeze-attempt", "frozen-moved"))
+    needs = Needs(
+        kinds=(SetupRecord, TensorRecord, EventRecord),
+        topics=("freeze-attempt", "frozen-moved"),
+        roles=("weight", "moment"),
+        events=(CHECKPOINT,),
+        checkpoints=2,
+        decisive=("moment",),
+    )
 
-    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+    def start(self) -> None:
+        self.before: Saved | None = None
+        self.now: Saved | None = None
+        self.rested: set[str] = set()
+        """Weights without moments that did not move between two checkpoints."""
+
+    def begin(self, header: Header) -> None:
+        self.start()
+
+    def observe(self, record: SetupRecord | TensorRecord | EventRecord) -> Iterable[Finding]:
+        if isinstance(record, EventRecord):
+            yield from self.finish()
+            self.now = Saved.of(record)
+        elif isinstance(record, TensorRecord):
+            if self.now is not None:
+                self.now.add(record)
+        else:
+            yield from self._at_setup(record)
+
+    def finish(self) -> Iterable[Finding]:
+        now, before = self.now, self.before
+        if now is not None and before is not None and now.follows(before):
+            yield from self._between(now, before)
+        if now is not None and now.weights:
+            self.before = now
+        self.now = None
+
+    def _between(self, now: Saved, before: Saved) -> Iterable[Finding]:
+        then = before.trained_by()
+        frozen = [
+            name
+            for name, moment in now.trained_by().items()
+            if moment is None and name in then and then[name] is None
+            if now.weights[name][4] > 1 and not is_follower(name)
+        ]
+        moved = [name for name in frozen if now.same(before, name) is False]
+        still_once = self.rested.intersection(moved)
+        self.rested.update(name for name in frozen if now.same(before, name))
+        if not moved:
+            return
+        # Where all of them move, always, an optimizer without moments may train them.
+        sure = len(moved) < len(frozen) or bool(still_once)
+        yield self.find(
+            record_at(now.moment),
+            f"{len(moved)} of {len(frozen)} weights without moments in the optimizer moved between "
+            f"{before.name} (step {before.step}) and {now.name} (step {now.step}): {some(moved)}",
+            subject=moved[0],
+            severity=Severity.ERROR if sure else Severity.INFO,
+            where=Where(file=now.path, module=moved[0]),
+            remedies=[
+                "If they are meant to be frozen, look for what writes them: a second optimizer, an "
+                "initialisation, a load between the two.",
+            ],
+            path=now.path,
+            before=before.path,
+            tensors=moved[:LISTED],
+            tensor_count=len(moved),
+            frozen=len(frozen),
+        )
+
+    def _at_setup(self, record: SetupRecord) -> Iterable[Finding]:
         facts = Facts.of(record)
         names = facts.texts("names")
         count = facts.whole("count") or len(names)

@@ -45,7 +45,9 @@ def command(
 ) -> int:
     """Say what went wrong in a run, when and why.
 
-    PATH is a run directory. Several may be given: each is judged for itself.
+    PATH is a log, a checkpoint, or a folder of them: its logs are joined, the
+    settings beside them are read, and its checkpoints are looked through.
+    Several may be given: each is judged for itself.
 
     \b
     --format json writes one object for one PATH, and for several a list of
@@ -100,6 +102,7 @@ def _json_list(read: Read) -> str:
 
 
 def _write_text(read: Read, *, alone: bool, verbose: bool) -> None:
+    from holdfast.cli.pictures import draw
     from holdfast.sinks.console import ReportPage
     from holdfast.sinks.page import Page
 
@@ -110,12 +113,19 @@ def _write_text(read: Read, *, alone: bool, verbose: bool) -> None:
     for path, report in read:
         if not alone:
             page.gap()
-        ReportPage(page, verbose=verbose).write(report, "holdfast" if alone else str(path))
+        ReportPage(page, verbose=verbose).write(
+            report,
+            "holdfast" if alone else str(path),
+            picture=lambda on, told=report: draw(on, told, verbose=verbose),  # type: ignore[misc]
+        )
     page.next(_next(read, verbose=verbose))
 
 
 def _next(read: Read, *, verbose: bool) -> str:
-    for _, report in read:
+    for path, report in read:
+        good = [item for item in report.sources if item.get("clean")]
+        if good and any(item.get("clean") is False for item in report.sources):
+            return f"holdfast scan {shlex.quote(str(path))} --last-good"
         if report.causes:
             return f"holdfast explain {report.causes[0].code}"
     if any(report.not_run for _, report in read) and not verbose:

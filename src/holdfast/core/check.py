@@ -50,6 +50,12 @@ class Needs:
     """The roles of the tensors it looks at; none named: all."""
     topics: tuple[str, ...] = ()
     """The topics of the set-up facts it looks at; none named: all."""
+    events: tuple[str, ...] = ()
+    """The kinds of event it looks at; none named: all."""
+    checkpoints: int = 0
+    """How many checkpoints of a run it compares. 0: tensors are those of a running training."""
+    decisive: tuple[str, ...] = ()
+    """Of its roles those without which it cannot judge; none named: any will do."""
     span: int | None = None
     """The longest span (in steps) of a signal that the rule is still right for."""
     nonfinite: bool = False

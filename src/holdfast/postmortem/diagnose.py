@@ -1,35 +1,96 @@
-"""Reading what is left of a run, and saying what went wrong, when and why."""
+"""Reading what is left of a run, and saying what went wrong, when and why.
+
+A run of our own tells it by itself. Of other tools' runs the logs are joined into one, the settings
+beside them are laid to it, and the checkpoints are looked through: one story, one report.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from holdfast.config import Settings
+from holdfast.core.findings import Finding, NotRun, Severity
+from holdfast.core.records import Record
+from holdfast.diagnosis import diagnose as find_causes
 from holdfast.engine import Engine
 from holdfast.errors import UnreadableInput
-from holdfast.report import Report
+from holdfast.report import Coverage, Report
 from holdfast.sources import run_dir
+
+if TYPE_CHECKING:
+    from holdfast.postmortem.last_good import Looked
+    from holdfast.postmortem.stories import Story
+    from holdfast.sources.log.log import Log
+
+_CHECKPOINT = re.compile(r"^checkpoint-(\d{1,15})$")
+OTHERS = 5
+"""Older runs in a folder that are named, each with what was found in it."""
+SAID_OF_WEIGHTS = ("HD301", "HD302", "HD408")
+"""What HD701 says of a saved state once more, tensor by tensor."""
+SETTINGS_TOLD = (
+    "learning_rate",
+    "warmup_steps",
+    "warmup_ratio",
+    "max_norm",
+    "precision",
+    "batch_size",
+    "accumulation",
+)
 
 
 def diagnose(path: str | Path, *, settings: Settings | None = None) -> Report:
     """Read a run and say what went wrong, when and why. Does not import torch.
 
-    Raises `UnreadableInput` when there is nothing at `path` that can be read.
+    `path` is a log, a checkpoint, or a folder of them. Raises `UnreadableInput` when there is
+    nothing in it that can be read.
     """
     place = Path(path)
-    if not place.exists():
+    if not _exists(place):
         raise UnreadableInput(f"there is nothing at {place}")
     if run_dir.recognise(place):
         return _own(place, settings)
-    # A run of our own needs no numpy: loaded only where it is used.
+    chosen = settings or Settings()
+    if place.is_dir():
+        return _folder(place, chosen)
+    return _file(place, chosen)
+
+
+def _exists(place: Path) -> bool:
+    try:
+        return place.exists()
+    except OSError as error:
+        raise UnreadableInput(f"cannot read {place}: {error.strerror or error}") from error
+
+
+def records_of(place: Path) -> Iterator[Record]:
+    """The stream of the run at a path: what its checks are fed, for whoever wants the numbers."""
+    if not _exists(place):
+        raise UnreadableInput(f"there is nothing at {place}")
+    if run_dir.recognise(place):
+        return run_dir.RunDir(place).records()
+    from holdfast.postmortem.join import join
+    from holdfast.postmortem.stories import stories
+    from holdfast.postmortem.survey import survey
     from holdfast.sources import formats
     from holdfast.sources.log.stream import Stream
 
-    log = formats.read(place)
-    engine = Engine(settings)
-    engine.run(Stream(log).records())
-    said = f"read as {log.format}: {log.used} of {log.lines} lines used"
-    return Report.from_engine(engine, command="diagnose", notes=[said, *log.notes])
+    if not place.is_dir():
+        return Stream(formats.read(place)).records()
+    found = survey(place)
+    if found.runs:
+        return run_dir.RunDir(_newest(found.runs)).records()
+    told = stories(found)
+    if not told:
+        raise UnreadableInput(_nothing(place, found.refused))
+    return Stream(join(told[-1].logs)).records()
+
+
+def _newest(runs: Sequence[Path]) -> Path:
+    return max(runs, key=lambda run: ((run / "run.json").stat().st_mtime, str(run)))
 
 
 def _own(place: Path, settings: Settings | None) -> Report:
@@ -38,3 +99,247 @@ def _own(place: Path, settings: Settings | None) -> Report:
     engine.run(source.records())
     notes = [f"{source.torn} of {source.lines} lines were torn and skipped"] if source.torn else []
     return Report.from_engine(engine, command="diagnose", notes=notes)
+
+
+def _file(place: Path, settings: Settings) -> Report:
+    # A run of our own needs no numpy: loaded only where it is used.
+    from holdfast.checkpoints import recognise
+    from holdfast.postmortem.settings import settings_in
+    from holdfast.sources import formats
+
+    if recognise(place) is not None:
+        return _scanned([place], settings)
+    if not place.is_file():
+        raise UnreadableInput(f"{place} is neither a file nor a folder")
+    log = formats.read(place)
+    report, _ = _told(log, [log], settings_in([place.parent]), settings)
+    siblings = _siblings(place)
+    if not siblings or not report.causes:
+        return report
+    # Their own faults are none of this log's: it only says which of them to go on from.
+    from holdfast.postmortem.last_good import Looked, advised
+
+    return advised(report, Looked.at(siblings, settings), unit=log.unit)
+
+
+def _siblings(place: Path) -> list[Path]:
+    """The checkpoints of the run whose state lies in one of them."""
+    folder = place.parent
+    if place.name != "trainer_state.json" or not _CHECKPOINT.match(folder.name):
+        return []
+    from holdfast.checkpoints import recognise
+
+    found = [item for item in folder.parent.iterdir() if _CHECKPOINT.match(item.name)]
+    return [item for item in sorted(found, key=_number) if recognise(item) is not None]
+
+
+def _number(path: Path) -> int:
+    match = _CHECKPOINT.match(path.name)
+    return int(match[1]) if match else 0
+
+
+def _scanned(paths: Sequence[Path], settings: Settings) -> Report:
+    from holdfast.postmortem.scan import look_through
+
+    return replace(look_through(paths, settings), command="diagnose")
+
+
+def _folder(place: Path, settings: Settings) -> Report:
+    from holdfast.checkpoints import find_checkpoints
+    from holdfast.postmortem.stories import stories
+    from holdfast.postmortem.survey import survey
+
+    found = survey(place)
+    if found.runs:
+        return _newest_own(found.runs, settings)
+    told = stories(found)
+    checkpoints = find_checkpoints(place)
+    if told:
+        return _unread(_story(place, told, checkpoints, settings), found.refused)
+    if checkpoints:
+        return _scanned(checkpoints, settings)
+    raise UnreadableInput(_nothing(place, found.refused))
+
+
+def _unread(report: Report, refused: Sequence[Path]) -> Report:
+    if not refused:
+        return report
+    named = ", ".join(str(path) for path in refused[:3])
+    more = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
+    return replace(report, notes=[*report.notes, f"could not be read: {named}{more}"])
+
+
+def _nothing(place: Path, refused: Sequence[Path]) -> str:
+    from holdfast.checkpoints import SUPPORTED
+    from holdfast.sources import formats
+
+    if place in refused:
+        return f"cannot read {place}: permission denied"
+    why = f" ({refused[0]} cannot be read)" if refused else ""
+    return (
+        f"{place} is not a run holdfast can read: no log and no checkpoint is in it{why}; it reads "
+        f"{formats.supported()}, and {SUPPORTED}"
+    )
+
+
+def _newest_own(runs: Sequence[Path], settings: Settings) -> Report:
+    newest = _newest(runs)
+    report = _own(newest, settings)
+    if len(runs) == 1:
+        return replace(report, notes=[f"the run in {newest}", *report.notes])
+    others = ", ".join(str(run) for run in runs if run != newest)
+    said = f"{len(runs)} runs lie here; this is the newest, {newest}. Also: {others}"
+    return replace(report, notes=[said, *report.notes])
+
+
+def _story(
+    root: Path, told: Sequence[Story], checkpoints: Sequence[Path], settings: Settings
+) -> Report:
+    from holdfast.postmortem.join import join
+    from holdfast.postmortem.last_good import Looked, advised
+    from holdfast.postmortem.settings import settings_in
+
+    story = told[-1]
+    log = join(story.logs)
+    own = _of_story(checkpoints, told, story, root)
+    beside = [story.place, *story.homes]
+    for item in story.logs:
+        beside += [item.path.parent, item.path.parent / "files"]  # W&B keeps its settings there
+    beside.append(root)
+    beside += [path if path.is_dir() else path.parent for path in own[-1:]]
+    report, end = _told(log, story.logs, settings_in(dict.fromkeys(beside)), settings)
+    if len(told) > 1:
+        report = replace(report, notes=[*_others(told, settings), *report.notes])
+    if not own:
+        return report
+    looked = Looked.at(own, settings)
+    whole = _with_checkpoints(report, looked, end)
+    story_told = advised(whole, looked, unit=log.unit)
+    # Only now is it known which of them were looked through.
+    return replace(
+        story_told,
+        notes=[*story_told.notes, *looked.watched.notes(), *_scanned_said(looked)],
+        sources=[*story_told.sources, *(item.to_dict() for item in looked.watched.checkpoints)],
+    )
+
+
+def _others(told: Sequence[Story], settings: Settings) -> list[str]:
+    """What is said of the runs that are not the newest: where they are, and how they ended."""
+    said = [f"{len(told)} runs lie here; this is the newest, {told[-1].logs[0].path}"]
+    said += [
+        f"another run, {story.logs[0].path}: {_in_short(story, settings)}"
+        for story in reversed(told[:-1][-OTHERS:])
+    ]
+    if len(told) - 1 > OTHERS:
+        said.append(f"and {len(told) - 1 - OTHERS} more; diagnose each by its own path")
+    return said
+
+
+def _in_short(story: Story, settings: Settings) -> str:
+    from holdfast.postmortem.join import join
+    from holdfast.sources.log.stream import Stream
+
+    engine = Engine(settings)
+    engine.run(Stream(join(story.logs)).records())
+    causes = find_causes(engine.findings)
+    if not causes or causes[0].root.severity < Severity.WARNING:
+        return "nothing found in its log"
+    root = causes[0].root
+    return f"{root.code} {root.name}" + ("" if root.step is None else f" at step {root.step}")
+
+
+def _of_story(
+    checkpoints: Sequence[Path], told: Sequence[Story], story: Story, root: Path
+) -> list[Path]:
+    """The checkpoints of one run: those in its own folder; else those in no other run's."""
+    if len(told) == 1:
+        return list(checkpoints)
+    own = [path for path in checkpoints if story.place != root and story.place in path.parents]
+    if own:
+        return own
+    foreign = [item.place for item in told if item is not story and item.place != root]
+    return [path for path in checkpoints if not any(place in path.parents for place in foreign)]
+
+
+def _told(
+    log: Log, logs: Sequence[Log], beside: dict[str, Any], settings: Settings
+) -> tuple[Report, int]:
+    """The report on a log, and the last segment of its stream."""
+    from holdfast.postmortem.settings import named
+    from holdfast.sources.log.names import names_of
+    from holdfast.sources.log.stream import Stream, loss_of
+
+    for key, value in {**beside, **named(log.facts)}.items():
+        log.facts.setdefault(key, value)
+    engine = Engine(settings)
+    end = _End()
+    engine.run(end.through(Stream(log).records()))
+    notes = [f"read as {item.format}: {item.used} of {item.lines} lines used" for item in logs[:5]]
+    if len(logs) > 1:
+        joined = ", ".join(str(item.path) for item in logs[:5])
+        notes.append(f"{len(logs)} logs of one run were joined: {joined}")
+    if said := _settings_said(log.facts):
+        notes.append(said)
+    report = Report.from_engine(engine, command="diagnose", notes=[*notes, *log.notes])
+    curve = loss_of(log, names_of(log.table.series, log.names, log.facts.get("units")))
+    sources = [
+        {"path": str(item.path), "format": item.format, "lines": item.lines, "used": item.used}
+        for item in logs
+    ]
+    return replace(report, sources=sources, curve=curve if curve[0] else None), end.segment
+
+
+class _End:
+    """Remembers the last segment of a stream."""
+
+    segment = 0
+
+    def through(self, records: Iterator[Record]) -> Iterator[Record]:
+        for record in records:
+            self.segment = record.segment
+            yield record
+
+
+def _settings_said(facts: dict[str, Any]) -> str:
+    told = [f"{key} {facts[key]}" for key in SETTINGS_TOLD if facts.get(key) is not None]
+    return f"settings: {', '.join(told)}" if told else ""
+
+
+def _with_checkpoints(report: Report, looked: Looked, segment: int) -> Report:
+    """What the log and the checkpoints say, as one report."""
+    if looked.engine is None:
+        return report
+    saved = [
+        _placed(item, segment, number)
+        for number, item in enumerate(looked.engine.findings)
+        if item.code not in SAID_OF_WEIGHTS
+    ]
+    findings = [*report.findings, *saved]
+    checked = {item.code: item for item in looked.engine.not_run()}
+    names = set(looked.engine.codes)
+    not_run = [item for item in report.not_run if item.code not in names or item.code in checked]
+    return replace(
+        report,
+        findings=findings,
+        causes=find_causes(findings),
+        not_run=[_reason(item, checked) for item in not_run],
+        coverage=Coverage(report.coverage.of - len(not_run), report.coverage.of),
+    )
+
+
+def _reason(item: NotRun, checked: dict[str, NotRun]) -> NotRun:
+    """Of two reasons the one that says what the checkpoints lack."""
+    other = checked.get(item.code)
+    return other if other is not None and "checkpoint" in item.reason else item
+
+
+def _scanned_said(looked: Looked) -> list[str]:
+    count, all_of_them = len(looked.watched.checkpoints), len(looked.paths)
+    if looked.whole:
+        return [f"{count} checkpoints were looked through"]
+    return [f"{count} of {all_of_them} checkpoints were looked through; `holdfast scan` reads all"]
+
+
+def _placed(finding: Finding, segment: int, number: int) -> Finding:
+    """A finding of a checkpoint, after all that the log has told."""
+    return replace(finding, segment=segment, seq=(1 << 40) + number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -57,13 +57,24 @@ class ReportPage:
     _said: set[str] = field(default_factory=set, init=False)
     """Remedies already on the page."""
 
-    def write(self, report: ReadableReport, subject: str = "holdfast") -> None:
-        """Everything but the last line, which belongs to the command."""
+    def write(
+        self,
+        report: ReadableReport,
+        subject: str = "holdfast",
+        *,
+        picture: Callable[[Page], None] | None = None,
+    ) -> None:
+        """Everything but the last line, which belongs to the command.
+
+        `picture` draws what comes between the verdict and the causes.
+        """
         self._said.clear()
         self.page.line(*verdict(report, subject), rest="  ")
         self.page.line((coverage(report), "dim"), rest="  ")
         for note in report.notes:
             self.page.line((f"note: {note}", "dim"), rest="  ")
+        if picture is not None:
+            picture(self.page)
         for _, alike in groupby(report.causes, key=lambda cause: cause.root.code):
             self._causes(list(alike))
         self._not_run(report)

@@ -61,6 +61,10 @@ class Page:
             printed.rstrip()
             self.console.print(printed, soft_wrap=True)
 
+    def can_show(self, text: str) -> bool:
+        """Whether the terminal knows these characters."""
+        return _can_show(self.console, text)
+
     def gap(self) -> None:
         """An empty line."""
         self.console.print()

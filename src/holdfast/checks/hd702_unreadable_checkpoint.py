@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from holdfast.core.check import Check, Needs
+from holdfast.core.facts import Facts
+from holdfast.core.findings import Finding, Severity, Where
+from holdfast.core.records import EventRecord
+
+KIND = "unreadable-checkpoint"
+
+
+class UnreadableCheckpoint(Check):
+    """A checkpoint cannot be read: torn, incomplete, or not what its index says.
+
+    ## What it checks
+    The structure of every checkpoint: archives, headers, indexes, shards, and that every tensor's
+    bytes lie within its file.
+
+    ## Why it matters
+    A job that is killed while it saves leaves a file that looks like a checkpoint. It is noticed
+    when the run is to be resumed, which is when there is nothing else left.
+
+    ## How it is measured
+    Sizes, offsets and lengths against the file's own; the names in an index against the shards
+    that are there.
+
+    ## False alarms
+    A checkpoint that is being written at this moment looks torn: scan it again.
+
+    ## What to do
+    Use the checkpoint before it. Save to another name and rename when the file is complete, and
+    keep at least two checkpoints.
+
+    ## References
+    Safetensors, "Format"; PyTorch, `torch.save`.
+    """
+
+    code = "HD702"
+    name = "unreadable-checkpoint"
+    severity = Severity.ERROR
+    summary = "truncated, torn, a missing shard, an index that does not fit"
+    needs = Needs(kinds=(EventRecord,), events=("checkpoint", KIND), checkpoints=1)
+
+    def observe(self, record: EventRecord) -> Iterable[Finding]:
+        if record.kind != KIND:
+            return
+        facts = Facts.of(record)
+        path = facts.text("path")
+        more = {key: record.data[key] for key in record.data if key not in ("message", "path")}
+        yield self.find(
+            record,
+            facts.text("message") or f"{path or 'the checkpoint'} cannot be read",
+            subject=f"{path} {facts.text('message')}",
+            where=Where(file=path),
+            remedies=[
+                "Use the checkpoint before it; `holdfast scan RUN --last-good` names it.",
+                "Save to another name and rename when complete, and keep at least two.",
+            ],
+            path=path,
+            **{str(key): value for key, value in more.items() if str(key).isidentifier()},
+        )

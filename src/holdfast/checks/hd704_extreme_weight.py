@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+
+from holdfast.core.check import Check, Needs
+from holdfast.core.facts import Facts
+from holdfast.core.findings import Finding, Where
+from holdfast.core.moment import record_at
+from holdfast.core.numbers import say
+from holdfast.core.parameters import LISTED
+from holdfast.core.records import EventRecord, Header, TensorRecord
+from holdfast.core.saved import (
+    CHECKPOINT,
+    Saved,
+    is_embedding,
+    is_position,
+    is_statistic,
+    kind_of,
+)
+
+FP16_MAX = 65504.0
+_HALF = ("float16", "fp16", "half", "16", "16-mixed", "16-true")
+
+
+class ExtremeWeight(Check):
+    """A saved weight is finite, but far too large.
+
+    ## What it checks
+    The largest element of every weight of a checkpoint, against its peers: the same layer of the
+    other blocks, or where there are too few, the other weights with as many dimensions.
+
+    ## Why it matters
+    A weight that is a thousand times as large as all others is a flipped bit, a diverged layer or a
+    broken conversion. Above 65504 it becomes Inf as soon as the model is used in fp16.
+
+    ## How it is measured
+    Told if it is above 100, a thousand times the median of at least three peers, and a hundred
+    times the largest of them. Where the model is to be used in fp16 (its configuration says so, or
+    its other weights are): if it is above 65504.
+
+    ## False alarms
+    Embeddings, positions, frequencies, running statistics, step counts and moments are not looked
+    at, nor single numbers (a temperature, a scale). Trained language models do have a few very
+    large weights; they are tens of times their peers, not thousands.
+
+    ## What to do
+    Compare with the checkpoint before: a single element points at the file or the memory, a whole
+    layer at the training. Do not cast to fp16; bf16 has the range of fp32.
+
+    ## References
+    IEEE 754 half precision; Yu et al., "The Super Weight in Large Language Models" (2024).
+    """
+
+    code = "HD704"
+    name = "extreme-weight"
+    summary = "a finite weight far outside its peers, or outside what fp16 can hold"
+    needs = Needs(
+        kinds=(TensorRecord, EventRecord), roles=("weight",), events=(CHECKPOINT,), checkpoints=1
+    )
+
+    @dataclass(frozen=True)
+    class Limits:
+        times_median: float = 1000.0
+        """Of the peers' largest elements."""
+        times_largest: float = 100.0
+        """Of any peer."""
+        least: float = 100.0
+        """Nothing below is called extreme."""
+        peers: int = 3
+        """With fewer nobody can tell."""
+
+    def start(self) -> None:
+        self.saved: Saved | None = None
+        self._clear()
+
+    def _clear(self) -> None:
+        self.half = False
+        self.largest: dict[str, tuple[float, int, str]] = {}
+        """Name → largest element, dimensions, file."""
+
+    def begin(self, header: Header) -> None:
+        self.saved = None
+        self._clear()
+
+    def observe(self, record: TensorRecord | EventRecord) -> Iterable[Finding]:
+        if isinstance(record, EventRecord):
+            yield from self.finish()
+            self.saved = Saved.of(record)
+            self.half = _asks_for_half(Facts.of(record))
+            return
+        if self.saved is None or record.role != "weight":
+            return
+        self.half = self.half or record.dtype == "float16"
+        if record.stats.get("numel", 0) > 1 and record.nonfinite == 0 and _judged(record.name):
+            largest = max(abs(record.stats.get(key, 0.0)) for key in ("min", "max"))
+            if math.isfinite(largest):
+                file = record.facts.get("file")
+                told = file if isinstance(file, str) else ""
+                self.largest[record.name] = (largest, len(record.shape), told)
+
+    def finish(self) -> Iterable[Finding]:
+        if self.saved is not None:
+            yield from self._judge(self.saved)
+        self.saved = None
+        self._clear()
+
+    def _judge(self, saved: Saved) -> Iterable[Finding]:
+        told: list[tuple[float, str, str]] = []
+        least = FP16_MAX if self.half else math.inf
+        for name, (size, _, _) in self.largest.items():
+            if size <= self.limits.least:
+                continue
+            middle = self._middle_of_peers(name)
+            if middle is not None:
+                told.append((size, name, f"{say(size / middle)} times its peers' {say(middle)}"))
+            elif size > least:
+                told.append((size, name, "more than the 65504 that fp16 can hold"))
+        if not told:
+            return
+        told.sort(key=lambda item: (-item[0], item[1]))
+        size, name, why = told[0]
+        more = f"; and {len(told) - 1} more" if len(told) > 1 else ""
+        over = "; in fp16 it becomes Inf" if size > FP16_MAX and "fp16" not in why else ""
+        yield self.find(
+            record_at(saved.moment),
+            f"{saved.name}: the largest element of {name} is {say(size)}, {why}{over}{more}",
+            subject=saved.path,
+            where=Where(file=self.largest[name][2] or saved.path, module=name),
+            remedies=[
+                "Compare with the checkpoint before it: one element points at the file or the "
+                "memory, a whole layer at the training.",
+                "Do not cast it to fp16; bf16 has the range of fp32.",
+            ],
+            path=saved.path,
+            value=size,
+            limit=self.limits.times_median,
+            tensors=[item[1] for item in told[:LISTED]],
+            tensor_count=len(told),
+            above_fp16=sum(item[0] > FP16_MAX for item in told),
+        )
+
+    def _middle_of_peers(self, name: str) -> float | None:
+        """The middle of the peers' largest elements, if this one is far outside; else None."""
+        size, dimensions, _ = self.largest[name]
+        kind = kind_of(name)
+        peers = [
+            other
+            for key, (other, _, _) in self.largest.items()
+            if key != name and other > 0
+            if kind_of(key) == kind
+        ]
+        if len(peers) < self.limits.peers and dimensions > 1:
+            peers = [
+                other
+                for key, (other, shape, _) in self.largest.items()
+                if key != name and other > 0 and shape > 1
+            ]
+        if len(peers) < self.limits.peers:
+            return None
+        middle = median(peers)
+        # Several may be broken at once: those above their limit are no peers to measure by.
+        ordinary = [other for other in peers if other <= middle * self.limits.times_median]
+        far = (
+            size > middle * self.limits.times_median
+            and size > max(ordinary) * self.limits.times_largest
+        )
+        return middle if far else None
+
+
+def _judged(name: str) -> bool:
+    return not (is_embedding(name) or is_position(name) or is_statistic(name))
+
+
+def _asks_for_half(facts: Facts) -> bool:
+    settings = facts.table("settings")
+    said = [settings.text(key) for key in ("torch_dtype", "dtype", "precision")]
+    return any(word.removeprefix("torch.").lower() in _HALF for word in said if word)

@@ -1,0 +1,125 @@
+"""Scanning checkpoints: every tensor, every moment, without torch and without running a byte."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from holdfast import registry
+from holdfast.config import Settings
+from holdfast.core.check import Check
+from holdfast.core.records import EventRecord, Record, TensorRecord
+from holdfast.core.saved import CHECKPOINT
+from holdfast.engine import Engine
+from holdfast.errors import UnreadableInput
+from holdfast.postmortem.scanned import Watched
+from holdfast.report import Report
+
+Progress = Callable[..., Any]
+
+
+def scan(
+    path: str | Path | Sequence[str | Path],
+    *,
+    settings: Settings | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Look through checkpoints, or all those of a folder, and say what is wrong with them.
+
+    Does not import torch, and runs nothing that is in the files. Raises `UnreadableInput` where
+    there is no checkpoint.
+    """
+    paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+    found = [one for item in paths for one in checkpoints_at(Path(item))]
+    return look_through(list(dict.fromkeys(found)), settings, progress=progress)
+
+
+def look_through(
+    paths: Sequence[Path], settings: Settings | None = None, *, progress: Progress | None = None
+) -> Report:
+    """The report on these checkpoints, in this order."""
+    engine, watched = judge(paths, settings, progress=progress)
+    report = Report.from_engine(engine, command="scan", notes=watched.notes())
+    named = replace(report, sources=[item.to_dict() for item in watched.checkpoints])
+    if len(watched.checkpoints) < 2:
+        return named
+    from holdfast.postmortem.last_good import Looked, advised
+
+    looked = Looked(paths, settings or Settings(), engine, watched, whole=True)
+    return advised(named, looked, unit=watched.checkpoints[0].counts)
+
+
+def judge(
+    paths: Sequence[Path], settings: Settings | None = None, *, progress: Progress | None = None
+) -> tuple[Engine, Watched]:
+    """Feed the tensors of some checkpoints to the checks that look at such."""
+    chosen = [check for check in registry.chosen(settings or Settings()) if _of_scans(check)]
+    engine, watched = Engine(checks=chosen), Watched()
+    engine.run(watched.through(_records(paths, progress)))
+    return engine, watched
+
+
+def _records(paths: Sequence[Path], progress: Progress | None) -> Iterator[Record]:
+    """The stream. A checkpoint of several that cannot be opened is a finding, not the end."""
+    from holdfast.checkpoints import open_checkpoint
+    from holdfast.checkpoints.records import records
+
+    fine: list[Path] = []
+    lost: list[tuple[int, Path, str]] = []
+    for place, path in enumerate(paths):
+        try:
+            open_checkpoint(path)
+            fine.append(path)
+        except UnreadableInput as why:
+            if len(paths) == 1:
+                raise
+            lost.append((place, path, str(why)))
+    seq = 0
+    for record in records(fine, progress=progress):
+        seq = record.seq
+        yield record
+    for place, path, said in lost:
+        yield EventRecord(0, seq + 1, place, CHECKPOINT, {"path": str(path)})
+        data = {"path": str(path), "message": said}
+        yield EventRecord(0, seq + 2, place, "unreadable-checkpoint", data)
+        seq += 2
+
+
+def checkpoints_at(path: Path) -> list[Path]:
+    """The checkpoints a path stands for. Raises UnreadableInput where there is none."""
+    from holdfast.checkpoints import SUPPORTED, find_checkpoints, recognise
+
+    if not path.exists():
+        raise UnreadableInput(f"there is nothing at {path}")
+    try:
+        if recognise(path) is not None:
+            return [path]
+        if path.is_dir():
+            if found := find_checkpoints(path):
+                return found
+            raise UnreadableInput(f"{path} holds no checkpoint; holdfast scans {SUPPORTED}")
+        if not path.stat().st_size:
+            raise UnreadableInput(f"{path} is empty")
+    except OSError as error:
+        raise UnreadableInput(f"cannot read {path}: {error.strerror or error}") from error
+    raise UnreadableInput(f"{path} is not a checkpoint; holdfast scans {SUPPORTED}")
+
+
+def last_good(report: Report) -> Path | None:
+    """The path of the last clean checkpoint of a scan."""
+    clean = [item["path"] for item in report.sources if item.get("clean")]
+    return Path(clean[-1]) if clean else None
+
+
+def _of_scans(check: Check) -> bool:
+    """Whether a check has anything to say about saved tensors; the crash of one has, too."""
+    needs = check.needs
+    live_only = TensorRecord in needs.kinds and set(needs.roles) <= {"gradient", "input"}
+    return (
+        check.code == "HD001"
+        or bool(needs.checkpoints)
+        or (TensorRecord in needs.kinds and not live_only)
+    )

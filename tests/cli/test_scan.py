@@ -1,0 +1,142 @@
+"""`holdfast scan` and `holdfast export` as they are typed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+
+import pytest
+from saved_files import hf_run, safetensors, weights
+
+
+@pytest.fixture
+def broken(tmp_path):
+    return hf_run(tmp_path / "run", saves=(100, 200, 300), bad_from=270, last=340)
+
+
+def test_the_page_of_a_broken_run(invoke, broken):
+    result = invoke("scan", broken)
+    assert result.exit_code == 1
+    assert result.stderr == ""
+    lines = result.stdout.splitlines()
+    assert lines[0] == ("holdfast: 2 errors; most likely cause: HD701 nonfinite-checkpoint")
+    assert any("clean" in line and line.endswith("checkpoint-200") for line in lines)
+    assert any("NaN or Inf" in line and line.endswith("checkpoint-300") for line in lines)
+    assert any(line.startswith("Last clean:") for line in lines)
+    assert lines[-1] == f"Next: holdfast scan {broken} --last-good"
+
+
+def test_the_page_of_a_clean_file(invoke, tmp_path):
+    path = safetensors(tmp_path / "model.safetensors", weights(0))
+    result = invoke("scan", path)
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[0] == "holdfast: healthy"
+    assert "Next: holdfast diagnose" in result.stdout
+
+
+def test_the_last_good_one_for_a_shell(invoke, broken):
+    result = invoke("scan", broken, "--last-good")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == f"{broken / 'checkpoint-200'}\n"
+
+
+def test_there_is_no_good_one(invoke, broken):
+    result = invoke("scan", broken / "checkpoint-300", "--last-good")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.count("\n") == 1
+    assert "is clean" in result.stderr
+
+
+def test_json(invoke, broken):
+    told = json.loads(invoke("scan", broken, "--format", "json").stdout)
+    assert list(told) == [
+        *("schema", "tool", "version", "command", "verdict"),
+        *("coverage", "causes", "findings", "not_run", "sources"),
+    ]
+    assert told["command"] == "scan"
+    assert told["causes"][0]["code"] == "HD701"
+    assert told["findings"][0]["where"]["module"] == "layers.2.weight"
+    assert [item["clean"] for item in told["sources"]] == [True, True, False]
+
+
+def test_github_and_sarif(invoke, broken):
+    assert "HD701" in invoke("scan", broken, "--format", "github").stdout
+    told = json.loads(invoke("scan", broken, "--format", "sarif").stdout)
+    assert told["runs"][0]["results"][0]["ruleId"] in ("HD301", "HD701")
+
+
+def test_which_severity_fails(invoke, broken):
+    assert invoke("scan", broken, "--fail-on", "never").exit_code == 0
+    assert invoke("scan", broken, "--ignore", "HD701,HD301").exit_code == 0
+    assert invoke("scan", broken, "--select", "HD705").exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["scan", "diagnose"])
+def test_what_cannot_be_read_gets_one_line_and_2(invoke, tmp_path, command):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty.bin").write_bytes(b"")
+    (tmp_path / "noise.bin").write_bytes(bytes(range(256)) * 9)
+    for name in ("empty", "empty.bin", "noise.bin", "missing"):
+        result = invoke(command, tmp_path / name)
+        assert result.exit_code == 2, name
+        assert result.stdout == ""
+        assert result.stderr.count("\n") == 1, result.stderr
+        assert name in result.stderr
+
+
+def test_a_good_path_beside_a_bad_one(invoke, broken, tmp_path):
+    result = invoke("scan", broken, tmp_path / "missing")
+    assert result.exit_code == 2
+    assert "HD701" in result.stdout
+    assert "there is nothing at" in result.stderr
+
+
+def test_diagnose_draws_the_loss(invoke, broken):
+    result = invoke("diagnose", broken)
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    at = next(n for n, line in enumerate(lines) if line.startswith("loss  "))
+    assert "×" in lines[at]
+    assert lines[at + 1].strip() == "▲ step 270"
+    assert lines[at].index("×") == lines[at + 1].index("▲")
+    assert "read as hf-trainer: 30 of 30 lines used" in result.stdout
+
+
+def test_torch_is_never_imported(broken, tmp_path):
+    """Whatever is read: logs, checkpoints, a whole folder."""
+    words = [["scan", str(broken)], ["diagnose", str(broken)]]
+    code = (
+        "import sys\n"
+        "from holdfast.cli.main import cli\n"
+        f"for args in {words!r}:\n"
+        "    try: cli.main(args, prog_name='holdfast')\n"
+        "    except SystemExit: pass\n"
+        "print('torch' in sys.modules, 'numpy' in sys.modules, file=sys.stderr)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60
+    )
+    assert result.stderr.strip() == "False True"
+    assert "HD701" in result.stdout
+
+
+def test_export(invoke, broken, tmp_path):
+    out = tmp_path / "run.csv"
+    assert invoke("export", broken, "-o", out).exit_code == 0
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    assert len(rows) == 34
+    assert rows[0]["step"] == "10"
+    assert rows[-1]["loss"] == "NaN"
+    for wrong in ("run.txt", "missing/run.csv"):
+        result = invoke("export", broken, "-o", tmp_path / wrong)
+        assert result.exit_code == 2
+        assert result.stderr.count("\n") == 1
+
+
+def test_export_to_parquet_needs_its_extra(invoke, broken, tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    result = invoke("export", broken, "-o", tmp_path / "run.parquet")
+    assert result.exit_code == 2
+    assert "pip install 'holdfast[parquet]'" in result.stderr
