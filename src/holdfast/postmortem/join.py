@@ -14,9 +14,9 @@ from itertools import pairwise
 from typing import Any
 
 from holdfast.core.signals import Signal
+from holdfast.sources.log.describe import described
 from holdfast.sources.log.log import Happening, Log
 from holdfast.sources.log.names import names_of
-from holdfast.sources.log.stream import described
 from holdfast.sources.log.table import Table
 
 _STORES = ("tensorboard", "wandb", "mlflow", "trackio", "jsonl", "json", "llama-factory")
