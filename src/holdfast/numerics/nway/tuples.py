@@ -1,0 +1,33 @@
+"""The score of given tuples, as defined: T tuples of N vectors, (T, D) each."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from holdfast.numerics.nway.roots import NOISE, root
+from holdfast.numerics.nway.scores import COORDINATE_TILES
+
+
+def tuple_scores(score: str, vectors: list[Tensor]) -> Tensor:
+    """(T,) scores, without the constants that no softmax sees."""
+    n = len(vectors)
+    f = torch.stack(vectors)
+    if score == "product":
+        return f.prod(0).sum(-1)
+    S = f.sum(0)
+    if score == "norm":
+        return root(S.square().sum(-1))
+    if score == "norm-mean":
+        return root(S.square().sum(-1)) / n
+    if score in ("variance", "std"):
+        # The spread about the mean: the same number, without the difference of large ones.
+        spread = (f - S / n).square().sum((0, -1))
+        return -spread if score == "variance" else -root(spread)
+    if score == "leave-one-out":
+        rest = S - f
+        length = root(rest.square().sum(-1), NOISE * f.square().sum((0, -1)).detach())
+        safe = torch.where(length > 0, length, 1.0)
+        return torch.where(length > 0, (rest * f).sum(-1) / safe, 0.0).sum(0)
+    count = S.new_tensor(float(n))
+    return COORDINATE_TILES[score]([S, f.square().sum(0), f.abs().sum(0) / n], [count])
