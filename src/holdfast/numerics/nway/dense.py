@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from holdfast.numerics.nway.applied import applied
 from holdfast.numerics.nway.blocks import room
 from holdfast.numerics.nway.scores import axis_weights
 from holdfast.numerics.nway.tuples import tuple_scores
+from holdfast.numerics.nway.widest import widest
 
 LIMIT = 4 << 30
 """Bytes: 4 GiB."""
@@ -27,6 +29,8 @@ def dense_cross_entropy(
     features: list[Tensor],
     scale: Tensor,
     *,
+    shift: Tensor,
+    common: Tensor,
     targets: Tensor | None,
     mask: Tensor | None,
     axes: str,
@@ -47,7 +51,7 @@ def dense_cross_entropy(
             "Take fewer samples, or one-hot targets (no `targets`, no `mask`), which need "
             f"{batch + count * batch * (batch - 1):,} logits"
         )
-    logits = _DenseScores.apply(score, *features).view(shape) * scale
+    logits = applied(_DenseScores, score, common, *features).view(shape) * scale + shift
     if mask is not None:
         if mask.dtype == torch.bool:
             logits = logits.masked_fill(~mask.to(logits.device), -torch.inf)
@@ -57,10 +61,7 @@ def dense_cross_entropy(
         targets = logits.new_zeros(shape)
         index = torch.arange(batch, device=logits.device)
         targets[(index,) * count] = 1.0
-    value: Tensor = _SoftEntropy.apply(
-        logits, targets.detach().to(logits), axis_weights(count, axes)
-    )
-    return value
+    return applied(_SoftEntropy, logits, targets.detach().to(logits), axis_weights(count, axes))
 
 
 def _blocks(features: tuple[Tensor, ...]) -> list[slice]:
@@ -78,8 +79,8 @@ def _indices(span: slice, batch: int, count: int, device: torch.device) -> list[
 
 class _DenseScores(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, score: str, *features: Tensor) -> Tensor:
-        ctx.score = score
+    def forward(ctx: Any, score: str, common: Tensor, *features: Tensor) -> Tensor:
+        ctx.score, ctx.common = score, common
         ctx.save_for_backward(*features)
         batch, count = features[0].shape[0], len(features)
         out = features[0].new_empty(batch**count)
@@ -92,6 +93,7 @@ class _DenseScores(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Any, ...]:
         features = ctx.saved_tensors
+        upstream = upstream / ctx.common  # see features.shrunk
         batch, count = features[0].shape[0], len(features)
         grads = [torch.zeros_like(f) for f in features]
         for span in _blocks(features):
@@ -102,7 +104,7 @@ class _DenseScores(torch.autograd.Function):
             found = torch.autograd.grad(out, leaves, upstream[span])
             for grad, i, part in zip(grads, at, found, strict=True):
                 grad.index_add_(0, i, part)
-        return None, *grads
+        return None, None, *grads
 
 
 class _SoftEntropy(torch.autograd.Function):
@@ -110,14 +112,15 @@ class _SoftEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, weights: list[float]) -> Tensor:
-        value = torch.zeros((), dtype=torch.float64, device=logits.device)
+        sums = widest(logits.device)
+        value = torch.zeros((), dtype=sums, device=logits.device)
         grad = torch.zeros_like(logits)
         for axis, weight in enumerate(weights):
             logp = torch.log_softmax(logits, dim=axis)
             # A line without any target has no loss, even if the mask leaves nothing of it.
             mass = targets.sum(axis, keepdim=True)
             wanted = torch.where(targets != 0, targets * logp, 0.0)
-            value -= weight * wanted.sum(dtype=torch.float64)
+            value -= weight * wanted.sum(dtype=sums)
             p = logp.exp_()
             grad += weight * torch.where(mass != 0, p * mass - targets, 0.0)
         ctx.save_for_backward(grad)

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.numerics.nway.applied import applied
+
 
 def checked(features: Sequence[Tensor]) -> list[Tensor]:
     """The features as a list, or a ValueError that says what is wrong with them."""
@@ -59,8 +61,7 @@ def compute_dtype(features: Sequence[Tensor]) -> torch.dtype:
 
 
 def widened(feature: Tensor, dtype: torch.dtype) -> Tensor:
-    out: Tensor = _Widen.apply(feature, dtype)
-    return out
+    return applied(_Widen, feature, dtype)
 
 
 class _Unit(torch.autograd.Function):
@@ -84,13 +85,32 @@ class _Unit(torch.autograd.Function):
         unit, length, largest, empty = ctx.saved_tensors
         across = torch.addcmul(grad, unit, (grad * unit).sum(1, keepdim=True), value=-1)
         # Divided twice: the product of the two may not exist where both quotients do.
-        return (across / length / largest).masked_fill(empty, 0)
+        out: Tensor = (across / length / largest).masked_fill(empty, 0)
+        return out
 
 
 def unit_rows(x: Tensor) -> Tensor:
     """Each row divided by its norm, for any scale of its entries."""
-    out: Tensor = _Unit.apply(x)
-    return out
+    return applied(_Unit, x)
+
+
+class _Shrink(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, by: Tensor) -> Tensor:
+        return x / by
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad, None
+
+
+def shrunk(x: Tensor, by: Tensor) -> Tensor:
+    """x / by, whose gradient is *not* divided by it.
+
+    Who uses the result divides the gradient of the score instead, together with the scale it is
+    multiplied with: each alone may leave the range where the quotient does not.
+    """
+    return applied(_Shrink, x, by)
 
 
 def common_scale(features: Sequence[Tensor]) -> Tensor:

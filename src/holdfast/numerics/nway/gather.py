@@ -1,8 +1,8 @@
 """The features of all ranks, with gradients.
 
-Each rank keeps its own rows and sees everybody's columns, so the work is shared out. The value every
-rank returns is that of the whole batch. The gradient each rank computes is such that their *mean*
-over ranks, which is what DistributedDataParallel takes, is the gradient of that value.
+Each rank keeps its own rows and sees everybody's columns, so the work is shared out. The value
+every rank returns is that of the whole batch. The gradient each rank computes is such that their
+*mean* over ranks, which is what DistributedDataParallel takes, is the gradient of that value.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from holdfast.numerics.nway.applied import applied
 
 Group = Any
 """A process group; True for the default one."""
@@ -76,8 +78,7 @@ class _Gather(torch.autograd.Function):
 def gathered(features: list[Tensor], ranks: Ranks) -> list[Tensor]:
     """Each feature of every rank; all modalities travel in one message."""
     together = torch.stack(features, dim=1)
-    whole: Tensor = _Gather.apply(together, ranks)
-    return list(whole.unbind(1))
+    return list(applied(_Gather, together, ranks).unbind(1))
 
 
 def largest_of(value: Tensor, ranks: Ranks) -> Tensor:

@@ -18,6 +18,7 @@ from holdfast.numerics.nway.blocks import rows_at_once
 from holdfast.numerics.nway.lines import GramLine
 from holdfast.numerics.nway.products import add_product, product
 from holdfast.numerics.nway.roots import NOISE
+from holdfast.numerics.nway.widest import widest
 
 
 def gram_entropy(
@@ -25,21 +26,25 @@ def gram_entropy(
     scale: Tensor,
     *,
     needs: Sequence[bool],
+    gain: Tensor,
     offset: int,
     block: int | None,
     wanted: bool,
     operands: torch.dtype | None,
     fuse: bool,
 ) -> tuple[Tensor, list[Tensor | None]]:
-    """The summed cross entropy, and gradients for scale, X, Y, col, row where needed."""
+    """The summed cross entropy, and gradients for scale, X, Y, col, row where needed.
+
+    `gain` is the factor of the gradients: the scale, over what the features were divided by.
+    """
     needs_scale, needs_X, needs_Y, needs_col, needs_row = (need and wanted for need in needs)
     X, Y, col, row, sign = line.X, line.Y, line.col, line.row, line.sign
-    wide = X.dtype
+    wide, sums = X.dtype, widest(X.device)
     narrow = operands or wide
     Xn, Yn = X.to(narrow), Y.to(narrow)
     step = rows_at_once(X, Y.shape[0], 1, block)
     any_grad = needs_scale or needs_X or needs_Y or needs_col or needs_row
-    value = torch.zeros((), dtype=torch.float64, device=X.device)
+    value = torch.zeros((), dtype=sums, device=X.device)
     gX = torch.empty_like(X) if any_grad else None
     gY = torch.zeros_like(Y) if any_grad else None
     gcol = torch.zeros_like(col) if any_grad and col is not None else None
@@ -61,7 +66,7 @@ def gram_entropy(
             any_grad,
             narrow,
         )
-        value += losses.sum(dtype=torch.float64)
+        value += losses.sum(dtype=sums)
         if gX is None or gY is None:
             continue
         gX[rows] = product(G, Yn)
@@ -76,15 +81,15 @@ def gram_entropy(
     gscale = None
     if needs_scale:
         # Euler: a sum of G·q is a sum over what q is made of, and √ has degree one half.
-        gscale = (gX * X).sum(dtype=torch.float64)
+        gscale = (gX * X).sum(dtype=sums)
         if gcol is not None and col is not None:
-            gscale += (gcol * col).sum(dtype=torch.float64)
+            gscale += (gcol * col).sum(dtype=sums)
         if grow is not None and row is not None:
-            gscale += (grow * row).sum(dtype=torch.float64)
+            gscale += (grow * row).sum(dtype=sums)
         gscale = (gscale * (1 if sign is None else 2)).to(scale.dtype)
     grads: list[Tensor | None] = [gscale]
     for needed, grad in ((needs_X, gX), (needs_Y, gY), (needs_col, gcol), (needs_row, grow)):
-        grads.append(grad.mul_(scale.to(wide)) if needed and grad is not None else None)
+        grads.append(grad.mul_(gain) if needed and grad is not None else None)
     return value.to(wide), grads
 
 

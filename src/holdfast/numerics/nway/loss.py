@@ -14,6 +14,7 @@ from holdfast.numerics.nway.names import Score, find_score
 from holdfast.numerics.nway.products import HALF, can_multiply_halves
 from holdfast.numerics.nway.scores import axis_weights, lines_of
 from holdfast.numerics.nway.streaming import cross_entropy_along
+from holdfast.numerics.nway.widest import widest
 
 
 def nway_contrastive(
@@ -35,13 +36,13 @@ def nway_contrastive(
     """How badly N modalities of the same samples find each other, exactly, at any batch size.
 
     `features` are N tensors (B, D); row i of each belongs to sample i. With the logits
-    `scale * score(f_1[i_1], …, f_N[i_N])`, a tensor of B^N that is never made, the value is the mean
-    over the N axes of the cross entropy along that axis at the hyper-diagonal, averaged
+    `scale * score(f_1[i_1], …, f_N[i_N])`, a tensor of B^N that is never made, the value is the
+    mean over the N axes of the cross entropy along that axis at the hyper-diagonal, averaged
     (`reduction="mean"`) or summed ("sum") over the batch. It is computed in float32 for half
     precision, and returned so.
 
-    score: "norm", "product", "leave-one-out", "variance", "std", "cosine", "distance" and others; or
-        a published number, such as "v11". docs/nway.md says which to take.
+    score: "norm", "product", "leave-one-out", "variance", "std", "cosine", "distance" and others;
+        or a published number, such as "v11". docs/nway.md says which to take.
     scale: the inverse temperature, a number or a tensor (see `Temperature`).
     normalize: whether rows are brought to length one first. Zero rows stay zero.
     axes: "mean", or "first-plus-rest": the loss along axis 1 plus the mean of the others.
@@ -76,7 +77,9 @@ def nway_contrastive(
         batch = ranks.total if ranks else own[0].shape[0]
         if batch == 0:
             return torch.stack([feature.sum() for feature in own]).sum()
-        factor = torch.as_tensor(scale, device=device).to(torch.float64)
+        plain = _as_scale(scale, device)
+        factor = plain
+        common = torch.ones((), dtype=dtype, device=device)
         if normalize:
             own = [prepare.unit_rows(feature) for feature in own]
             if rescale and chosen.name == "product":
@@ -85,14 +88,24 @@ def nway_contrastive(
             common = prepare.common_scale(own)
             if ranks:
                 common = largest_of(common, ranks)
-            own = [feature / common for feature in own]
-            factor = factor * common.to(torch.float64) ** (chosen.degree or len(own))
-        # Beyond this the logits themselves would overflow.
+            own = [prepare.shrunk(feature, common) for feature in own]
+            factor = factor * common.to(factor.dtype) ** (chosen.degree or len(own))
+        # Beyond it the logits themselves would overflow.
         most = torch.finfo(dtype).max ** 0.85
-        factor = factor.clamp(-most, most).to(dtype)
+        factor = factor.clamp(-most, most)
+        gain = (factor.detach() / common).clamp(-most, most).to(dtype)
+        factor = factor.to(dtype)
         if dense:
             value = dense_cross_entropy(
-                chosen.name, own, factor, targets=targets, mask=mask, axes=axes, limit=limit
+                chosen.name,
+                own,
+                factor,
+                common=common,
+                shift=(chosen.constant * plain).to(dtype),
+                targets=targets,
+                mask=mask,
+                axes=axes,
+                limit=limit,
             )
         else:
             everybody = gathered(own, ranks) if ranks else own
@@ -101,6 +114,7 @@ def nway_contrastive(
                 * cross_entropy_along(
                     line,
                     factor,
+                    gain=gain,
                     offset=ranks.offset if ranks else 0,
                     block=block,
                     operands=_operands(chosen, given, normalize),
@@ -112,6 +126,14 @@ def nway_contrastive(
         if reduction == "mean":
             value = value / batch
         return shared_value(value, ranks) if ranks else value
+
+
+def _as_scale(scale: float | Tensor, device: torch.device) -> Tensor:
+    if not isinstance(scale, Tensor):
+        return torch.tensor(float(scale), dtype=widest(device), device=device)
+    if scale.numel() != 1:
+        raise ValueError(f"scale must be one number, not of shape {tuple(scale.shape)}")
+    return prepare.widened(scale.reshape(()).to(device), widest(device))
 
 
 def _operands(score: Score, given: list[Tensor], normalize: bool) -> torch.dtype | None:

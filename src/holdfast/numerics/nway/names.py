@@ -16,6 +16,8 @@ class Score:
     degree: int | None = 1
     """If all features grow by c the score grows by c to this power. 0: to the power N; None: by
     no power."""
+    constant: float = 0.0
+    """What was published adds it. No softmax sees it, unless a mask is multiplied with logits."""
     lines: bool = True
     """A score of N vectors, with N axes; the others compare sample i with sample j."""
 
@@ -27,11 +29,11 @@ SCORES = {
         Score("norm", "‖S‖", ("stable-v1", "v7", "v8", "v10")),
         Score("norm-mean", "‖S‖ / N", ("v9",)),
         Score("leave-one-out", "Σ_k ⟨(S−f_k)/‖S−f_k‖, f_k⟩", ("v11", "v12")),
-        Score("variance", "−(Σ‖f_k‖² − ‖S‖²/N)", ("v4", "v13", "v14"), degree=2),
-        Score("std", "−√(Σ‖f_k‖² − ‖S‖²/N)", ("v5",)),
-        Score("coordinate-std", "−mean_z √(Q − S²/N)", ("v1", "v6")),
-        Score("coordinate-variance", "−√Σ_z (Q − S²/N)²", ("v2",), degree=2),
-        Score("coordinate-energy", "−Σ_z √Q", ("v3",)),
+        Score("variance", "−(Σ‖f_k‖² − ‖S‖²/N)", ("v4", "v13", "v14"), degree=2, constant=1),
+        Score("std", "−√(Σ‖f_k‖² − ‖S‖²/N)", ("v5",), constant=1),
+        Score("coordinate-std", "−mean_z √(Q − S²/N)", ("v1", "v6"), constant=1),
+        Score("coordinate-variance", "−√Σ_z (Q − S²/N)²", ("v2",), degree=2, constant=1),
+        Score("coordinate-energy", "−Σ_z √Q", ("v3",), constant=1),
         Score("coordinate-spread", "Σ_z (m − √N m + √Q)", ("v15",)),
         Score("coordinate-evenness", "Σ_z (m + √N m − √Q)", ("v16",)),
         Score("coordinate-sixth", "Σ_z (S/N − m⁶/2)", ("v17",), degree=None),

@@ -1,8 +1,8 @@
 """From features to lines.
 
-`own` are this process's rows, `all_` the columns (the same, or those of all ranks). Along axis k the
-other vectors of sample i stay, so their sum, product or sum of squares (the "rest") is one row tensor,
-and only f_k[j] varies: one matrix product per axis where the score allows it.
+`own` are this process's rows, `all_` the columns (the same, or those of all ranks). Along axis k
+the other vectors of sample i stay, so their sum, product or sum of squares (the "rest") is one row
+tensor, and only f_k[j] varies: one matrix product per axis where the score allows it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from holdfast.numerics.nway.features import unit_rows
 from holdfast.numerics.nway.lines import GramLine, Line, Tile, TileLine
-from holdfast.numerics.nway.roots import NOISE, root
+from holdfast.numerics.nway.roots import NOISE, inverse_root, root
 
 Weighted = list[tuple[float, Line]]
 COSINE_BEND = 0.05
@@ -138,8 +138,7 @@ def _leave_one_out(own: list[Tensor], unit: bool) -> Make:
         rest = S - own[k]
         others = torch.stack([f for index, f in enumerate(own) if index != k], dim=1)
         with_rest = (others * rest[:, None]).sum(-1)
-        length = root(_squares(rest), _squares(others).sum(-1).detach())
-        inverse = torch.where(length > 0, 1 / torch.where(length > 0, length, 1.0), 0.0)
+        inverse = inverse_root(_squares(rest), _squares(others).sum(-1).detach())
         rows = [others, with_rest, _squares(others), _squares(rest), inverse]
         return TileLine(rows, [column, _squares(column)], _leave_one_out_tile, len(own) + 2)
 
@@ -157,9 +156,7 @@ def _leave_one_out_tile(rows: list[Tensor], cols: list[Tensor]) -> Tensor:
     for index in range(grams.shape[0]):
         own = squares[:, index, None]
         dot = with_rest[:, index, None] + grams[index]
-        length = root(whole - 2 * dot + own, size * NOISE)
-        safe = torch.where(length > 0, length, 1.0)
-        out = out + torch.where(length > 0, (dot - own) / safe, 0.0)
+        out = out + (dot - own) * inverse_root(whole - 2 * dot + own, size * NOISE)
     return out
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from holdfast.numerics.nway.applied import applied
 from holdfast.numerics.nway.gram import gram_entropy
 from holdfast.numerics.nway.lines import GramLine, Line, TileLine
 from holdfast.numerics.nway.tiles import tile_entropy
@@ -49,7 +50,7 @@ class _TileEntropy(torch.autograd.Function):
     ) -> Tensor:
         cut = len(line.rows)
         here = TileLine(list(tensors[:cut]), list(tensors[cut:]), line.tile, line.depth)
-        options = {name: options[name] for name in ("offset", "block", "wanted")}
+        options = {name: options[name] for name in ("gain", "offset", "block", "wanted")}
         value, grads = tile_entropy(here, scale, needs=ctx.needs_input_grad[2:], **options)
         ctx.save_for_backward(*grads)
         return value
@@ -68,22 +69,24 @@ def cross_entropy_along(
     line: Line,
     scale: Tensor,
     *,
+    gain: Tensor,
     offset: int = 0,
     block: int | None = None,
     operands: torch.dtype | None = None,
     fuse: bool = False,
 ) -> Tensor:
-    """Σ_i [logsumexp_j(scale·logit_ij) − scale·logit_ii]; row i belongs to column offset + i."""
+    """Σ_i [logsumexp_j(scale·logit_ij) − scale·logit_ii]; row i belongs to column offset + i.
+
+    Gradients of all but the scale are multiplied by `gain` in its stead.
+    """
     options = {
+        "gain": gain,
         "offset": offset,
         "block": block,
         "wanted": torch.is_grad_enabled(),
         "operands": operands,
         "fuse": fuse,
     }
-    out: Tensor
     if isinstance(line, GramLine):
-        out = _GramEntropy.apply(line, options, scale, line.X, line.Y, line.col, line.row)
-    else:
-        out = _TileEntropy.apply(line, options, scale, *line.rows, *line.cols)
-    return out
+        return applied(_GramEntropy, line, options, scale, line.X, line.Y, line.col, line.row)
+    return applied(_TileEntropy, line, options, scale, *line.rows, *line.cols)

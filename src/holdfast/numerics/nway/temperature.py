@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from holdfast.numerics.nway.applied import applied
+
 
 class _Within(torch.autograd.Function):
     """Clamped; beyond the limit only a gradient that leads back passes.
@@ -45,15 +47,15 @@ class Temperature(nn.Module):
         super().__init__()
         if not 0 < minimum <= initial <= maximum < math.inf:
             raise ValueError(
-                f"0 < minimum <= initial <= maximum does not hold for {minimum}, {initial}, {maximum}"
+                "0 < minimum <= initial <= maximum does not hold for "
+                f"{minimum}, {initial}, {maximum}"
             )
         self.maximum, self.minimum = maximum, minimum
         self.log_scale = nn.Parameter(torch.tensor(math.log(initial)))
 
     def forward(self) -> Tensor:
         bounds = math.log(self.minimum), math.log(self.maximum)
-        within: Tensor = _Within.apply(self.log_scale.float(), *bounds)
-        return within.exp()
+        return applied(_Within, self.log_scale.float(), *bounds).exp()
 
     def extra_repr(self) -> str:
         return f"maximum={self.maximum}, minimum={self.minimum}"

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from holdfast.numerics.nway.blocks import room, rows_at_once
 from holdfast.numerics.nway.lines import TileLine
+from holdfast.numerics.nway.widest import widest
 
 
 def tile_entropy(
@@ -21,19 +22,21 @@ def tile_entropy(
     scale: Tensor,
     *,
     needs: Sequence[bool],
+    gain: Tensor,
     offset: int,
     block: int | None,
     wanted: bool,
 ) -> tuple[Tensor, list[Tensor | None]]:
     """The summed cross entropy, and gradients for scale, the row and the column tensors."""
     like = line.cols[0]
+    sums = widest(like.device)
     n_rows, n_cols = line.rows[0].shape[0], like.shape[0]
     step = min(rows_at_once(like, n_cols, 1, block), _square(like, line.depth), n_rows)
     width = max(room(like) // (step * line.depth), 16)
     any_grad = wanted and any(needs)
     grads = [torch.zeros_like(tensor) for tensor in (*line.rows, *line.cols)] if any_grad else []
-    gscale = torch.zeros((), dtype=torch.float64, device=like.device)
-    value = torch.zeros((), dtype=torch.float64, device=like.device)
+    gscale = torch.zeros((), dtype=sums, device=like.device)
+    value = torch.zeros((), dtype=sums, device=like.device)
     cut = len(line.rows)
     for begin in range(0, n_rows, step):
         rows = slice(begin, min(begin + step, n_rows))
@@ -44,12 +47,12 @@ def tile_entropy(
         logp = torch.log_softmax(logits * scale, dim=1)
         diagonal = (torch.arange(rows.start, rows.stop, device=like.device) + offset)[:, None]
         losses = -logp.gather(1, diagonal)
-        value += losses.sum(dtype=torch.float64)
+        value += losses.sum(dtype=sums)
         if not any_grad:
             continue
         G = logp.exp_()
         G.scatter_add_(1, diagonal, -torch.ones_like(losses))
-        gscale += (G * logits).sum(dtype=torch.float64)
+        gscale += (G * logits).sum(dtype=sums)
         for cols, tile in zip(spans, tiles, strict=True):
             out, leaves = tile if kept else _tile(line, rows, cols, grad=True)
             found = torch.autograd.grad(out, leaves, G[:, cols], allow_unused=True)
@@ -58,9 +61,8 @@ def tile_entropy(
                     grads[index][rows if index < cut else cols] += grad
     if not any_grad:
         return value.to(like.dtype), [None] * len(needs)
-    factor = scale.to(like.dtype)
     return value.to(like.dtype), [
-        (grad if index == 0 else grad.mul_(factor)) if needs[index] else None
+        (grad if index == 0 else grad.mul_(gain)) if needs[index] else None
         for index, grad in enumerate([gscale.to(scale.dtype), *grads])
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from holdfast.numerics.nway.roots import NOISE, root
+from holdfast.numerics.nway.roots import NOISE, inverse_root, root
 from holdfast.numerics.nway.scores import COORDINATE_TILES
 
 
@@ -26,8 +26,7 @@ def tuple_scores(score: str, vectors: list[Tensor]) -> Tensor:
         return -spread if score == "variance" else -root(spread)
     if score == "leave-one-out":
         rest = S - f
-        length = root(rest.square().sum(-1), NOISE * f.square().sum((0, -1)).detach())
-        safe = torch.where(length > 0, length, 1.0)
-        return torch.where(length > 0, (rest * f).sum(-1) / safe, 0.0).sum(0)
+        size = NOISE * f.square().sum((0, -1)).detach()
+        return ((rest * f).sum(-1) * inverse_root(rest.square().sum(-1), size)).sum(0)
     count = S.new_tensor(float(n))
     return COORDINATE_TILES[score]([S, f.square().sum(0), f.abs().sum(0) / n], [count])
