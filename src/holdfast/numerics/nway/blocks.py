@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-ON_DEVICE = 1 << 26
-"""Logits held at once on an accelerator: 256 MiB in float32."""
+ON_DEVICE = 1 << 27
+"""Logits held at once on an accelerator: 512 MiB in float32."""
 ON_CPU = 1 << 21
 
 

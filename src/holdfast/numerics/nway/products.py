@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
 HALF = (torch.float16, torch.bfloat16)
 
 
+@cache
 def can_multiply_halves(device: torch.device) -> bool:
     """Whether this device multiplies halves into float32 without rounding the result to half."""
     if device.type != "cuda":
