@@ -122,14 +122,14 @@ def test_tiles_and_blocks_of_tuples_change_nothing(
 def test_melting_the_passes_together_changes_nothing(
     score: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.numerics.nway import gram
+    from holdfast.numerics.nway import fused as melted
 
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
-    gram._fused.cache_clear()
+    melted._compiled.cache_clear()
     features = some_features(5, 4, 9, 6)
     plain = nway_contrastive(features, score=score, block=4)
     fused = nway_contrastive(features, score=score, block=4, fuse=True)
-    gram._fused.cache_clear()
+    melted._compiled.cache_clear()
     assert_same(fused, plain, features, 1e-12)
     with torch.no_grad():
         assert nway_contrastive(features, score=score, fuse=True).item() == pytest.approx(

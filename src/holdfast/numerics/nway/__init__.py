@@ -4,7 +4,8 @@ names        the scores, and the version numbers they were published under
 features     what is accepted; half to single precision, unit rows, a common scale
 scores       from features to lines: what varies along a line, and what stays
 lines        the two kinds of lines: one matrix product, or anything in tiles
-streaming    the cross entropy along a line and its gradient, block by block
+streaming    the cross entropy along a line and its gradient, block by block: of `gram` lines
+             (with `fused` passes, if asked for) or of `tiles`
 tuples       the score of given tuples, as defined
 dense        soft targets and masks, for which every tuple counts
 gather       features of all ranks, with gradients

@@ -20,3 +20,9 @@ def rows_at_once(like: Tensor, columns: int, depth: int, block: int | None) -> i
     fit = room(like) // max(columns * depth, 1)
     # Matrix products like multiples of 128; below that, take what there is.
     return max(fit // 128 * 128, min(fit, 128), 16)
+
+
+def even(step: int, rows: int) -> int:
+    """At most `step`, such that the last block is about as large as the others."""
+    blocks = -(-rows // step) or 1
+    return -(-rows // blocks) or 1

@@ -8,13 +8,12 @@ a few passes over its entries between them. The passes are plain torch, in place
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from holdfast.numerics.nway.blocks import rows_at_once
+from holdfast.numerics.nway.blocks import even, rows_at_once
+from holdfast.numerics.nway.fused import fused_middle
 from holdfast.numerics.nway.lines import GramLine
 from holdfast.numerics.nway.products import add_product, product
 from holdfast.numerics.nway.roots import NOISE
@@ -42,23 +41,22 @@ def gram_entropy(
     wide, sums = X.dtype, widest(X.device)
     narrow = operands or wide
     Xn, Yn = X.to(narrow), Y.to(narrow)
-    step = rows_at_once(X, Y.shape[0], 1, block)
+    step = even(rows_at_once(X, Y.shape[0], 1, block), X.shape[0])
     any_grad = needs_scale or needs_X or needs_Y or needs_col or needs_row
     value = torch.zeros((), dtype=sums, device=X.device)
     gX = torch.empty_like(X) if any_grad else None
     gY = torch.zeros_like(Y) if any_grad else None
     gcol = torch.zeros_like(col) if any_grad and col is not None else None
     grow = torch.empty_like(row) if any_grad and row is not None else None
-    middle = _fused(sign) if fuse else _plain(sign)
-    least = _least(line)
+    middle = fused_middle(sign) if fuse else _plain(sign)
+    least = _least(line, narrow)
     sum_cols = needs_col or needs_scale
     for begin in range(0, X.shape[0], step):
         rows = slice(begin, min(begin + step, X.shape[0]))
-        q = product(Xn[rows], Yn.T)
+        q = product(Xn[rows], Yn.T, plus=col)
         diagonal = torch.arange(rows.start, rows.stop, device=X.device) + offset
         losses, G, row_sum = middle(
             q,
-            col,
             None if row is None else row[rows],
             None if least is None else least[rows],
             scale,
@@ -80,30 +78,36 @@ def gram_entropy(
         return value.to(wide), [None] * 5
     gscale = None
     if needs_scale:
-        # Euler: a sum of G·q is a sum over what q is made of, and √ has degree one half.
+        # Euler: a sum of G·q is a sum over what q is made of. G of a root lacks its sign/2, and
+        # √ has degree one half.
         gscale = (gX * X).sum(dtype=sums)
         if gcol is not None and col is not None:
             gscale += (gcol * col).sum(dtype=sums)
         if grow is not None and row is not None:
             gscale += (grow * row).sum(dtype=sums)
-        gscale = (gscale * (1 if sign is None else 2)).to(scale.dtype)
+        gscale = (gscale * (sign or 1)).to(scale.dtype)
+    if sign is not None:
+        gain = gain * (sign / 2)
     grads: list[Tensor | None] = [gscale]
     for needed, grad in ((needs_X, gX), (needs_Y, gY), (needs_col, gcol), (needs_row, grow)):
         grads.append(grad.mul_(gain) if needed and grad is not None else None)
     return value.to(wide), grads
 
 
-def _least(line: GramLine) -> Tensor | None:
+def _least(line: GramLine, narrow: torch.dtype) -> Tensor | None:
     """The root below which q is rounding noise: it bounds the gradient of the root."""
     if line.sign is None:
         return None
     assert line.row is not None
     info = torch.finfo(line.X.dtype)
     size = line.row.abs() + (0 if line.col is None else line.col.abs().amax())
-    return (NOISE * info.eps * size + info.tiny).sqrt()
+    least = (NOISE * info.eps * size + info.tiny).sqrt()
+    # Its inverse must exist in the type of the matrix products.
+    return least.clamp_min(1e-4) if narrow == torch.float16 else least
 
 
 Middle = Callable[..., tuple[Tensor, Tensor, Tensor]]
+"""From q to the losses of the rows, G (of a root without its sign/2) and the sums of its rows."""
 
 
 def _plain(sign: int | None) -> Middle:
@@ -112,7 +116,6 @@ def _plain(sign: int | None) -> Middle:
 
 def _linear_in_place(
     q: Tensor,
-    col: Tensor | None,
     row: Tensor | None,
     least: Tensor | None,
     scale: Tensor,
@@ -120,8 +123,6 @@ def _linear_in_place(
     wanted: bool,
     narrow: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if col is not None:
-        q += col
     q *= scale
     logp = torch.log_softmax(q, dim=1)
     del q
@@ -136,7 +137,6 @@ def _linear_in_place(
 def _root_in_place(sign: int) -> Middle:
     def middle(
         q: Tensor,
-        col: Tensor | None,
         row: Tensor,
         least: Tensor,
         scale: Tensor,
@@ -144,8 +144,6 @@ def _root_in_place(sign: int) -> Middle:
         wanted: bool,
         narrow: torch.dtype,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        if col is not None:
-            q += col
         q += row[:, None]
         length = q.clamp_min_(0).sqrt_()
         logp = torch.log_softmax(length * (sign * scale), dim=1)
@@ -155,52 +153,9 @@ def _root_in_place(sign: int) -> Middle:
         G = logp.exp_()
         G.scatter_add_(1, diagonal[:, None], -torch.ones_like(losses)[:, None])
         torch.maximum(length, least[:, None], out=length)
-        G.div_(length).mul_(0.5 * sign)
-        return losses, _narrowed(G, narrow), G.sum(1)
+        # Rounded to half, if at all, in the same pass.
+        out = G if narrow == G.dtype else torch.empty_like(G, dtype=narrow)
+        torch.div(G, length, out=out)
+        return losses, out, out.sum(1, dtype=G.dtype)
 
     return middle
-
-
-def _narrowed(G: Tensor, narrow: torch.dtype) -> Tensor:
-    if narrow == torch.float16:
-        G = G.clamp(-6e4, 6e4)
-    return G.to(narrow)
-
-
-@cache
-def _fused(sign: int | None) -> Middle:
-    """The same passes without the in-place steps, for torch.compile to melt together."""
-
-    def middle(
-        q: Tensor,
-        col: Tensor | None,
-        row: Tensor | None,
-        least: Tensor | None,
-        scale: Tensor,
-        diagonal: Tensor,
-        wanted: bool,
-        narrow: torch.dtype,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        if col is not None:
-            q = q + col
-        if sign is not None:
-            assert row is not None
-            q = (q + row[:, None]).clamp_min(0).sqrt()
-        logits = q * (scale * (sign or 1))
-        largest = logits.amax(1, keepdim=True)
-        total = (logits - largest).exp().sum(1, keepdim=True)
-        own = logits.gather(1, diagonal[:, None])
-        losses = (largest + total.log() - own)[:, 0]
-        if not wanted:
-            return losses, losses, losses
-        G = (logits - largest).exp() / total
-        columns = torch.arange(q.shape[1], device=q.device)
-        G = torch.where(columns[None] == diagonal[:, None], G - 1, G)
-        if sign is not None:
-            assert least is not None
-            G = G * (0.5 * sign) / torch.maximum(q, least[:, None])
-        return losses, _narrowed(G, narrow), G.sum(1)
-
-    compiled: Any = torch.compile(middle, dynamic=True)
-    out: Middle = compiled
-    return out

@@ -13,8 +13,10 @@ from holdfast.numerics.nway.names import find_score
 class NWayContrastive(nn.Module):
     """`nway_contrastive` with its options kept; `scale` may be a module such as `Temperature`.
 
-    criterion = NWayContrastive(score="norm", scale=Temperature())
-    loss = criterion([image, *captions])
+        criterion = NWayContrastive(score="norm", scale=Temperature())
+        loss = criterion([image, *captions])
+
+    The options are those of the function.
     """
 
     def __init__(

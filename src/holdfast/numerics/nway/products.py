@@ -23,11 +23,12 @@ def can_multiply_halves(device: torch.device) -> bool:
     return True
 
 
-def product(left: Tensor, right: Tensor) -> Tensor:
-    """left @ right; in float32 if they are halves."""
+def product(left: Tensor, right: Tensor, *, plus: Tensor | None = None) -> Tensor:
+    """left @ right (+ a number for each column); in float32 if they are halves."""
     if left.dtype in HALF:
-        return torch.mm(left, right, out_dtype=torch.float32)
-    return left @ right
+        out = torch.mm(left, right, out_dtype=torch.float32)
+        return out if plus is None else out.add_(plus)
+    return left @ right if plus is None else torch.addmm(plus, left, right)
 
 
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:

@@ -35,8 +35,8 @@ class _Within(torch.autograd.Function):
 class Temperature(nn.Module):
     """The scale exp(s) with a learnable s, never above `maximum` nor below `minimum`.
 
-    temperature = Temperature()
-    loss = nway_contrastive(features, scale=temperature())
+        temperature = Temperature()
+        loss = nway_contrastive(features, scale=temperature())
 
     Like CLIP's it begins at 1/0.07 and ends at 100. Exclude `log_scale` from weight decay.
     """
