@@ -147,6 +147,58 @@ def test_other_types_agree_with_float64_to_their_resolution(score: str, dtype: t
         assert (mine.double() - theirs).abs().max() <= 4 * eps * theirs.abs().max()
 
 
+@pytest.fixture
+def half_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU does: operands rounded to half, results in float32."""
+
+    def product(left: Tensor, right: Tensor, *, plus: Tensor | None = None) -> Tensor:
+        assert left.dtype == right.dtype
+        out = left.float() @ right.float()
+        return out if plus is None else out + plus
+
+    def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+        total += product(left, right)
+
+    monkeypatch.setattr("holdfast.numerics.nway.loss.can_multiply_halves", lambda device: True)
+    monkeypatch.setattr("holdfast.numerics.nway.gram.product", product)
+    monkeypatch.setattr("holdfast.numerics.nway.gram.add_product", add_product)
+
+
+GRAM = ["norm", "norm-mean", "variance", "std", "product", "pairwise", "anchor"]
+
+
+@pytest.mark.usefixtures("half_products")
+@pytest.mark.parametrize("dtype", DTYPES[2:], ids=str)
+@pytest.mark.parametrize("score", GRAM)
+def test_half_operands_agree_with_float64_to_their_resolution(
+    score: str, dtype: torch.dtype
+) -> None:
+    common = rows(5, n=1, B=24, D=128)[0]
+    features = leaves([common + f for f in rows(6, n=6, B=24, D=128)], dtype)
+    value = nway_contrastive(features, score=score)
+    wide = [f.detach().double().requires_grad_() for f in features]
+    exact = nway_contrastive(wide, score=score)
+    # A product of six carries the rounding of six.
+    within = torch.finfo(dtype).eps * (8 if score == "product" else 2)
+    assert abs(value.item() - exact.item()) <= within * max(exact.item(), 1)
+    for mine, theirs in zip(
+        torch.autograd.grad(value, features), torch.autograd.grad(exact, wide), strict=True
+    ):
+        assert (mine.double() - theirs).abs().max() <= 4 * within * theirs.abs().max()
+
+
+@pytest.mark.usefixtures("half_products")
+@pytest.mark.parametrize("dtype", DTYPES[2:], ids=str)
+def test_half_operands_are_finite_too(dtype: torch.dtype) -> None:
+    for case in CASES:
+        for score in GRAM:
+            features = leaves(case(), dtype)
+            value = nway_contrastive(features, score=score)
+            grads = torch.autograd.grad(value, features)
+            assert value.isfinite(), (case.__name__, score)
+            assert all(grad.isfinite().all() for grad in grads), (case.__name__, score)
+
+
 def test_a_scale_that_is_common_to_all_features_changes_nothing_when_normalised() -> None:
     for score in ALL:
         plain = nway_contrastive(rows(), score=score).item()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -123,6 +125,11 @@ def test_a_training_in_half_with_a_loss_scale_gets_its_gradients() -> None:
     assert net.weight.grad is not None
     assert net.weight.grad.isfinite().all()
     assert net.weight.grad.abs().max() > 0
+
+
+def test_importing_the_package_does_not_import_torch() -> None:
+    program = "import sys, holdfast; holdfast.numerics.__all__; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
 
 
 def test_the_package_is_reached_from_holdfast() -> None:

@@ -130,7 +130,8 @@ def nway_contrastive(
 
 def _as_scale(scale: float | Tensor, device: torch.device) -> Tensor:
     if not isinstance(scale, Tensor):
-        return torch.tensor(float(scale), dtype=widest(device), device=device)
+        # Filled on the device: a copy from the host would wait for it.
+        return torch.full((), float(scale), dtype=widest(device), device=device)
     if scale.numel() != 1:
         raise ValueError(f"scale must be one number, not of shape {tuple(scale.shape)}")
     return prepare.widened(scale.reshape(()).to(device), widest(device))

@@ -177,7 +177,7 @@ def _coordinates(tile: Tile) -> Callable[[list[Tensor], bool], Make]:
 def _coordinate_tile(tile: Tile, n: int, rows: list[Tensor], cols: list[Tensor]) -> Tensor:
     rest, squares, sizes = (row[:, None] for row in rows)
     x = cols[0][None]
-    return tile([rest + x, squares + x * x, (sizes + x.abs()) / n], [x.new_tensor(float(n))])
+    return tile([rest + x, squares + x * x, (sizes + x.abs()) / n], [x.new_full((), n)])
 
 
 def _spread(of: list[Tensor], n: Tensor) -> Tensor:
@@ -261,9 +261,8 @@ def _cosine(own: list[Tensor], all_: list[Tensor], axes: str) -> Weighted:
 
 def _geometric_mean(cosines: Tensor) -> Tensor:
     """Over the first axis. Its logarithm goes on as a tangent below the bend: no pole at 0."""
-    bend = torch.tensor(COSINE_BEND, dtype=cosines.dtype, device=cosines.device)
     above = cosines.clamp_min(COSINE_BEND).log()
-    below = (cosines.clamp_max(COSINE_BEND) - bend) / bend
+    below = (cosines.clamp_max(COSINE_BEND) - COSINE_BEND) / COSINE_BEND
     return (above + below).mean(0).exp()
 
 

@@ -28,5 +28,5 @@ def tuple_scores(score: str, vectors: list[Tensor]) -> Tensor:
         rest = S - f
         size = NOISE * f.square().sum((0, -1)).detach()
         return ((rest * f).sum(-1) * inverse_root(rest.square().sum(-1), size)).sum(0)
-    count = S.new_tensor(float(n))
+    count = S.new_full((), n)
     return COORDINATE_TILES[score]([S, f.square().sum(0), f.abs().sum(0) / n], [count])
