@@ -64,11 +64,13 @@ def fused_middle(sign: int | None) -> Callable[..., tuple[Tensor, Tensor, Tensor
         row: Tensor | None,
         least: Tensor | None,
         scale: Tensor,
-        diagonal: Tensor,
+        first: int,
         wanted: bool,
         narrow: torch.dtype,
     ) -> tuple[Tensor, Tensor, Tensor]:
         read, write = _compiled()
+        # A tensor, for a number would be compiled in, once for every block.
+        diagonal = torch.arange(first, first + q.shape[0], device=q.device)
         total, losses = read(q, row, scale, diagonal, sign)
         if not wanted:
             return losses, losses, losses

@@ -54,13 +54,12 @@ def gram_entropy(
     for begin in range(0, X.shape[0], step):
         rows = slice(begin, min(begin + step, X.shape[0]))
         q = product(Xn[rows], Yn.T, plus=col)
-        diagonal = torch.arange(rows.start, rows.stop, device=X.device) + offset
         losses, G, row_sum = middle(
             q,
             None if row is None else row[rows],
             None if least is None else least[rows],
             scale,
-            diagonal,
+            rows.start + offset,
             any_grad,
             narrow,
         )
@@ -107,7 +106,8 @@ def _least(line: GramLine, narrow: torch.dtype) -> Tensor | None:
 
 
 Middle = Callable[..., tuple[Tensor, Tensor, Tensor]]
-"""From q to the losses of the rows, G (of a root without its sign/2) and the sums of its rows."""
+"""From q, whose row r belongs to column first + r, to the losses of the rows, G (of a root
+without its sign/2) and the sums of its rows."""
 
 
 def _plain(sign: int | None) -> Middle:
@@ -119,18 +119,18 @@ def _linear_in_place(
     row: Tensor | None,
     least: Tensor | None,
     scale: Tensor,
-    diagonal: Tensor,
+    first: int,
     wanted: bool,
     narrow: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
     q *= scale
     logp = torch.log_softmax(q, dim=1)
     del q
-    losses = -logp.gather(1, diagonal[:, None])[:, 0]
+    losses = -logp.diagonal(first)
     if not wanted:
         return losses, logp, losses
     G = logp.exp_()
-    G.scatter_add_(1, diagonal[:, None], -torch.ones_like(losses)[:, None])
+    G.diagonal(first).sub_(1)
     return losses, G.to(narrow), losses
 
 
@@ -140,18 +140,18 @@ def _root_in_place(sign: int) -> Middle:
         row: Tensor,
         least: Tensor,
         scale: Tensor,
-        diagonal: Tensor,
+        first: int,
         wanted: bool,
         narrow: torch.dtype,
     ) -> tuple[Tensor, Tensor, Tensor]:
         q += row[:, None]
         length = q.clamp_min_(0).sqrt_()
         logp = torch.log_softmax(length * (sign * scale), dim=1)
-        losses = -logp.gather(1, diagonal[:, None])[:, 0]
+        losses = -logp.diagonal(first)
         if not wanted:
             return losses, logp, losses
         G = logp.exp_()
-        G.scatter_add_(1, diagonal[:, None], -torch.ones_like(losses)[:, None])
+        G.diagonal(first).sub_(1)
         torch.maximum(length, least[:, None], out=length)
         # Rounded to half, if at all, in the same pass.
         out = G if narrow == G.dtype else torch.empty_like(G, dtype=narrow)

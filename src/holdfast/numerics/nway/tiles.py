@@ -45,13 +45,12 @@ def tile_entropy(
         tiles = [_tile(line, rows, cols, grad=kept) for cols in spans]
         logits = torch.cat([tile.detach() for tile, _ in tiles], dim=1)
         logp = torch.log_softmax(logits * scale, dim=1)
-        diagonal = (torch.arange(rows.start, rows.stop, device=like.device) + offset)[:, None]
-        losses = -logp.gather(1, diagonal)
-        value += losses.sum(dtype=sums)
+        first = rows.start + offset
+        value -= logp.diagonal(first).sum(dtype=sums)
         if not any_grad:
             continue
         G = logp.exp_()
-        G.scatter_add_(1, diagonal, -torch.ones_like(losses))
+        G.diagonal(first).sub_(1)
         gscale += (G * logits).sum(dtype=sums)
         for cols, tile in zip(spans, tiles, strict=True):
             out, leaves = tile if kept else _tile(line, rows, cols, grad=True)
