@@ -33,15 +33,18 @@ def network() -> nn.Linear:
     return nn.Linear(5, 6, dtype=torch.float64)
 
 
-def gathered_losses(rank: int) -> tuple[dict[str, float], dict[str, list[list[float]]]]:
+def gathered_losses(rank: int) -> tuple[dict[str, float], dict[str, list[float]]]:
     """For each score the value and the gradient this rank gives to DDP."""
     net, values, grads = network(), {}, {}
+    scale = torch.tensor(5.0, dtype=torch.float64, requires_grad=True)
     mine = slice(sum(COUNTS[:rank]), sum(COUNTS[: rank + 1]))
     for index, (score, normalize, reduction) in enumerate(SCORES):
         net.zero_grad()
+        scale.grad = None
         value = nway_contrastive(
             [net(x[mine]) for x in samples()],
             score=score,
+            scale=scale,
             normalize=normalize,
             reduction=reduction,
             gather=True if index % 2 else dist.group.WORLD,
@@ -49,5 +52,6 @@ def gathered_losses(rank: int) -> tuple[dict[str, float], dict[str, list[list[fl
         value.backward()
         values[score] = value.item()
         assert net.weight.grad is not None
-        grads[score] = net.weight.grad.tolist()
+        assert scale.grad is not None
+        grads[score] = [*net.weight.grad.flatten().tolist(), scale.grad.item()]
     return values, grads

@@ -147,6 +147,22 @@ def test_other_types_agree_with_float64_to_their_resolution(score: str, dtype: t
         assert (mine.double() - theirs).abs().max() <= 4 * eps * theirs.abs().max()
 
 
+@pytest.mark.parametrize("noise", [0.1, 1e-2, 1e-3, 1e-5])
+def test_near_alignment_differences_of_large_numbers_do_no_harm(noise: float) -> None:
+    """Where training leads: all views agree, and Gram forms subtract nearly equal numbers."""
+    common = rows(7, n=1, B=16, D=64)[0]
+    features = leaves([common + noise * f for f in rows(8, n=6, B=16, D=64)], torch.float32)
+    wide = [f.detach().double().requires_grad_() for f in features]
+    for score in ("norm", "variance", "std", "leave-one-out", "distance", "cosine"):
+        # A small scale, so that samples still compete and the gradient is not zero.
+        value = nway_contrastive(features, score=score, scale=2.0)
+        exact = nway_contrastive(wide, score=score, scale=2.0)
+        assert value.item() == pytest.approx(exact.item(), rel=1e-3), score
+        mine = torch.stack(torch.autograd.grad(value, features)).double()
+        theirs = torch.stack(torch.autograd.grad(exact, wide))
+        assert (mine - theirs).norm() <= 0.02 * theirs.norm(), score
+
+
 @pytest.fixture
 def half_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a GPU does: operands rounded to half, results in float32."""

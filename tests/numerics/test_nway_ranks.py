@@ -15,17 +15,24 @@ def test_two_ranks_are_one_process() -> None:
     net = network()
     for score, normalize, reduction in SCORES:
         net.zero_grad()
+        scale = torch.tensor(5.0, dtype=torch.float64, requires_grad=True)
         value = nway_contrastive(
-            [net(x) for x in samples()], score=score, normalize=normalize, reduction=reduction
+            [net(x) for x in samples()],
+            score=score,
+            scale=scale,
+            normalize=normalize,
+            reduction=reduction,
         )
         value.backward()
         assert net.weight.grad is not None
+        assert scale.grad is not None
+        whole = torch.cat([net.weight.grad.flatten(), scale.grad[None]])
         for values, _ in results:
             assert values[score] == pytest.approx(value.item(), rel=1e-12), score
         mean = torch.stack(
             [torch.tensor(grads[score], dtype=torch.float64) for _, grads in results]
         ).mean(0)
-        assert torch.allclose(mean, net.weight.grad, rtol=1e-9, atol=1e-12), score
+        assert torch.allclose(mean, whole, rtol=1e-9, atol=1e-12), score
     assert COUNTS[0] != COUNTS[1], "ranks may hold batches of different sizes"
 
 

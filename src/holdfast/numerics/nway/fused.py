@@ -20,13 +20,26 @@ def _logits(q: Tensor, row: Tensor | None, scale: Tensor, sign: int | None) -> T
     return (q + row[:, None]).clamp_min(0).sqrt() * (scale * sign)
 
 
+def _right(q: Tensor, diagonal: Tensor) -> Tensor:
+    return torch.arange(q.shape[1], device=q.device)[None] == diagonal[:, None]
+
+
 def _read(
-    q: Tensor, row: Tensor | None, scale: Tensor, diagonal: Tensor, sign: int | None
+    q: Tensor,
+    row: Tensor | None,
+    own: Tensor | None,
+    scale: Tensor,
+    diagonal: Tensor,
+    sign: int | None,
 ) -> tuple[Tensor, Tensor]:
     """logsumexp of each row, and its loss."""
     logits = _logits(q, row, scale, sign)
+    if own is not None:
+        logits = torch.where(_right(q, diagonal), own[:, None] * scale, logits)
     largest = logits.amax(1, keepdim=True)
     total = (largest + (logits - largest).exp().sum(1, keepdim=True).log())[:, 0]
+    if own is not None:
+        return total, total - own * scale
     return total, total - logits.gather(1, diagonal[:, None])[:, 0]
 
 
@@ -34,6 +47,7 @@ def _write(
     q: Tensor,
     row: Tensor | None,
     least: Tensor | None,
+    own: Tensor | None,
     scale: Tensor,
     diagonal: Tensor,
     total: Tensor,
@@ -42,8 +56,7 @@ def _write(
 ) -> tuple[Tensor, Tensor]:
     """The gradient with respect to q, and its sum over each row."""
     p = (_logits(q, row, scale, sign) - total[:, None]).exp()
-    own = torch.arange(q.shape[1], device=q.device)[None] == diagonal[:, None]
-    G = torch.where(own, p - 1, p)
+    G = torch.where(_right(q, diagonal), p - 1 if own is None else 0.0, p)
     if row is not None and least is not None:
         G = G / torch.maximum((q + row[:, None]).clamp_min(0).sqrt(), least[:, None])
     out = G.to(narrow)
@@ -56,25 +69,27 @@ def _compiled() -> tuple[Any, Any]:
     return torch.compile(_read), torch.compile(_write)
 
 
-def fused_middle(sign: int | None) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+def fused_middle(sign: int | None) -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor | None]]:
     """What `gram` does with a block between its products."""
 
     def middle(
         q: Tensor,
         row: Tensor | None,
         least: Tensor | None,
+        own: Tensor | None,
         scale: Tensor,
         first: int,
         wanted: bool,
         narrow: torch.dtype,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         read, write = _compiled()
         # A tensor, for a number would be compiled in, once for every block.
         diagonal = torch.arange(first, first + q.shape[0], device=q.device)
-        total, losses = read(q, row, scale, diagonal, sign)
+        total, losses = read(q, row, own, scale, diagonal, sign)
         if not wanted:
-            return losses, losses, losses
-        G, row_sum = write(q, row, least, scale, diagonal, total, sign, narrow)
-        return losses, G, row_sum
+            return losses, losses, losses, None
+        G, row_sum = write(q, row, least, own, scale, diagonal, total, sign, narrow)
+        own_grad = None if own is None else torch.expm1(-losses)
+        return losses, G, row_sum, own_grad
 
     return middle

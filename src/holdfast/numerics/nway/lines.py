@@ -26,6 +26,12 @@ class GramLine:
     """Only a square root needs it: what is constant in a row drops out of the softmax."""
     sign: int | None = None
     """±1: the logit is ±√q. None: it is q itself."""
+    own: Tensor | None = None
+    """Of a root: the logits of the right column, if they are known better than by Grams.
+
+    Where vectors agree, a Gram form takes the difference of nearly equal numbers. Training leads
+    there, but on the diagonal only, and that is cheap to compute directly.
+    """
 
 
 Tile = Callable[[list[Tensor], list[Tensor]], Tensor]
@@ -40,6 +46,7 @@ class TileLine:
     tile: Tile
     depth: int
     """How many numbers the function needs at once for each logit."""
+    own: Tensor | None = None
 
 
 Line = GramLine | TileLine

@@ -100,6 +100,7 @@ def _variance(own: list[Tensor], unit: bool) -> Make:
 
 def _std(own: list[Tensor], unit: bool) -> Make:
     S, n = _total(own), len(own)
+    apart = -root(_total([_squares(f - S / n) for f in own]))
 
     def make(k: int, column: Tensor) -> Line:
         rest = S - own[k]
@@ -110,6 +111,7 @@ def _std(own: list[Tensor], unit: bool) -> Make:
             col=_column_squares(column, unit) * (1 - 1 / n),
             row=squares - _squares(rest) / n,
             sign=-1,
+            own=apart,
         )
 
     return make
@@ -279,15 +281,12 @@ def _distance(own: list[Tensor], all_: list[Tensor], axes: str) -> Weighted:
     rows, cols = torch.stack(own, dim=1), torch.stack(all_, dim=1)
     mine, theirs = _mean(own), _mean(all_)
     forth, back = _both_ways(axes)
+    near = -root(_squares(rows - mine[:, None])).mean(1)
+    to_means = [rows, _squares(rows)], [theirs, _squares(theirs)]
+    to_vectors = [mine, _squares(mine)], [cols, _squares(cols)]
     return [
-        (
-            forth,
-            TileLine([rows, _squares(rows)], [theirs, _squares(theirs)], _distance_tile, depth),
-        ),
-        (
-            back,
-            TileLine([mine, _squares(mine)], [cols, _squares(cols)], _distance_tile_back, depth),
-        ),
+        (forth, TileLine(*to_means, _distance_tile, depth, near)),
+        (back, TileLine(*to_vectors, _distance_tile_back, depth, near)),
     ]
 
 

@@ -28,11 +28,14 @@ class _GramEntropy(torch.autograd.Function):
         scale: Tensor,
         *tensors: Tensor | None,
     ) -> Tensor:
-        X, Y, col, row = tensors
+        X, Y, col, row, own = tensors
         assert X is not None
         assert Y is not None
         value, grads = gram_entropy(
-            GramLine(X, Y, col, row, line.sign), scale, needs=ctx.needs_input_grad[2:], **options
+            GramLine(X, Y, col, row, line.sign, own),
+            scale,
+            needs=ctx.needs_input_grad[2:],
+            **options,
         )
         ctx.save_for_backward(*grads)
         return value
@@ -46,10 +49,11 @@ class _GramEntropy(torch.autograd.Function):
 class _TileEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, line: TileLine, options: dict[str, Any], scale: Tensor, *tensors: Tensor
+        ctx: Any, line: TileLine, options: dict[str, Any], scale: Tensor, *tensors: Any
     ) -> Tensor:
+        own, *rest = tensors
         cut = len(line.rows)
-        here = TileLine(list(tensors[:cut]), list(tensors[cut:]), line.tile, line.depth)
+        here = TileLine(rest[:cut], rest[cut:], line.tile, line.depth, own)
         options = {name: options[name] for name in ("gain", "offset", "block", "wanted")}
         value, grads = tile_entropy(here, scale, needs=ctx.needs_input_grad[2:], **options)
         ctx.save_for_backward(*grads)
@@ -88,5 +92,7 @@ def cross_entropy_along(
         "fuse": fuse,
     }
     if isinstance(line, GramLine):
-        return applied(_GramEntropy, line, options, scale, line.X, line.Y, line.col, line.row)
-    return applied(_TileEntropy, line, options, scale, *line.rows, *line.cols)
+        return applied(
+            _GramEntropy, line, options, scale, line.X, line.Y, line.col, line.row, line.own
+        )
+    return applied(_TileEntropy, line, options, scale, line.own, *line.rows, *line.cols)

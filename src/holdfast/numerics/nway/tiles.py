@@ -27,7 +27,7 @@ def tile_entropy(
     block: int | None,
     wanted: bool,
 ) -> tuple[Tensor, list[Tensor | None]]:
-    """The summed cross entropy, and gradients for scale, the row and the column tensors."""
+    """The summed cross entropy, and gradients for scale, own, the row and the column tensors."""
     like = line.cols[0]
     sums = widest(like.device)
     n_rows, n_cols = line.rows[0].shape[0], like.shape[0]
@@ -35,6 +35,7 @@ def tile_entropy(
     width = max(room(like) // (step * line.depth), 16)
     any_grad = wanted and any(needs)
     grads = [torch.zeros_like(tensor) for tensor in (*line.rows, *line.cols)] if any_grad else []
+    gown = torch.zeros_like(line.own) if any_grad and line.own is not None else None
     gscale = torch.zeros((), dtype=sums, device=like.device)
     value = torch.zeros((), dtype=sums, device=like.device)
     cut = len(line.rows)
@@ -44,14 +45,19 @@ def tile_entropy(
         kept = any_grad and len(spans) == 1
         tiles = [_tile(line, rows, cols, grad=kept) for cols in spans]
         logits = torch.cat([tile.detach() for tile, _ in tiles], dim=1)
-        logp = torch.log_softmax(logits * scale, dim=1)
         first = rows.start + offset
+        if line.own is not None:
+            logits.diagonal(first).copy_(line.own[rows])
+        logp = torch.log_softmax(logits * scale, dim=1)
         value -= logp.diagonal(first).sum(dtype=sums)
         if not any_grad:
             continue
         G = logp.exp_()
         G.diagonal(first).sub_(1)
         gscale += (G * logits).sum(dtype=sums)
+        if gown is not None:
+            gown[rows] = G.diagonal(first)
+            G.diagonal(first).zero_()
         for cols, tile in zip(spans, tiles, strict=True):
             out, leaves = tile if kept else _tile(line, rows, cols, grad=True)
             found = torch.autograd.grad(out, leaves, G[:, cols], allow_unused=True)
@@ -61,8 +67,8 @@ def tile_entropy(
     if not any_grad:
         return value.to(like.dtype), [None] * len(needs)
     return value.to(like.dtype), [
-        (grad if index == 0 else grad.mul_(gain)) if needs[index] else None
-        for index, grad in enumerate([gscale.to(scale.dtype), *grads])
+        (grad if index == 0 else grad.mul_(gain)) if needs[index] and grad is not None else None
+        for index, grad in enumerate([gscale.to(scale.dtype), gown, *grads])
     ]
 
 
