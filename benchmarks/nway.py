@@ -1,0 +1,238 @@
+"""The N-way contrastive loss: dense against lines, and the lines against their products.
+
+    python benchmarks/nway.py [--device cuda|cpu] [--json FILE] [--no-fuse] [--seconds 0.5]
+
+One step is forward and backward, from features (B, D) that require gradients to their gradients,
+normalisation included; N = 6, D = 512. "dense" is the norm score as published: every tuple of
+vectors is summed, B^N × D numbers. "lines" is `holdfast.numerics.nway_contrastive`.
+
+"products" is the time of the matrix products that the lines need and nothing else: for each of the
+N axes one of (B, D) × (D, B) forward and two of (B, B) × (B, D) backward, 3 N in all, with plain
+`@` in the same type (so in bfloat16 their results are rounded, and ours are not). Leave-one-out
+needs every pair of modalities, 3 N (N − 1). The claim is: at most 2 times the products.
+
+"fused" lets torch.compile melt the passes between the products; its first call takes seconds, which
+are not counted. Peak memory is what the step allocates beyond the features; it needs a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+import torch
+import torch._dynamo
+from torch import Tensor
+
+from holdfast.numerics import nway_contrastive
+
+N, D = 6, 512
+LIMIT = 2.0
+"""Times the products: the claim."""
+TYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class Bench:
+    def __init__(self, device: str, seconds: float) -> None:
+        self.device, self.seconds = torch.device(device), seconds
+        self.cuda = self.device.type == "cuda"
+
+    def wait(self) -> None:
+        if self.cuda:
+            torch.cuda.synchronize()
+
+    def once(self, step: Callable[[], object]) -> float:
+        self.wait()
+        begun = time.perf_counter()
+        step()
+        self.wait()
+        return time.perf_counter() - begun
+
+    def measure(self, step: Callable[[], object]) -> tuple[float, int | None]:
+        """Median seconds and peak bytes beyond what was there. The first calls warm up."""
+        self.once(step)
+        peak = None
+        if self.cuda:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+            held = torch.cuda.memory_allocated()
+        first = self.once(step)
+        if self.cuda:
+            peak = torch.cuda.max_memory_allocated() - held
+        times = max(3, min(30, int(self.seconds / first)))
+        return statistics.median(self.once(step) for _ in range(times)), peak
+
+    def features(self, batch: int, dtype: torch.dtype) -> list[Tensor]:
+        draw = torch.Generator(self.device).manual_seed(0)
+        return [
+            torch.randn(batch, D, generator=draw, device=self.device).to(dtype).requires_grad_()
+            for _ in range(N)
+        ]
+
+    def dense(self, batch: int) -> tuple[float, int | None, float]:
+        """As published: S for every tuple, its norm, a cross entropy for each rotation."""
+        features = self.features(batch, torch.float32)
+        label = torch.zeros((batch,) * N, device=self.device)
+        own = torch.arange(batch, device=self.device)
+        label[(own,) * N] = 1
+        value = 0.0
+
+        def step() -> None:
+            nonlocal value
+            unit = [f / f.norm(dim=1, keepdim=True) for f in features]
+            S = sum(
+                f.view(*(batch if axis == k else 1 for axis in range(N)), D)
+                for k, f in enumerate(unit)
+            )
+            logits = torch.linalg.vector_norm(S, dim=-1) / 0.07
+            losses = [
+                torch.nn.functional.cross_entropy(
+                    logits.permute(order), label.permute(order), reduction="sum"
+                )
+                for order in ([(r + s) % N for s in range(N)] for r in range(N))
+            ]
+            loss = sum(losses[1:], losses[0]) / N / batch
+            torch.autograd.grad(loss, features)
+            value = loss.item()
+
+        seconds, peak = self.measure(step)
+        return seconds, peak, value
+
+    def lines(
+        self, batch: int, dtype: torch.dtype, **options: Any
+    ) -> tuple[float, int | None, float]:
+        features = self.features(batch, dtype)
+        value = 0.0
+
+        def step() -> None:
+            nonlocal value
+            loss = nway_contrastive(features, **options)
+            torch.autograd.grad(loss, features)
+            value = loss.item()
+
+        seconds, peak = self.measure(step)
+        return seconds, peak, value
+
+    def products(self, batch: int, dtype: torch.dtype, pairs: int = N) -> float:
+        """One forward and two backward products, as often as the score needs them."""
+        X, Y = (f.detach() for f in self.features(batch, dtype)[:2])
+        G = X @ Y.T
+
+        def step() -> None:
+            X @ Y.T
+            G @ Y
+            G.T @ X
+
+        return self.measure(step)[0] * pairs
+
+
+def shown(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e3:,.2f} ms"
+
+
+def size(peak: int | None) -> str:
+    return "-" if peak is None else f"{peak / 2**20:,.0f} MiB"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--seconds", type=float, default=0.5, help="for each measurement")
+    parser.add_argument("--no-fuse", action="store_true", help="plain torch only")
+    parser.add_argument("--batches", type=int, nargs="+")
+    args = parser.parse_args()
+    bench = Bench(args.device, args.seconds)
+    begun = time.perf_counter()
+    where = torch.cuda.get_device_name() if bench.cuda else platform.processor() or "cpu"
+    print(f"{where}, torch {torch.__version__}, N = {N}, D = {D}, forward and backward\n")
+    rows: list[dict[str, Any]] = []
+
+    def tell(**row: Any) -> None:
+        ratio = row.get("ratio")
+        rows.append(row)
+        print(
+            f"{row['form']:<28} {row['type']:<9} B={row['batch']:<6}"
+            f"{shown(row.get('seconds')):>14} {size(row.get('peak')):>12}"
+            f"  products {shown(row.get('products')):>13}"
+            f"  {'' if ratio is None else f'{ratio:.2f} x'}",
+            flush=True,
+        )
+
+    batch = 12 if bench.cuda else 4
+    seconds, peak, value = bench.dense(batch)
+    tell(form="dense norm", type="float32", batch=batch, seconds=seconds, peak=peak)
+    _, _, ours = bench.lines(batch, torch.float32)
+    print(f"{'':<28} the value is {value:.6f} dense and {ours:.6f} by lines\n")
+
+    batches = args.batches or ([12, 1024, 8192, 32768] if bench.cuda else [12, 128, 512])
+    types = list(TYPES) if bench.cuda else ["float32"]
+    for batch in batches:
+        forms: list[tuple[str, dict[str, Any]]] = [("lines norm", {})]
+        if bench.cuda and not args.no_fuse and batch >= 8192:
+            forms.append(("lines norm, fused", {"fuse": True}))
+            if batch == max(batches):
+                forms.append(("lines norm, fused, 8192 rows", {"fuse": True, "block": 8192}))
+        products = {}
+        for form, options in forms:
+            torch._dynamo.reset()  # a training has one shape, and its kernels are made for it
+            for kind in types:
+                torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"
+                if kind not in products:
+                    products[kind] = bench.products(batch, TYPES[kind])
+                about = {"form": form, "type": kind, "batch": batch, "products": products[kind]}
+                try:
+                    seconds, peak, value = bench.lines(batch, TYPES[kind], **options)
+                except Exception as failed:  # one form that fails must not hide the others
+                    print(f"{form} {kind} B={batch}: {type(failed).__name__}: {failed}"[:300])
+                    rows.append({**about, "failed": type(failed).__name__})
+                    continue
+                ratio = seconds / products[kind]
+                tell(**about, seconds=seconds, peak=peak, ratio=ratio, value=value)
+                if bench.cuda:
+                    torch.cuda.empty_cache()
+        print()
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+    batch = 4096 if bench.cuda else 128
+    for score in ("product", "variance", "std", "leave-one-out", "pairwise", "cosine", "distance"):
+        pairs = N * (N - 1) if score in ("leave-one-out", "pairwise") else N
+        pairs = 2 * N if score in ("cosine", "distance") else pairs
+        products = bench.products(batch, torch.float32, pairs)
+        seconds, peak, _ = bench.lines(batch, torch.float32, score=score)
+        tell(
+            form=f"lines {score}",
+            type="float32",
+            batch=batch,
+            seconds=seconds,
+            peak=peak,
+            products=products,
+            ratio=seconds / products,
+        )
+
+    large = [row for row in rows if row.get("ratio") and row["batch"] == max(batches)]
+    best = {
+        kind: min((row["ratio"] for row in large if row["type"] == kind), default=None)
+        for kind in types
+    }
+    print(f"\nat B={max(batches)}, best form: ", end="")
+    print(", ".join(f"{kind} {ratio:.2f} x" for kind, ratio in best.items() if ratio), end="")
+    print(
+        f" of the products (claim: at most {LIMIT:g}); {time.perf_counter() - begun:.0f} s in all"
+    )
+    if args.json:
+        about = {"device": where, "torch": torch.__version__, "N": N, "D": D, "limit": LIMIT}
+        args.json.write_text(json.dumps({**about, "best": best, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

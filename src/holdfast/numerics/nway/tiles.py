@@ -1,0 +1,85 @@
+"""Lines of any score: value and gradient by tiles of rows and columns.
+
+The logits of a block of rows are computed tile by tile. Where one tile holds the whole block its
+graph is kept and used at once; otherwise each tile is computed a second time for its gradient, so
+that only one tile is ever held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from holdfast.numerics.nway.blocks import room, rows_at_once
+from holdfast.numerics.nway.lines import TileLine
+from holdfast.numerics.nway.widest import widest
+
+
+def tile_entropy(
+    line: TileLine,
+    scale: Tensor,
+    *,
+    needs: Sequence[bool],
+    gain: Tensor,
+    offset: int,
+    block: int | None,
+    wanted: bool,
+) -> tuple[Tensor, list[Tensor | None]]:
+    """The summed cross entropy, and gradients for scale, own, the row and the column tensors."""
+    like = line.cols[0]
+    sums = widest(like.device)
+    n_rows, n_cols = line.rows[0].shape[0], like.shape[0]
+    step = min(rows_at_once(like, n_cols, 1, block), _square(like, line.depth), n_rows)
+    width = max(room(like) // (step * line.depth), 16)
+    any_grad = wanted and any(needs)
+    grads = [torch.zeros_like(tensor) for tensor in (*line.rows, *line.cols)] if any_grad else []
+    gown = torch.zeros_like(line.own) if any_grad and line.own is not None else None
+    gscale = torch.zeros((), dtype=sums, device=like.device)
+    value = torch.zeros((), dtype=sums, device=like.device)
+    cut = len(line.rows)
+    for begin in range(0, n_rows, step):
+        rows = slice(begin, min(begin + step, n_rows))
+        spans = [slice(at, min(at + width, n_cols)) for at in range(0, n_cols, width)]
+        kept = any_grad and len(spans) == 1
+        tiles = [_tile(line, rows, cols, grad=kept) for cols in spans]
+        logits = torch.cat([tile.detach() for tile, _ in tiles], dim=1)
+        first = rows.start + offset
+        if line.own is not None:
+            logits.diagonal(first).copy_(line.own[rows])
+        logp = torch.log_softmax(logits * scale, dim=1)
+        value -= logp.diagonal(first).sum(dtype=sums)
+        if not any_grad:
+            continue
+        G = logp.exp_()
+        G.diagonal(first).sub_(1)
+        gscale += (G * logits).sum(dtype=sums)
+        if gown is not None:
+            gown[rows] = G.diagonal(first)
+            G.diagonal(first).zero_()
+        for cols, tile in zip(spans, tiles, strict=True):
+            out, leaves = tile if kept else _tile(line, rows, cols, grad=True)
+            found = torch.autograd.grad(out, leaves, G[:, cols], allow_unused=True)
+            for index, grad in enumerate(found):
+                if grad is not None:
+                    grads[index][rows if index < cut else cols] += grad
+    if not any_grad:
+        return value.to(like.dtype), [None] * len(needs)
+    return value.to(like.dtype), [
+        (grad if index == 0 else grad.mul_(gain)) if needs[index] and grad is not None else None
+        for index, grad in enumerate([gscale.to(scale.dtype), gown, *grads])
+    ]
+
+
+def _square(like: Tensor, depth: int) -> int:
+    """The side of a square tile that fits: a thin one would read the columns over and over."""
+    side = int((room(like) / depth) ** 0.5)
+    return max(side, 16)
+
+
+def _tile(line: TileLine, rows: slice, cols: slice, *, grad: bool) -> tuple[Tensor, list[Tensor]]:
+    with torch.set_grad_enabled(grad):
+        mine = [tensor[rows].detach().requires_grad_(grad) for tensor in line.rows]
+        theirs = [tensor[cols].detach().requires_grad_(grad) for tensor in line.cols]
+        return line.tile(mine, theirs), [*mine, *theirs]
