@@ -69,8 +69,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "integrations":
-        return importlib.import_module("holdfast.integrations")
+    if name in ("integrations", "numerics"):
+        return importlib.import_module(f"holdfast.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")

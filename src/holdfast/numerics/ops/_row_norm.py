@@ -1,0 +1,41 @@
+"""The Euclidean norm of rows whose squares may not fit the dtype."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_EXPONENT = {
+    torch.float32: (torch.int32, 0x7F800000, 2.0**-126, 2.0**126),
+    torch.float64: (torch.int64, 0x7FF0000000000000, 2.0**-1022, 2.0**1022),
+}
+_LOW = {torch.float32: 2.0**-50, torch.float64: 2.0**-480}
+"""A norm above this has lost nothing to squares that were too small."""
+
+
+def trusted(norm: Tensor) -> Tensor:
+    """Where a norm, or a spread, computed the plain way has lost nothing."""
+    return (norm > _LOW[norm.dtype]) & norm.isfinite()
+
+
+def row_norm(x: Tensor, dim: int) -> Tensor:
+    """The norm along a dimension, which is kept. The plain one's bits wherever that is right."""
+    plain = torch.linalg.vector_norm(x, dim=dim, keepdim=True)
+    if x.dtype == torch.float32 and x.device.type == "cuda":
+        careful = torch.linalg.vector_norm(x, dim=dim, keepdim=True, dtype=torch.float64).float()
+    else:
+        scale = power_of_two(x, dim)
+        careful = torch.linalg.vector_norm(x / scale, dim=dim, keepdim=True) * scale
+    return torch.where(trusted(plain), plain, careful)
+
+
+def power_of_two(x: Tensor, dim: int) -> Tensor:
+    """Per row the power of two next to its largest number: dividing by it loses no bit."""
+    if x.shape[dim] == 0:
+        shape = list(x.shape)
+        shape[dim] = 1
+        return x.new_ones(shape)
+    largest = torch.maximum(x.amax(dim, keepdim=True), -x.amin(dim, keepdim=True))
+    integers, exponent, least, most = _EXPONENT[x.dtype]
+    power = (largest.view(integers) & exponent).view(x.dtype)
+    return power.clamp(least, most)

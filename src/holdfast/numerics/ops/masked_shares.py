@@ -1,0 +1,93 @@
+"""Softmax over the entries that count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.numerics.ops._look import wide
+
+
+def masked_softmax(x: Tensor, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+    """Softmax over the entries where the mask is true; the others get 0.
+
+    Exact in every row with an entry that counts. Bent where there is none, a row fully masked or
+    all -inf: torch's softmax is NaN there, here the row is 0 and so is its gradient. (It does not
+    sum to one then.) Without a mask only the rows that are all -inf are special. What lies under
+    the mask reaches neither value nor gradient, NaN included.
+    """
+    inside = wide(x)
+    result: Tensor = _MaskedSoftmax.apply(_fill(inside, mask), dim)  # type: ignore[no-untyped-call]
+    return result.to(x.dtype)
+
+
+def masked_log_softmax(x: Tensor, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+    """The logarithm of `masked_softmax`; entries that do not count get the lowest finite number.
+
+    Exact where the mask is true. Bent where the true value is -inf, which makes NaN of a product
+    with zero: it is the lowest finite number of the dtype (float32 -3.4e38, float16 -65504), with
+    gradient 0. Its exponential is 0, and zero times it is 0.
+    """
+    inside = wide(x)
+    filled = _fill(inside, mask)
+    result: Tensor = _MaskedLogSoftmax.apply(filled, dim, torch.finfo(x.dtype).min)  # type: ignore[no-untyped-call]
+    return result.to(x.dtype)
+
+
+def _fill(x: Tensor, mask: Tensor | None) -> Tensor:
+    if mask is None:
+        return x
+    if mask.dtype != torch.bool:
+        raise TypeError(f"the mask is {mask.dtype}: bool is wanted, true where an entry counts")
+    return x.masked_fill(~mask, -torch.inf)
+
+
+class _MaskedSoftmax(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, dim: int) -> Tensor:
+        if x.shape[dim] == 0:
+            return x.clone()
+        empty = x.amax(dim, keepdim=True) == -torch.inf
+        return torch.softmax(x, dim).masked_fill_(empty, 0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.dim = inputs[1]
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (shares,) = ctx.saved_tensors
+        back: Tensor = torch.ops.aten._softmax_backward_data(
+            gradient, shares, ctx.dim, shares.dtype
+        )
+        return back, None
+
+
+class _MaskedLogSoftmax(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, dim: int, lowest: float) -> Tensor:
+        if x.shape[dim] == 0:
+            return x.clone()
+        found = torch.log_softmax(x, dim)
+        return torch.where(x == -torch.inf, lowest, found)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _, ctx.dim, ctx.lowest = inputs
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (found,) = ctx.saved_tensors
+        counted: Tensor = torch.ops.aten.threshold_backward(gradient, found, ctx.lowest)
+        back: Tensor = torch.ops.aten._log_softmax_backward_data(
+            counted, found, ctx.dim, found.dtype
+        )
+        return back, None, None
