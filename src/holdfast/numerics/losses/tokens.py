@@ -56,8 +56,8 @@ def masked_token_loss(
 
     `gradients` says what becomes of the ranks' gradients: "averaged", as DistributedDataParallel
     and FSDP do, or "summed". Averaging divides by the number of ranks once too often, so the loss
-    is multiplied by it. The mean (or sum) of the losses over the ranks, added up over micro-batches,
-    is the loss of the big batch. Do not divide by the number of micro-batches.
+    is multiplied by it. The mean (or sum) of the losses over the ranks, added up over the
+    micro-batches, is the loss of the big batch. Do not divide by the number of micro-batches.
 
     Where nothing counts anywhere the loss is 0 with gradient 0. Class weights change the sum and
     not the denominator.

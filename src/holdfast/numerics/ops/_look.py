@@ -28,3 +28,17 @@ def holds(condition: Tensor) -> bool:
 def wide(x: Tensor) -> Tensor:
     """The tensor in the dtype to compute in: float32 for the half dtypes, else its own."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def common_dtype(a: Tensor, b: Tensor) -> torch.dtype:
+    """The dtype of a result: as `torch.result_type` for floating point, and known to the compiler.
+
+    A single number does not widen a tensor.
+    """
+    if a.dtype == b.dtype:
+        return a.dtype
+    if a.dim() == 0 < b.dim() and b.is_floating_point():
+        return b.dtype
+    if b.dim() == 0 < a.dim() and a.is_floating_point():
+        return a.dtype
+    return torch.promote_types(a.dtype, b.dtype)

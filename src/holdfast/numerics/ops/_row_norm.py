@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+
+from holdfast.numerics.ops._look import holds
 
 _EXPONENT = {
     torch.float32: (torch.int32, 0x7F800000, 2.0**-126, 2.0**126),
@@ -16,6 +20,18 @@ _LOW = {torch.float32: 2.0**-50, torch.float64: 2.0**-480}
 def trusted(norm: Tensor) -> Tensor:
     """Where a norm, or a spread, computed the plain way has lost nothing."""
     return (norm > _LOW[norm.dtype]) & norm.isfinite()
+
+
+def looks_fine(found: Tensor, dtype: torch.dtype, zero: Callable[[], Tensor]) -> bool:
+    """Whether norms, or spreads, computed the plain way can be had as they are.
+
+    `zero` says which of them are truly zero: there torch's own gradient is zero, too. It is asked
+    only if some are not to be trusted otherwise.
+    """
+    fits = found <= torch.finfo(dtype).max
+    if holds((trusted(found) & fits).all()):
+        return True
+    return holds(((trusted(found) | ((found == 0) & zero())) & fits).all())
 
 
 def row_norm(x: Tensor, dim: int) -> Tensor:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from holdfast.numerics.eps import eps_for
-from holdfast.numerics.ops._look import wide
+from holdfast.numerics.ops._look import common_dtype, wide
 from holdfast.numerics.ops.direction import normalize
 
 
@@ -17,7 +16,7 @@ def cosine_similarity(a: Tensor, b: Tensor, dim: int = -1, eps: float | None = N
     `normalize` is: a row whose norm is below eps counts as zero. (torch's own takes 1e-8 for the
     smallest norm, so two equal rows of 1e-10 are not alike.)
     """
-    dtype = torch.result_type(a, b)
+    dtype = common_dtype(a, b)
     least = eps_for(dtype) if eps is None else eps
     product = normalize(wide(a), dim, least) * normalize(wide(b), dim, least)
     return product.sum(dim).to(dtype)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from holdfast.numerics.eps import eps_for
-from holdfast.numerics.ops._look import holds, may_look, wide
+from holdfast.numerics.ops._look import common_dtype, holds, may_look, wide
 
 
 def divide(
@@ -28,22 +28,24 @@ def divide(
       gradient 0; where only the slope to the denominator is too large, that slope is cut to the
       largest finite number.
 
-    NaN in either, and infinity in the numerator, is not hidden where the denominator is not zero.
+    NaN stays NaN where the denominator is not nearly zero. An infinite numerator gives the largest
+    finite number, too.
     """
     a, b = _pair(numerator, denominator)
-    dtype = torch.result_type(a, b)
+    dtype = common_dtype(a, b)
     least = eps_for(dtype) if eps is None else eps
     if may_look(a) and may_look(b) and a.dtype == b.dtype == wide(a).dtype:
         smallest = b.detach().abs().amin()
         if holds(smallest >= least):
-            quotient = a / b
+            quotient: Tensor = a / b
             low, high = torch.aminmax(quotient.detach())
             largest = torch.maximum(high, -low)
             if holds(largest / smallest <= torch.finfo(dtype).max):
                 return quotient
     a, b = torch.broadcast_tensors(a.to(dtype), b.to(dtype))
-    result: Tensor = _Divide.apply(wide(a), wide(b), fill, least, torch.finfo(dtype).max)  # type: ignore[no-untyped-call]
-    return result.to(dtype)
+    result, _ = _Divide.apply(wide(a), wide(b), fill, least, torch.finfo(dtype).max)  # type: ignore[no-untyped-call]
+    filled: Tensor = result.to(dtype)
+    return filled
 
 
 def _pair(numerator: Tensor | float, denominator: Tensor | float) -> tuple[Tensor, Tensor]:
@@ -65,25 +67,28 @@ class _Divide(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(a: Tensor, b: Tensor, fill: float, eps: float, largest: float) -> Tensor:
-        quotient = a / b
-        # An infinite numerator is somebody's mistake and stays to be seen.
-        saturated = torch.where(a.isinf(), quotient, quotient.clamp(-largest, largest))
-        return torch.where(b.abs() < eps, fill, saturated)
+    def forward(
+        a: Tensor, b: Tensor, fill: float, eps: float, largest: float
+    ) -> tuple[Tensor, Tensor]:
+        near = b.abs() < eps
+        # Where the divisor is infinite both gradients vanish, and nobody has to ask again.
+        divisor = b.masked_fill(near, torch.inf)
+        quotient = a / divisor
+        divisor = divisor.masked_fill_(quotient.abs() > largest, torch.inf)
+        quotient = quotient.clamp(-largest, largest)
+        return (quotient.masked_fill_(near, fill), divisor)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        a, b, _, ctx.eps, ctx.largest = inputs
-        ctx.save_for_backward(a, b)
+        _, b, _, _, ctx.largest = inputs
+        quotient, divisor = output
+        ctx.mark_non_differentiable(divisor)
+        ctx.save_for_backward(b, quotient, divisor)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        a, b = ctx.saved_tensors
-        near = b.abs() < ctx.eps
-        safe = torch.where(near, 1.0, b)
-        quotient = a / safe
-        flat = near | ((quotient.abs() > ctx.largest) & ~a.isinf())
-        slope = torch.where(flat, 0.0, quotient) / safe
-        most = torch.finfo(slope.dtype).max
-        to_a = torch.where(flat, 0.0, gradient / safe)
-        return to_a, -gradient * slope.clamp(-most, most), None, None, None
+    def backward(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor, Tensor, None, None, None]:
+        b, quotient, divisor = ctx.saved_tensors
+        if torch.is_grad_enabled():  # the divisor is no input: a second gradient goes through b
+            divisor = torch.where(divisor.isinf(), divisor, b)
+        slope = (quotient / divisor).clamp(-ctx.largest, ctx.largest)
+        return gradient / divisor, -gradient * slope, None, None, None

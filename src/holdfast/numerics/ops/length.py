@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from holdfast.numerics.ops._look import holds, may_look, wide
-from holdfast.numerics.ops._row_norm import row_norm, trusted
+from holdfast.numerics.ops._look import may_look, wide
+from holdfast.numerics.ops._row_norm import looks_fine, row_norm
 
 
 def norm(x: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
@@ -21,12 +22,18 @@ def norm(x: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
     inside = wide(x)
     if may_look(x):
         plain: Tensor = torch.linalg.vector_norm(inside, dim=dim, keepdim=keepdim)
-        known = plain.detach()
-        if holds((trusted(known) & (known <= torch.finfo(x.dtype).max)).all()):
+        zero = partial(_all_zero, inside.detach(), dim, keepdim)
+        if looks_fine(plain.detach(), x.dtype, zero):
             return plain.to(x.dtype)
     length: Tensor = _Norm.apply(inside, dim, torch.finfo(x.dtype).max)  # type: ignore[no-untyped-call]
     length = length.to(x.dtype)
     return length if keepdim else length.squeeze(dim)
+
+
+def _all_zero(x: Tensor, dim: int, keepdim: bool) -> Tensor:
+    if x.shape[dim] == 0:
+        return x.sum(dim, keepdim) == 0
+    return (x.amax(dim, keepdim) == 0) & (x.amin(dim, keepdim) == 0)
 
 
 class _Norm(torch.autograd.Function):

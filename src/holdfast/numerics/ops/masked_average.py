@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -15,12 +17,35 @@ def masked_mean(
 
     What lies under the mask is never touched: NaN there reaches neither value nor gradient, as it
     would through `(x * mask).sum() / mask.sum()`. Exact wherever at least one element counts. The
-    mask is boolean and broadcasts against x; the count is that of the elements of x it keeps.
+    mask is boolean and is expanded to the shape of x. Counts above 2^24 elements a row are rounded.
     """
     if mask.dtype != torch.bool:
         raise TypeError(f"the mask is {mask.dtype}: masked_mean wants bool, true where it counts")
-    inside = wide(x)
-    kept = torch.where(mask, inside, 0.0)
-    dims = tuple(range(kept.dim())) if dim is None else dim
-    count = mask.expand_as(kept).sum(dims, keepdim=keepdim).clamp_min(1).to(inside.dtype)
-    return (kept.sum(dims, keepdim=keepdim) / count).to(x.dtype)
+    dims = tuple(range(x.dim())) if dim is None else dim
+    mean, _, _ = _MaskedMean.apply(wide(x), mask.expand_as(x), dims)  # type: ignore[no-untyped-call]
+    result: Tensor = mean.to(x.dtype)
+    return result if keepdim else result.squeeze(dims)
+
+
+class _MaskedMean(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        x: Tensor, mask: Tensor, dims: int | tuple[int, ...]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        kept = torch.where(mask, x, 0.0)
+        weights = mask.to(x.dtype)
+        count = weights.sum(dims, keepdim=True).clamp_min_(1)
+        return kept.sum(dims, keepdim=True) / count, weights, count
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _, weights, count = output
+        ctx.mark_non_differentiable(weights, count)
+        ctx.save_for_backward(weights, count)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor, None, None]:
+        weights, count = ctx.saved_tensors
+        return weights * (gradient / count), None, None

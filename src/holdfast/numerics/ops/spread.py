@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from holdfast.numerics.ops._look import holds, may_look, wide
-from holdfast.numerics.ops._row_norm import power_of_two, trusted
+from holdfast.numerics.ops._row_norm import looks_fine, power_of_two
 
 
 def std(x: Tensor, dim: int = -1, keepdim: bool = False, *, correction: int = 1) -> Tensor:
@@ -23,10 +24,10 @@ def std(x: Tensor, dim: int = -1, keepdim: bool = False, *, correction: int = 1)
     count = x.shape[dim]
     if count <= correction:
         return (inside * 0).nan_to_num(0, 0, 0).sum(dim, keepdim).to(x.dtype)
-    if may_look(x):
+    if may_look(x) and _sums_fit(inside.detach(), count):
         plain = torch.std(inside, dim=dim, correction=correction, keepdim=keepdim)
-        known = plain.detach()
-        if holds((trusted(known) & (known <= torch.finfo(x.dtype).max)).all()):
+        level = partial(_all_the_same, inside.detach(), dim, keepdim)
+        if looks_fine(plain.detach(), x.dtype, level):
             return plain.to(x.dtype)
     found: Tensor = _Std.apply(inside, dim, correction, torch.finfo(x.dtype).max)  # type: ignore[no-untyped-call]
     found = found.to(x.dtype)
@@ -44,6 +45,16 @@ def var(x: Tensor, dim: int = -1, keepdim: bool = False, *, correction: int = 1)
     if x.shape[dim] <= correction:
         return std(x, dim, keepdim, correction=correction)
     return torch.var(inside, dim=dim, correction=correction, keepdim=keepdim).to(x.dtype)
+
+
+def _sums_fit(x: Tensor, count: int) -> bool:
+    """Whether the sum of a row, for its mean, cannot overflow."""
+    low, high = torch.aminmax(x)
+    return holds(torch.maximum(high, -low) <= torch.finfo(x.dtype).max / count)
+
+
+def _all_the_same(x: Tensor, dim: int, keepdim: bool) -> Tensor:
+    return x.amax(dim, keepdim) == x.amin(dim, keepdim)
 
 
 class _Std(torch.autograd.Function):
