@@ -22,12 +22,16 @@ every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.fixture
 def blind(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on an accelerator: the safe form always runs."""
+    close_eyes(monkeypatch)
+
+
+def close_eyes(patch: pytest.MonkeyPatch) -> None:
     for module in (
         "cosine", "direction", "division", "exponential", "length", "log_sum_exp", "logarithm",
         "masked_average", "masked_shares", "spread", "square_root",
     ):  # fmt: skip
         name = f"holdfast.numerics.ops.{module}.may_look"
-        monkeypatch.setattr(name, lambda x: False, raising=False)
+        patch.setattr(name, lambda x: False, raising=False)
 
 
 def finite(value: Tensor, gradients: tuple[Tensor, ...]) -> bool:
@@ -106,7 +110,7 @@ def test_rows_of_every_kind_are_finite_in_value_and_gradient(
     """Zero rows, identical rows, opposite rows, one element, scales from denormal to huge."""
     limits = torch.finfo(dtype)
     kinds = st.sampled_from(["zero", "identical", "random", "opposite", "sparse"])
-    exponents = {torch.float16: (-8, 4), torch.bfloat16: (-38, 38)}.get(dtype, (-45, 38))
+    exponents = {torch.float16: (-8, 4), torch.float64: (-320, 308)}.get(dtype, (-45, 38))
 
     def row(number: int) -> Tensor:
         kind = data.draw(kinds)
@@ -127,12 +131,12 @@ def test_rows_of_every_kind_are_finite_in_value_and_gradient(
     for case in CASES:
         if case.name == "var":  # the variance of 1e30 is 1e60, and says so
             continue
-        value, gradients = value_and_gradients(case.stable, [a, b][: case.inputs])
-        if case.name == "normalize" or case.name == "cosine_similarity":
-            # The gradient is one over the norm, however small that is: up to 1/eps.
-            gradients = tuple(g / 4 for g in gradients)
-        assert value.isfinite().all(), (case.name, a, b)
-        assert all(g.isfinite().all() for g in gradients), (case.name, a, b, gradients)
+        for looking in (True, False):
+            with pytest.MonkeyPatch.context() as patch:
+                if not looking:
+                    close_eyes(patch)
+                value, gradients = value_and_gradients(case.stable, [a, b][: case.inputs])
+            assert finite(value, gradients), (case.name, looking, a, b, value, gradients)
 
 
 @pytest.mark.parametrize("looking", [True, False], ids=["looking", "blind"])
