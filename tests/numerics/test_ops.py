@@ -13,7 +13,7 @@ from numerics_cases import BY_NAME, CASES, DTYPES, FULL, MASK, Case, value_and_g
 from torch import Tensor
 
 from holdfast import numerics
-from holdfast.numerics.ops import _look
+from holdfast.numerics.ops import _look, _row_norm
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -291,6 +291,22 @@ def test_divide_takes_numbers_broadcasts_and_promotes() -> None:
     assert row.grad is not None
     assert row.grad.tolist() == [0, -2]
     assert numerics.divide(x.half(), row).dtype == torch.float32
+
+
+def test_both_ways_around_squares_that_do_not_fit_agree() -> None:
+    x = torch.randn(40, 6) * 10.0 ** torch.arange(-40, 40, 2).unsqueeze(1)
+    assert x.isfinite().all()
+    exact = torch.linalg.vector_norm(x.double(), dim=1, keepdim=True).float()
+    assert torch.equal(_row_norm.in_double(x, 1), exact)
+    torch.testing.assert_close(_row_norm.rescaled(x, 1), exact, rtol=2.4e-7, atol=1e-44)
+
+
+def test_whole_numbers_are_taken_as_torch_takes_them() -> None:
+    whole = torch.tensor([0, 4])
+    assert numerics.sqrt(whole).tolist() == [0, 2]
+    assert numerics.exp(whole)[0] == 1
+    assert numerics.log(whole).isfinite().all()
+    assert numerics.masked_mean(whole, whole > 0).item() == 4
 
 
 def test_the_mask_is_boolean() -> None:

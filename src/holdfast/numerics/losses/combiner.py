@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import reduce
+from operator import add
 from typing import Literal
 
 import torch
@@ -68,7 +70,7 @@ class LossCombiner:
                 )
         self.last = {name: value.detach().reshape(()) for name, value in components.items()}
         used = self._usable(components)
-        return torch.stack([self._weighed(name, value) for name, value in used.items()]).sum()
+        return reduce(add, (self._weighed(name, value) for name, value in used.items()))
 
     def gradient_shares(
         self, at: Tensor | Iterable[Tensor], **components: Tensor

@@ -25,7 +25,7 @@ def cross_entropy(
 
     - When every label is ignored, or all classes present have weight 0, the mean is 0 with gradient
       0. torch gives NaN. Otherwise the value is torch's.
-    - Half logits are computed in float32, and the loss is float32.
+    - Half logits are computed in float32, in a copy as autocast makes one, and the loss is float32.
     - `z_loss` adds that coefficient times the squared logarithm of the normaliser, averaged or
       summed over the same positions with the same class weights. It keeps logits from drifting
       away together, which the cross entropy alone does not notice. 1e-4 is usual. It is off at 0.

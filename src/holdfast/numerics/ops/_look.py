@@ -30,6 +30,11 @@ def wide(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
+def floating(x: Tensor) -> Tensor:
+    """The tensor as it is, or whole numbers in the default dtype, as torch's own ops take them."""
+    return x if x.is_floating_point() else x.to(torch.get_default_dtype())
+
+
 def common_dtype(a: Tensor, b: Tensor) -> torch.dtype:
     """The dtype of a result: as `torch.result_type` for floating point, and known to the compiler.
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.numerics.ops._look import holds, may_look
+from holdfast.numerics.ops._look import floating, holds, may_look
 
 
 def exp(x: Tensor) -> Tensor:
@@ -19,6 +19,7 @@ def exp(x: Tensor) -> Tensor:
     and the gradient is 0. An element up there no longer pulls; a loss that gets there should be
     written with `logsumexp` or `log_softmax` instead. NaN stays NaN.
     """
+    x = floating(x)
     if may_look(x) and holds(x.detach().amax() < math.floor(math.log(torch.finfo(x.dtype).max))):
         return torch.exp(x)
     result: Tensor = _Exp.apply(x)  # type: ignore[no-untyped-call]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from holdfast.numerics.eps import eps_for
-from holdfast.numerics.ops._look import holds, may_look
+from holdfast.numerics.ops._look import floating, holds, may_look
 
 
 def log(x: Tensor, eps: float | None = None) -> Tensor:
@@ -19,6 +19,7 @@ def log(x: Tensor, eps: float | None = None) -> Tensor:
     dtype. Bent from there down, zero and negative numbers included: the value is log(eps) and the
     gradient 0 (float64 -708.4, float32 and bfloat16 -87.3, float16 -9.7). NaN stays NaN.
     """
+    x = floating(x)
     floor = eps_for(x.dtype) if eps is None else eps
     if may_look(x) and holds(x.detach().amin() > floor):
         return torch.log(x)

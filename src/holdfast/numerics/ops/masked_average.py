@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.numerics.ops._look import wide
+from holdfast.numerics.ops._look import floating, wide
 
 
 def masked_mean(
@@ -21,6 +21,7 @@ def masked_mean(
     """
     if mask.dtype != torch.bool:
         raise TypeError(f"the mask is {mask.dtype}: masked_mean wants bool, true where it counts")
+    x = floating(x)
     dims = tuple(range(x.dim())) if dim is None else dim
     mean, _, _ = _MaskedMean.apply(wide(x), mask.expand_as(x), dims)  # type: ignore[no-untyped-call]
     result: Tensor = mean.to(x.dtype)

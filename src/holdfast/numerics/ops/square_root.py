@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.numerics.ops._look import holds, may_look
+from holdfast.numerics.ops._look import floating, holds, may_look
 
 
 def sqrt(x: Tensor) -> Tensor:
@@ -17,6 +17,7 @@ def sqrt(x: Tensor) -> Tensor:
     gradient is 0 there. Negative numbers, mostly rounding noise around zero, count as 0. NaN stays
     NaN. Close to zero the slope is as steep as it truly is: up to 1e22 for the smallest float32.
     """
+    x = floating(x)
     if may_look(x) and holds(x.detach().amin() > 0):
         return torch.sqrt(x)
     result: Tensor = _Sqrt.apply(x)  # type: ignore[no-untyped-call]
