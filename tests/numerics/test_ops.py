@@ -102,7 +102,7 @@ def test_gradcheck_and_gradgradcheck(
 
 
 @every_dtype
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_rows_of_every_kind_are_finite_in_value_and_gradient(
     dtype: torch.dtype, data: st.DataObject

@@ -45,13 +45,15 @@ def row_norm(x: Tensor, dim: int) -> Tensor:
 
 def in_double(x: Tensor, dim: int) -> Tensor:
     """The norm of float32 rows, whose squares all fit float64."""
-    return torch.linalg.vector_norm(x, dim=dim, keepdim=True, dtype=torch.float64).float()
+    norm: Tensor = torch.linalg.vector_norm(x, dim=dim, keepdim=True, dtype=torch.float64)
+    return norm.float()
 
 
 def rescaled(x: Tensor, dim: int) -> Tensor:
     """The norm of rows that were brought to the size of one first."""
     scale = power_of_two(x, dim)
-    return torch.linalg.vector_norm(x / scale, dim=dim, keepdim=True) * scale
+    norm: Tensor = torch.linalg.vector_norm(x / scale, dim=dim, keepdim=True)
+    return norm * scale
 
 
 def power_of_two(x: Tensor, dim: int) -> Tensor:
