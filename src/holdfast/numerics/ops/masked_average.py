@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from holdfast.numerics.ops._look import floating, wide
+from holdfast.numerics.ops._look import floating, holds, may_look, wide
 
 
 def masked_mean(
@@ -38,7 +39,13 @@ class _MaskedMean(torch.autograd.Function):
         kept = torch.where(mask, x, 0.0)
         weights = mask.to(x.dtype)
         count = weights.sum(dims, keepdim=True).clamp_min_(1)
-        return kept.sum(dims, keepdim=True) / count, weights, count
+        total = kept.sum(dims, keepdim=True)
+        if may_look(x) and holds(total.isfinite().all()):
+            return total / count, weights, count
+        # The sum of numbers that fit may not: then it is taken of as many times smaller ones.
+        smaller = 2.0 ** -math.ceil(math.log2(max(x.numel(), 1)))
+        scaled = (kept * smaller).sum(dims, keepdim=True) / (count * smaller)
+        return torch.where(total.isfinite(), total / count, scaled), weights, count
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
