@@ -1,0 +1,60 @@
+"""Rows of length one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.numerics.eps import eps_for
+from holdfast.numerics.ops._look import holds, may_look, wide
+from holdfast.numerics.ops._row_norm import row_norm, trusted
+
+
+def normalize(x: Tensor, dim: int = -1, eps: float | None = None) -> Tensor:
+    """Each row divided by its Euclidean norm; a row of zeros stays zero, with gradient 0.
+
+    Exact for every row whose norm is at least eps, by default the smallest normal number of the
+    dtype, and fits the dtype: a row of 1e-30 has length one afterwards, and so has a row of 1e30.
+    Bent below eps: such a row counts as zero, value and gradient. (`torch.nn.functional.normalize`
+    divides by at least 1e-12: shorter rows stay short, and a row of zeros has a gradient of 1e12.)
+    A row whose norm is too large for the dtype it is computed in gives 0, with gradient 0. A row
+    with NaN or infinity gives NaN.
+    """
+    least = eps_for(x.dtype) if eps is None else eps
+    inside = wide(x)
+    if may_look(x):
+        length: Tensor = torch.linalg.vector_norm(inside, dim=dim, keepdim=True)
+        known = length.detach()
+        if holds((trusted(known) & (known >= least)).all()):
+            return (inside / length).to(x.dtype)
+    unit, _ = _Normalize.apply(inside, dim, least)  # type: ignore[no-untyped-call]
+    result: Tensor = unit.to(x.dtype)
+    return result
+
+
+class _Normalize(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, dim: int, eps: float) -> tuple[Tensor, Tensor]:
+        length = row_norm(x, dim)
+        divisor = torch.where(length < eps, torch.inf, length)
+        return x / divisor, divisor
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        x, ctx.dim, ctx.eps = inputs
+        unit, divisor = output
+        ctx.mark_non_differentiable(divisor)
+        ctx.save_for_backward(x, unit, divisor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor, None, None]:
+        x, unit, divisor = ctx.saved_tensors
+        if torch.is_grad_enabled():  # the divisor is no input: a second gradient goes through x
+            length = torch.linalg.vector_norm(x, dim=ctx.dim, keepdim=True)
+            divisor = torch.where(trusted(length) & (length >= ctx.eps), length, divisor)
+        along = (gradient * unit).sum(ctx.dim, keepdim=True)
+        return torch.addcmul(gradient, unit, along, value=-1) / divisor, None, None

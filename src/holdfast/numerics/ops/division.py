@@ -1,0 +1,94 @@
+"""Division that says what a quotient without a divisor is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.numerics.eps import eps_for
+from holdfast.numerics.ops._look import common_dtype, holds, may_look, wide
+
+
+def divide(
+    numerator: Tensor | float,
+    denominator: Tensor | float,
+    *,
+    fill: float = 0.0,
+    eps: float | None = None,
+) -> Tensor:
+    """numerator / denominator; `fill` with gradient 0 where the denominator is nearly zero.
+
+    Exact, gradient included, wherever the denominator is at least eps from zero, by default the
+    smallest normal number of the dtype, and the quotient fits the dtype. Bent elsewhere:
+
+    - |denominator| < eps: the value is `fill`, whatever the numerator, and both gradients are 0.
+    - a quotient too large for the dtype becomes its largest finite number, with its sign and with
+      gradient 0; where only the slope to the denominator is too large, that slope is cut to the
+      largest finite number.
+
+    NaN stays NaN where the denominator is not nearly zero. An infinite numerator gives the largest
+    finite number, too.
+    """
+    a, b = _pair(numerator, denominator)
+    dtype = common_dtype(a, b)
+    least = eps_for(dtype) if eps is None else eps
+    if may_look(a) and may_look(b) and a.dtype == b.dtype == wide(a).dtype:
+        smallest = b.detach().abs().amin()
+        if holds(smallest >= least):
+            quotient: Tensor = a / b
+            low, high = torch.aminmax(quotient.detach())
+            largest = torch.maximum(high, -low)
+            if holds(largest / smallest <= torch.finfo(dtype).max):
+                return quotient
+    a, b = torch.broadcast_tensors(a.to(dtype), b.to(dtype))
+    result, _ = _Divide.apply(wide(a), wide(b), fill, least, torch.finfo(dtype).max)  # type: ignore[no-untyped-call]
+    filled: Tensor = result.to(dtype)
+    return filled
+
+
+def _pair(numerator: Tensor | float, denominator: Tensor | float) -> tuple[Tensor, Tensor]:
+    """Both as floating-point tensors on the same device."""
+    known = numerator if isinstance(numerator, Tensor) else denominator
+    if not isinstance(known, Tensor):
+        return torch.tensor(float(numerator)), torch.tensor(float(denominator))
+    dtype = known.dtype if known.is_floating_point() else torch.get_default_dtype()
+    a, b = (
+        item if isinstance(item, Tensor) else torch.tensor(item, dtype=dtype, device=known.device)
+        for item in (numerator, denominator)
+    )
+    if not (a.is_floating_point() or b.is_floating_point()):
+        a = a.to(dtype)
+    return a, b
+
+
+class _Divide(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        a: Tensor, b: Tensor, fill: float, eps: float, largest: float
+    ) -> tuple[Tensor, Tensor]:
+        near = b.abs() < eps
+        # Where the divisor is infinite both gradients vanish, and nobody has to ask again.
+        divisor = b.masked_fill(near, torch.inf)
+        quotient = a / divisor
+        divisor = divisor.masked_fill_(quotient.abs() > largest, torch.inf)
+        quotient = quotient.clamp(-largest, largest)
+        return (quotient.masked_fill_(near, fill), divisor)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _, b, _, _, ctx.largest = inputs
+        quotient, divisor = output
+        ctx.mark_non_differentiable(divisor)
+        ctx.save_for_backward(b, quotient, divisor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor, Tensor, None, None, None]:
+        b, quotient, divisor = ctx.saved_tensors
+        if torch.is_grad_enabled():  # the divisor is no input: a second gradient goes through b
+            divisor = torch.where(divisor.isinf(), divisor, b)
+        slope = (quotient / divisor).clamp(-ctx.largest, ctx.largest)
+        return gradient / divisor, -gradient * slope, None, None, None
