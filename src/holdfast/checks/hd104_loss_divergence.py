@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 from holdfast.core.best_level import BestLevel, scatter, wander
@@ -27,6 +28,8 @@ COARSE = 10
 """A value that covers so many steps (an epoch's mean) counts for as many values of one step."""
 SHORT = 100
 """A log of fewer rows is read a second time at its end, each row counting for more."""
+UNBROKEN = 3.0
+"""There: times the best level that a rise without a single fall must reach."""
 QUIET = 16
 """So many losses before a rise show where it began."""
 ENDING, RISEN, FLAT = 6, 1.2, 0.95
@@ -222,6 +225,8 @@ class LossDivergence(Check):
         early, _, late = _thirds(losses)
         level = median(late)
         ratio = self.limits.ratio if best.progressed else self.limits.ratio_without_progress
+        if self.coarse and all(one < other for one, other in pairwise(losses)):
+            ratio = min(ratio, UNBROKEN)
         if level < ratio * best.level or level < max(losses) / 2 or level < FLAT * median(early):
             return False
         before = self.before.values
@@ -285,9 +290,9 @@ class LossDivergence(Check):
         """A rise may begin long before it leaves the band: after the last of the low losses."""
         del self.quiet[:-QUIET]
         losses = [loss for _, loss in self.quiet]
-        if len(losses) < 4 or min(losses) <= 0:
+        if len(losses) < 2 or min(losses) <= 0:
             return None
-        low = median(sorted(losses)[: max(len(losses) // 3, 2)])
+        low = median(sorted(losses)[: max(len(losses) // 3, 1)])
         limit = low * math.exp(min(2 * scatter([math.log(loss) for loss in losses]), 1.0))
         after = None
         for moment, loss in reversed(self.quiet):
