@@ -77,7 +77,8 @@ def _search(folder: Path, found: list[Path], seen: set[str], depth: int, count: 
         return
     seen.add(real)
     try:
-        inside = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        # Links last: `last.ckpt` is a second name of a file that has its own.
+        inside = sorted(os.scandir(folder), key=lambda entry: (entry.is_symlink(), entry.name))
     except OSError:
         return
     count[0] += len(inside)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 MAX_OPERATIONS = 20_000_000
-MAX_CONTAINERS = 4_000_000
+MAX_CONTAINERS = 3_000_000
 MAX_LINE = 1 << 16
 MAX_TEXT = 1 << 26
 """Bytes of one string."""

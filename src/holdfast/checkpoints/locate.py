@@ -9,7 +9,7 @@ from typing import Literal, cast
 from holdfast.checkpoints import dtypes
 from holdfast.checkpoints.inert import Blob, Located
 from holdfast.checkpoints.model import Inflate, SavedTensor, Span
-from holdfast.checkpoints.rebuild import ArrayRef, StorageRef, TensorRef
+from holdfast.checkpoints.rebuild import NOWHERE, ArrayRef, StorageRef, TensorRef
 from holdfast.checkpoints.torch_legacy import _ViewRef
 
 MAX_ELEMENTS = 1 << 46
@@ -78,6 +78,8 @@ class Places:
             if self.base is None:
                 raise Lost("it lies in a compressed pickle")
             return Placed(self.file, self.base + root.at, root.nbytes)
+        if root.key == NOWHERE:
+            raise Unsupported("written as text")
         if root.key not in self.keys:
             raise Lost(f"its storage {root.key[:40]!r} is not in the file")
         return self.keys[root.key]

@@ -30,7 +30,7 @@ TASK = 1 << 25
 """Bytes a worker takes at once."""
 ROWS = 8
 """Bad rows that are named."""
-THREADS = min(2, os.cpu_count() or 1)
+THREADS = min(4, os.cpu_count() or 1)
 STRIDED = 1 << 24
 """Bytes of a strided tensor gathered at once."""
 _WORD = (1 << 64) - 1
@@ -75,6 +75,9 @@ class _Tally:
     digest: int = 0
     bad: list[int] = field(default_factory=list)
     """Flat indices of bad elements: the first of each bad row."""
+    most_bits: int = -1
+    least_bits: int = -1
+    """The extremes of the last chunk, as they lie there."""
 
     def add(self, other: _Tally) -> None:
         self.nan += other.nan
@@ -181,8 +184,13 @@ def _count(scratch: _Scratch, nbytes: int, dtype: str, into: _Tally, at: int, ro
         least = unsigned if unsigned >= kind.sign else smallest
     else:
         most, least = signed, unsigned
-    into.most = max(into.most, _value(most, dtype))
-    into.least = min(into.least, _value(least, dtype))
+    # Most chunks bring no new extreme: only new bits are worth turning into a number.
+    if most != into.most_bits:
+        into.most_bits = most
+        into.most = max(into.most, _value(most, dtype))
+    if least != into.least_bits:
+        into.least_bits = least
+        into.least = min(into.least, _value(least, dtype))
     _count_finite(scratch, bits, dtype, into)
 
 
@@ -224,8 +232,7 @@ def _count_finite(scratch: _Scratch, bits: Array, dtype: str, into: _Tally) -> N
 
 
 def _squares(values: Array) -> float:
-    with np.errstate(over="ignore", under="ignore"):
-        total = float(np.dot(values, values))
+    total = float(np.dot(values, values))
     if not _SMALLEST_SQUARES < total < math.inf:
         wide = values.astype(np.float64)
         scale = float(np.abs(wide).max())
@@ -632,7 +639,10 @@ def _other_file(task: list[_Piece], piece: _Piece) -> bool:
 def _work(task: list[_Piece], spare: list[_Scratch]) -> list[_Tally]:
     scratch = spare.pop() if spare else _Scratch()
     try:
-        with open(task[0].tensor.span.file, "rb", buffering=0) as file:
+        with (
+            open(task[0].tensor.span.file, "rb", buffering=0) as file,
+            np.errstate(all="ignore"),
+        ):
             return [
                 _measure_one(piece.tensor, scratch, file)
                 if piece.first is None

@@ -13,6 +13,9 @@ from typing import Any
 from holdfast.checkpoints import dtypes
 from holdfast.checkpoints.inert import Blob, Damaged, Global, Located, Machine, Rebuild, Stub
 
+NOWHERE = ""
+"""The key of a storage whose bytes are written as text, so that no range of the file is them."""
+
 MAX_NESTING = 4
 """Pickles inside pickles."""
 
@@ -246,7 +249,7 @@ def _nested(machine: Machine, args: tuple[Any, ...]) -> Any:
 
         stream = read_stream(io.BytesIO(data), start=0, nesting=machine.nesting + 1)
         for ref in stream.storages.values():
-            ref.at = None
+            ref.at, ref.key = None, NOWHERE
     else:
         raise ValueError
     for wanted in stream.loaded.requested:

@@ -43,7 +43,7 @@ def read(path: Path) -> tuple[list[SavedTensor], dict[str, Any], list[Problem]]:
         if 8 + length > size:
             missing = 8 + length - size
             return broken(
-                f"it is cut off in its header: {missing} bytes of at least {8 + length} are missing",
+                f"cut off in its header: {missing} bytes of at least {8 + length} are missing",
                 bytes=size,
                 missing_bytes=missing,
             )
