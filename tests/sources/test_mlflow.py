@@ -122,7 +122,10 @@ def test_the_trainer_says_what_its_loss_is(tmp_path: Path) -> None:
             connection.execute("INSERT INTO params VALUES (?, ?, 'r')", (name, value))
         for step in range(5, 50, 5):
             point(connection, step, 1.23456789)
+        point(connection, 45, 1.5, "train_loss")
     log = mlflow.read(path)
+    assert log.names == {"train_loss": ""}
+    assert log.facts["train_loss"] == 1.5
     assert log.signals["loss"] == Signal(span=5, fold="mean", nonfinite="kept", every=5)
 
 

@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.splits import (
@@ -25,7 +26,7 @@ from holdfast.sources.log.splits import (
     says_held_out,
 )
 from holdfast.sources.log.steps import counting
-from holdfast.sources.log.table import MOST_COLUMNS
+from holdfast.sources.log.table import MOST_COLUMNS, Series
 from holdfast.sources.log.values import is_metric, may_be_nulled, number, spelled, whole
 from holdfast.sources.log.whole_json import BAD_JSON
 
@@ -126,6 +127,7 @@ class JsonRows:
         if counted is None or set(map(type, counted)) != {int}:
             return False
         numbers: dict[str, array[float]] = {}
+        gaps: dict[str, list[float | None]] = {}
         for name, values in columns.items():
             kinds = set(map(type, values))
             if kinds <= {float, int, bool}:
@@ -133,15 +135,39 @@ class JsonRows:
                     numbers[name] = array("d", values)
                 except OverflowError:
                     return False
+            elif kinds <= {float, int, bool, type(None)}:
+                gaps[name] = values
             elif kinds != {str} or _is_told_by_word(name, values):
                 return False
-        known = table.series.keys() | numbers.keys()
+        known = table.series.keys() | numbers.keys() | gaps.keys()
         if not numbers or len(known) > MOST_COLUMNS or abs(max(counted, key=abs)) >= 1 << 62:
             return False
+        begin = len(table)
+        try:
+            parts = {
+                name: array("d", [value for value in values if value is not None])
+                for name, values in gaps.items()
+            }
+        except OverflowError:
+            return False
         table.extend(counted, numbers)
+        for name, part in parts.items():
+            self._with_gaps(name, part, gaps[name], begin)
         self._log.used += len(rows)
         self._last = counted[-1]
         return True
+
+    def _with_gaps(
+        self, name: str, part: array[float], values: list[float | None], begin: int
+    ) -> None:
+        """A column with nulls in it."""
+        if part:
+            series = self._log.table.series.setdefault(name, Series())
+            series.values.extend(part)
+            series.rows.extend(row for row, v in enumerate(values, begin) if v is not None)
+        if may_be_nulled(name) and (name in self._nulls or len(self._nulls) < MOST_COLUMNS):
+            nulls = self._nulls.setdefault(name, array("q"))
+            nulls.extend(row for row, v in enumerate(values, begin) if v is None)
 
     def _one_by_one(self, row: Mapping[str, Any]) -> None:
         values: dict[str, float] = {}
@@ -211,38 +237,37 @@ def _settle_nulls(log: Log, nulls: Mapping[str, array[int]]) -> None:
     series = log.table.series
     if any(not np.isfinite(one.numbers()).all() for one in series.values()):
         return
-    names = _names_by_row(log) if any(name in series for name in nulls) else []
-    settled: list[tuple[str, list[int]]] = []
+    settled: list[tuple[str, NDArray[np.int64]]] = []
     for name, rows in nulls.items():
         if name not in series or not len(series[name]):
             continue
-        beside = set().union(*(names[row] for row in set(series[name].rows)))
-        own = [row for row in rows if names[row] <= beside]
-        if not own:
+        own = np.frombuffer(rows, dtype=np.int64)
+        own = own[~_beside_others(log, name)[own]]
+        if not len(own):
             continue
         last = series[name].rows[-1]
-        if len(own) <= RARE * (len(own) + len(series[name])) or min(own) > last:
+        if len(own) <= RARE * (len(own) + len(series[name])) or own.min() > last:
             settled.append((name, own))
         else:
             log.notes.append(f"{len(own)} nulls in {name} are taken for rows without a value")
     for name, own in settled:
         one = series[name]
-        merged = sorted(
-            [*zip(one.rows, one.values, strict=True), *((row, float("nan")) for row in own)]
-        )
-        one.rows = array("q", [row for row, _ in merged])
-        one.values = array("d", [value for _, value in merged])
+        places = np.concatenate((one.where(), own))
+        values = np.concatenate((one.numbers(), np.full(len(own), np.nan)))
+        order = np.argsort(places, kind="stable")
+        series[name] = Series(array("q", places[order]), array("d", values[order]))
         log.notes.append(f"{len(own)} nulls in {name} are taken for NaN")
 
 
-def _names_by_row(log: Log) -> list[frozenset[str]]:
-    """The columns each row has; the few different sets there are, shared."""
-    found: list[set[str]] = [set() for _ in range(len(log.table))]
-    for name, one in log.table.series.items():
-        for row in one.rows:
-            found[row].add(name)
-    shared: dict[frozenset[str], frozenset[str]] = {}
-    return [shared.setdefault(key, key) for key in map(frozenset, found)]
+def _beside_others(log: Log, name: str) -> NDArray[np.bool_]:
+    """The rows that have a column which no row with a number of this name has."""
+    has = np.zeros(len(log.table), bool)
+    has[log.table.series[name].where()] = True
+    others = np.zeros(len(log.table), bool)
+    for one in log.table.series.values():
+        if not has[one.where()].any():
+            others[one.where()] = True
+    return others
 
 
 def rows_of(log: Log, rows: Iterable[Any], at_once: int = 10_000) -> None:

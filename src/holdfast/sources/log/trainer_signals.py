@@ -20,6 +20,14 @@ OWN_STEP = ("grad_norm", "learning_rate", "lr", "epoch", "num_tokens", "num_inpu
 """Values of the row's step itself; all others of training are means since the last row."""
 APART = ("eval", "test", "total_", "train_", "profiling/", "global_step")
 """What begins so is no running value of training."""
+SUMMARY = (
+    "train_loss",
+    "train_runtime",
+    "train_samples_per_second",
+    "train_steps_per_second",
+    "total_flos",
+)
+"""Logged once, at the end: means of the whole run, no points of a curve."""
 FILTER = "logging_nan_inf_filter"
 
 
@@ -39,6 +47,9 @@ def describe_trainer(log: Log, prefix: str = "") -> None:
         span = typical_gap(table, loss)
     for name, series in table.series.items():
         own = name.removeprefix(prefix)
+        if own in SUMMARY and len(series) == 1:
+            log.facts.setdefault(own, series.values[0])
+            log.names[name] = ""
         if not name.startswith(prefix) or own.startswith(APART):
             continue
         if own in OWN_STEP:
