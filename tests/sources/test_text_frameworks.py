@@ -112,7 +112,10 @@ def test_deepspeed_tells_of_overflows() -> None:
     scale = log.table.series["loss_scale"]
     assert log.table.steps[scale.rows[0]] == 50
     assert scale.values[0] == 32768.0
-    assert log.table.series["skipped"].values[-1] == 16
+    skipped = log.table.series["skipped"]
+    assert sum(skipped.values) == 16
+    assert max(skipped.values) == 1
+    assert log.signals["skipped"].fold == "sum"
     assert "already at minimum" in log.happenings[-1].data["error"]
 
 
@@ -168,3 +171,16 @@ def test_lightning_bars(kind: str, first_bad: int | None) -> None:
 
 def test_lightning_s_rich_bar() -> None:
     assert list(read("lightning_bar", "rich").table.steps) == [20]
+
+
+def test_hf_console_of_4_with_long_epochs(tmp_path: Path) -> None:
+    path = tmp_path / "train.out"
+    banner = ["  Num Epochs = 3", "  Total optimization steps = 37,500"]
+    rows = [
+        f"{{'loss': 2.1, 'grad_norm': 1.5, 'learning_rate': 5e-05, 'epoch': {round(step / 12500, 2)}}}"
+        for step in range(10, 401, 10)
+    ]
+    path.write_text("\n".join([*banner, *rows]))
+    log = formats.read(path)
+    assert list(log.table.steps) == list(range(10, 401, 10))
+    assert log.facts["logging_steps"] == 10

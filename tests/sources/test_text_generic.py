@@ -211,6 +211,10 @@ def test_a_settings_dump_longer_than_the_first_look(tmp_path: Path) -> None:
     dump = [f"  option_{i} ..................... {i}" for i in range(4000)]
     log = log_of(tmp_path, dump + [f"step {i} loss 0.5" for i in range(3000)])
     assert (log.format, len(log.table)) == ("text", 3000)
+    log = log_of(
+        tmp_path, [*(f"a{i}" for i in range(3000)), *(f"step {i} loss 0.5" for i in range(9))]
+    )
+    assert (log.format, len(log.table)) == ("text", 9)
 
 
 def test_lines_of_a_known_shape_read_the_same(tmp_path: Path) -> None:
@@ -341,3 +345,13 @@ def test_megatron_hides_what_it_skipped(tmp_path: Path) -> None:
     signal = log.signals["lm loss"]
     assert (signal.nonfinite, signal.span, signal.fold) == ("filtered", 10, "mean")
     assert log.signals["number of skipped iterations"].fold == "sum"
+
+
+def test_one_number_has_one_name(tmp_path: Path) -> None:
+    lines = [
+        *(f"step {i} loss 0.5" for i in range(3)),
+        "WARNING: Loss is NaN at step 3, skipping batch",
+    ]
+    log = log_of(tmp_path, [*lines, "step 4 loss 0.5"])
+    assert list(log.table.series) == ["loss"]
+    assert [step for step, row in log.table.rows() if math.isnan(row["loss"])] == [3]

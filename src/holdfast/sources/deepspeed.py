@@ -1,15 +1,19 @@
 """DeepSpeed: `step=10, skipped=2, lr=[0.001], mom=[(0.9, 0.999)]`, and whatever the script prints.
 
 DeepSpeed's own lines hold no loss, so the lines around them are read too, as those of any log.
-`skipped` counts from the beginning. Overflows are told in lines of their own.
+`skipped` counts from the beginning, and is turned into what was skipped since the line before.
+Overflows are told in lines of their own.
 """
 
 from __future__ import annotations
 
 import re
+from array import array
 from pathlib import Path
 
-from holdfast.sources.log.console import Dialect, recognised
+import numpy as np
+
+from holdfast.sources.log.console import Dialect, recognised, signal
 from holdfast.sources.log.free_form import read_free
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.sample import Sample
@@ -24,4 +28,11 @@ def recognise(sample: Sample) -> float:
 
 
 def read(path: Path) -> Log:
-    return read_free(path, FORMAT)
+    log = read_free(path, FORMAT)
+    skipped = log.table.series.get("skipped")
+    if skipped is not None and len(skipped):
+        since = np.diff(skipped.numbers(), prepend=0.0)
+        # Where it falls, the run began anew.
+        skipped.values = array("d", np.where(since < 0, skipped.numbers(), since).tolist())
+        signal(log, r"^skipped$", fold="sum")
+    return log

@@ -42,6 +42,10 @@ def recognise(sample: Sample) -> float:
     return min(found + 0.1, 1.0) if found else 0.0  # above the engine it may run on
 
 
+_ROUND = (1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000)
+"""What people set `logging_steps` to."""
+
+
 @dataclass(slots=True)
 class _Bars:
     """The counts of the training's progress bar around every row."""
@@ -68,8 +72,8 @@ class _Bars:
 def read(path: Path) -> Log:
     rows = Rows(FORMAT, path)
     bars = _Bars()
-    epochs: list[float] = []
-    training: list[bool] = []
+    epochs = array("d")
+    training = array("b")
     for plain in lines_of(path):
         rows.lines += 1
         line, rank = unlabelled(plain)
@@ -116,16 +120,18 @@ def _steps(
     estimate = np.array(bars.after, dtype=float)
     before = np.array(bars.before, dtype=float)
     estimate = np.where(estimate < before, before, estimate)
+    slack = 0.0
     rough = log.facts.pop("_steps_per_epoch", None)
     if (estimate < 0).mean() > 0.2 if len(estimate) else True:
         per_epoch = _per_epoch(log.facts) or rough
         estimate = epochs * per_epoch if per_epoch else np.full(len(epochs), np.nan)
+        slack = 0.006 * float(per_epoch or 0.0)  # the epoch has two digits after the point
     known = np.isfinite(estimate) & (estimate >= 0) & (estimate < 1e12)
     if not known.any() or not (known & training).any():
         return array("q", range(1, len(epochs) + 1)), "row"
     own = np.flatnonzero(training & known)
     placed = estimate.copy()
-    placed[own] = _even(estimate[own], log)
+    placed[own] = _even(estimate[own], log, slack)
     steps = np.zeros(len(placed), dtype=np.int64)
     last = 0
     for row, step in enumerate(placed):
@@ -142,7 +148,7 @@ def _per_epoch(facts: dict[str, object]) -> float | None:
     return None
 
 
-def _even(estimate: NDArray[np.float64], log: Log) -> NDArray[np.float64]:
+def _even(estimate: NDArray[np.float64], log: Log, slack: float) -> NDArray[np.float64]:
     """`logging_steps` apart, as the Trainer logs, where the estimates allow it."""
     if len(estimate) < 3:
         return np.rint(estimate)
@@ -150,10 +156,12 @@ def _even(estimate: NDArray[np.float64], log: Log) -> NDArray[np.float64]:
     rest = estimate[first:]
     apart = (rest[-1] - rest[0]) / (len(rest) - 1)
     interval = max(round(float(apart)), 1)
+    if 2 * slack > len(rest) - 1:  # too rough to count by: take the round number beside it
+        interval = min(_ROUND, key=lambda each: abs(each - apart))
     start = max(round(float(np.median(rest - interval * np.arange(len(rest)))) / interval), 1)
     even = (start + np.arange(len(rest))) * interval
     off = np.abs(even - rest)
-    if (off <= max(interval / 2, 1.0)).mean() < 0.9:
+    if (off <= max(interval / 2, 1.0, slack)).mean() < 0.9:
         return np.rint(estimate)
     log.facts.setdefault("logging_steps", interval)
     return np.concatenate([np.rint(estimate[:first]), even.astype(float)])

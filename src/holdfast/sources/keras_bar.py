@@ -20,7 +20,7 @@ from holdfast.sources.log.shapes import whole
 FORMAT = "keras"
 SAYS = "Keras progress bars"
 _BAR = re.compile(
-    r"(?P<step>\d{1,9})/(?P<of>\d{1,9}) (?:\[[=>.]{5,60}\]|[━\s]{3,60})\s{0,2}-?\s?"
+    r"(?P<step>\d{1,9})/(?P<of>\d{1,9}) (?:\[[=>.]{5,60}\]|[━╸╺][━╸╺ ]{2,60})\s{0,2}-?\s?"
     r".{0,60}?(?=\w+: )"
 )
 _EPOCH = re.compile(r"^Epoch (\d{1,9})/(\d{1,9})\s*$")

@@ -21,7 +21,7 @@ from holdfast.sources.log.log import Log
 from holdfast.sources.log.sample import Sample
 from holdfast.sources.log.settings import learn
 from holdfast.sources.log.shapes import NOWHERE, Shapes, whole
-from holdfast.sources.log.table import Table
+from holdfast.sources.log.table import MOST_COLUMNS, Table
 from holdfast.sources.log.telling import Teller
 
 _LOOKED_AT_DIGITS = 300
@@ -86,6 +86,7 @@ class Rows:
     told_rank: bool = False
     notes: list[str] = field(default_factory=list)
     shapes: Shapes = field(default_factory=Shapes)
+    spellings: dict[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.table)
@@ -136,12 +137,18 @@ class Rows:
             value = pair.value
             if self.human and name in self.units:
                 value *= _MAGNITUDE.get(self.units[name], 1.0)
-            name = prefix + name
+            name = prefix + self.spelled(name)
             if name not in values:
                 values[name] = value
             if looked and ("." in pair.text or "e" in pair.text or "E" in pair.text):
                 self.digits[name] = max(self.digits.get(name, 0), _significant(pair.text))
         return values
+
+    def spelled(self, name: str) -> str:
+        """A name as it was written first: `Loss is nan` is of the same number as `loss: 2.3`."""
+        if name in self.table.series or len(self.spellings) > MOST_COLUMNS:
+            return name
+        return self.spellings.setdefault(name.lower().replace("_", " "), name)
 
     def places(self, found: list[Pair], prefix: str = "") -> list[tuple[str, int, float]]:
         """Name, place and worth of the numbers `values` takes."""
@@ -149,7 +156,7 @@ class Rows:
         for pair in found:
             if pair.name and pair.name.lower() not in _DROPPED:
                 unit = self.units.get(pair.name, "") if self.human else ""
-                name = prefix + pair.name
+                name = prefix + self.spelled(pair.name)
                 taken.setdefault(name, (name, pair.at, _MAGNITUDE.get(unit, 1.0)))
         return list(taken.values())
 

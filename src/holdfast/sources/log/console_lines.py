@@ -19,6 +19,8 @@ from holdfast.sources.log.sample import HEAD, Sample
 LONGEST_LINE = 1 << 14
 """Characters of a line that are looked at; no logger prints more numbers than fit here."""
 _CHUNK = 1 << 18
+_LOOKED_AT = 500
+"""Lines at either end of a block that are enough to tell what it is."""
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF16_LE, "utf-16"),
@@ -134,7 +136,9 @@ def _glimpse(path: str, size: int, head: bytes) -> tuple[tuple[str, str], ...]:
         text = block.decode(coding, errors="replace").replace("\r", "\n")
         lines = text.split("\n")
         whole = lines[1 if number else 0 : len(lines) if size <= HEAD else -1]
-        for line in whole[:400]:
+        if len(whole) > 2 * _LOOKED_AT:
+            whole = whole[:_LOOKED_AT] + whole[-_LOOKED_AT:]
+        for line in whole:
             if line and not line.isspace():
                 plain = _plain(line)
                 found.append((plain, unlabelled(plain)[0]))

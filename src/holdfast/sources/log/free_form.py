@@ -17,6 +17,7 @@ from holdfast.sources.log.key_values import Pair, pairs, split
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.settings import learn
 from holdfast.sources.log.shapes import NOWHERE, whole
+from holdfast.sources.log.table import MOST_COLUMNS
 
 _METRIC = re.compile(
     r"loss|cost|\berr|error|acc|perplexity|ppl|reward|return|\bmse|\bmae|rmse|bleu|iou|psnr|score"
@@ -87,6 +88,8 @@ class Reading:
             self.flush()  # what was told is of the rows to come
             rows.teller.scale = scale
             return
+        if len(rows.units) > MOST_COLUMNS:
+            rows.units.clear()  # no log has so many names
         tokens = pairs(line, rows.units)
         epoch, count, total, found, best, where = _sorted(tokens)
         if count == ABSENT or epoch == ABSENT:

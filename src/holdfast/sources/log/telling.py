@@ -141,7 +141,7 @@ class Teller:
         kind = "out-of-memory" if _MEMORY.search(text) else "exception"
         if kind not in ("exception",):
             self._once(row, kind, text)
-        elif text not in self._seen:  # every rank prints its own
+        elif text not in self._seen and len(self._seen) < MOST:  # every rank prints its own
             self._seen.add(text)
             self._add(Happening(row, kind, {"error": text}))
 
