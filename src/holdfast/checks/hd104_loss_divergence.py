@@ -29,8 +29,9 @@ SHORT = 100
 """A log of fewer rows is read a second time at its end, each row counting for more."""
 QUIET = 16
 """So many losses before a rise show where it began."""
-ENDING = 10
-"""In a log that is over, so many losses above the band that lost half of the progress suffice."""
+ENDING, RISEN, FLAT = 6, 1.2, 0.95
+"""In a log that is over, so many losses above the band that lost half of the progress suffice, if
+the last are so many times the first of them. Beyond all before, they need only not fall."""
 
 
 class LossDivergence(Check):
@@ -51,8 +52,8 @@ class LossDivergence(Check):
     its noise and its own slow drift, has lost half of the progress since the start, and neither
     falls nor touches the band. Without progress before, it must have risen fivefold; a signed loss,
     by twice all progress. A hundred times the start level, and a rise that ends in NaN, are told
-    at once. The finding stands at the step where the loss left its best level. At the end of another
-    tool's log a rise of a few rows counts that still grows and is worse than all before it.
+    at once. The finding stands at the step where the loss left its best level. At the end of
+    another tool's log a rise of a few rows counts if it does not fall and is worse than all before.
 
     ## False alarms
     After a curriculum switch or a warm restart the loss falls again; once a quarter of the rise is
@@ -205,20 +206,24 @@ class LossDivergence(Check):
             return False
         best = self.best
         losses = [loss for _, loss in self.rise.points]
-        if self.above < least or self.touches or self.signed or best.level <= 0:
+        touched = self.inside or self.touches > self.above // 4
+        if self.above < least or touched or self.signed or best.level <= 0:
             return False
         early, _, late = _thirds(losses)
         level = median(late)
         ratio = self.limits.ratio if best.progressed else self.limits.ratio_without_progress
-        if level < ratio * best.level or level < max(losses) / 2 or level <= median(early):
+        if level < ratio * best.level or level < max(losses) / 2 or level < FLAT * median(early):
             return False
         before = self.before.values
-        noise = wander([math.log(loss) for loss in before if loss > 0]) if before else 0.0
+        noise = wander([math.log(loss) for loss in before[-20:] if loss > 0] or [0.0])
         if math.log(level / best.level) < 5 * noise:
             return False
         if level > max([best.first, *before]):
             return True
-        return self.above >= ENDING and level >= best.first - best.progress / 2
+        # Half of the progress, as people see it on a linear or on a logarithmic axis.
+        half = min(best.first - best.progress / 2, math.sqrt(best.first * best.level))
+        rises = level > RISEN * median(early) and level > max(before[-30:], default=0.0)
+        return self.above >= ENDING and rises and level >= half
 
     def _judge(self, least: int, patience: int, ending: str) -> Iterable[Finding]:
         if self._diverged(least, patience):

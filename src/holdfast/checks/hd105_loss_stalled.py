@@ -112,7 +112,7 @@ class LossStalled(Check):
             self.over = True
             return
         self._take(record, loss)
-        if self.count % 10 == 0:
+        if self.count % 10 == 0 and not self.context.header.foreign:  # a log: at its end
             yield from self._judge()
 
     def finish(self) -> Iterable[Finding]:

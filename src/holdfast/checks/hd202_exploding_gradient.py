@@ -27,6 +27,7 @@ Point = tuple[Moment, float, float]
 
 RECENT = 64
 """So many rows of another tool's log are looked back at when a number is no number any more."""
+BARELY = 1.3
 LEFT, ENDED, RAN_OUT = 3.0, 50.0, 200.0
 """There: times the usual norm that have left it, end an explosion in NaN, and without one."""
 
@@ -134,11 +135,20 @@ class ExplodingGradient(Check):
         begin = len(self.rows)
         while begin and self.rows[begin - 1][1] > LEFT * usual:
             begin -= 1
+        # It may have begun before it left the usual: go back as long as each is below the next.
+        middle = median(norm for _, norm, _ in self.rows[:begin]) if begin else math.inf
+        while 0 < begin < len(self.rows):
+            norm = self.rows[begin - 1][1]
+            if not BARELY * middle < norm < self.rows[begin][1]:
+                break
+            begin -= 1
         growth = self.rows[begin:]
         if begin == 0 or len(growth) < least:
             return
         half = len(growth) // 2
-        early, late = (median(norm for _, norm, _ in part) for part in (growth[:half], growth[half:]))
+        early, late = (
+            median(norm for _, norm, _ in part) for part in (growth[:half], growth[half:])
+        )
         top = max(norm for _, norm, _ in growth[-2:])
         if top < times * usual or late < WIGGLE * early:
             return

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from holdfast.core.check import Check, Needs
+from holdfast.core.contested import contested
 from holdfast.core.facts import Facts
 from holdfast.core.findings import Finding, Severity
 from holdfast.core.moment import Moment, moment_of, record_at
@@ -158,7 +159,7 @@ class ClippingSaturated(Check):
             return
         losses = [*self.first_losses.values, *self.losses.values]
         third = max(len(losses) // 3, 1)
-        if len(losses) < FEWEST:
+        if len(losses) < FEWEST or contested(self.context.header):
             return  # nothing says whether the run learns
         last = median(losses[-third:])
         fell = (

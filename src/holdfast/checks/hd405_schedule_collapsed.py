@@ -108,7 +108,7 @@ class ScheduleCollapsed(Check):
                 # Of a long log not every row is seen: the numbers of the rows say how long it was.
                 signal = self.context.header.signals.get(key, Signal())
                 low = last - self.onset[key][2] + signal.every
-                self.low[key] = max(low * signal.per_label, self.low[key])
+                self.low[key] = max(low * signal.per_label, 1)
                 self.counts[key] = max((last - first + signal.every) * signal.per_label, 1)
                 yield from self._judge(key, rate)
 

@@ -76,9 +76,8 @@ class LearningRateJump(Check):
         if not math.isfinite(rate) or rate < 0:
             return
         resumed, self.resumed = self.resumed, False
-        if resumed and not self.excused:
-            if not self._as_before(record, rate):
-                yield from self._judge(record, self.last, rate)
+        if resumed and not self.excused and not self._as_before(record, rate):
+            yield from self._judge(record, self.last, rate)
         self.excused = self.excused and not resumed
         self.fell = self.fell or rate < self.last
         self.last, self.peak = rate, max(self.peak, rate)

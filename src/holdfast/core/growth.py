@@ -142,7 +142,9 @@ def began(watch: GrowthWatch, growth: Growth) -> int:
     earlier = [value for step, value in points if step <= growth.start]
     if earlier:
         level = min(level, median(earlier[:3]))
-    margin = level + max((growth.after - level) / 50, 3 * _scatter(points) if len(points) > 2 else 0)
+    margin = level + max(
+        (growth.after - level) / 50, 3 * _scatter(points) if len(points) > 2 else 0
+    )
     at = len(points) - 1
     while at and points[at][1] > margin:
         at -= 1

@@ -1,7 +1,7 @@
-"""Which gradient norm a log holds, the one before clipping or the one after, and how hard the clip is.
+"""Which gradient norm a log holds, before clipping or after, and how hard the clip is.
 
-`clip_grad_norm_` returns the norm before; people who compute it themselves afterwards log a norm that
-never passes the limit. Where the limit is known, or both norms are logged, the factor follows.
+`clip_grad_norm_` returns the norm before; people who compute it themselves afterwards log a norm
+that never passes the limit. Where the limit is known, or both norms are logged, the factor follows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the numbers of a column say about themselves: how often they come, how many digits they have.
+"""What the numbers of a column say about themselves: how often they come, with how many digits.
 
-A reader describes what it knows of its format. The rest is read off the values, and what the values
+A reader describes what it knows of its format. The rest is read off the values, and what they
 contradict is put right: a loss that is said to be filtered and holds a NaN was not filtered.
 """
 
@@ -47,6 +47,18 @@ def digits_of(series: Series) -> int | None:
         if most >= EXACT:
             return None
     return most or 4
+
+
+def unit_of(series: Series, factor: float) -> float:
+    """What a memory column has to be multiplied by: nobody trains in 64 bytes, nor in 64 MB."""
+    values = series.numbers()
+    values = values[np.isfinite(values) & (values > 0)]
+    usual = float(np.median(values)) if len(values) else 0.0
+    if factor == 1.0 and 0 < usual < 1e7:
+        return 2.0**30 if usual < 1e3 else 2.0**20
+    if factor == 2.0**20 and 0 < usual < 100:
+        return 2.0**30
+    return factor
 
 
 def honest(log: Log, name: str, series: Series, told: Signal | None) -> Signal:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,22 @@ _LOSS = (
     "mean_loss",
     "running_loss",
     "loss_metrics/global_avg_loss",
+    "loss/total",
+    "total",
+    "loss_avg",
+    "avg._loss",
+    "loss_mean",
+    "cur_loss",
+    "current_loss",
+    "inner/loss",
+    "train_nll",
+    "nll",
+    "ce",
+    "xent",
+    "cross_entropy",
+    "objective",
+    "cost",
+    "mse",
 )
 _GRAD_NORM = (
     "grad_norm",
@@ -69,6 +85,19 @@ _GRAD_NORM = (
     "pre_clip_grad_norm",
     "grad_norm_preclip",
     "unclipped_grad_norm",
+    "grad_norm/pre_clip",
+    "grad_norm/before_clip",
+    "grads_norm",
+    "norm/grad",
+    "grad_norm/all",
+    "grad_norm/global",
+    "grad_norm/total",
+    "optim/grad_norm",
+    "l2_norm/grad/global",
+    "grad_l2_norm",
+    "gradients_norm",
+    "total_gradient_norm",
+    "global_gradient_norm",
 )
 _LR = (
     "lr",
@@ -83,11 +112,44 @@ _LR = (
     "optim/lr_(group_0)",
     "actor/lr",
     "learning_rate/group_0",
+    "opt/lr",
+    "optimizer/lr",
+    "param_groups/0/lr",
+    "current_lr",
+    "step_lr",
 )
-_LOSS_SCALE = ("loss_scale", "grad_scale", "scale", "amp_scale", "scaler_scale", "amp/scale")
-_STEP_TIME = ("step_time_s", "step_time", "iter_time", "time_per_step", "train_step_timing_in_s")
+_LOSS_SCALE = (
+    "loss_scale",
+    "grad_scale",
+    "scale",
+    "amp_scale",
+    "scaler_scale",
+    "amp/scale",
+    "scaler/scale",
+)
+_STEP_TIME = (
+    "step_time_s",
+    "step_time",
+    "iter_time",
+    "time_per_step",
+    "train_step_timing_in_s",
+    "iteration_time",
+    "sec/iter",
+    "s/it",
+    "time/step",
+    "batch_time",
+)
 _STEP_TIME_MS = ("elapsed_time_per_iteration_(ms)", "step_time_ms", "dt", "iter_time_ms")
-_HOST = ("host_rss_bytes", "rss", "ram", "host_memory", "cpu_memory", "cpu_mem", "ram_usage")
+_HOST = (
+    "host_rss_bytes",
+    "rss",
+    "ram",
+    "host_memory",
+    "cpu_memory",
+    "cpu_mem",
+    "ram_usage",
+    "cpu_ram",
+)
 _DEVICE = (
     "device_allocated_bytes",
     "memory",
@@ -100,6 +162,13 @@ _DEVICE = (
     "memory_allocated",
     "max_memory",
     "gpu_memory_allocated",
+    "cuda_mem",
+    "max_memory_allocated",
+    "peak_memory",
+    "memory/peak",
+    "max_memory_reserved",
+    "gpu0_mem",
+    "cuda_max_mem",
 )
 _SKIPPED = (
     "number_of_skipped_iterations",
@@ -125,7 +194,14 @@ _REWARD = (
     "return",
 )
 _NAN_STEPS = ("number_of_nan_iterations", "nan_iterations")
-_CLIPPED = ("grad_norm_after_clip", "clipped_grad_norm", "post_clip_grad_norm", "grad_norm_clipped")
+_CLIPPED = (
+    "grad_norm_after_clip",
+    "clipped_grad_norm",
+    "post_clip_grad_norm",
+    "grad_norm_clipped",
+    "grad_norm/post_clip",
+    "grad_norm/after_clip",
+)
 
 _EXACT: dict[str, Named] = {
     raw: Named(name, factor, rank)
@@ -165,23 +241,41 @@ _MEMORY_IS_MB = ("memory", "max_mem", "mem", "max_memory")
 """Without a unit these are megabytes in the frameworks that write them (mmengine, torchvision)."""
 
 _EVAL = re.compile(r"^(eval|val|valid|validation|test|dev|holdout)([/_ .\-]|$)")
-_TRAIN = re.compile(r"^(train|training|trainer|metrics|log|loss_metrics)[/.]")
+_TRAIN = re.compile(r"^(train|training|trainer|metrics|log|loss_metrics|losses|perf|system)[/.]")
+_TRAIN_LAST = re.compile(r"[/.](train|training)$")
+_EVAL_LAST = re.compile(r"[/._](eval|val|valid|validation|test|dev|holdout)$")
+_IN_UNIT = re.compile(r"^(?P<plain>.+?)[_ ]?[(\[_](?P<unit>[kmgt]i?b|ms|s|us|min)[)\]]?$")
+"""`RAM (GB)`, `gpu_mem_mb`, `step_time[ms]`"""
 _EPOCH_MEAN = re.compile(r"[_/]epoch$")
 _PART = re.compile(r"^(?:train_)?(?:loss[_/.](?P<after>.+)|(?P<before>.+?)[_/ ]?loss)(?:_step)?$")
-_NO_PART = re.compile(r"scal|weight|coef|num|count|time|per_|_min$|_max$|std|var$|ema|smooth|best")
+_NO_PART = re.compile(
+    r"^total$|scal|weight|coef|num|count|time|per_|_min$|_max$|std|var$|ema|smooth|best"
+)
+AFTER_ALL = 1000
+"""The rank of what is used only where there is nothing better."""
 _TOKEN = re.compile(r"[\s\-]+")
 
 
 def named(raw: str, unit: str = "") -> Named | None:
     """Our name for a number of a log; None when it means nothing to any check."""
     key = _TOKEN.sub("_", raw.strip().lower())
-    plain = _TRAIN.sub("", key)
+    plain = _TRAIN_LAST.sub("", _TRAIN.sub("", key))
+    plain = plain.replace("_(pre_clip)", "/pre_clip").replace("_(post_clip)", "/post_clip")
+    plain = plain.removesuffix("_(avg)")
     if _EVAL.match(key) or _EVAL.match(plain):
         return Named(f"eval/{re.sub(_EVAL, '', plain, count=1) or 'value'}")
+    if _EVAL_LAST.search(plain):
+        return Named(f"eval/{_EVAL_LAST.sub('', plain)}")
     if _EPOCH_MEAN.search(plain):
-        return None
+        # Beside the values of single steps the mean of an epoch is nothing new.
+        mean = named(_EPOCH_MEAN.sub("", plain), unit)
+        return None if mean is None else replace(mean, rank=mean.rank + AFTER_ALL)
+    if plain not in _EXACT and key not in _EXACT and (inside := _IN_UNIT.match(plain)):
+        known = _EXACT.get(inside["plain"])
+        if known is not None and known.name.endswith(("_bytes", "step_time_s")):
+            return _scaled(known, inside["plain"], inside["unit"])
     found = _EXACT.get(plain) or _EXACT.get(key)
-    if found is None and re.match(r"lr[-_/]", plain):
+    if found is None and re.match(r"lr[-_/](?!scale|mult|factor)", plain):
         found = Named("lr", rank=len(_LR))
     if found is not None:
         return _scaled(found, plain, unit.strip().lower())

@@ -16,7 +16,7 @@ from holdfast.core.records import EventRecord, Header, Record, StepRecord
 from holdfast.core.signals import Signal
 from holdfast.sources.log.clipping import Clipping
 from holdfast.sources.log.condense import SUMMED, kept_rows, summed
-from holdfast.sources.log.describe import described, honest
+from holdfast.sources.log.describe import honest, unit_of
 from holdfast.sources.log.log import Happening, Log
 from holdfast.sources.log.names import Named, names_of
 
@@ -25,8 +25,29 @@ RESTART = "restart"
 SKIP = "scaler-skip"
 """The happening that tells of one optimizer step left out."""
 PARTS_OF_A_SUM = frozenset(
-    "box cls dfl obj seg pose kobj kpt bbox mask rpn_cls rpn_bbox rpn_box_reg objectness "
-    "classifier box_reg giou iou l1 ce dice".split()
+    (
+        "box",
+        "cls",
+        "dfl",
+        "obj",
+        "seg",
+        "pose",
+        "kobj",
+        "kpt",
+        "bbox",
+        "mask",
+        "rpn_cls",
+        "rpn_bbox",
+        "rpn_box_reg",
+        "objectness",
+        "classifier",
+        "box_reg",
+        "giou",
+        "iou",
+        "l1",
+        "ce",
+        "dice",
+    )
 )
 """Where all parts of a loss are of these and there is no total, the total is their sum."""
 
@@ -49,6 +70,11 @@ class Stream:
     def __init__(self, log: Log) -> None:
         self.log = log
         self.names = names_of(log.table.series, log.names, log.facts.get("units"))
+        self.names |= {
+            raw: replace(item, factor=unit_of(log.table.series[raw], item.factor))
+            for raw, item in self.names.items()
+            if item.name.endswith("_bytes") and raw in log.table.series
+        }
         self.clipping = Clipping.of(log, self.names)
         if self.clipping.after:
             self.names = {
@@ -173,6 +199,3 @@ def loss_of(log: Log, names: dict[str, Named]) -> tuple[list[int], list[float]]:
 
 def _event(happening: Happening, segment: int, seq: int, step: int) -> EventRecord:
     return EventRecord(segment, seq, step, happening.kind, dict(happening.data))
-
-
-__all__ = ["RESTART", "SKIP", "Stream", "described", "loss_of", "records"]

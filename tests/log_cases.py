@@ -2,8 +2,8 @@
 
     log("loss: 2.0..1.5~0.02*50, nan", every=10)
 
-builds a log with a row every 10 steps; the series are those of `literate.py`. `diagnosed` feeds it to
-all checks.
+builds a log with a row every 10 steps; the series are those of `literate.py`. `diagnosed` feeds it
+to all checks.
 """
 
 from __future__ import annotations
