@@ -49,9 +49,7 @@ def diagnose(path: str | Path, *, settings: Settings | None = None) -> Report:
     nothing in it that can be read.
     """
     place = Path(path)
-    if not _exists(place):
-        raise UnreadableInput(f"there is nothing at {place}")
-    if run_dir.recognise(place):
+    if _is_own(place):
         return _own(place, settings)
     chosen = settings or Settings()
     if place.is_dir():
@@ -59,18 +57,19 @@ def diagnose(path: str | Path, *, settings: Settings | None = None) -> Report:
     return _file(place, chosen)
 
 
-def _exists(place: Path) -> bool:
+def _is_own(place: Path) -> bool:
+    """Whether it is a run directory of ours. Raises UnreadableInput where there is nothing."""
     try:
-        return place.exists()
+        if not place.exists():
+            raise UnreadableInput(f"there is nothing at {place}")
+        return run_dir.recognise(place)
     except OSError as error:
         raise UnreadableInput(f"cannot read {place}: {error.strerror or error}") from error
 
 
 def records_of(place: Path) -> Iterator[Record]:
     """The stream of the run at a path: what its checks are fed, for whoever wants the numbers."""
-    if not _exists(place):
-        raise UnreadableInput(f"there is nothing at {place}")
-    if run_dir.recognise(place):
+    if _is_own(place):
         return run_dir.RunDir(place).records()
     from holdfast.postmortem.join import join
     from holdfast.postmortem.stories import stories
@@ -107,10 +106,10 @@ def _file(place: Path, settings: Settings) -> Report:
     from holdfast.postmortem.settings import settings_in
     from holdfast.sources import formats
 
-    if recognise(place) is not None:
-        return _scanned([place], settings)
     if not place.is_file():
         raise UnreadableInput(f"{place} is neither a file nor a folder")
+    if recognise(place) is not None:
+        return _scanned([place], settings)
     log = formats.read(place)
     report, _ = _told(log, [log], settings_in([place.parent]), settings)
     siblings = _siblings(place)

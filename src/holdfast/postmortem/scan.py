@@ -92,9 +92,15 @@ def checkpoints_at(path: Path) -> list[Path]:
     """The checkpoints a path stands for. Raises UnreadableInput where there is none."""
     from holdfast.checkpoints import SUPPORTED, find_checkpoints, recognise
 
-    if not path.exists():
-        raise UnreadableInput(f"there is nothing at {path}")
     try:
+        if not path.exists():
+            raise UnreadableInput(f"there is nothing at {path}")
+        if path.is_dir():
+            os.scandir(path).close()
+        elif not path.is_file():
+            raise UnreadableInput(f"{path} is neither a file nor a folder")
+        else:
+            open(path, "rb").close()  # that it may not be read is not that it is unknown
         if recognise(path) is not None:
             return [path]
         if path.is_dir():
