@@ -149,15 +149,27 @@ def _folder(place: Path, settings: Settings) -> Report:
     from holdfast.postmortem.survey import survey
 
     found = survey(place)
-    if found.runs:
-        return _newest_own(found.runs, settings)
-    told = stories(found)
     checkpoints = find_checkpoints(place)
+    if found.runs:
+        return _with_advice(_newest_own(found.runs, settings), found.runs, checkpoints, settings)
+    told = stories(found)
     if told:
         return _unread(_story(place, told, checkpoints, settings), found.refused)
     if checkpoints:
         return _scanned(checkpoints, settings)
     raise UnreadableInput(_nothing(place, found.refused))
+
+
+def _with_advice(
+    report: Report, runs: Sequence[Path], checkpoints: Sequence[Path], settings: Settings
+) -> Report:
+    """A run of our own among a framework's checkpoints: which of them to go on from."""
+    from holdfast.postmortem.last_good import Looked, advised
+
+    beside = [path for path in checkpoints if not any(run in path.parents for run in runs)]
+    if not beside or not report.causes or len(runs) > 1:
+        return report
+    return advised(report, Looked.at(beside, settings))
 
 
 def _unread(report: Report, refused: Sequence[Path]) -> Report:
