@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from holdfast.core.findings import Severity
 from holdfast.core.numbers import say, say_bytes
 from holdfast.sinks.page import Page
 from holdfast.sinks.sparkline import BAD, BARS, MARK, sparkline
@@ -32,7 +33,8 @@ def draw(page: Page, report: Report, *, verbose: bool) -> None:
 def _curve(page: Page, report: Report) -> None:
     assert report.curve is not None
     steps, values = report.curve
-    onset = report.causes[0].root.step if report.causes else None
+    root = report.causes[0].root if report.causes else None
+    onset = root.step if root is not None and root.severity > Severity.INFO else None
     plain = not page.can_show(BARS + BAD + MARK)
     line, mark = sparkline(steps, values, width=page.width - 6, onset=onset, plain=plain)
     if not line:

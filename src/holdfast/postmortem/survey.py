@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.errors import UnreadableInput
+from holdfast.postmortem.order import natural
 from holdfast.sources import formats
 
 DEEPEST = 7
@@ -139,9 +140,3 @@ def _files(folder: Path, found: Survey, depth: int = 0) -> Iterator[Path]:
     if depth < DEEPEST:
         for path in below:
             yield from _files(path, found, depth + 1)
-
-
-def natural(name: str) -> list[tuple[int, int | str]]:
-    """A key that puts `version_10` after `version_9`."""
-    parts = re.split(r"(\d{1,18})", name)
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in parts if part]
