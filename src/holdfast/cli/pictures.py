@@ -67,7 +67,9 @@ def checkpoints(page: Page, found: Sequence[Mapping[str, Any]], *, verbose: bool
         mark = page.mark("good" if item["clean"] else "error")
         style = _STYLES.get(item["verdict"], "bold red")
         name = item["path"][len(common) :]
-        page.line(numbers, (f"{mark} {item['verdict']:<10}", style), f"  {name}", rest=" " * 58)
+        # A long path stands in a line of its own, near the margin.
+        margin = " " * (4 if len(name) > page.width - 60 else 60)
+        page.line(numbers, (f"{mark} {item['verdict']:<10}", style), f"  {name}", rest=margin)
     if len(shown) < len(found):
         page.line((f"and {len(found) - len(shown)} more; --verbose lists them", "dim"))
 
