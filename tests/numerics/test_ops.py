@@ -301,6 +301,18 @@ def test_both_ways_around_squares_that_do_not_fit_agree() -> None:
     torch.testing.assert_close(_row_norm.rescaled(x, 1), exact, rtol=2.4e-7, atol=1e-44)
 
 
+@pytest.mark.parametrize("dtype", FULL, ids=str)
+def test_sums_that_do_not_fit_do_not_spoil_what_does(dtype: torch.dtype) -> None:
+    large = torch.finfo(dtype).max
+    rows = torch.tensor([[0.9, 0.8, 0.7, 0.9, 0.8, 0.9], [-0.9, 0.9, 0.1, 0.2, 0.3, 0.4]])
+    for name in ("std", "masked_mean"):
+        case = BY_NAME[name]
+        ours, [gradient] = value_and_gradients(case.stable, [rows.to(dtype) * large])
+        exact, [right] = value_and_gradients(case.plain, [rows.double()])
+        torch.testing.assert_close((ours / large).double(), exact, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(gradient.double(), right, rtol=1e-4, atol=1e-5)
+
+
 def test_whole_numbers_are_taken_as_torch_takes_them() -> None:
     whole = torch.tensor([0, 4])
     assert numerics.sqrt(whole).tolist() == [0, 2]

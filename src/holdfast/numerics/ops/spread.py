@@ -76,7 +76,9 @@ class _Std(torch.autograd.Function):
         x, deviation = ctx.saved_tensors
         flat = (deviation == 0) | (deviation == ctx.largest)
         divisor = torch.where(flat, torch.inf, deviation)
-        # Divided first: the sum of a row may not fit the dtype, nor may a product with a gradient.
-        centred = x - (x / x.shape[ctx.dim]).sum(ctx.dim, keepdim=True)
+        # At the size of one: neither a sum nor a difference of the largest numbers fits the dtype.
+        scale = power_of_two(x.detach(), ctx.dim)
+        scaled = x / scale
+        centred = scaled - scaled.mean(ctx.dim, keepdim=True)
         share = gradient / (x.shape[ctx.dim] - ctx.correction)
-        return centred / divisor * share, None, None, None
+        return centred / (divisor / scale) * share, None, None, None
