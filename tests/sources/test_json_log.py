@@ -72,7 +72,6 @@ def test_settings_beside_the_rows_are_facts(tmp_path: Path) -> None:
         [],
         {},
         "loss",
-        [[[{"loss": 1}]]],
     ],
 )
 def test_other_JSON_is_not_taken(tmp_path: Path, inside: Any) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from holdfast.core.findings import NotRun
+from holdfast.core.signals import axis_of
 
 WORTH_SAYING = 2
 """One check more or less is no reason to log something."""
@@ -24,13 +25,17 @@ _SOME_RUNS = {
     "optimizers",
     "scaler_skipped",
 }
-"""Signals a run has only if it clips, scales its loss and so on: nothing to ask a user for."""
+"""Signals a run has only if it clips, scales its loss and so on: nothing to ask a user for. Nor are
+columns over all parameters, which no other tool logs."""
 
 
 def unlocking(not_run: Iterable[NotRun]) -> tuple[str, int] | None:
     """The signal whose absence keeps most checks from running, and how many those are."""
     counts = Counter(
-        name for item in not_run for name in _would_do(item.reason) if name not in _SOME_RUNS
+        name
+        for item in not_run
+        for name in _would_do(item.reason)
+        if name not in _SOME_RUNS and axis_of(name) is None
     )
     # By name among equals, so that the same log always gives the same advice.
     best = min(counts.items(), key=lambda pair: (-pair[1], pair[0]), default=("", 0))
