@@ -1,20 +1,27 @@
-"""What looking after a run costs: scanning a checkpoint, against reading it and against torch.
+"""What looking after a run costs: checkpoints, long logs, event files.
 
-    python benchmarks/postmortem.py --part scan [--gigabytes 2] [--json FILE]
+    python benchmarks/postmortem.py [--part scan] [--gigabytes 2] [--rows 1000000] [--json FILE]
 
 `scan`: a checkpoint of float32 weights and Adam's moments, some of it bfloat16, in the page cache.
 Three ways, each in a fresh process: reading the bytes in the same chunks; holdfast's scan, whole
 (open, locate, measure every tensor); `torch.load(mmap=True)` and `isfinite` of every tensor. The
 first ratio leaves out the start of the interpreter, the second includes it and the imports, as a
 person waiting for the answer would.
+
+`log`: a JSON-lines log of a million steps with four numbers each and a NaN near the end. Parsing it
+alone (`json.loads` of every line) against the diagnosis, whole: reading, screening, every check.
+
+`tensorboard`: see `tensorboard_reading.py`; left out where tensorboard is not installed.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
+import random
 import subprocess
 import sys
 import tempfile
@@ -28,6 +35,7 @@ SRC = str(Path(__file__).resolve().parents[1] / "src")
 SLOWER_THAN_READING = 1.5
 FASTER_THAN_TORCH = 5.0
 PEAK_MEGABYTES = 300
+SLOWER_THAN_PARSING = 2.0
 
 _READ = """
 import sys, time, resource
@@ -64,6 +72,25 @@ bad = [not torch.isfinite(tensor).all() for tensor in every(loaded)]
 assert not any(bad)
 print(time.perf_counter() - t, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
+_PARSE = """
+import json, sys, time, resource
+t = time.perf_counter()
+with open(sys.argv[1], "rb") as file:
+    for line in file:
+        json.loads(line)
+print(time.perf_counter() - t, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+_DIAGNOSE = """
+import sys, time, resource
+import holdfast, holdfast.registry, holdfast.sources.formats, holdfast.sources.log.stream
+holdfast.registry.all_checks(), holdfast.sources.formats.readers()
+t = time.perf_counter()
+report = holdfast.diagnose(sys.argv[1])
+spent = time.perf_counter() - t
+assert [item.code for item in report.causes] == ["HD101"], report.causes
+assert report.findings[-1].step == int(sys.argv[2]), report.findings
+print(spent, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
 
 
 def make_checkpoint(path: str, gigabytes: float) -> None:
@@ -87,12 +114,26 @@ def make_checkpoint(path: str, gigabytes: float) -> None:
     torch.save(state, path)
 
 
-def timed(program: str, path: Path) -> tuple[float, float, float]:
+def make_log(path: Path, rows: int) -> int:
+    """A long healthy run that turns NaN; the step at which it does."""
+    rng = random.Random(0)
+    bad = rows - rows // 50
+    with open(path, "w") as file:
+        for step in range(rows):
+            loss = (10 / (1 + step / 2000) ** 0.3 + 0.05 * rng.gauss(0, 1)) if step < bad else "NaN"
+            norm = 1.2 + 0.2 * abs(rng.gauss(0, 1)) if step < bad else "NaN"
+            rate = 3e-4 * min(1.0, (step + 1) / 2000)
+            row = {"step": step, "loss": loss, "grad_norm": norm, "lr": rate}
+            file.write(json.dumps(row).replace('"NaN"', "NaN") + "\n")
+    return bad
+
+
+def timed(program: str, path: Path, *others: str) -> tuple[float, float, float]:
     """(seconds within, seconds in all, peak megabytes) of a program in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": SRC}
     began = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-c", program, str(path)],
+        [sys.executable, "-c", program, str(path), *others],
         capture_output=True,
         text=True,
         env=environment,
@@ -103,9 +144,9 @@ def timed(program: str, path: Path) -> tuple[float, float, float]:
     return float(inside), whole, int(peak) / 1024
 
 
-def best(program: str, path: Path, rounds: int) -> tuple[float, float, float]:
+def best(program: str, path: Path, rounds: int, *others: str) -> tuple[float, float, float]:
     """The fastest of some rounds; the highest peak."""
-    runs = [timed(program, path) for _ in range(rounds)]
+    runs = [timed(program, path, *others) for _ in range(rounds)]
     return min(r[0] for r in runs), min(r[1] for r in runs), max(r[2] for r in runs)
 
 
@@ -150,17 +191,68 @@ def scan(options: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {"scan": scan}
+def log(options: argparse.Namespace) -> dict[str, Any]:
+    """A long log, parsed and diagnosed."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log.jsonl"
+        bad = make_log(path, options.rows)
+        timed(_PARSE, path)  # into the page cache
+        parsing = best(_PARSE, path, options.rounds)
+        ours = best(_DIAGNOSE, path, options.rounds, str(bad))
+    ratio = ours[0] / parsing[0]
+    print(f"log of {options.rows:,} steps")
+    print(f"  parsing it alone            {parsing[0]:6.2f} s")
+    print(f"  holdfast diagnose           {ours[0]:6.2f} s, peak memory {ours[2]:.0f} MB")
+    print(f"  diagnose / parse {ratio:.2f}  (claim: at most {SLOWER_THAN_PARSING})")
+    return {
+        "rows": options.rows,
+        "parse_seconds": parsing[0],
+        "diagnose_seconds": ours[0],
+        "diagnose_to_parse": ratio,
+        "peak_megabytes": ours[2],
+        "kept": ratio <= SLOWER_THAN_PARSING,
+    }
+
+
+def event_file(options: argparse.Namespace) -> dict[str, Any]:
+    """An event file, against TensorBoard's own reader."""
+    if importlib.util.find_spec("tensorboard") is None:
+        print("tensorboard is not installed: left out")
+        return {"kept": True, "left_out": "tensorboard is not installed"}
+    sys.path.insert(0, SRC)
+    import tensorboard_reading
+
+    found = tensorboard_reading.measure(tensorboard_reading.POINTS, options.rounds)
+    print(f"event file of {found['points']:,} points")
+    print(f"  TensorBoard's own reader    {found['theirs_s']:6.2f} s")
+    print(
+        f"  holdfast                    {found['ours_s']:6.2f} s, none lost: {found['none_lost']}"
+    )
+    print(f"  {found['times_faster']} times faster  (claim: at least {found['limit']:g})")
+    kept = found["none_lost"] and found["times_faster"] >= found["limit"]
+    return {**found, "kept": kept}
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+    "scan": scan,
+    "log": log,
+    "tensorboard": event_file,
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--part", choices=sorted(PARTS), action="append")
     parser.add_argument("--gigabytes", type=float, default=2.0)
+    parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    results: dict[str, Any] = {"machine": platform.processor(), "processors": os.cpu_count()}
+    results: dict[str, Any] = {
+        "date": time.strftime("%Y-%m-%d"),
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+    }
     for part in options.part or PARTS:
         results[part] = PARTS[part](options)
     if options.json is not None:
