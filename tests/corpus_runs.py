@@ -6,6 +6,7 @@ Scripts run in a fork of a process that has torch already: what takes longest is
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import multiprocessing
@@ -185,6 +186,7 @@ def _forked(arguments: list[str]) -> str:
 
 
 def _in_child(arguments: list[str], out: Path, folder: str) -> None:
+    gc.freeze()  # models that the parent has left alive are not the script's
     # A daemon may have no children of its own, and loaders want workers.
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     os.chdir(folder)
