@@ -285,3 +285,83 @@ def hf_console_axolotl_nan_grad(d: Path) -> Path:
     rows = hf_rows([*falling(204, 1.4, 1.0, 271), *around(196, 1.2, 271)], norm, cosine(400, 2e-4, 10), 10)
     lines = [f"[2025-03-11 10:00:00,{i:03d}] [INFO] [axolotl.utils.data.load_tokenized_prepared_datasets:{i}] [PID:7] [RANK:0] loading" for i in range(5)]
     return save(d / "axolotl.log", lines + hf_console(rows, 400))
+
+
+def _lines(form: str, loss: list[float], norm: list[float]) -> list[str]:
+    return [form.format(i=i, v=v, g=g) for i, (v, g) in enumerate(zip(loss, norm, strict=True))]
+
+
+def _spelled(name: str, form: str) -> None:
+    """One print of a NaN that came and went: whatever follows it, it must be seen."""
+
+    def write(d: Path) -> Path:
+        loss, norm = falling(150, 2.3, 1.1, 300, 0.03), norms(150, 300, 1.0, 2)
+        loss[80] = NAN
+        return save(d / "train.log", _lines(form, loss, norm))
+
+    write.__name__ = f"spelled_{name}"
+    case("HD101", 80, 1, exit=0)(write)
+
+
+_spelled("equals", "step={i} loss={v:.4f} grad_norm={g:.3f}")
+_spelled("plain", "step {i} loss {v:.4f} grad {g:.3f}")
+_spelled("padded", "step {i:6d}  loss {v:9.4f} grad_norm {g:9.3f}")
+_spelled("colons", "iter: {i} loss: {v:.4f} iter_time: 0.{i:03d}")
+_spelled("tensor", "iteration {i}, loss = tensor({v:.4f}, device='cuda:0', grad_fn=<NllLossBackward0>)")
+_spelled("brackets", "[{i:>5}] [loss {v:.4f}] [gnorm {g:.2f}]")
+_spelled("upper", "STEP {i} | LOSS={v:.4f} | GRAD_NORM={g:.3f}")
+_spelled("quotes", "{{'step': {i}, 'loss': {v:.4f}, 'gnorm': {g:.3f}}}")
+_spelled("logger", "2025-03-11 10:00:00,123 - train - INFO - Step {i}/150 - Train loss: {v:.4f} - step time: 0.1s")
+_spelled("arrow", "step {i} => loss => {v:.4f} (lr 1e-3)")
+_spelled("then_step", "loss={v:.4f} step={i} lr=0.001")
+
+
+@case("HD101", 60, 1)
+def run_log_in_a_folder(d: Path) -> Path:
+    loss = lost_from(falling(100, 2.3, 1.1, 301), 61)
+    save(d / "run.log", [f"step {i} loss {v:.4f}" for i, v in enumerate(loss)])
+    save(d / "config.txt", ["lr: 0.001", "loss: mse"])
+    return d
+
+
+@case("HD101", 120, 10)
+def torchtitan_two_ranks_one_nan(d: Path) -> Path:
+    loss = falling(200, 8.0, 4.0, 302, 0.01)
+    lines = []
+    for s in every(200, 10):
+        for r in range(2):
+            v = NAN if r == 1 and s >= 120 else loss[s - 1]
+            lines.append(f"[rank{r}]:[titan] {clock(s)},001 - root - INFO - step: {s:2}  loss: {v:7.4f}  memory: 40.10GiB(50.7%)  tps: 7,001  mfu: 41.7%")
+    return save(d / "t.log", lines)
+
+
+@case()
+def bce_and_dice_parts(d: Path) -> Path:
+    bce, dice = falling(120, 0.6, 0.1, 303, 0.03), falling(120, 0.7, 0.2, 304, 0.03)
+    return save(d / "seg.log", [f"epoch {i} loss {b + c:.4f} bce {b:.4f} dice {c:.4f} lr 0.001" for i, (b, c) in enumerate(zip(bce, dice, strict=True))])
+
+
+@case("HD107", None, 200, others=())
+def unnamed_part_swamps_the_other(d: Path) -> Path:
+    fit, pen = around(200, 0.7, 305, 0.02), around(200, 420.0, 305, 0.01)
+    return save(d / "m.jsonl", [json.dumps({"step": i, "loss": a + b, "fit": a, "pen": b}) for i, (a, b) in enumerate(zip(fit, pen, strict=True))])
+
+
+@case()
+def vae_with_annealed_kl(d: Path) -> Path:
+    rec = falling(400, 550.0, 95.0, 306, 0.01, 0.03)
+    kl = [25.0 * min(1.0, i / 200) for i in range(400)]
+    return save(d / "vae.log", [f"epoch {i} | loss {a + b:.3f} | recon {a:.3f} | kl {b:.3f}" for i, (a, b) in enumerate(zip(rec, kl, strict=True))])
+
+
+@case()
+def sequence_length_grows(d: Path) -> Path:
+    loss = [v * (1 + 0.15 * (i // 200)) for i, v in enumerate(falling(800, 9.0, 3.0, 307, 0.02))]
+    return save(d / "run.log", [f"step {i} seq_len {128 * 2 ** (i // 200)} loss {v:.4f}" for i, v in enumerate(loss)])
+
+
+@case()
+def two_stages_second_with_a_higher_rate(d: Path) -> Path:
+    one, two = cosine(300, 1e-4, 30), cosine(300, 2e-4, 60)
+    loss = falling(600, 3.0, 1.2, 308, 0.04)
+    return save(d / "m.jsonl", [json.dumps({"step": i, "loss": loss[i], "lr": (one + two)[i]}) for i in range(600)])

@@ -769,6 +769,15 @@ def print_dead_component(d: Path) -> Path:
     loss = falling(30, 6.5, 2.0, 78, 0.01, 0.3)
     return save(
         d / "train.log",
+        [f"Epoch {i + 1}/30 | Total Loss: {v:.4f} | Recon Loss: {v:.4f} | Cycle Loss: 0.0000" for i, v in enumerate(loss)],
+    )
+
+
+@case("HD106", None, 30, exit=0)
+def print_switched_off_kl(d: Path) -> Path:
+    loss = falling(30, 6.5, 2.0, 78, 0.01, 0.3)
+    return save(
+        d / "train.log",
         [f"Epoch {i + 1}/30 | Total Loss: {v:.4f} | Recon Loss: {v:.4f} | KL Loss: 0.0000" for i, v in enumerate(loss)],
     )
 
@@ -1015,7 +1024,7 @@ def hf_healthy_resumed_console(d: Path) -> Path:
     return save(d / "train.log", one[:-1] + ["KeyboardInterrupt", "Resuming from checkpoint-300"] + two)
 
 
-@case("HD101", 5, 1)
+@case("HD101", 5, 3, others=("HD104",))
 def print_nan_early_no_steps(d: Path) -> Path:
     return save(d / "run.log", [*(f"loss: {v:.4f}" for v in (2.3, 2.5, 3.9, 11.2)), *(["loss: nan"] * 30)])
 
