@@ -32,8 +32,8 @@ SHORT = 100
 """A log of fewer rows is read a second time at its end, each row counting for more."""
 UNBROKEN = 3.0
 """There: times the best level that a rise without a single fall must reach."""
-QUIET = 48
-"""So many losses before a rise show where it began."""
+QUIET, SLOW = 16, 3
+"""So many losses before a rise show where it began; before a slow one, so many times as many."""
 ENDING, RISEN, FLAT = 6, 1.2, 0.95
 """In a log that is over, so many losses above the band that lost half of the progress suffice, if
 the last are so many times the first of them. Beyond all before, they need only not fall."""
@@ -157,8 +157,8 @@ class LossDivergence(Check):
             self.best.learn(record.step, loss)
             if self.context.header.foreign:
                 self.quiet.append((moment_of(record), loss))
-                if len(self.quiet) > 4 * QUIET:
-                    del self.quiet[:-QUIET]
+                if len(self.quiet) > 2 * SLOW * QUIET:
+                    del self.quiet[: -SLOW * QUIET]
             return
         self._climb(record, loss)
         if self.inside >= BACK:
@@ -289,19 +289,11 @@ class LossDivergence(Check):
         self.latest = loss
 
     def _first_risen(self) -> Moment | None:
-        """A rise may begin long before it leaves the band: after the last of the low losses."""
+        """A rise may begin long before it leaves the band: after the last of the low losses, among
+        the latest, or among many more where the rise is slow."""
+        found = [_after_the_last_low(self.quiet[-few:]) for few in (QUIET, SLOW * QUIET)]
         del self.quiet[:-QUIET]
-        losses = [loss for _, loss in self.quiet]
-        if len(losses) < 2 or min(losses) <= 0:
-            return None
-        low = median(sorted(losses)[: max(len(losses) // 3, 1)])
-        limit = low * math.exp(min(2 * scatter([math.log(loss) for loss in losses]), 1.0))
-        after = None
-        for moment, loss in reversed(self.quiet):
-            if loss <= limit:
-                return after
-            after = moment
-        return None
+        return min((moment for moment in found if moment is not None), default=None)
 
     def _come_back(self) -> None:
         for _, loss in self.rise.points:
@@ -385,6 +377,20 @@ class LossDivergence(Check):
             onset=(self.left or self.onset)[2],
             values=self.above,
         )
+
+
+def _after_the_last_low(quiet: list[tuple[Moment, float]]) -> Moment | None:
+    losses = [loss for _, loss in quiet]
+    if len(losses) < 2 or min(losses) <= 0:
+        return None
+    low = median(sorted(losses)[: max(len(losses) // 3, 1)])
+    limit = low * math.exp(min(2 * scatter([math.log(loss) for loss in losses]), 1.0))
+    after = None
+    for moment, loss in reversed(quiet):
+        if loss <= limit:
+            return after
+        after = moment
+    return None
 
 
 def _thirds(losses: list[float]) -> tuple[list[float], list[float], list[float]]:
