@@ -365,3 +365,31 @@ def two_stages_second_with_a_higher_rate(d: Path) -> Path:
     one, two = cosine(300, 1e-4, 30), cosine(300, 2e-4, 60)
     loss = falling(600, 3.0, 1.2, 308, 0.04)
     return save(d / "m.jsonl", [json.dumps({"step": i, "loss": loss[i], "lr": (one + two)[i]}) for i in range(600)])
+
+
+@case()
+def heavy_tails_in_twelve_rows(d: Path) -> Path:
+    rng = random.Random(301)
+    high = (12.1, 17.9, 12.4, 15.2, 11.0, 18.3, 12.9, 11.8, 12.2, 16.7, 9.1, 14.9)
+    return save(d / "run.log", [f"step {16 * i + 16} loss {v * rng.uniform(0.99, 1.01):.4f}" for i, v in enumerate(high)])
+
+
+@case("HD202", 500, 80)
+def norm_explodes_while_the_loss_falls_then_nan(d: Path) -> Path:
+    norm = [v * 1.02 ** max(0, i - 500) for i, v in enumerate(norms(1000, 310, 0.8))]
+    loss = falling(1000, 4.0, 1.0, 310, 0.02)
+    return save(d / "run.log", [f"step {i} loss {v:.4f} grad_norm {g:.3f}" for i, (v, g) in enumerate(zip(lost_from(loss, 900), lost_from(norm, 900), strict=True))])
+
+
+@case("HD405", 60, 10)
+def schedule_collapsed_with_a_floor(d: Path) -> Path:
+    rate = [*cosine(60, 3e-4, 5, 1e-9), *([1e-9] * 1140)]
+    loss = [*falling(60, 4.0, 3.0, 311, 0.02), *around(1140, 3.1, 311, 0.02)]
+    return save(d / "m.jsonl", [json.dumps({"iteration": i, "train/loss": loss[i], "train/lr": rate[i]}) for i in range(1200)])
+
+
+@case("HD414", 300, 40)
+def skipped_counted_in_jsonl(d: Path) -> Path:
+    rng = random.Random(312)
+    loss = falling(900, 4.0, 2.0, 312, 0.02)
+    return save(d / "m.jsonl", [json.dumps({"step": i, "loss": loss[i], "skipped_iterations": int(i >= 300 and rng.random() < 0.4), "loss_scale": 65536.0}) for i in range(900)])
