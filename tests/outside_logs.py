@@ -5,6 +5,8 @@ and healthy runs of many kinds. A case names the first cause, the step it begins
 one logging interval, and the exit code.
 """
 
+# Lines are as the tools write them.
+# ruff: noqa: E501, PERF401
 from __future__ import annotations
 
 import json
@@ -27,7 +29,6 @@ from outside_simulators import (
     norms,
     once,
     rising,
-    window,
 )
 from outside_writers import (
     clock,
@@ -98,7 +99,9 @@ def hf_healthy_every_1_fp16_first_skips(d: Path) -> Path:
 @case()
 def hf_healthy_every_500(d: Path) -> Path:
     rows = hf_rows(falling(10000, 5, 2.6, 3), None, linear(10000, 1e-4, 500), 500)
-    return hf_state(d / "checkpoint-10000" / "trainer_state.json", with_evals(rows, 1000), 500, 10000)
+    return hf_state(
+        d / "checkpoint-10000" / "trainer_state.json", with_evals(rows, 1000), 500, 10000
+    )
 
 
 @case()
@@ -123,7 +126,9 @@ def hf_filtered_nan_to_the_end(d: Path) -> Path:
     loss = lost_from(falling(1000, 2.2, 1.0, 6), 405)
     norm = lost_from(norms(1000, 6), 405)
     rows = hf_rows(loss, norm, linear(1000, 5e-5, 50), 10)
-    return hf_state(d / "trainer_state.json", with_evals(rows, 500, {500: NAN, 1000: NAN}), 10, 1000)
+    return hf_state(
+        d / "trainer_state.json", with_evals(rows, 500, {500: NAN, 1000: NAN}), 10, 1000
+    )
 
 
 @case("HD102", 1, 1, others=("HD201",))
@@ -171,7 +176,9 @@ def hf_rate_jump_at_resume(d: Path) -> Path:
 
 @case("HD208", None, 50)
 def hf_clip_saturated_config_beside(d: Path) -> Path:
-    rows = hf_rows(falling(1500, 3.2, 2.0, 12), norms(1500, 12, 50, 1.2), linear(1500, 5e-5, 50), 10)
+    rows = hf_rows(
+        falling(1500, 3.2, 2.0, 12), norms(1500, 12, 50, 1.2), linear(1500, 5e-5, 50), 10
+    )
     (d / "training_args.json").write_text(json.dumps({"max_grad_norm": 1.0, "learning_rate": 5e-5}))
     return hf_state(d / "trainer_state.json", rows, 10, 1500).parent
 
@@ -182,7 +189,9 @@ def hf_folder_nan_only_in_console(d: Path) -> Path:
     norm = lost_from(norms(300, 13), 245)
     rows = hf_rows(loss, norm, linear(300, 5e-5), 10, filtered=False)
     for at in (100, 200):
-        hf_state(d / f"checkpoint-{at}" / "trainer_state.json", rows[: at // 10], 10, 300, done=False)
+        hf_state(
+            d / f"checkpoint-{at}" / "trainer_state.json", rows[: at // 10], 10, 300, done=False
+        )
     save(d / "console.log", hf_console(rows, 300))
     return d
 
@@ -191,7 +200,9 @@ def hf_folder_nan_only_in_console(d: Path) -> Path:
 def hf_folder_healthy_with_console(d: Path) -> Path:
     rows = hf_rows(falling(300, 2.2, 1.0, 14), norms(300, 14), linear(300, 5e-5), 10)
     for at in (100, 200, 300):
-        hf_state(d / f"checkpoint-{at}" / "trainer_state.json", rows[: at // 10], 10, 300, done=False)
+        hf_state(
+            d / f"checkpoint-{at}" / "trainer_state.json", rows[: at // 10], 10, 300, done=False
+        )
     save(d / "console.log", hf_console(rows, 300))
     return d
 
@@ -226,7 +237,9 @@ def hf_console_norm_grows_then_nan(d: Path) -> Path:
 def hf_console_colab_table(d: Path) -> Path:
     loss = falling(10, 0.6, 0.2, 18, 0.02, 0.3)
     lines = ["Epoch\tTraining Loss\tValidation Loss\tAccuracy"]
-    lines += [f"{i + 1}\t{v:.6f}\t{v * 1.1 + 0.05:.6f}\t{0.7 + 0.02 * i:.6f}" for i, v in enumerate(loss)]
+    lines += [
+        f"{i + 1}\t{v:.6f}\t{v * 1.1 + 0.05:.6f}\t{0.7 + 0.02 * i:.6f}" for i, v in enumerate(loss)
+    ]
     return save(d / "table.txt", lines)
 
 
@@ -239,7 +252,15 @@ def megatron_healthy_fp16(d: Path) -> Path:
     skipped = [1 if i < 30 and i % 2 else 0 for i in range(3000)]
     return save(
         d / "log.txt",
-        megatron(falling(3000, 10.8, 2.9, 20, 0.01), norms(3000, 20, 0.4, 20), cosine(3000, 1.5e-4, 200, 1e-5), 10, 3000, scale, skipped),
+        megatron(
+            falling(3000, 10.8, 2.9, 20, 0.01),
+            norms(3000, 20, 0.4, 20),
+            cosine(3000, 1.5e-4, 200, 1e-5),
+            10,
+            3000,
+            scale,
+            skipped,
+        ),
     )
 
 
@@ -263,7 +284,15 @@ def megatron_silent_skips(d: Path) -> Path:
     skipped = [int(i >= 1000 and rng.random() < 0.5) for i in range(2000)]
     return save(
         d / "log.txt",
-        megatron(falling(2000, 10.8, 3.0, 23, 0.01), norms(2000, 23, 0.4, 20), cosine(2000, 3e-4, 100), 10, 2000, [65536.0] * 2000, skipped),
+        megatron(
+            falling(2000, 10.8, 3.0, 23, 0.01),
+            norms(2000, 23, 0.4, 20),
+            cosine(2000, 3e-4, 100),
+            10,
+            2000,
+            [65536.0] * 2000,
+            skipped,
+        ),
     )
 
 
@@ -284,7 +313,10 @@ def megatron_healthy_resume(d: Path) -> Path:
     loss, norm, rate = falling(n, 10.8, 3.0, 25, 0.01), norms(n, 25, 0.4, 20), cosine(n, 3e-4, 100)
     one = megatron(loss[:1000], norm[:1000], rate[:1000], 10, n)
     two = megatron(loss[900:], norm[900:], rate[900:], 10, n, first=900)
-    return save(d / "log.txt", one + ["slurmstepd: error: *** JOB 123 CANCELLED DUE TO PREEMPTION ***"] + two)
+    return save(
+        d / "log.txt",
+        [*one, "slurmstepd: error: *** JOB 123 CANCELLED DUE TO PREEMPTION ***", *two],
+    )
 
 
 @case("HD804", None, 2000, others=())
@@ -292,7 +324,14 @@ def megatron_slower_and_slower(d: Path) -> Path:
     ms = [1300 + 1.5 * i + (i % 7) for i in range(2000)]
     return save(
         d / "log.txt",
-        megatron(falling(2000, 10.8, 3.0, 26, 0.01), norms(2000, 26, 0.4, 20), cosine(2000, 3e-4, 100), 10, 2000, ms=ms),
+        megatron(
+            falling(2000, 10.8, 3.0, 26, 0.01),
+            norms(2000, 26, 0.4, 20),
+            cosine(2000, 3e-4, 100),
+            10,
+            2000,
+            ms=ms,
+        ),
     )
 
 
@@ -325,7 +364,9 @@ def nemo_nan(d: Path) -> Path:
 
 @case()
 def torchtitan_healthy(d: Path) -> Path:
-    return save(d / "t.log", torchtitan(falling(1000, 12.2, 3.4, 29, 0.01), norms(1000, 29, 0.5, 8), 10))
+    return save(
+        d / "t.log", torchtitan(falling(1000, 12.2, 3.4, 29, 0.01), norms(1000, 29, 0.5, 8), 10)
+    )
 
 
 @case("HD101", 560, 10, others=("HD201",))
@@ -343,12 +384,17 @@ def torchtitan_nan_gradient_loss_finite(d: Path) -> Path:
 @case("HD802", None, 1000)
 def torchtitan_device_memory_climbs(d: Path) -> Path:
     memory = [20 + 0.05 * i for i in range(1000)]
-    return save(d / "t.log", torchtitan(falling(1000, 12.2, 3.4, 32, 0.01), norms(1000, 32), 10, memory))
+    return save(
+        d / "t.log", torchtitan(falling(1000, 12.2, 3.4, 32, 0.01), norms(1000, 32), 10, memory)
+    )
 
 
 def _nanotron(loss: list[float], norm: list[float], rate: list[float], k: int) -> list[str]:
     pre = "[INFO|DP=0|PP=0|TP=0|ip-26-0-161-78]:"
-    out = [f"03/11/2025 10:00:00 {pre} Config:", f"03/11/2025 10:00:00 {pre}  optimizer=OptimizerArgs(clip_grad=1.0"]
+    out = [
+        f"03/11/2025 10:00:00 {pre} Config:",
+        f"03/11/2025 10:00:00 {pre}  optimizer=OptimizerArgs(clip_grad=1.0",
+    ]
     for s in every(len(loss), k):
         out.append(
             f"03/11/2025 10:{s // 60 % 60:02d}:{s % 60:02d} {pre} iteration: {s} / {len(loss)} | consumed_tokens: {s * 2.1:.3g}M | "
@@ -361,7 +407,12 @@ def _nanotron(loss: list[float], norm: list[float], rate: list[float], k: int) -
 
 @case()
 def nanotron_healthy(d: Path) -> Path:
-    return save(d / "l.out", _nanotron(falling(2000, 10.9, 2.8, 33, 0.01), norms(2000, 33, 0.5, 8), cosine(2000, 3e-4, 200), 10))
+    return save(
+        d / "l.out",
+        _nanotron(
+            falling(2000, 10.9, 2.8, 33, 0.01), norms(2000, 33, 0.5, 8), cosine(2000, 3e-4, 200), 10
+        ),
+    )
 
 
 @case("HD104", 800, 100)
@@ -388,7 +439,12 @@ def _olmo(loss: list[float], norm: list[float], rate: list[float], k: int) -> li
 
 @case()
 def olmo_healthy(d: Path) -> Path:
-    return save(d / "olmo.log", _olmo(falling(1500, 11.1, 2.9, 35, 0.01), norms(1500, 35, 0.6, 8), cosine(1500, 4e-4, 200), 10))
+    return save(
+        d / "olmo.log",
+        _olmo(
+            falling(1500, 11.1, 2.9, 35, 0.01), norms(1500, 35, 0.6, 8), cosine(1500, 4e-4, 200), 10
+        ),
+    )
 
 
 @case("HD103", 700, 10, exit=0, others=("HD207",))
@@ -400,7 +456,9 @@ def olmo_spike(d: Path) -> Path:
 # DeepSpeed, nanoGPT, verl, timm, mmengine
 
 
-def _deepspeed(loss: list[float], rate: list[float], scale: list[float], skip: list[int], k: int) -> list[str]:
+def _deepspeed(
+    loss: list[float], rate: list[float], scale: list[float], skip: list[int], k: int
+) -> list[str]:
     out = [
         "[2025-03-11 10:00:00,101] [INFO] [real_accelerator.py:222:get_accelerator] Setting ds_accelerator to cuda (auto detect)",
         "[2025-03-11 10:00:03,101] [INFO] [config.py:1003:print]   gradient_clipping ............ 1.0",
@@ -416,7 +474,9 @@ def _deepspeed(loss: list[float], rate: list[float], scale: list[float], skip: l
             )
         s = i + 1
         if s % k == 0:
-            out.append(f"[{clock(s)},721] [INFO] [logging.py:96:log_dist] [Rank 0] step={s}, skipped={total}, lr=[{rate[i]:.6g}, {rate[i]:.6g}], mom=[(0.9, 0.95), (0.9, 0.95)]")
+            out.append(
+                f"[{clock(s)},721] [INFO] [logging.py:96:log_dist] [Rank 0] step={s}, skipped={total}, lr=[{rate[i]:.6g}, {rate[i]:.6g}], mom=[(0.9, 0.95), (0.9, 0.95)]"
+            )
             out.append(f"steps: {s} loss: {loss[i]:.4f} iter time (s): 1.312 samples/sec: 24.390")
     return out
 
@@ -425,7 +485,10 @@ def _deepspeed(loss: list[float], rate: list[float], scale: list[float], skip: l
 def deepspeed_healthy(d: Path) -> Path:
     skip = [int(i in (0, 1, 2, 640)) for i in range(1000)]
     scale = [65536.0 / 2 ** sum(skip[: i + 1]) for i in range(1000)]
-    return save(d / "ds.log", _deepspeed(falling(1000, 9.0, 3.4, 37, 0.02), cosine(1000, 1e-4, 50), scale, skip, 10))
+    return save(
+        d / "ds.log",
+        _deepspeed(falling(1000, 9.0, 3.4, 37, 0.02), cosine(1000, 1e-4, 50), scale, skip, 10),
+    )
 
 
 @case("HD313", 500, 30, others=("HD414",))
@@ -433,7 +496,9 @@ def deepspeed_scale_collapses(d: Path) -> Path:
     skip = [int(i in (0, 1) or i >= 500) for i in range(620)]
     scale = [max(65536.0 / 2 ** sum(skip[: i + 1]), 1) for i in range(620)]
     lines = _deepspeed(falling(620, 9.0, 3.4, 38, 0.02), cosine(620, 1e-4, 50), scale, skip, 10)
-    lines.append("Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.")
+    lines.append(
+        "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run."
+    )
     return save(d / "ds.log", lines)
 
 
@@ -449,7 +514,9 @@ def _nanogpt(loss: list[float], k: int, ms: list[float] | None = None) -> list[s
         if i % 250 == 0:
             out.append(f"step {i}: train loss {loss[i] * 1.01:.4f}, val loss {loss[i] * 1.02:.4f}")
             out.append("saving checkpoint to out")
-        out.append(f"iter {i}: loss {loss[i]:.4f}, time {(ms[i] if ms else 243.1):.2f}ms, mfu 38.12%")
+        out.append(
+            f"iter {i}: loss {loss[i]:.4f}, time {(ms[i] if ms else 243.1):.2f}ms, mfu 38.12%"
+        )
     return out
 
 
@@ -481,7 +548,9 @@ def _verl(n: int, seed: int, nan_at: int | None = None) -> list[str]:
             f"actor/lr:1e-06 - critic/score/mean:{reward:.4f} - critic/rewards/mean:{reward:.4f} - critic/advantages/mean:{rng.gauss(0, 0.02):.4f} - "
             f"response_length/mean:{300 + rng.gauss(0, 10):.3f} - timing_s/gen:{40 + rng.gauss(0, 3):.3f} - timing_s/step:{88 + rng.gauss(0, 5):.3f} - perf/max_memory_allocated_gb:61.2"
         )
-        out.append(f"(TaskRunner pid=12345) Training Progress:  {s * 100 // 435}%|█         | {s}/435 [02:0{s % 10}<1:00:00, 88.1s/it]")
+        out.append(
+            f"(TaskRunner pid=12345) Training Progress:  {s * 100 // 435}%|█         | {s}/435 [02:0{s % 10}<1:00:00, 88.1s/it]"
+        )
     return out
 
 
@@ -511,7 +580,9 @@ def _timm(loss: list[list[float]], rates: list[float]) -> list[str]:
                     f"Train: {e} [{i:4d}/{len(values)} ({100 * i / len(values):3.0f}%)]  Loss: {v:#.3g} ({total / (i + 1):#.3g})  "
                     f"Time: 0.312s, 410.26/s  (0.330s, 387.88/s)  LR: {rates[e]:.3e}  Data: 0.010 (0.021)"
                 )
-        out.append(f"Test: [  48/48]  Time: 0.102 (0.171)  Loss:   1.842 ( 2.133)  Acc@1:  61.321 ( 54.114)  Acc@5:  83.255 ( 78.114)")
+        out.append(
+            "Test: [  48/48]  Time: 0.102 (0.171)  Loss:   1.842 ( 2.133)  Acc@1:  61.321 ( 54.114)  Acc@5:  83.255 ( 78.114)"
+        )
         out.append("Current checkpoints:\n ('./output/train/checkpoint-0.pth.tar', 54.114)\n")
     return out
 
@@ -519,13 +590,19 @@ def _timm(loss: list[list[float]], rates: list[float]) -> list[str]:
 @case()
 def timm_healthy(d: Path) -> Path:
     flat = falling(12 * 300, 6.9, 2.5, 44, 0.05)
-    return save(d / "timm.log", _timm([flat[i * 300 : i * 300 + 300] for i in range(12)], cosine(12, 0.1, 2)))
+    return save(
+        d / "timm.log",
+        _timm([flat[i * 300 : i * 300 + 300] for i in range(12)], cosine(12, 0.1, 2)),
+    )
 
 
 @case("HD101", None, 1)
 def timm_nan(d: Path) -> Path:
     flat = lost_from(falling(12 * 300, 6.9, 2.5, 45, 0.05), 2010)
-    return save(d / "timm.log", _timm([flat[i * 300 : i * 300 + 300] for i in range(12)], cosine(12, 0.1, 2)))
+    return save(
+        d / "timm.log",
+        _timm([flat[i * 300 : i * 300 + 300] for i in range(12)], cosine(12, 0.1, 2)),
+    )
 
 
 def _mmengine(n: int, seed: int, dead: bool = False, spike: bool = False) -> list[str]:
@@ -534,7 +611,11 @@ def _mmengine(n: int, seed: int, dead: bool = False, spike: bool = False) -> lis
         box = [0.0] * n
     if spike:
         cls = once(cls, n * 2 // 3, 40.0)
-    out = ["2025/03/11 10:00:00 - mmengine - INFO - ", "System environment:", "    GPU 0: NVIDIA A100"]
+    out = [
+        "2025/03/11 10:00:00 - mmengine - INFO - ",
+        "System environment:",
+        "    GPU 0: NVIDIA A100",
+    ]
     norm = norms(n, seed, 5, 3)
     for i in range(n):
         e, j = divmod(i, 20)
@@ -564,7 +645,9 @@ def mmengine_one_spike(d: Path) -> Path:
 # Files of loggers: Lightning's metrics.csv, MLflow, TensorBoard, Ultralytics
 
 
-def _lightning(loss: list[float], k: int, per_epoch: int, rate: list[float] | None = None) -> list[str]:
+def _lightning(
+    loss: list[float], k: int, per_epoch: int, rate: list[float] | None = None
+) -> list[str]:
     out = ["epoch,lr-AdamW,step,train_loss_epoch,train_loss_step,val_acc,val_loss"]
     for i in range(len(loss)):
         e = i // per_epoch
@@ -603,14 +686,23 @@ def _mlflow(d: Path, columns: dict[str, list[tuple[int, float]]]) -> Path:
         save(d / "metrics" / name, [f"{1741687200000 + 300 * s} {v} {s}" for s, v in points])
     for name, value in {"lr": "0.001", "max_grad_norm": "1.0", "optimizer": "AdamW"}.items():
         save(d / "params" / name, [value])
-    save(d / "meta.yaml", ["artifact_uri: mlflow-artifacts:/0/abc/artifacts", "run_id: abc", "status: 3"])
+    save(
+        d / "meta.yaml",
+        ["artifact_uri: mlflow-artifacts:/0/abc/artifacts", "run_id: abc", "status: 3"],
+    )
     return d
 
 
 @case()
 def mlflow_healthy(d: Path) -> Path:
     loss = falling(500, 1.4, 0.5, 55, 0.05)
-    return _mlflow(d / "mlruns/0/abc", {"train_loss": list(enumerate(loss)), "val_loss": [(s, loss[s] * 1.1) for s in range(0, 500, 50)]})
+    return _mlflow(
+        d / "mlruns/0/abc",
+        {
+            "train_loss": list(enumerate(loss)),
+            "val_loss": [(s, loss[s] * 1.1) for s in range(0, 500, 50)],
+        },
+    )
 
 
 @case("HD101", 333, 1)
@@ -625,7 +717,11 @@ def tensorboard_healthy(d: Path) -> Path:
     at = range(0, 3000, 25)
     return tfevents(
         d / "runs/Mar11_host/events.out.tfevents.1741687200.host.1.0",
-        {"Loss/train": [(s, loss[s]) for s in at], "Loss/test": [(s, loss[s] * 1.1) for s in range(0, 3000, 250)], "lr": [(s, rate[s]) for s in at]},
+        {
+            "Loss/train": [(s, loss[s]) for s in at],
+            "Loss/test": [(s, loss[s] * 1.1) for s in range(0, 3000, 250)],
+            "lr": [(s, rate[s]) for s in at],
+        },
     )
 
 
@@ -650,9 +746,27 @@ def tensorboard_oscillation(d: Path) -> Path:
 
 
 def _ultralytics(n: int, seed: int, nan_at: int | None = None) -> list[str]:
-    names = ["train/box_loss", "train/cls_loss", "train/dfl_loss", "metrics/precision(B)", "metrics/recall(B)", "metrics/mAP50(B)", "metrics/mAP50-95(B)", "val/box_loss", "val/cls_loss", "val/dfl_loss", "lr/pg0", "lr/pg1", "lr/pg2"]
+    names = [
+        "train/box_loss",
+        "train/cls_loss",
+        "train/dfl_loss",
+        "metrics/precision(B)",
+        "metrics/recall(B)",
+        "metrics/mAP50(B)",
+        "metrics/mAP50-95(B)",
+        "val/box_loss",
+        "val/cls_loss",
+        "val/dfl_loss",
+        "lr/pg0",
+        "lr/pg1",
+        "lr/pg2",
+    ]
     out = ["epoch,time," + ",".join(names)]
-    parts = [falling(n, 1.6, 0.8, seed, 0.01), falling(n, 2.9, 0.6, seed + 1, 0.01), falling(n, 1.5, 1.0, seed + 2, 0.01)]
+    parts = [
+        falling(n, 1.6, 0.8, seed, 0.01),
+        falling(n, 2.9, 0.6, seed + 1, 0.01),
+        falling(n, 1.5, 1.0, seed + 2, 0.01),
+    ]
     rate = linear(n, 0.01, 3)
     for e in range(n):
         t = [p[e] if nan_at is None or e + 1 < nan_at else NAN for p in parts]
@@ -682,20 +796,38 @@ def jsonl_healthy_wandb_like(d: Path) -> Path:
     rate = cosine(800, 3e-4, 50)
     return save(
         d / "wandb-history.jsonl",
-        [json.dumps({"train/loss": loss[i], "train/grad_norm": norm[i], "train/learning_rate": rate[i], "_step": i, "_runtime": 1.3 * i, "_timestamp": 1741687200 + i}) for i in range(800)],
+        [
+            json.dumps(
+                {
+                    "train/loss": loss[i],
+                    "train/grad_norm": norm[i],
+                    "train/learning_rate": rate[i],
+                    "_step": i,
+                    "_runtime": 1.3 * i,
+                    "_timestamp": 1741687200 + i,
+                }
+            )
+            for i in range(800)
+        ],
     )
 
 
 @case("HD101", 401, 1)
 def jsonl_nan_token(d: Path) -> Path:
     loss = lost_from(falling(600, 4.1, 1.9, 67), 401)
-    return save(d / "metrics.jsonl", [json.dumps({"iter": i + 1, "train_loss": v, "lr": 1e-3}) for i, v in enumerate(loss)])
+    return save(
+        d / "metrics.jsonl",
+        [json.dumps({"iter": i + 1, "train_loss": v, "lr": 1e-3}) for i, v in enumerate(loss)],
+    )
 
 
 @case("HD101", 401, 1)
 def jsonl_nan_as_null_and_string(d: Path) -> Path:
     loss = falling(600, 4.1, 1.9, 68)
-    rows = [{"global_step": i + 1, "loss": v if i < 400 else "NaN", "lr": 1e-3} for i, v in enumerate(loss)]
+    rows = [
+        {"global_step": i + 1, "loss": v if i < 400 else "NaN", "lr": 1e-3}
+        for i, v in enumerate(loss)
+    ]
     return save(d / "log.json", [json.dumps(r) for r in rows])
 
 
@@ -704,7 +836,10 @@ def jsonl_host_memory_climbs(d: Path) -> Path:
     loss = falling(800, 4.1, 1.9, 69)
     return save(
         d / "metrics.jsonl",
-        [json.dumps({"step": i, "loss": v, "rss_mb": 4000 + 35 * i + (i % 3)}) for i, v in enumerate(loss)],
+        [
+            json.dumps({"step": i, "loss": v, "rss_mb": 4000 + 35 * i + (i % 3)})
+            for i, v in enumerate(loss)
+        ],
     )
 
 
@@ -720,7 +855,10 @@ def jsonl_rate_jump(d: Path) -> Path:
 def jsonl_healthy_warm_restarts(d: Path) -> Path:
     loss = falling(900, 4.1, 1.9, 71)
     cycle = cosine(150, 3e-4)
-    rows = [{"step": i, "loss": loss[i] * (1 + 0.05 * (i % 150 < 20)), "lr": cycle[i % 150]} for i in range(900)]
+    rows = [
+        {"step": i, "loss": loss[i] * (1 + 0.05 * (i % 150 < 20)), "lr": cycle[i % 150]}
+        for i in range(900)
+    ]
     return save(d / "metrics.jsonl", [json.dumps(r) for r in rows])
 
 
@@ -731,7 +869,15 @@ def jsonl_healthy_gan(d: Path) -> Path:
     phase = 0.0
     for i in range(600):
         phase += 0.05
-        rows.append({"step": i * 10, "loss_G": 2.0 + 0.8 * math.sin(phase) + rng.gauss(0, 0.5), "loss_D": 0.7 - 0.2 * math.sin(phase) + rng.gauss(0, 0.15), "D_real": 0.7, "D_fake": 0.3})
+        rows.append(
+            {
+                "step": i * 10,
+                "loss_G": 2.0 + 0.8 * math.sin(phase) + rng.gauss(0, 0.5),
+                "loss_D": 0.7 - 0.2 * math.sin(phase) + rng.gauss(0, 0.15),
+                "D_real": 0.7,
+                "D_fake": 0.3,
+            }
+        )
     return save(d / "gan.jsonl", [json.dumps(r) for r in rows])
 
 
@@ -739,7 +885,15 @@ def jsonl_healthy_gan(d: Path) -> Path:
 def jsonl_healthy_rl_ppo(d: Path) -> Path:
     rng = random.Random(73)
     rows = [
-        {"update": i, "policy_loss": rng.gauss(0, 0.02), "value_loss": abs(rng.gauss(0.4, 0.2)), "entropy": 1.4 - 0.8 * i / 500, "approx_kl": abs(rng.gauss(0.01, 0.004)), "clip_fraction": abs(rng.gauss(0.1, 0.03)), "ep_rew_mean": -200 + 400 * i / 500 + rng.gauss(0, 20)}
+        {
+            "update": i,
+            "policy_loss": rng.gauss(0, 0.02),
+            "value_loss": abs(rng.gauss(0.4, 0.2)),
+            "entropy": 1.4 - 0.8 * i / 500,
+            "approx_kl": abs(rng.gauss(0.01, 0.004)),
+            "clip_fraction": abs(rng.gauss(0.1, 0.03)),
+            "ep_rew_mean": -200 + 400 * i / 500 + rng.gauss(0, 20),
+        }
         for i in range(500)
     ]
     return save(d / "progress.jsonl", [json.dumps(r) for r in rows])
@@ -750,7 +904,10 @@ def jsonl_healthy_curriculum(d: Path) -> Path:
     loss: list[float] = []
     for part, start in enumerate((3.0, 2.6, 2.9)):
         loss += falling(400, start, 1.1 + 0.2 * part, 74 + part, 0.05)
-    return save(d / "metrics.jsonl", [json.dumps({"step": i, "stage": i // 400, "loss": v}) for i, v in enumerate(loss)])
+    return save(
+        d / "metrics.jsonl",
+        [json.dumps({"step": i, "stage": i // 400, "loss": v}) for i, v in enumerate(loss)],
+    )
 
 
 # Hand-written prints
@@ -760,7 +917,10 @@ def jsonl_healthy_curriculum(d: Path) -> Path:
 def print_cpe_total_grad_norm(d: Path) -> Path:
     loss = falling(20, 6.5, 6.3, 77, 0.004)
     lines = ["🚀 Starting training on cuda"]
-    lines += [f"Epoch {i + 1} | Total Loss: {v:.2f} | CPE Loss: 0.00 | Total Grad Norm: {4970000.0 * 1.9**i:.1f}" for i, v in enumerate(loss)]
+    lines += [
+        f"Epoch {i + 1} | Total Loss: {v:.2f} | CPE Loss: 0.00 | Total Grad Norm: {4970000.0 * 1.9**i:.1f}"
+        for i, v in enumerate(loss)
+    ]
     return save(d / "train.log", lines)
 
 
@@ -769,7 +929,10 @@ def print_dead_component(d: Path) -> Path:
     loss = falling(30, 6.5, 2.0, 78, 0.01, 0.3)
     return save(
         d / "train.log",
-        [f"Epoch {i + 1}/30 | Total Loss: {v:.4f} | Recon Loss: {v:.4f} | Cycle Loss: 0.0000" for i, v in enumerate(loss)],
+        [
+            f"Epoch {i + 1}/30 | Total Loss: {v:.4f} | Recon Loss: {v:.4f} | Cycle Loss: 0.0000"
+            for i, v in enumerate(loss)
+        ],
     )
 
 
@@ -778,7 +941,10 @@ def print_switched_off_kl(d: Path) -> Path:
     loss = falling(30, 6.5, 2.0, 78, 0.01, 0.3)
     return save(
         d / "train.log",
-        [f"Epoch {i + 1}/30 | Total Loss: {v:.4f} | Recon Loss: {v:.4f} | KL Loss: 0.0000" for i, v in enumerate(loss)],
+        [
+            f"Epoch {i + 1}/30 | Total Loss: {v:.4f} | Recon Loss: {v:.4f} | KL Loss: 0.0000"
+            for i, v in enumerate(loss)
+        ],
     )
 
 
@@ -787,20 +953,32 @@ def print_dominant_component(d: Path) -> Path:
     rec, reg = falling(200, 0.9, 0.4, 79, 0.02), around(200, 950.0, 79, 0.01)
     return save(
         d / "train.log",
-        [f"[step {i:05d}] loss={a + b:.4f} (recon={a:.4f}, reg={b:.4f}) lr=1.00e-03" for i, (a, b) in enumerate(zip(rec, reg, strict=True))],
+        [
+            f"[step {i:05d}] loss={a + b:.4f} (recon={a:.4f}, reg={b:.4f}) lr=1.00e-03"
+            for i, (a, b) in enumerate(zip(rec, reg, strict=True))
+        ],
     )
 
 
 @case()
 def print_epochs_only(d: Path) -> Path:
     loss = falling(25, 0.69, 0.2, 80, 0.03, 0.2)
-    return save(d / "output.txt", [f"Epoch {i + 1}: train loss = {v:.3f}, val loss = {v * 1.2:.3f}, acc = {70 + i:.1f}%" for i, v in enumerate(loss)])
+    return save(
+        d / "output.txt",
+        [
+            f"Epoch {i + 1}: train loss = {v:.3f}, val loss = {v * 1.2:.3f}, acc = {70 + i:.1f}%"
+            for i, v in enumerate(loss)
+        ],
+    )
 
 
 @case("HD101", 12, 1)
 def print_epochs_nan(d: Path) -> Path:
     loss = lost_from(falling(25, 0.69, 0.2, 81, 0.03, 0.2), 12)
-    return save(d / "output.txt", [f"Epoch [{i + 1}/25], Loss: {v:.4f}, Accuracy: {61.2:.2f}%" for i, v in enumerate(loss)])
+    return save(
+        d / "output.txt",
+        [f"Epoch [{i + 1}/25], Loss: {v:.4f}, Accuracy: {61.2:.2f}%" for i, v in enumerate(loss)],
+    )
 
 
 @case("HD101", None, 1)
@@ -808,7 +986,9 @@ def print_epoch_and_batch_nan(d: Path) -> Path:
     loss = lost_from(falling(5000, 2.3, 0.2, 82, 0.2), 3210)
     lines = []
     for i in range(0, 5000, 100):
-        lines.append(f"Train Epoch: {i // 1000 + 1} [{i % 1000 * 64}/64000 ({i % 1000 / 10:.0f}%)]\tLoss: {loss[i]:.6f}")
+        lines.append(
+            f"Train Epoch: {i // 1000 + 1} [{i % 1000 * 64}/64000 ({i % 1000 / 10:.0f}%)]\tLoss: {loss[i]:.6f}"
+        )
         if i % 1000 == 900:
             lines.append(f"\nTest set: Average loss: {0.05:.4f}, Accuracy: 9820/10000 (98%)\n")
     return save(d / "mnist.log", lines)
@@ -819,7 +999,9 @@ def print_mnist_healthy(d: Path) -> Path:
     loss = falling(10000, 2.3, 0.05, 83, 0.7, 0.01)
     lines = []
     for i in range(0, 10000, 100):
-        lines.append(f"Train Epoch: {i // 1000 + 1} [{i % 1000 * 64}/64000 ({i % 1000 / 10:.0f}%)]\tLoss: {loss[i]:.6f}")
+        lines.append(
+            f"Train Epoch: {i // 1000 + 1} [{i % 1000 * 64}/64000 ({i % 1000 / 10:.0f}%)]\tLoss: {loss[i]:.6f}"
+        )
         if i % 1000 == 900:
             lines.append(f"\nTest set: Average loss: {0.05:.4f}, Accuracy: 9820/10000 (98%)\n")
     return save(d / "mnist.log", lines)
@@ -829,14 +1011,20 @@ def print_mnist_healthy(d: Path) -> Path:
 def print_pipes_and_emojis(d: Path) -> Path:
     loss = falling(300, 3.1, 1.1, 84, 0.05)
     lines = ["=" * 60, "🔥 Model: 12.3M params | device: cuda:0 | seed: 42", "=" * 60]
-    lines += [f"📈 step {i:>6} | loss {v:.4f} | ppl {math.exp(v):.2f} | lr 3.00e-04 | ⏱️ 12.1 it/s" for i, v in enumerate(loss)]
-    return save(d / "run.log", lines + ["✅ Done! best loss 1.08"])
+    lines += [
+        f"📈 step {i:>6} | loss {v:.4f} | ppl {math.exp(v):.2f} | lr 3.00e-04 | ⏱️ 12.1 it/s"
+        for i, v in enumerate(loss)
+    ]
+    return save(d / "run.log", [*lines, "✅ Done! best loss 1.08"])
 
 
 @case("HD103", 200, 1, exit=0)
 def print_spike_batch_one(d: Path) -> Path:
     loss = bump(falling(400, 3.1, 1.1, 85, 0.06), 201, 25, 2)
-    return save(d / "run.log", [f"{clock(i)} INFO trainer.py:88 - iter={i} loss={v:.5f}" for i, v in enumerate(loss)])
+    return save(
+        d / "run.log",
+        [f"{clock(i)} INFO trainer.py:88 - iter={i} loss={v:.5f}" for i, v in enumerate(loss)],
+    )
 
 
 @case()
@@ -847,14 +1035,23 @@ def print_noisy_batch_one(d: Path) -> Path:
 
 @case()
 def print_short_run(d: Path) -> Path:
-    return save(d / "run.log", [f"step {i} loss {v:.3f}" for i, v in enumerate((2.31, 2.28, 2.30, 2.22, 2.19))])
+    return save(
+        d / "run.log",
+        [f"step {i} loss {v:.3f}" for i, v in enumerate((2.31, 2.28, 2.30, 2.22, 2.19))],
+    )
 
 
 @case()
 def print_table_healthy(d: Path) -> Path:
     loss = falling(40, 1.3, 0.5, 87, 0.03, 0.2)
-    lines = ["| epoch | train_loss | valid_loss | accuracy | time  |", "|-------|------------|------------|----------|-------|"]
-    lines += [f"| {i:5d} | {v:10.6f} | {v * 1.1:10.6f} | {0.5 + i / 100:8.4f} | 00:12 |" for i, v in enumerate(loss)]
+    lines = [
+        "| epoch | train_loss | valid_loss | accuracy | time  |",
+        "|-------|------------|------------|----------|-------|",
+    ]
+    lines += [
+        f"| {i:5d} | {v:10.6f} | {v * 1.1:10.6f} | {0.5 + i / 100:8.4f} | 00:12 |"
+        for i, v in enumerate(loss)
+    ]
     return save(d / "fastai.txt", lines)
 
 
@@ -862,7 +1059,10 @@ def print_table_healthy(d: Path) -> Path:
 def print_table_nan(d: Path) -> Path:
     loss = lost_from(falling(40, 1.3, 0.5, 88, 0.03, 0.2), 24)
     lines = ["epoch     train_loss  valid_loss  accuracy  time    "]
-    lines += [f"{i:<9} {v:<11.6f} {v * 1.1:<11.6f} {0.5 + i / 100:<9.4f} 00:12   " for i, v in enumerate(loss)]
+    lines += [
+        f"{i:<9} {v:<11.6f} {v * 1.1:<11.6f} {0.5 + i / 100:<9.4f} 00:12   "
+        for i, v in enumerate(loss)
+    ]
     return save(d / "fastai.txt", lines)
 
 
@@ -881,7 +1081,13 @@ def print_divergence_exponential(d: Path) -> Path:
 @case("HD105", None, 60)
 def print_stalled_ln10_epochs(d: Path) -> Path:
     loss = around(60, math.log(10), 91, 0.0005)
-    return save(d / "run.log", [f"Epoch {i + 1}/60 - loss: {v:.4f} - accuracy: 0.1002 - val_loss: {2.3028:.4f} - val_accuracy: 0.1000" for i, v in enumerate(loss)])
+    return save(
+        d / "run.log",
+        [
+            f"Epoch {i + 1}/60 - loss: {v:.4f} - accuracy: 0.1002 - val_loss: {2.3028:.4f} - val_accuracy: 0.1000"
+            for i, v in enumerate(loss)
+        ],
+    )
 
 
 @case("HD115", None, 60)
@@ -894,34 +1100,55 @@ def print_oscillation_epochs(d: Path) -> Path:
 @case("HD101", 180, 1, exit=0, others=("HD101",))
 def print_nan_once_recovered(d: Path) -> Path:
     loss = once(falling(400, 2.3, 1.0, 93, 0.04), 181, NAN)
-    return save(d / "run.log", [f"step={i} loss={v:.4f} grad_norm={1.1 + 0.1 * (i % 5):.3f}" for i, v in enumerate(loss)])
+    return save(
+        d / "run.log",
+        [f"step={i} loss={v:.4f} grad_norm={1.1 + 0.1 * (i % 5):.3f}" for i, v in enumerate(loss)],
+    )
 
 
 @case("HD101", 77, 1)
 def print_inf_loss(d: Path) -> Path:
     loss = lost_from(falling(120, 2.3, 1.0, 94, 0.04), 78, INF)
-    return save(d / "run.log", [f"Iteration {i:4d}: Loss = {v:8.4f} (best = 1.000)" for i, v in enumerate(loss)])
+    return save(
+        d / "run.log",
+        [f"Iteration {i:4d}: Loss = {v:8.4f} (best = 1.000)" for i, v in enumerate(loss)],
+    )
 
 
 @case("HD201", 90, 1)
 def print_nan_gradient_loss_finite(d: Path) -> Path:
     loss, norm = falling(200, 2.3, 1.6, 95, 0.04), lost_from(norms(200, 95), 91)
     loss[90:] = around(110, 1.9, 95, 0.02)
-    return save(d / "run.log", [f"step {i} | loss: {v:.4f} | gnorm: {g:.3f} | lr: 1.0e-3" for i, (v, g) in enumerate(zip(loss, norm, strict=True))])
+    return save(
+        d / "run.log",
+        [
+            f"step {i} | loss: {v:.4f} | gnorm: {g:.3f} | lr: 1.0e-3"
+            for i, (v, g) in enumerate(zip(loss, norm, strict=True))
+        ],
+    )
 
 
 @case("HD207", 120, 1, exit=0, others=("HD103",))
 def print_gradient_spike(d: Path) -> Path:
     norm = once(norms(300, 96, 1.0, 2), 121, 400.0)
     loss = falling(300, 2.3, 1.0, 96, 0.03)
-    return save(d / "run.log", [f"step {i} loss {v:.4f} grad norm {g:.3f}" for i, (v, g) in enumerate(zip(loss, norm, strict=True))])
+    return save(
+        d / "run.log",
+        [
+            f"step {i} loss {v:.4f} grad norm {g:.3f}"
+            for i, (v, g) in enumerate(zip(loss, norm, strict=True))
+        ],
+    )
 
 
 @case("HD208", None, 400)
 def print_clip_in_banner(d: Path) -> Path:
     loss, norm = falling(400, 2.3, 1.3, 97, 0.03), norms(400, 97, 55, 1.2)
     lines = ["Namespace(lr=0.0003, batch_size=32, max_grad_norm=1.0, epochs=10, seed=0)"]
-    lines += [f"step {i} loss {v:.4f} grad_norm {g:.3f}" for i, (v, g) in enumerate(zip(loss, norm, strict=True))]
+    lines += [
+        f"step {i} loss {v:.4f} grad_norm {g:.3f}"
+        for i, (v, g) in enumerate(zip(loss, norm, strict=True))
+    ]
     return save(d / "run.log", lines)
 
 
@@ -929,14 +1156,18 @@ def print_clip_in_banner(d: Path) -> Path:
 def print_schedule_collapsed(d: Path) -> Path:
     rate = [*cosine(50, 1e-3), *([0.0] * 950)]
     loss = [*falling(50, 2.3, 1.9, 98, 0.02), *around(950, 1.95, 98, 0.02)]
-    return save(d / "run.log", [f"step {i:4d}  loss {loss[i]:.4f}  lr {rate[i]:.2e}" for i in range(1000)])
+    return save(
+        d / "run.log", [f"step {i:4d}  loss {loss[i]:.4f}  lr {rate[i]:.2e}" for i in range(1000)]
+    )
 
 
 @case("HD313", 300, 40)
 def print_scaler_to_zero(d: Path) -> Path:
     scale = [65536.0 * 0.5 ** max(0, i - 299) for i in range(500)]
     loss = [*falling(300, 2.3, 1.2, 99, 0.03), *around(200, 1.4, 99, 0.03)]
-    return save(d / "run.log", [f"step {i} loss {loss[i]:.4f} scale {scale[i]:.6g}" for i in range(500)])
+    return save(
+        d / "run.log", [f"step {i} loss {loss[i]:.4f} scale {scale[i]:.6g}" for i in range(500)]
+    )
 
 
 @case()
@@ -950,25 +1181,40 @@ def print_scaler_healthy(d: Path) -> Path:
             now *= 2
         scale.append(now)
     loss = falling(6000, 2.3, 1.2, 100, 0.03)
-    return save(d / "run.log", [f"step {i} loss {loss[i]:.4f} scale {scale[i]:.0f}" for i in range(0, 6000, 10)])
+    return save(
+        d / "run.log",
+        [f"step {i} loss {loss[i]:.4f} scale {scale[i]:.0f}" for i in range(0, 6000, 10)],
+    )
 
 
 @case("HD804", None, 400)
 def print_step_time_grows(d: Path) -> Path:
     loss = falling(400, 2.3, 1.2, 101, 0.03)
-    return save(d / "run.log", [f"step {i} loss {v:.4f} step_time {0.2 + 0.004 * i:.3f}s" for i, v in enumerate(loss)])
+    return save(
+        d / "run.log",
+        [f"step {i} loss {v:.4f} step_time {0.2 + 0.004 * i:.3f}s" for i, v in enumerate(loss)],
+    )
 
 
 @case("HD802", None, 400)
 def print_gpu_memory_climbs(d: Path) -> Path:
     loss = falling(400, 2.3, 1.2, 102, 0.03)
-    return save(d / "run.log", [f"step {i} loss {v:.4f} gpu_mem {4.0 + 0.05 * i:.2f}GB" for i, v in enumerate(loss)])
+    return save(
+        d / "run.log",
+        [f"step {i} loss {v:.4f} gpu_mem {4.0 + 0.05 * i:.2f}GB" for i, v in enumerate(loss)],
+    )
 
 
 @case()
 def print_comma_decimals_and_percent(d: Path) -> Path:
     loss = falling(200, 4.6, 0.9, 103, 0.03)
-    return save(d / "run.log", [f"[ {i / 2:5.1f}% ] Step {i * 1000:,} / 200,000 ; Loss: {v:.4f} ; tokens: {i * 32768:,}" for i, v in enumerate(loss)])
+    return save(
+        d / "run.log",
+        [
+            f"[ {i / 2:5.1f}% ] Step {i * 1000:,} / 200,000 ; Loss: {v:.4f} ; tokens: {i * 32768:,}"
+            for i, v in enumerate(loss)
+        ],
+    )
 
 
 @case()
@@ -977,34 +1223,59 @@ def print_keras_healthy(d: Path) -> Path:
     lines = []
     for i, v in enumerate(loss):
         lines.append(f"Epoch {i + 1}/20")
-        bars = [f"{b * 100}/1875 [{'=' * b:.<30}] - ETA: 3s - loss: {v * 1.05:.4f} - accuracy: 0.9{i:02d}" for b in (5, 10, 15)]
-        lines.append("\b" * 0 + "\r".join([*bars, f"1875/1875 [{'=' * 30}] - 4s 2ms/step - loss: {v:.4f} - accuracy: 0.9{i:02d} - val_loss: {v * 1.2:.4f} - val_accuracy: 0.96"]))
+        bars = [
+            f"{b * 100}/1875 [{'=' * b:.<30}] - ETA: 3s - loss: {v * 1.05:.4f} - accuracy: 0.9{i:02d}"
+            for b in (5, 10, 15)
+        ]
+        lines.append(
+            "\b" * 0
+            + "\r".join(
+                [
+                    *bars,
+                    f"1875/1875 [{'=' * 30}] - 4s 2ms/step - loss: {v:.4f} - accuracy: 0.9{i:02d} - val_loss: {v * 1.2:.4f} - val_accuracy: 0.96",
+                ]
+            )
+        )
     return save(d / "keras.log", lines)
 
 
 @case("HD101", 300, 1)
 def print_tqdm_postfix_nan(d: Path) -> Path:
     loss = lost_from(falling(500, 2.3, 1.0, 105, 0.03), 301)
-    bars = [f"Epoch 0:  {i // 5}%|███       | {i}/500 [00:12<00:30, 16.1it/s, loss={v:.3f}, lr=0.001]" for i, v in enumerate(loss)]
+    bars = [
+        f"Epoch 0:  {i // 5}%|███       | {i}/500 [00:12<00:30, 16.1it/s, loss={v:.3f}, lr=0.001]"
+        for i, v in enumerate(loss)
+    ]
     return save(d / "tqdm.log", bars, end="\r")
 
 
 @case("HD101", 40, 1)
 def csv_plain_nan(d: Path) -> Path:
     loss = lost_from(falling(80, 1.0, 0.3, 106, 0.03), 41)
-    return save(d / "history.csv", ["epoch,loss,val_loss,lr", *[f"{i},{v},{v * 1.1},0.001" for i, v in enumerate(loss)]])
+    return save(
+        d / "history.csv",
+        ["epoch,loss,val_loss,lr", *[f"{i},{v},{v * 1.1},0.001" for i, v in enumerate(loss)]],
+    )
 
 
 @case("HD101", 41, 1)
 def csv_plain_nan_empty_cells_semicolons(d: Path) -> Path:
     loss = falling(80, 1.0, 0.3, 107, 0.03)
-    return save(d / "history.csv", ["Epoch;Train Loss;Val Loss", *[f"{i + 1};{v if i < 40 else 'nan'};{v * 1.1}" for i, v in enumerate(loss)]])
+    return save(
+        d / "history.csv",
+        [
+            "Epoch;Train Loss;Val Loss",
+            *[f"{i + 1};{v if i < 40 else 'nan'};{v * 1.1}" for i, v in enumerate(loss)],
+        ],
+    )
 
 
 @case()
 def csv_healthy_overfit(d: Path) -> Path:
     loss = falling(80, 1.0, 0.02, 108, 0.05)
-    rows = [f"{i},{v:.5f},{0.5 + 0.004 * i + 0.3 * math.exp(-i / 10):.5f}" for i, v in enumerate(loss)]
+    rows = [
+        f"{i},{v:.5f},{0.5 + 0.004 * i + 0.3 * math.exp(-i / 10):.5f}" for i, v in enumerate(loss)
+    ]
     return save(d / "log.csv", ["epoch,train_loss,val_loss", *rows])
 
 
@@ -1013,7 +1284,14 @@ def print_detection_multiline(d: Path) -> Path:
     lines = []
     box, cls = falling(100, 1.5, 0.5, 109, 0.05), falling(100, 0.8, 0.2, 110, 0.05)
     for i in range(100):
-        lines += [f"--- Iteration {i * 20} ---", f"  box_loss: {box[i]:.4f}", f"  cls_loss: {cls[i]:.4f}", f"  loss: {box[i] + cls[i]:.4f}", f"  lr: {1e-3:.6f}", ""]
+        lines += [
+            f"--- Iteration {i * 20} ---",
+            f"  box_loss: {box[i]:.4f}",
+            f"  cls_loss: {cls[i]:.4f}",
+            f"  loss: {box[i] + cls[i]:.4f}",
+            f"  lr: {1e-3:.6f}",
+            "",
+        ]
     return save(d / "run.log", lines)
 
 
@@ -1021,16 +1299,23 @@ def print_detection_multiline(d: Path) -> Path:
 def hf_healthy_resumed_console(d: Path) -> Path:
     rows = hf_rows(falling(600, 2.2, 1.0, 111), norms(600, 111), linear(600, 5e-5, 30), 10)
     one, two = hf_console(rows[:33], 600), hf_console(rows[30:], 600)
-    return save(d / "train.log", one[:-1] + ["KeyboardInterrupt", "Resuming from checkpoint-300"] + two)
+    return save(
+        d / "train.log", [*one[:-1], "KeyboardInterrupt", "Resuming from checkpoint-300", *two]
+    )
 
 
 @case("HD101", 5, 3, others=("HD104",))
 def print_nan_early_no_steps(d: Path) -> Path:
-    return save(d / "run.log", [*(f"loss: {v:.4f}" for v in (2.3, 2.5, 3.9, 11.2)), *(["loss: nan"] * 30)])
+    return save(
+        d / "run.log", [*(f"loss: {v:.4f}" for v in (2.3, 2.5, 3.9, 11.2)), *(["loss: nan"] * 30)]
+    )
 
 
 @case()
 def print_contrastive_negative_elbo(d: Path) -> Path:
     rng = random.Random(112)
-    rows = [f"epoch {i:03d} | nll {-1.2 - 2.5 * (1 - math.exp(-i / 20)) + rng.gauss(0, 0.03):.4f} | time 3.1s" for i in range(100)]
+    rows = [
+        f"epoch {i:03d} | nll {-1.2 - 2.5 * (1 - math.exp(-i / 20)) + rng.gauss(0, 0.03):.4f} | time 3.1s"
+        for i in range(100)
+    ]
     return save(d / "flow.log", rows)

@@ -84,7 +84,9 @@ def bump(values: list[float], k: int, height: float, decay: float) -> list[float
 def rising(values: list[float], k: int, per_step: float, most: float) -> list[float]:
     """From step `k` on it climbs away from where it was, up to `most`."""
     return [
-        v if i + 1 < k else min(v + per_step * (i + 2 - k), most * (0.97 + 0.06 * ((i * 7) % 10) / 10))
+        v
+        if i + 1 < k
+        else min(v + per_step * (i + 2 - k), most * (0.97 + 0.06 * ((i * 7) % 10) / 10))
         for i, v in enumerate(values)
     ]
 

@@ -1,5 +1,7 @@
 """Writers of logs the way well-known trainers write them, banners and prefixes included."""
 
+# Lines are as the tools write them.
+# ruff: noqa: E501
 from __future__ import annotations
 
 import json
@@ -53,7 +55,9 @@ def hf_rows(
     return rows
 
 
-def with_evals(rows: list[dict[str, Any]], gap: int, evals: dict[int, float] | None = None) -> list[dict[str, Any]]:
+def with_evals(
+    rows: list[dict[str, Any]], gap: int, evals: dict[int, float] | None = None
+) -> list[dict[str, Any]]:
     """Evaluation rows between the training rows, every `gap` steps."""
     out = []
     for row in rows:
@@ -135,11 +139,15 @@ def hf_console(rows: list[dict[str, Any]], total: int, strings: bool = False) ->
         shown = {key: value for key, value in row.items() if key not in ("epoch", "step")}
         shown["epoch"] = row["epoch"]
         if strings:
-            shown = {key: f"{v:.4g}" if isinstance(v, float) else str(v) for key, v in shown.items()}
+            shown = {
+                key: f"{v:.4g}" if isinstance(v, float) else str(v) for key, v in shown.items()
+            }
         bar = f"{share:3d}%|{'█' * (share // 10):<10}| {step}/{total} [00:{step % 60:02d}<08:20,  1.94it/s]"
         out.append(f"\r{bar}{' ' * 9}\r{' ' * 70}\r{shown}")
         out.append(f"\r{bar}")
-    out.append("{'train_runtime': 512.3, 'train_samples_per_second': 15.6, 'train_loss': 1.2, 'epoch': 3.0}")
+    out.append(
+        "{'train_runtime': 512.3, 'train_samples_per_second': 15.6, 'train_loss': 1.2, 'epoch': 3.0}"
+    )
     return out
 
 
@@ -185,9 +193,11 @@ def megatron(
             f"number of skipped iterations: {sk:3d} | number of nan iterations: {nn:3d} |"
         )
         if step % (10 * k) == 0:
-            out.append(f"saving checkpoint at iteration {first + step:7d} to /ckpt in torch_dist format")
             out.append(
-                f"(min, max) time across ranks (ms):\n    save-checkpoint ......: (8123.22, 8124.10)"
+                f"saving checkpoint at iteration {first + step:7d} to /ckpt in torch_dist format"
+            )
+            out.append(
+                "(min, max) time across ranks (ms):\n    save-checkpoint ......: (8123.22, 8124.10)"
             )
     return out
 

@@ -35,7 +35,8 @@ def test_an_outside_log_is_told_right(item: Outside, tmp_path: Path) -> None:
     first = report.causes[0].root
     assert first.code == item.code or first.code in item.others, told
     if item.step is not None:
-        assert first.step is not None and abs(first.step - item.step) <= item.within, told
+        assert first.step is not None
+        assert abs(first.step - item.step) <= item.within, told
     if item.reader is not None:
         assert report.sources[0]["format"] == item.reader
 

@@ -358,3 +358,19 @@ def test_one_number_has_one_name(tmp_path: Path) -> None:
     log = log_of(tmp_path, [*lines, "step 4 loss 0.5"])
     assert list(log.table.series) == ["loss"]
     assert [step for step, row in log.table.plain() if math.isnan(row["loss"])] == [3]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("step=7 loss=nan grad_norm=1.5", {"loss": "nan", "grad_norm": "1.5"}),
+        ("step 7 loss inf grad norm 1.5", {"loss": "inf", "grad norm": "1.5"}),
+        ("step: 7 loss: -inf iter_time: 0.5", {"loss": "-inf", "iter_time": "0.5"}),
+        ("step 7  loss      nan grad_norm       nan", {"loss": "nan", "grad_norm": "nan"}),
+        ("step 7 | loss: 1.5 | number of nan iterations: 2", {"number of nan iterations": "2"}),
+        ("step 7 | loss: 1.5 | nan grads: 3", {"nan grads": "3"}),
+    ],
+)
+def test_what_follows_a_nan_does_not_swallow_it(line: str, expected: dict[str, str]) -> None:
+    found = {pair.name: str(pair.value) for pair in pairs(line)}
+    assert {name: str(float(value)) for name, value in expected.items()}.items() <= found.items()

@@ -44,8 +44,9 @@ class LossSpike(Check):
     a loss above the median by more than 6 robust standard deviations, by more than a factor of 1.5
     and by more than a quarter of all progress since the start. Nothing is judged in the first 20
     steps. In another tool's log the window holds as many steps, not rows, and in a calm run 15
-    deviations and a factor of 1.2 suffice. A spike is over when the loss is back among those of the window; until then nothing is
-    learned, and after 100 steps it is the run's new level. It is told then, at its first step.
+    deviations and a factor of 1.2 suffice. A spike is over when the loss is back among those of the
+    window; until then nothing is learned, and after 100 steps it is the run's new level. It is told
+    then, at its first step.
 
     ## False alarms
     One spike is information, whatever its height. It is a warning from the third one within 500

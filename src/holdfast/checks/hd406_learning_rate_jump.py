@@ -25,9 +25,9 @@ class LearningRateJump(Check):
     ## How it is measured
     In a log: a new segment begins at twice the last rate or more, at what was about the highest
     rate, while the rate had been falling. Where a log shows no resume, the rate must rise at once
-    to three times its highest so far, after a fall. In a check: an optimizer's state was loaded, a schedule
-    was made after that, and the first step's rate is twice the loaded one or more. A schedule that
-    is made by hand is told by its course: up at once, then down step by step.
+    to three times its highest so far, after a fall. In a check: an optimizer's state was loaded, a
+    schedule was made after that, and the first step's rate is twice the loaded one or more. A
+    schedule that is made by hand is told by its course: up at once, then down step by step.
 
     ## False alarms
     Restarts, cycles and warm-up within a run are not resumes. A rate set by hand after loading, new
