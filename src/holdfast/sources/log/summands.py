@@ -54,15 +54,16 @@ def summands(table: Table, names: Mapping[str, Named]) -> dict[str, Named]:
 def _adding_up(
     loss: NDArray[np.float64], columns: Mapping[str, NDArray[np.float64]]
 ) -> tuple[str, ...]:
-    unit = 10.0 ** -min(_decimals(values) for values in (loss, *columns.values()))
+    own = 10.0 ** -_decimals(loss)
+    units = {raw: 10.0 ** -_decimals(values) for raw, values in columns.items()}
     finite = np.isfinite(loss)
     for values in columns.values():
         finite = finite & np.isfinite(values)
     if finite.sum() < LEAST_ROWS:
         return ()
     for size in range(2, min(MOST_PARTS, len(columns)) + 1):
-        allowed = 0.6 * (size + 1) * unit
         for chosen in combinations(columns, size):
+            allowed = 0.6 * (own + sum(units[raw] for raw in chosen))
             parts = [columns[raw][finite] for raw in chosen]
             # Each must matter beyond rounding, else it is in the sum by chance.
             if any(np.median(np.abs(part)) < 4 * allowed for part in parts):
