@@ -64,6 +64,11 @@ def test_a_finding_nothing_explains_is_its_own_cause() -> None:
     assert diagnose([only]) == [Cause(only, ())]
 
 
+def test_what_is_said_of_the_log_stands_behind_what_is_said_of_the_run() -> None:
+    log, run = found("HD002", 1, WARNING), found("HD207", 90, INFO)
+    assert [cause.code for cause in diagnose([log, run])] == ["HD207", "HD002"]
+
+
 def test_poisoned_input_explains_the_nan_loss_and_the_nan_gradient() -> None:
     findings = [found("HD101", 12), found("HD201", 12), found("HD501", 12)]
     for order in itertools.permutations(findings):

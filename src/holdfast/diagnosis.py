@@ -309,8 +309,10 @@ def diagnose(findings: Sequence[Finding]) -> list[Cause]:
     explains = _edges(told)
     groups = {root: _reached(root, explains) for root in _roots(explains)}
 
-    def weight(root: int) -> tuple[int, int, int]:
-        return (-int(told[root].severity), -len(groups[root]), root)
+    def weight(root: int) -> tuple[bool, int, int, int]:
+        # What is said of the tool or of the log (HD0) is no cause of anything in the run.
+        aside = told[root].code.startswith("HD0")
+        return (aside, -int(told[root].severity), -len(groups[root]), root)
 
     taken: set[int] = set()
     causes = []

@@ -185,7 +185,9 @@ def test_ranks_are_counted_once(tmp_path: Path) -> None:
         for r in (0, 1)
     ]
     log = log_of(tmp_path, lines)
-    assert list(log.table.steps) == list(range(5))
+    # What is not finite on another rank is a row of its own, and nothing else of it is.
+    assert list(log.table.steps) == [0, 1, 2, 3, 3, 4]
+    assert [values for _, values in log.table.plain()].count({"loss": 0.5}) == 5
     assert any("rank 1 logged loss nan" in note for note in log.notes)
     lines = [f"{r}: step {i} loss 0.5" for i in range(5) for r in (0, 1)]
     assert list(log_of(tmp_path, lines).table.steps) == list(range(5))
@@ -356,3 +358,19 @@ def test_one_number_has_one_name(tmp_path: Path) -> None:
     log = log_of(tmp_path, [*lines, "step 4 loss 0.5"])
     assert list(log.table.series) == ["loss"]
     assert [step for step, row in log.table.plain() if math.isnan(row["loss"])] == [3]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("step=7 loss=nan grad_norm=1.5", {"loss": "nan", "grad_norm": "1.5"}),
+        ("step 7 loss inf grad norm 1.5", {"loss": "inf", "grad norm": "1.5"}),
+        ("step: 7 loss: -inf iter_time: 0.5", {"loss": "-inf", "iter_time": "0.5"}),
+        ("step 7  loss      nan grad_norm       nan", {"loss": "nan", "grad_norm": "nan"}),
+        ("step 7 | loss: 1.5 | number of nan iterations: 2", {"number of nan iterations": "2"}),
+        ("step 7 | loss: 1.5 | nan grads: 3", {"nan grads": "3"}),
+    ],
+)
+def test_what_follows_a_nan_does_not_swallow_it(line: str, expected: dict[str, str]) -> None:
+    found = {pair.name: str(pair.value) for pair in pairs(line)}
+    assert {name: str(float(value)) for name, value in expected.items()}.items() <= found.items()

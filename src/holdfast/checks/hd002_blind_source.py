@@ -9,6 +9,9 @@ from holdfast.core.moment import Moment, moment_of, record_at
 from holdfast.core.records import StepRecord
 from holdfast.core.signals import Signal
 
+SEARCH = 20
+"""So many rows may a loss scaler take to find its scale: what is non-finite there is no fault."""
+
 
 class BlindSource(Check):
     """The log hides what checks need.
@@ -46,14 +49,21 @@ class BlindSource(Check):
     def start(self) -> None:
         self.first: Moment | None = None
         self.nonfinite = False
+        """Whether norms were non-finite after those in which a scaler looks for its scale."""
+        self.norms = self.latest = 0
+        """Rows with a norm, and the latest of them that was not finite."""
         self.zero_loss = False
 
     def observe(self, record: StepRecord) -> Iterable[Finding]:
         if self.context.header.foreign and record.values:
             self.first = self.first or moment_of(record)
-            norm = record.values.get("grad_norm", 0.0)
+            norm = record.values.get("grad_norm")
+            if norm is None:
+                return ()
+            self.norms += 1
             if not math.isfinite(norm):
-                self.nonfinite = True
+                self.latest = self.norms
+                self.nonfinite = self.nonfinite or self.norms > SEARCH
                 # A loss of 0 beside it has a finding of its own.
                 self.zero_loss = self.zero_loss or record.values.get("loss") == 0
         return ()
@@ -84,7 +94,8 @@ class BlindSource(Check):
             )
         if not hidden:
             return
-        matters = self.nonfinite and loss.nonfinite == "filtered" and not self.zero_loss
+        lasts = 0 < self.latest == self.norms
+        matters = (self.nonfinite or lasts) and loss.nonfinite == "filtered" and not self.zero_loss
         yield self.find(
             record_at(self.first),
             "this log hides what some checks need: " + "; ".join(hidden),

@@ -138,6 +138,8 @@ class NonfiniteLoss(Check):
         alive = rows >= enough and episode["finite_norms"] == episode["norms"] == rows
         source = f" (component {', '.join(parts)})" if parts else ""
         within = f": it happened within the last {signal.span} steps" if signal.span > 1 else ""
+        if signal.per_label > 1:
+            within = ": it happened in this epoch"
         said = f"loss is {say(episode['value'])}{source} here{within}"
         mild, remedies = True, [ORIGIN]
         if came_back:

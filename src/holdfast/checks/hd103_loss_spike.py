@@ -3,19 +3,27 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
+from holdfast.core.best_level import scatter
 from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding, Severity
 from holdfast.core.moment import moment_of, record_at
 from holdfast.core.numbers import say
 from holdfast.core.records import StepRecord
+from holdfast.core.signals import Signal
 from holdfast.core.window import Window
 
 UPPER, UPPER_SIGMAS = 0.95, 1.645
 """The quantile a skewed window's upper spread is taken from, and where a normal one has it."""
 FIRST = 5
 """The run's start level is the median of so many first losses."""
+TWO_SIDED = 1.96 * math.sqrt(2)
+"""Where the differences of two normal losses have that quantile of their size."""
+CALM, SMALLEST = 15.0, 1.2
+"""In a log a rise of so many standard deviations and by such a factor is a spike, too."""
 GROWN = 2.0
 """A spike so many times as high as in its first step was made by the updates, not by a batch."""
 
@@ -35,8 +43,10 @@ class LossSpike(Check):
     On logarithms where all losses of the window are positive, else on the values: out of bounds is
     a loss above the median by more than 6 robust standard deviations, by more than a factor of 1.5
     and by more than a quarter of all progress since the start. Nothing is judged in the first 20
-    steps. A spike is over when the loss is back among those of the window; until then nothing is
-    learned, and after 100 steps it is the run's new level. It is told then, at its first step.
+    steps. In another tool's log the window holds as many steps, not rows, and in a calm run 15
+    deviations and a factor of 1.2 suffice. A spike is over when the loss is back among those of the
+    window; until then nothing is learned, and after 100 steps it is the run's new level. It is told
+    then, at its first step.
 
     ## False alarms
     One spike is information, whatever its height. It is a warning from the third one within 500
@@ -85,6 +95,8 @@ class LossSpike(Check):
         self.starts: dict[str, float] = {}
         self.spikes: dict[str, dict[str, Any]] = {}
         """The spike each loss is in now."""
+        self.segment = 0
+        self.first_step: int | None = None
         self.damages: dict[str, list[int]] = {}
         """When the recent damaging spikes ended, in steps seen."""
 
@@ -92,10 +104,12 @@ class LossSpike(Check):
         self.seen += 1
         if record.held:
             return
+        if self.context.header.foreign:
+            yield from self._begun_anew(record)
         for name, loss in record.family("loss"):
             if not math.isfinite(loss):
                 continue
-            window = self.windows.setdefault(name, Window(self.limits.window))
+            window = self.windows.get(name) or self._open(name)
             # A spike is over when the loss is back among the others, not when it is under a limit:
             # its tail would widen the window and hide the next one.
             limit = window.high if name in self.spikes else self._limit(name, window, loss)
@@ -121,6 +135,23 @@ class LossSpike(Check):
         for name in list(self.spikes):
             yield self._close(name, "and the record ends before it came back")
 
+    def _begun_anew(self, record: StepRecord) -> Iterable[Finding]:
+        """A log may hold several trainings (folds, seeds): each is judged by itself."""
+        self.first_step = record.step if self.first_step is None else self.first_step
+        if record.segment != self.segment and record.step <= self.first_step:
+            yield from self.finish()
+            self.windows, self.starts, self.spikes, self.damages = {}, {}, {}, {}
+        self.segment = record.segment
+
+    def _open(self, name: str) -> Window:
+        """A window of about as many steps: in a log whose rows lie far apart, 64 of them would hold
+        the fall from the start on, and its spread would hide every spike."""
+        size, header = self.limits.window, self.context.header
+        if header.foreign:
+            steps = header.signals.get(name, Signal()).steps
+            size = min(size, max(size // steps, self.limits.grace))
+        return self.windows.setdefault(name, Window(size))
+
     def _limit(self, name: str, window: Window, loss: float) -> float:
         """The largest loss in bounds; infinite where the answer is plain without computing it."""
         limits = self.limits
@@ -132,7 +163,10 @@ class LossSpike(Check):
             spread = max(window.sigma(log=True), over / UPPER_SIGMAS)
             progress = limits.undone * (math.log(start) - math.log(level))
             reach = max(limits.sigmas * spread, math.log(limits.min_ratio), progress)
-            return level * math.exp(min(reach, 700))
+            limit = level * math.exp(min(reach, 700))
+            if self.context.header.foreign:
+                limit = min(limit, _limit_of_a_calm_run(window.values, progress))
+            return limit
         spread = max(window.sigma(log=False), (upper - level) / UPPER_SIGMAS)
         reach = max(limits.sigmas * spread, limits.undone * (start - level))
         return level + reach if reach > 0 else math.inf
@@ -169,6 +203,15 @@ class LossSpike(Check):
         recent = [at for at in self.damages.get(name, []) if self.seen - at < self.limits.within]
         self.damages[name] = [*recent, self.seen]
         return len(self.damages[name])
+
+
+def _limit_of_a_calm_run(losses: list[float], progress: float) -> float:
+    """In a log: from the latest losses on, by what they differ from one to the next."""
+    logs = [math.log(loss) for loss in losses]
+    moves = sorted(abs(later - earlier) for earlier, later in pairwise(logs))
+    spread = max(scatter(logs), moves[int(UPPER * len(moves))] / TWO_SIDED)
+    reach = max(CALM * spread, math.log(SMALLEST), progress)
+    return math.exp(min(median(logs[-5:]) + reach, 700))
 
 
 CLUSTERED = (

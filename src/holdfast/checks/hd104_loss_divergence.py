@@ -22,6 +22,8 @@ PROOF = 5
 """So many losses above the band are enough when no further number can come."""
 GROWN = 3.0
 """A rise whose worst loss is so many times its first was made by the updates, not by new data."""
+GRADUAL = 1.4
+"""In a log, a rise without a jump need reach no more than so many times the best level."""
 BLOWN_UP = 100.0
 """So many times the start level is a divergence even if the loss is falling by now."""
 COARSE = 10
@@ -30,8 +32,8 @@ SHORT = 100
 """A log of fewer rows is read a second time at its end, each row counting for more."""
 UNBROKEN = 3.0
 """There: times the best level that a rise without a single fall must reach."""
-QUIET = 16
-"""So many losses before a rise show where it began."""
+QUIET, SLOW = 16, 3
+"""So many losses before a rise show where it began; before a slow one, so many times as many."""
 ENDING, RISEN, FLAT = 6, 1.2, 0.95
 """In a log that is over, so many losses above the band that lost half of the progress suffice, if
 the last are so many times the first of them. Beyond all before, they need only not fall."""
@@ -155,8 +157,8 @@ class LossDivergence(Check):
             self.best.learn(record.step, loss)
             if self.context.header.foreign:
                 self.quiet.append((moment_of(record), loss))
-                if len(self.quiet) > 4 * QUIET:
-                    del self.quiet[:-QUIET]
+                if len(self.quiet) > 2 * SLOW * QUIET:
+                    del self.quiet[: -SLOW * QUIET]
             return
         self._climb(record, loss)
         if self.inside >= BACK:
@@ -287,19 +289,11 @@ class LossDivergence(Check):
         self.latest = loss
 
     def _first_risen(self) -> Moment | None:
-        """A rise may begin long before it leaves the band: after the last of the low losses."""
+        """A rise may begin long before it leaves the band: after the last of the low losses, among
+        the latest, or among many more where the rise is slow."""
+        found = [_after_the_last_low(self.quiet[-few:]) for few in (QUIET, SLOW * QUIET)]
         del self.quiet[:-QUIET]
-        losses = [loss for _, loss in self.quiet]
-        if len(losses) < 2 or min(losses) <= 0:
-            return None
-        low = median(sorted(losses)[: max(len(losses) // 3, 1)])
-        limit = low * math.exp(min(2 * scatter([math.log(loss) for loss in losses]), 1.0))
-        after = None
-        for moment, loss in reversed(self.quiet):
-            if loss <= limit:
-                return after
-            after = moment
-        return None
+        return min((moment for moment in found if moment is not None), default=None)
 
     def _come_back(self) -> None:
         for _, loss in self.rise.points:
@@ -333,6 +327,14 @@ class LossDivergence(Check):
         lost_half = level >= best.first - best.progress / 2
         return lost_half and not falling and self._far_above(level, late)
 
+    def _gradual(self) -> bool:
+        """Of a log: whether no jump began the rise. Rows lie far apart, and it may begin within
+        the band, so the first loss above it is held against the last ones below."""
+        if not self.context.header.foreign or len(self.quiet) < 3:
+            return False
+        before = max(self.best.level, median(loss for _, loss in self.quiet[-3:]))
+        return self.worst - self.best.level > GROWN * (self.first_jump - before)
+
     def _far_above(self, level: float, late: list[float]) -> bool:
         """Whether the rise is large against the best level and against the noise."""
         best, limits = self.best, self.limits
@@ -345,6 +347,10 @@ class LossDivergence(Check):
         before = [math.log(loss) for loss in self.before.values if loss > 0]
         rise = math.log(level) - median(_thirds(before)[2])
         noise = max(scatter([math.log(loss) for loss in late]), wander(before))
+        if best.progressed and self._gradual():
+            # A log has its whole length for proof: the rise need not double a loss of 4 nats.
+            calm = max(scatter([math.log(loss) for loss in late]), wander(before[-20:]))
+            return math.log(level / best.level) > max(math.log(GRADUAL), 5 * calm)
         if best.progressed:
             return rise > max(math.log(limits.ratio), 5 * noise)
         return rise > max(math.log(limits.ratio_without_progress), 8 * noise)
@@ -371,6 +377,20 @@ class LossDivergence(Check):
             onset=(self.left or self.onset)[2],
             values=self.above,
         )
+
+
+def _after_the_last_low(quiet: list[tuple[Moment, float]]) -> Moment | None:
+    losses = [loss for _, loss in quiet]
+    if len(losses) < 2 or min(losses) <= 0:
+        return None
+    low = median(sorted(losses)[: max(len(losses) // 3, 1)])
+    limit = low * math.exp(min(2 * scatter([math.log(loss) for loss in losses]), 1.0))
+    after = None
+    for moment, loss in reversed(quiet):
+        if loss <= limit:
+            return after
+        after = moment
+    return None
 
 
 def _thirds(losses: list[float]) -> tuple[list[float], list[float], list[float]]:

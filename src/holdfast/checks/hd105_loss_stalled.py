@@ -188,9 +188,10 @@ class LossStalled(Check):
         if len(self.ratios) and self.ratios.median * steps < self.limits.path:
             return
         self.over = True
+        length = f"{steps} steps" if signal.per_label == 1 else f"{self.count} epochs"
         yield self.find(
             record_at(self.onset),
-            f"the loss is where it began after {steps} steps: {say(start)} at first, "
+            f"the loss is where it began after {length}: {say(start)} at first, "
             f"{say(level)} now"
             + (", what a guess would cost" if guess else "")
             + "; the updates are applied and lead nowhere",

@@ -187,7 +187,7 @@ class DeadLossComponent(Check):
             what, cure = "sends no gradient: its norm is exactly 0", CUT
         elif constant == 0:
             digits = self.context.header.signals.get(key, Signal()).digits
-            what = "is exactly 0" if digits is None else f"is 0 to the {digits} digits logged"
+            what = "is exactly 0" if digits is None else "is 0 in every digit logged"
             cure = EMPTY
         else:
             what, cure = f"is exactly {say(constant, 6)} and never moves", PINNED

@@ -19,6 +19,8 @@ FIRST = 3
 """So many first losses say where the run began."""
 SHORTEST = 12
 """So many rows of another tool's log are enough at its end."""
+APART = 12
+"""Of the last so many of them every second one must be above all the others."""
 STILL = 1e-3
 """Updates below this share of the weights do not make a loss swing."""
 
@@ -127,6 +129,8 @@ class LossOscillation(Check):
         alike = 0.6
         if len(values) < self.limits.values:  # fewer pairs than values: it counts in short records
             alike *= 1 - 4 / len(values)
+            if not _apart(values[-APART:]):
+                return
         if _resemblance(values, 1) > -alike or _resemblance(values, 2) < alike:
             return
         if not _steady(values):
@@ -165,6 +169,12 @@ def _first_swing(values: Sequence[float], swing: float) -> int:
         at -= 1
     # The move it stopped at is the first; what swings is where that move led to.
     return at if at == 0 or abs(moves[at]) <= swing / 3 else at + 1
+
+
+def _apart(values: Sequence[float]) -> bool:
+    """Whether every second value is above all the others: so few may turn back by chance."""
+    one, other = values[::2], values[1::2]
+    return min(one) > max(other) or min(other) > max(one)
 
 
 def _turns(values: Sequence[float]) -> float:

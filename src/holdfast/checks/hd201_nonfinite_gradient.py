@@ -13,6 +13,8 @@ from holdfast.core.parameters import LISTED
 from holdfast.core.records import StepRecord
 from holdfast.core.signals import Signal
 
+SEARCH = 20
+"""In a log: so many rows at its beginning may a scaler take to find its scale."""
 BACK = 2
 """In a log: so many finite norms in a row after a bad one, and the run has come back."""
 
@@ -38,7 +40,7 @@ class NonfiniteGradient(Check):
     A step that a GradScaler skipped is its normal search for a scale and is not reported. It is
     once the skips do not end (20 in a row) or go on at a scale below 1, where scaling can no
     longer be what overflows. In a log, a row or two that come back are information where a loss
-    scale or an infinity points to a scaler, and else a warning.
+    scale, an infinity or the beginning of the run points to a scaler, and else a warning.
 
     ## What to do
     If the loss is non-finite too, mend the loss. If it is finite, look for an op with an infinite
@@ -129,12 +131,17 @@ class NonfiniteGradient(Check):
         )
         rows = episode["rows"]
         within = f": it happened within the last {signal.span} steps" if signal.span > 1 else ""
+        if signal.per_label > 1:
+            within = ": it happened in this epoch"
         said = f"grad_norm is {say(episode['norm'])} here{within}"
         remedies = []
         severity = None
         # A scaler that looks for its scale: infinities, a row or two, at the end of the log too.
         searches = rows <= 2 and (scaled or half) and (came_back or episode["skipped"] == rows)
-        if searches or (came_back and rows <= 2 and not episode["nan"]):
+        # At the beginning NaN is as usual as Inf, if the loss beside it is a number: had these
+        # steps been applied, the weights would not have come back.
+        begins = self.finite_before + rows <= SEARCH and episode["good_loss"]
+        if searches or (came_back and (begins or (rows <= 2 and not episode["nan"]))):
             severity = Severity.INFO
             said += "; then it was finite again: a loss scaler that looks for its scale does that"
         elif came_back:

@@ -50,7 +50,8 @@ class ExplodingGradient(Check):
     tenth over it. Five single norms in a row, each half as large again as the one before, that
     rise by a factor of 10000 are one as well. Without a loss to ask, the factors are 1000 times
     larger. In another tool's log, three rows or more that end in NaN or Inf at 50 times the usual
-    norm are one too, and so are five at the log's end, at 200 times, with a worse loss.
+    norm are one too, and medians at 100 times, whatever the loss did; and so are five rows at the
+    log's end, at 200 times, with a worse loss.
 
     ## False alarms
     One spike changes no median. A norm that grows while the loss falls is a run that learns. Coming
@@ -120,6 +121,7 @@ class ExplodingGradient(Check):
         known = [record.values[name] for name in ("grad_norm", "loss") if name in record.values]
         if any(not math.isfinite(value) for value in known):
             yield from self._ending(3, ENDED, lasted=False)
+            yield from self._long_growth()
             self.rows.clear()
         elif norm > 0:
             self.rows.append((moment_of(record), norm, loss))
@@ -155,10 +157,19 @@ class ExplodingGradient(Check):
         before = median(loss for _, _, loss in self.rows[:begin])
         after = median(loss for _, _, loss in growth[-2:])
         worse = after > before + abs(before) / 10
-        if after < before - abs(before) / 10 or (lasted and not worse):
+        if lasted and not worse:  # where it ends in NaN, the loss may have fallen to the last
             return
         self.told["grad_norm"] = usual
         yield self._finding("grad_norm", [growth[0], growth[-1]])
+
+    def _long_growth(self) -> Iterable[Finding]:
+        """The growth of the medians before a NaN, whatever the loss did over it."""
+        points = self.points.get("grad_norm", [])
+        if points and self.rows and "grad_norm" not in self.told:
+            growth = self._unbroken(points, ended=True)
+            if growth:
+                self.told["grad_norm"] = growth[0][1]
+                yield self._finding("grad_norm", growth)
 
     def _leap(self, name: str, point: Point) -> list[Point]:
         """The streak of ever larger norms this one ends, if that is an explosion."""
@@ -195,8 +206,8 @@ class ExplodingGradient(Check):
             self.points[name] = points[::2]
         return growth
 
-    def _unbroken(self, points: list[Point]) -> list[Point]:
-        """The growth that ends in the latest point, if it is an explosion."""
+    def _unbroken(self, points: list[Point], *, ended: bool = False) -> list[Point]:
+        """The growth that ends in the latest point, if it is an explosion; `ended`: in NaN."""
         lowest = latest = points[-1][1]
         begin = len(points) - 1
         while begin and points[begin - 1][1] <= WIGGLE * lowest:
@@ -210,7 +221,11 @@ class ExplodingGradient(Check):
             len(growth) >= MEDIANS
             and unprecedented
             and latest > self.limits.above_start * points[0][1]
-            and self._without_progress(growth, self.limits.ratio)
+            and (
+                growth[-1][1] > self.limits.above_start * growth[0][1]
+                if ended
+                else self._without_progress(growth, self.limits.ratio)
+            )
         )
         return growth if exploded else []
 

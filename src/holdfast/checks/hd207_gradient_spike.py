@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.core.bound import Bound, History
@@ -11,8 +11,11 @@ from holdfast.core.findings import Finding, Severity
 from holdfast.core.moment import moment_of, record_at
 from holdfast.core.numbers import say
 from holdfast.core.records import StepRecord
+from holdfast.core.signals import Signal
 from holdfast.core.window import Window
 
+FEWEST = 32
+"""Rows of a log that a window holds at least."""
 LOSSES = 20
 """So many losses after the onset are compared with as many later ones."""
 
@@ -68,7 +71,7 @@ class GradientSpike(Check):
 
     def observe(self, record: StepRecord) -> Iterable[Finding]:
         for name, norm in record.family("grad_norm"):
-            history = self.histories.setdefault(name, History(self.bound))
+            history = self.histories.get(name) or self._open(name)
             # The brake wrote down the limit it enforced: judge by that one, not by a later one.
             enforced = record.values.get(name.replace("grad_norm", "grad_norm_limit"))
             outside = not norm <= enforced if enforced is not None else history.out_of_bounds(norm)
@@ -97,6 +100,15 @@ class GradientSpike(Check):
     def finish(self) -> Iterable[Finding]:
         for name, spike in self.spikes.items():
             yield self._finding(name, spike, "the record ends before it came back", passed=True)
+
+    def _open(self, name: str) -> History:
+        """In a log whose rows lie far apart the window holds as many steps: 128 rows would hold the
+        large norms of the start, and their spread would hide every spike."""
+        bound, header = self.bound, self.context.header
+        if header.foreign:
+            steps = header.signals.get(name, Signal()).steps
+            bound = replace(bound, window=min(bound.window, max(bound.window // steps, FEWEST)))
+        return self.histories.setdefault(name, History(bound))
 
     def _follow(self, record: StepRecord, name: str, norm: float) -> Iterable[Finding]:
         """Wait for the norm to come back, and say how it ended."""

@@ -24,9 +24,10 @@ class LearningRateJump(Check):
 
     ## How it is measured
     In a log: a new segment begins at twice the last rate or more, at what was about the highest
-    rate, while the rate had been falling. In a check: an optimizer's state was loaded, a schedule
-    was made after that, and the first step's rate is twice the loaded one or more. A schedule that
-    is made by hand is told by its course: up at once, then down step by step.
+    rate, while the rate had been falling. Where a log shows no resume, the rate must rise at once
+    to three times its highest so far, after a fall. In a check: an optimizer's state was loaded, a
+    schedule was made after that, and the first step's rate is twice the loaded one or more. A
+    schedule that is made by hand is told by its course: up at once, then down step by step.
 
     ## False alarms
     Restarts, cycles and warm-up within a run are not resumes. A rate set by hand after loading, new
@@ -51,6 +52,8 @@ class LearningRateJump(Check):
         """The first rate over the last one."""
         near_peak: float = 0.5
         """Of the highest rate so far: a schedule that begins anew is up there."""
+        leap: float = 3.0
+        """Times the highest rate so far, where a log shows no resume."""
         watched: int = 10
         """Steps without a fall before the resume: a rate that was constant had no schedule."""
 
@@ -78,6 +81,9 @@ class LearningRateJump(Check):
         resumed, self.resumed = self.resumed, False
         if resumed and not self.excused and not self._as_before(record, rate):
             yield from self._judge(record, self.last, rate)
+        elif self._leaps(record, rate):
+            self.told.add(record.segment)
+            yield self._finding(record, self.last, rate, None, leaps=True)
         self.excused = self.excused and not resumed
         self.fell = self.fell or rate < self.last
         self.last, self.peak = rate, max(self.peak, rate)
@@ -91,6 +97,12 @@ class LearningRateJump(Check):
         if not self.course.points or record.step > max(step for step, _ in self.course.points):
             return False
         return not past or rate < self.limits.factor * past[-1]
+
+    def _leaps(self, record: StepRecord, rate: float) -> bool:
+        """Whether the rate of a log that shows no resume goes far above all before, after a fall: a
+        warm restart goes back to its peak and not beyond."""
+        foreign = self.context.header.foreign and record.segment not in self.told
+        return foreign and self.fell and self.last > 0 and rate >= self.limits.leap * self.peak
 
     def _judge(self, record: StepRecord, before: float, rate: float) -> Iterable[Finding]:
         limits = self.limits
@@ -113,13 +125,28 @@ class LearningRateJump(Check):
             yield self._finding(record, before, rate, facts)
 
     def _finding(
-        self, record: StepRecord | SetupRecord, before: float, rate: float, facts: Facts | None
+        self,
+        record: StepRecord | SetupRecord,
+        before: float,
+        rate: float,
+        facts: Facts | None,
+        *,
+        leaps: bool = False,
     ) -> Finding:
         source = "loaded with the optimizer" if facts is not None else "in force before"
+        said = (
+            f"after the resume the learning rate is {say(rate)}, {say(rate / before)} times the "
+            f"{say(before)} that was {source}: the schedule began anew"
+        )
+        if leaps:
+            said = (
+                f"the learning rate jumps from {say(before)} to {say(rate)} here, "
+                f"{say(rate / self.peak)} times the highest before (limit {self.limits.leap:g}): "
+                "no schedule does that, a resume with other settings does"
+            )
         return self.find(
             record,
-            f"after the resume the learning rate is {say(rate)}, {say(rate / before)} times the "
-            f"{say(before)} that was {source}: the schedule began anew",
+            said,
             where=None if facts is None else facts.where(rank=record.rank),
             remedies=[
                 "Save `scheduler.state_dict()` with the checkpoint and load it on resume.",

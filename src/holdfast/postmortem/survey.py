@@ -61,6 +61,9 @@ _NO_LOG = re.compile(
     r"|modules|sentence_bert_config.*|chat_template|zero_to_fp32|debug(-internal)?|diff)$",
     re.I,
 )
+_CONSOLE = {".log", ".logs", ".out", ".err", ".stdout", ".stderr"}
+_ANY_NAME = re.compile(r"^(run|latest|model|checkpoint|meta|config|params|args|package)$", re.I)
+"""Names that speak against a `.json` or `.txt`; what a console left in `run.log` is a log."""
 EVENTS = "tfevents"
 
 
@@ -104,7 +107,10 @@ def _could_be(path: Path) -> bool:
     suffix = path.suffix.lower()
     # `slurm-123.out`, `train.log.2`, `job.o4711`: what a scheduler or a rotation appends.
     known = suffix in _SUFFIXES or (".log" in path.name and bool(_NUMBERED.match(suffix)))
-    return known and not _NO_LOG.match(path.stem if suffix else path.name)
+    name = path.stem if suffix else path.name
+    if suffix in _CONSOLE and _ANY_NAME.match(name):
+        return True
+    return known and not _NO_LOG.match(name)
 
 
 def _files(folder: Path, found: Survey, depth: int = 0) -> Iterator[Path]:

@@ -18,7 +18,7 @@ from holdfast.sources.log.sample import Sample
 FORMAT = "text"
 SAYS = "text log of `key: value` or `key=value`"
 
-_JSON = re.compile(r"^\s*(?:\{\"|\"[^\"]{1,200}\"\s*:|[{}\[\]],?\s*$)")
+_JSON = re.compile(r"^\s*(?:(?:\[\s?){0,20}\{\"|\"[^\"]{1,200}\"\s*:|[{}\[\]],?\s*$)")
 _CODE = re.compile(
     r"^\s*(?:def |class |import |from \S+ import|return\b"
     r"|(?:if|for|while|with|elif)\b.*:\s*(?:#.*)?$"

@@ -44,6 +44,7 @@ _DROPPED = frozenset(
         "debug",
     }
 )
+_OF_TRAINING = re.compile(r"loss|norm", re.IGNORECASE)
 _MAGNITUDE = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
 
@@ -107,15 +108,17 @@ class Rows:
         if rank == self.rank:
             return False
         self.others += 1
-        if not self.told_rank:
-            bad = next((name for name, value in values.items() if not math.isfinite(value)), "")
-            if bad:
-                self.told_rank = True
-                self.notes.append(
-                    f"rank {rank} logged {bad} {values[bad]} "
-                    f"when rank {self.rank} had {len(self)} rows"
-                )
-        return True
+        bad = [name for name, value in values.items() if not math.isfinite(value)]
+        if bad and not self.told_rank:
+            self.told_rank = True
+            self.notes.append(
+                f"rank {rank} logged {bad[0]} {values[bad[0]]} "
+                f"when rank {self.rank} had {len(self)} rows"
+            )
+        # Its numbers are a copy; that one of them is not finite is a row of its own.
+        for name in [name for name in values if name not in bad or not _OF_TRAINING.search(name)]:
+            del values[name]
+        return not values
 
     def add(self, values: dict[str, float], epoch: int, count: int, total: int) -> None:
         """One more row."""

@@ -13,6 +13,10 @@ from typing import NamedTuple
 
 _NUMBER = re.compile(
     r"((?<![\w.@])(?<!\w-)(?<![A-Za-z_]/)[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d.])|\d{1,40}(?:\.\d{0,40})?|\.\d{1,40}"
+    # Where a value must stand it is one, whatever follows: `loss=nan grad_norm=1.2` …
+    r"|(?:(?<=[:=])|(?<=[:=]\s)|(?<=[:=][-+])|(?<=[:=]\s[-+])|(?<=\s\s)|(?<=[lL]oss\s)|(?<=norm\s))"
+    r"(?:[nN][aA][nN]|[iI][nN][fF](?:inity|INITY)?)(?!\w|\s*[:=])"
+    # … and elsewhere it may be a word: `number of nan iterations: 0`.
     r"|(?:[nN][aA][nN]|[iI][nN][fF](?:inity|INITY)?)(?!\w|\s*[:=]|\s?/|\s(?:iter|step|grad|count|loss)))"
     r"(?:(?<=[\d.])[eE][-+]?\d{1,4})?)"
 )

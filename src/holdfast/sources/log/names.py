@@ -139,7 +139,13 @@ _STEP_TIME = (
     "time/step",
     "batch_time",
 )
-_STEP_TIME_MS = ("elapsed_time_per_iteration_(ms)", "step_time_ms", "dt", "iter_time_ms")
+_STEP_TIME_MS = (
+    "elapsed_time_per_iteration",
+    "elapsed_time_per_iteration_(ms)",
+    "step_time_ms",
+    "dt",
+    "iter_time_ms",
+)
 _HOST = (
     "host_rss_bytes",
     "rss",

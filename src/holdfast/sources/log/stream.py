@@ -19,6 +19,7 @@ from holdfast.sources.log.condense import SUMMED, kept_rows, summed
 from holdfast.sources.log.describe import honest, unit_of
 from holdfast.sources.log.log import Happening, Log
 from holdfast.sources.log.names import Named, names_of
+from holdfast.sources.log.summands import summands
 
 RESTART = "restart"
 """The happening after which a new segment begins even if the steps go on."""
@@ -75,6 +76,7 @@ class Stream:
             for raw, item in self.names.items()
             if item.name.endswith("_bytes") and raw in log.table.series
         }
+        self.names |= summands(log.table, self.names)
         self.clipping = Clipping.of(log, self.names)
         if self.clipping.after:
             self.names = {
