@@ -118,25 +118,6 @@ def test_tiles_and_blocks_of_tuples_change_nothing(
         assert torch.allclose(grad, whole[1], rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("score", ["norm", "std", "variance", "product"])
-def test_melting_the_passes_together_changes_nothing(
-    score: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from holdfast.numerics.nway import fused as melted
-
-    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
-    melted._compiled.cache_clear()
-    features = some_features(5, 4, 9, 6)
-    plain = nway_contrastive(features, score=score, block=4)
-    fused = nway_contrastive(features, score=score, block=4, fuse=True)
-    melted._compiled.cache_clear()
-    assert_same(fused, plain, features, 1e-12)
-    with torch.no_grad():
-        assert nway_contrastive(features, score=score, fuse=True).item() == pytest.approx(
-            plain.item()
-        )
-
-
 def test_without_gradient_the_value_is_the_same() -> None:
     for score in ALL:
         features = some_features(6, 3, 5, 4)

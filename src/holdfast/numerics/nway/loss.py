@@ -31,7 +31,7 @@ def nway_contrastive(
     targets: Tensor | None = None,
     mask: Tensor | None = None,
     limit: int = LIMIT,
-    fuse: bool = False,
+    fuse: bool = True,
 ) -> Tensor:
     """How badly N modalities of the same samples find each other, exactly, at any batch size.
 
@@ -55,7 +55,8 @@ def nway_contrastive(
     mask: of shape (B,)*N. A boolean one leaves tuples out; any other is multiplied with the logits,
         as published, so that a zero still counts in the softmax. Takes memory of B^N.
     limit: the bytes that `targets` and `mask` may take before they are refused.
-    fuse: let torch.compile melt the passes between the matrix products; for accelerators.
+    fuse: whether kernels may do the work between the matrix products on a GPU. Where Triton cannot
+        compile them plain torch does the same; the first call compiles for a second or two.
     """
     given = prepare.checked(features)
     chosen = find_score(score)
@@ -73,32 +74,34 @@ def nway_contrastive(
         if dense and ranks is not None:
             raise ValueError("dense targets and masks cannot be gathered over ranks")
         dtype = prepare.compute_dtype(given)
-        own = [prepare.widened(feature, dtype) for feature in given]
-        batch = ranks.total if ranks else own[0].shape[0]
+        own = prepare.stacked(given, dtype, unit=normalize, fuse=fuse)
+        count, rows, width = own.shape
+        batch = ranks.total if ranks else rows
         if batch == 0:
-            return torch.stack([feature.sum() for feature in own]).sum()
+            return own.sum()
         plain = _as_scale(scale, device)
         factor = plain
-        common = torch.ones((), dtype=dtype, device=device)
+        common = None
         if normalize:
-            own = [prepare.unit_rows(feature) for feature in own]
             if rescale and chosen.name == "product":
-                factor = factor * float(own[0].shape[1]) ** (len(own) / 2 - 1)
-        elif chosen.degree is not None and own[0].numel():
+                factor = factor * float(width) ** (count / 2 - 1)
+        elif chosen.degree is not None and own.numel():
             common = prepare.common_scale(own)
             if ranks:
                 common = largest_of(common, ranks)
-            own = [prepare.shrunk(feature, common) for feature in own]
-            factor = factor * common.to(factor.dtype) ** (chosen.degree or len(own))
+            own = prepare.shrunk(own, common)
+            factor = factor * common.to(factor.dtype) ** (chosen.degree or count)
         # Beyond it the logits themselves would overflow.
         most = torch.finfo(dtype).max ** 0.85
         factor = factor.clamp(-most, most)
-        gain = (factor.detach() / common).clamp(-most, most).to(dtype)
+        gain = factor.detach()
+        if common is not None:
+            gain = (gain / common).clamp(-most, most)
         factor = factor.to(dtype)
         if dense:
             value = dense_cross_entropy(
                 chosen.name,
-                own,
+                list(own.unbind(0)),
                 factor,
                 common=common,
                 shift=(chosen.constant * plain).to(dtype),
@@ -110,8 +113,7 @@ def nway_contrastive(
         else:
             everybody = gathered(own, ranks) if ranks else own
             parts = [
-                weight
-                * cross_entropy_along(
+                cross_entropy_along(
                     line,
                     factor,
                     gain=gain,
@@ -120,9 +122,9 @@ def nway_contrastive(
                     operands=_operands(chosen, given, normalize),
                     fuse=fuse,
                 )
-                for weight, line in lines_of(chosen.name, own, everybody, axes=axes, unit=normalize)
+                for line in lines_of(chosen.name, own, everybody, axes=axes, unit=normalize)
             ]
-            value = torch.stack(parts).sum()
+            value = parts[0] if len(parts) == 1 else torch.stack(parts).sum()
         if reduction == "mean":
             value = value / batch
         return shared_value(value, ranks) if ranks else value
