@@ -82,10 +82,10 @@ def test_near_alignment_differences_of_large_numbers_do_no_harm(noise: float) ->
 def half_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a GPU does: operands rounded to half, results in float32."""
 
-    def product(left: Tensor, right: Tensor) -> Tensor:
+    def product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
         assert left.dtype == right.dtype
         wide = torch.promote_types(left.dtype, torch.float32)
-        return left.to(wide) @ right.to(wide)
+        return torch.bmm(left.to(wide), right.to(wide), out=out)
 
     def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         total += product(left, right)

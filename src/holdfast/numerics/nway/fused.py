@@ -32,9 +32,10 @@ def can_fuse(like: Tensor, dtype: torch.dtype) -> bool:
     return dtype == torch.float32 and _kernels(like.device) is not None
 
 
-def _sizes(width: int) -> dict[str, int]:
+def _sizes(width: int) -> dict[str, Any]:
     block = max(1 << (width - 1).bit_length(), 16)
-    return {"BLOCK": block, "num_warps": 1 if block <= 512 else 4 if block <= 4096 else 8}
+    warps = 1 if block <= 512 else 4 if block <= 4096 else 8
+    return {"BLOCK": block, "num_warps": warps, "enable_fp_fusion": False}
 
 
 def _unit_forward(kernels: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -93,7 +94,8 @@ def fused_softmax(
     What belongs to the rows is a slice of a larger tensor; all of them have the same strides.
     """
     axes, rows, columns = q.shape
-    block = min(max(1 << (columns - 1).bit_length(), 16), 4096)
+    whole = columns <= WIDEST_ROW
+    block = max(1 << (columns - 1).bit_length(), 16) if whole else 4096
     _kernels(q.device).softmax_rows[(rows, axes)](
         q,
         out,
@@ -115,6 +117,81 @@ def fused_softmax(
         HAS_COL=col is not None,
         HAS_OWN=own is not None,
         WANTED=wanted,
+        WHOLE=whole,
         BLOCK=block,
-        num_warps=1 if block <= 512 else 4 if block <= 2048 else 8,
+        num_warps=min(max(block // 512, 1), 16) if whole else 8,
+        enable_fp_fusion=False,
     )
+
+
+def fused_rests(
+    x: Tensor,
+    narrow: torch.dtype,
+    *,
+    cross: float,
+    x_squares: float,
+    y_squares: float,
+    noise: float,
+    floor: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """X and Y of `GramLines` from x (N, B, D), unit rows made on the way; and, (5, N, B), the
+    squares of Y, those of X, the least root, the length and the largest entry of each row.
+    """
+    n, batch, width = x.shape
+    X, Y = torch.empty((2, n, batch, width), dtype=narrow, device=x.device)
+    numbers = torch.empty((5, n, batch), dtype=torch.float32, device=x.device)
+    tiny = torch.finfo(torch.float32).tiny
+    _kernels(x.device).rests_forward[(batch,)](
+        x,
+        X,
+        Y,
+        *numbers,
+        n,
+        batch,
+        width,
+        cross,
+        x_squares,
+        y_squares,
+        noise,
+        tiny,
+        floor,
+        TINY=tiny,
+        **_sizes(width),
+    )
+    return X, Y, numbers
+
+
+def fused_rests_backward(
+    x: Tensor,
+    gX: Tensor,
+    gY: Tensor,
+    row_sum: Tensor | None,
+    length: Tensor,
+    largest: Tensor,
+    factor: Tensor,
+    *,
+    cross: float,
+    x_squares: float,
+) -> Tensor:
+    """The gradient of x, in its type; `factor` (N,) belongs to all."""
+    n, batch, width = x.shape
+    out = torch.empty_like(x)
+    _kernels(x.device).rests_backward[(batch,)](
+        x,
+        gX,
+        gY,
+        length if row_sum is None else row_sum,
+        length,
+        largest,
+        factor,
+        out,
+        n,
+        batch,
+        width,
+        cross,
+        2 * x_squares,
+        MOST=torch.finfo(x.dtype).max,
+        HAS_ROW=row_sum is not None,
+        **_sizes(width),
+    )
+    return out

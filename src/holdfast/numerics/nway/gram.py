@@ -21,7 +21,7 @@ from holdfast.numerics.nway.widest import widest
 
 
 @dataclass
-class _Rows:
+class Rows:
     """Numbers of each row, (K, rows) each; those below are results."""
 
     row: Tensor | None
@@ -34,8 +34,8 @@ class _Rows:
     """The gradient with respect to `row`; of a root without its sign/2, as that of q."""
     own_grad: Tensor | None
 
-    def part(self, axes: slice, rows: slice) -> _Rows:
-        return _Rows(*(None if x is None else x[axes, rows] for x in vars(self).values()))
+    def part(self, axes: slice, rows: slice) -> Rows:
+        return Rows(*(None if x is None else x[axes, rows] for x in vars(self).values()))
 
 
 def gram_entropy(
@@ -59,57 +59,29 @@ def gram_entropy(
     needs_scale, needs_col = needs[0], needs[2] and not lines.unit and lines.y_squares != 0
     any_grad = any(needs)
     X, Y, sign = lines.X, lines.Y, lines.sign
-    axes, n_rows, _ = X.shape
     wide, sums = X.dtype, widest(X.device)
     narrow = operands or wide
     fuse = fuse and can_fuse(X, wide)
     Xn, Yn = _times(X, lines.cross, narrow), Y.to(narrow)
     col = _squares(Y, lines.y_squares) if lines.y_squares else None
     numbers = _numbers(lines, col, narrow, any_grad, fuse)
-    weight = _weight(lines.weights, X)
+    weight = axis_factor(lines.weights, X)
     # Euler's way to the gradient of the scale needs them, see below.
     sum_cols = col is not None and any_grad and (needs_col or (needs_scale and not fuse))
     gcol = torch.zeros_like(col) if sum_cols and col is not None else None
-    gX: Tensor | None = None
-    gY: Tensor | None = None
-    whole = (slice(0, axes), slice(0, n_rows))
-    for part in groups(X, axes, n_rows, Y.shape[1], block):
-        ks, rows = part
-        q = product(Xn[part], Yn[ks].mT)
-        here = numbers.part(*part)
-        first = rows.start + offset
-        if fuse:
-            G = q if narrow == wide else torch.empty_like(q, dtype=narrow)
-            fused_softmax(
-                q,
-                G,
-                col=None if col is None else col[ks],
-                scale=scale,
-                first=first,
-                sign=sign or 0,
-                wanted=any_grad,
-                **vars(here),
-            )
-        else:
-            if col is not None:
-                q += col[ks, None]
-            G = _in_place(q, here, scale, first, sign, any_grad, narrow)
-        del q
-        if not any_grad:
-            continue
-        if gcol is not None:
-            gcol[ks] += G.sum(1, dtype=wide)
-        if part == whole:
-            gX, gY = product(G, Yn), product(G.mT, Xn)
-            continue
-        if gX is None or gY is None:
-            gX, gY = torch.empty_like(X), torch.empty_like(Y)
-        gX[part] = product(G, Yn[ks])
-        if rows.start == 0:
-            gY[ks] = product(G.mT, Xn[part])
-        else:
-            add_product(gY[ks], G.mT, Xn[part])
-        del G
+    gX, gY = stream(
+        Xn,
+        Yn,
+        col,
+        numbers,
+        scale,
+        sign=sign,
+        offset=offset,
+        block=block,
+        wanted=any_grad,
+        fuse=fuse,
+        gcol=gcol,
+    )
     value = (numbers.losses.sum(1, dtype=sums) * weight[:, 0, 0]).sum().to(wide)
     if gX is None or gY is None:
         return value, [None] * 5, [None] * 5
@@ -128,6 +100,60 @@ def gram_entropy(
     return value, [g if need else None for g, need in zip(grads, needs, strict=True)], factors
 
 
+def stream(
+    Xn: Tensor,
+    Yn: Tensor,
+    col: Tensor | None,
+    numbers: Rows,
+    scale: Tensor,
+    *,
+    sign: int | None,
+    offset: int,
+    block: int | None,
+    wanted: bool,
+    fuse: bool,
+    gcol: Tensor | None = None,
+) -> tuple[Tensor | None, Tensor | None]:
+    """G Y and Gᵀ X, block by block; what belongs to rows goes into `numbers`, Σ G into `gcol`."""
+    axes, n_rows, _ = Xn.shape
+    narrow, wide = Xn.dtype, numbers.losses.dtype
+    gX = torch.empty_like(Xn, dtype=wide) if wanted else None
+    gY = torch.empty_like(Yn, dtype=wide) if wanted else None
+    for part in groups(numbers.losses, axes, n_rows, Yn.shape[1], block):
+        ks, rows = part
+        q = product(Xn[part], Yn[ks].mT)
+        here = numbers.part(*part)
+        first = rows.start + offset
+        if fuse:
+            G = q if narrow == wide else torch.empty_like(q, dtype=narrow)
+            fused_softmax(
+                q,
+                G,
+                col=None if col is None else col[ks],
+                scale=scale,
+                first=first,
+                sign=sign or 0,
+                wanted=wanted,
+                **vars(here),
+            )
+        else:
+            if col is not None:
+                q += col[ks, None]
+            G = _in_place(q, here, scale, first, sign, wanted, narrow)
+        del q
+        if gX is None or gY is None:
+            continue
+        if gcol is not None:
+            gcol[ks] += G.sum(1, dtype=wide)
+        product(G, Yn[ks], out=gX[part])
+        if rows.start == 0:
+            product(G.mT, Xn[part], out=gY[ks])
+        else:
+            add_product(gY[ks], G.mT, Xn[part])
+        del G
+    return gX, gY
+
+
 def _times(x: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
     if factor == 1:
         return x.to(dtype)
@@ -138,7 +164,7 @@ def _squares(x: Tensor, factor: float) -> Tensor:
     return torch.linalg.vector_norm(x, dim=-1).square_().mul_(factor)
 
 
-def _weight(weights: list[float], like: Tensor) -> Tensor:
+def axis_factor(weights: list[float], like: Tensor) -> Tensor:
     """(K, 1, 1), in the widest type. Filled on the device: a copy from the host would wait."""
     first = weights[0]
     out = torch.full((len(weights), 1, 1), first, dtype=widest(like.device), device=like.device)
@@ -150,12 +176,12 @@ def _weight(weights: list[float], like: Tensor) -> Tensor:
 
 def _numbers(
     lines: GramLines, col: Tensor | None, narrow: torch.dtype, wanted: bool, fuse: bool
-) -> _Rows:
+) -> Rows:
     X = lines.X
     losses = X.new_empty(X.shape[:2])
     slope = torch.empty_like(losses) if fuse else None
     if lines.sign is None:
-        return _Rows(None, None, None, losses, slope, None, None)
+        return Rows(None, None, None, losses, slope, None, None)
     row = _squares(X, lines.x_squares)
     if lines.row is not None:
         row += lines.row
@@ -170,12 +196,12 @@ def _numbers(
     own = None if lines.own is None else lines.own.contiguous()
     row_sum = torch.empty_like(losses) if wanted else None
     own_grad = None if own is None or not wanted else torch.empty_like(own)
-    return _Rows(row, least, own, losses, slope, row_sum, own_grad)
+    return Rows(row, least, own, losses, slope, row_sum, own_grad)
 
 
 def _slope(
     lines: GramLines,
-    numbers: _Rows,
+    numbers: Rows,
     gX: Tensor,
     gcol: Tensor | None,
     col: Tensor | None,
@@ -199,7 +225,7 @@ def _slope(
 
 def _in_place(
     q: Tensor,
-    here: _Rows,
+    here: Rows,
     scale: Tensor,
     first: int,
     sign: int | None,

@@ -14,6 +14,7 @@ from holdfast.numerics.nway.names import Score, find_score
 from holdfast.numerics.nway.products import HALF, can_multiply_halves
 from holdfast.numerics.nway.scores import axis_weights, lines_of
 from holdfast.numerics.nway.streaming import cross_entropy_along
+from holdfast.numerics.nway.sums import sums_entropy, sums_form
 from holdfast.numerics.nway.widest import widest
 
 
@@ -74,6 +75,19 @@ def nway_contrastive(
         if dense and ranks is not None:
             raise ValueError("dense targets and masks cannot be gathered over ranks")
         dtype = prepare.compute_dtype(given)
+        if normalize and fuse and not dense and ranks is None and given[0].shape[0]:
+            form = sums_form(chosen.name, given, dtype)
+            if form is not None:
+                share = given[0].shape[0] if reduction == "mean" else 1
+                most = torch.finfo(dtype).max ** 0.85
+                return sums_entropy(
+                    form,
+                    given,
+                    _as_scale(scale, device).clamp(-most, most),
+                    weights=[weight / share for weight in axis_weights(len(given), axes)],
+                    block=block,
+                    operands=_operands(chosen, given, normalize),
+                )
         own = prepare.stacked(given, dtype, unit=normalize, fuse=fuse)
         count, rows, width = own.shape
         batch = ranks.total if ranks else rows

@@ -17,17 +17,17 @@ def can_multiply_halves(device: torch.device) -> bool:
         return False
     try:
         one = torch.ones(2, 16, 16, dtype=torch.bfloat16, device=device)
-        torch.bmm(one, one, out_dtype=torch.float32)
+        torch.bmm(one, one, out_dtype=torch.float32, out=one.float())
     except (TypeError, RuntimeError):  # before torch 2.8
         return False
     return True
 
 
-def product(left: Tensor, right: Tensor) -> Tensor:
+def product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
     """left @ right, (K, n, m) and (K, m, l); in float32 if they are halves."""
     if left.dtype in HALF:
-        return torch.bmm(left, right, out_dtype=torch.float32)
-    return torch.bmm(left, right)
+        return torch.bmm(left, right, out_dtype=torch.float32, out=out)
+    return torch.bmm(left, right, out=out)
 
 
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,10 +43,13 @@ def axis_weights(count: int, axes: str) -> list[float]:
 
 def lines_of(score: str, own: Tensor, all_: Tensor, *, axes: str, unit: bool) -> list[Line]:
     """The lines of a score. `unit`: rows have length one, or are zero."""
+    weights = axis_weights(len(own), axes)
+    form = form_of(score, len(own))
+    if form is not None:
+        return [GramLines(weights, _rests(own), all_, *form[:3], unit=unit, sign=form.sign)]
     if score in _GRAM:
-        return [_GRAM[score](own, all_, axis_weights(len(own), axes), unit)]
+        return [_GRAM[score](own, all_, weights, unit)]
     if score in _TILES:
-        weights = axis_weights(len(own), axes)
         make = _TILES[score](list(own.unbind(0)))
         return [make(k, column, weights[k]) for k, column in enumerate(all_.unbind(0))]
     return _OF_PAIRS[score](own, all_, axes)
@@ -76,30 +79,24 @@ def _squares(x: Tensor) -> Tensor:
     return (x * x).sum(-1)
 
 
-def _norm(
-    own: Tensor, all_: Tensor, weights: list[float], unit: bool, divide: float = 1.0
-) -> GramLines:
-    one = 1 / divide**2
-    return GramLines(
-        weights,
-        X=_rests(own),
-        Y=all_,
-        cross=2 * one,
-        x_squares=one,
-        y_squares=one,
-        unit=unit,
-        sign=1,
-    )
+class Form(NamedTuple):
+    """The numbers of `GramLines` between a vector and the sum of all others."""
+
+    cross: float
+    x_squares: float
+    y_squares: float
+    sign: int | None
 
 
-def _norm_mean(own: Tensor, all_: Tensor, weights: list[float], unit: bool) -> GramLines:
-    return _norm(own, all_, weights, unit, divide=len(own))
-
-
-def _variance(own: Tensor, all_: Tensor, weights: list[float], unit: bool) -> GramLines:
-    n = len(own)
-    # ‖S‖²/N − Σ‖f‖² without what is constant in a row.
-    return GramLines(weights, X=_rests(own), Y=all_, cross=2 / n, y_squares=1 / n - 1, unit=unit)
+def form_of(score: str, n: int) -> Form | None:
+    """Of the scores that are nothing but such a form."""
+    if score == "variance":
+        # ‖S‖²/N − Σ‖f‖² without what is constant in a row.
+        return Form(2 / n, 0.0, 1 / n - 1, None)
+    if score not in ("norm", "norm-mean"):
+        return None
+    one = 1 / n**2 if score == "norm-mean" else 1.0
+    return Form(2 * one, one, one, 1)
 
 
 def _std(own: Tensor, all_: Tensor, weights: list[float], unit: bool) -> GramLines:
@@ -212,9 +209,6 @@ COORDINATE_TILES: dict[str, OfCoordinates] = {
     "coordinate-sixth": coordinate_sixth,
 }
 _GRAM: dict[str, Callable[[Tensor, Tensor, list[float], bool], GramLines]] = {
-    "norm": _norm,
-    "norm-mean": _norm_mean,
-    "variance": _variance,
     "std": _std,
     "product": _product,
 }
