@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,7 +36,10 @@ class Rows:
     own_grad: Tensor | None
 
     def part(self, axes: slice, rows: slice) -> Rows:
-        return Rows(*(None if x is None else x[axes, rows] for x in vars(self).values()))
+        cut: dict[str, Any] = {
+            name: None if x is None else x[axes, rows] for name, x in vars(self).items()
+        }
+        return Rows(**cut)
 
 
 def gram_entropy(
@@ -161,7 +165,8 @@ def _times(x: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
 
 
 def _squares(x: Tensor, factor: float) -> Tensor:
-    return torch.linalg.vector_norm(x, dim=-1).square_().mul_(factor)
+    length: Tensor = torch.linalg.vector_norm(x, dim=-1)
+    return length.square_().mul_(factor)
 
 
 def axis_factor(weights: list[float], like: Tensor) -> Tensor:

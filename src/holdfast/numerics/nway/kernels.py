@@ -8,6 +8,9 @@ contraction of a·b − c, under which a difference from the largest logit would
 Imported by `fused` only, for Triton comes with torch on Linux but not everywhere.
 """
 
+# Triton's language, not Python's: its arguments have no types of ours.
+# mypy: ignore-errors
+
 from __future__ import annotations
 
 import triton
@@ -85,7 +88,7 @@ def rests_forward(
     inside = at < D
     S = tl.zeros([BLOCK], tl.float32)
     for k in range(N):
-        place = k * B.to(tl.int64) + b
+        place = k * B + b
         v = tl.load(x + place * D + at, mask=inside, other=0.0).to(tl.float32)
         most = tl.max(tl.abs(v), 0)
         most = tl.where(most < TINY, TINY, most)
@@ -96,7 +99,7 @@ def rests_forward(
         tl.store(largest + place, most)
         S += tl.div_rn(v, tl.zeros_like(v) + long)
     for k in range(N):
-        place = k * B.to(tl.int64) + b
+        place = k * B + b
         u = _unit_row(x + place * D, at, inside, tl.load(length + place), tl.load(largest + place))
         rest = S - u
         tl.store(X + place * D + at, (rest * cross).to(X.dtype.element_ty), mask=inside)
@@ -134,13 +137,13 @@ def rests_backward(
     S = tl.zeros([BLOCK], tl.float32)
     if HAS_ROW:
         for k in range(N):
-            place = k * B.to(tl.int64) + b
+            place = k * B + b
             S += _unit_row(
                 x + place * D, at, inside, tl.load(length + place), tl.load(largest + place)
             )
     T = tl.zeros([BLOCK], tl.float32)
     for k in range(N):
-        place = k * B.to(tl.int64) + b
+        place = k * B + b
         g = tl.load(gX + place * D + at, mask=inside, other=0.0) * cross
         if HAS_ROW:
             u = _unit_row(
@@ -149,7 +152,7 @@ def rests_backward(
             g += (S - u) * (tl.load(row_sum + place) * twice)
         T += g * tl.load(factor + k)
     for k in range(N):
-        place = k * B.to(tl.int64) + b
+        place = k * B + b
         long = tl.load(length + place)
         most = tl.load(largest + place)
         u = _unit_row(x + place * D, at, inside, long, most)

@@ -75,7 +75,6 @@ class _Sums(torch.autograd.Function):
             fuse=True,
         )
         sums = widest(x.device)
-        same = all(weight == weights[0] for weight in weights)
         weight = axis_factor(weights, x)[:, 0, 0]
         if wanted:
             ctx.form = form
@@ -84,9 +83,8 @@ class _Sums(torch.autograd.Function):
             ctx.save_for_backward(
                 x, gX, gY, row_sum if root else None, length, largest, factor, gscale
             )
-        if same:
-            return (losses.sum(dtype=sums) * weights[0]).to(row.dtype)
-        return (losses.sum(1, dtype=sums) * weight).sum().to(row.dtype)
+        value: Tensor = (losses.sum(1, dtype=sums) * weight).sum()
+        return value.to(row.dtype)
 
     @staticmethod
     @once_differentiable
