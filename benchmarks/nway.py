@@ -1,6 +1,6 @@
 """The N-way contrastive loss: dense against lines, and the lines against their products.
 
-    python benchmarks/nway.py [--device cuda|cpu] [--json FILE] [--no-fuse] [--seconds 0.5]
+    python benchmarks/nway.py [--device cuda|cpu] [--json FILE] [--seconds 0.5]
 
 One step is forward and backward, from features (B, D) that require gradients to their gradients,
 normalisation included; N = 6, D = 512. "dense" is the norm score as published: every tuple of
@@ -11,8 +11,9 @@ N axes one of (B, D) × (D, B) forward and two of (B, B) × (B, D) backward, 3 N
 `@` in the same type (so in bfloat16 their results are rounded, and ours are not). Leave-one-out
 needs every pair of modalities, 3 N (N − 1). The claim is: at most 2 times the products.
 
-"fused" lets torch.compile melt the passes between the products; its first call takes seconds, which
-are not counted. Peak memory is what the step allocates beyond the features; it needs a GPU.
+On a GPU kernels do the work between the products; their first call takes a second or two, which
+are not counted. "plain" is without them. Peak memory is what the step allocates beyond the
+features; it needs a GPU.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 import torch
-import torch._dynamo
 from torch import Tensor
 
 from holdfast.numerics import nway_contrastive
@@ -148,7 +148,6 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--seconds", type=float, default=0.5, help="for each measurement")
-    parser.add_argument("--no-fuse", action="store_true", help="plain torch only")
     parser.add_argument("--batches", type=int, nargs="+")
     args = parser.parse_args()
     bench = Bench(args.device, args.seconds)
@@ -178,13 +177,10 @@ def main() -> None:
     types = list(TYPES) if bench.cuda else ["float32"]
     for batch in batches:
         forms: list[tuple[str, dict[str, Any]]] = [("lines norm", {})]
-        if bench.cuda and not args.no_fuse and batch >= 8192:
-            forms.append(("lines norm, fused", {"fuse": True}))
-            if batch == max(batches):
-                forms.append(("lines norm, fused, 8192 rows", {"fuse": True, "block": 8192}))
+        if bench.cuda and batch >= 8192:
+            forms.append(("lines norm, plain", {"fuse": False}))
         products = {}
         for form, options in forms:
-            torch._dynamo.reset()  # a training has one shape, and its kernels are made for it
             for kind in types:
                 torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"
                 if kind not in products:

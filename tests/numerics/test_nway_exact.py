@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from nway_reference import LINES, PAIRS, SCALE, hyper_diagonal, reference
 from torch import Tensor
@@ -37,6 +37,20 @@ def assert_same(ours: Tensor, theirs: Tensor, features: list[Tensor], within: fl
     assert (grad - expected_grad).abs().max() <= within * max(1, expected_grad.abs().max().item())
 
 
+def least_spread(features: list[Tensor], normalize: bool) -> float:
+    """The smallest sum of squares about the mean of any coordinate along any line."""
+    own = torch.stack([f.detach() for f in features])
+    if normalize:
+        own = own / own.norm(dim=-1, keepdim=True)
+    least = torch.inf
+    for k in range(len(own)):
+        for by in range(own.shape[1]):
+            moved = own.clone()
+            moved[k] = own[k].roll(by, 0)
+            least = min(least, (moved - moved.mean(0)).square().sum(0).min().item())
+    return least
+
+
 def test_every_score_is_tested() -> None:
     assert sorted(ALL) == sorted(SCORES)
 
@@ -65,6 +79,9 @@ def test_value_and_gradient_are_those_of_the_dense_loss(
     block: int | None,
 ) -> None:
     features = some_features(seed, n, B, D)
+    if score == "coordinate-std":
+        # A root of a difference: nearer to zero not even the reference is right to 1e-10.
+        assume(least_spread(features, normalize) > 1e-6)
     options = {"normalize": normalize, "axes": axes, "reduction": reduction}
     ours = nway_contrastive(features, score=score, block=block, **options)
     assert_same(ours, reference(features, score, **options), features, 1e-10)
@@ -116,25 +133,6 @@ def test_tiles_and_blocks_of_tuples_change_nothing(
     for value, grad in (small, dense):
         assert value == pytest.approx(whole[0], rel=1e-12)
         assert torch.allclose(grad, whole[1], rtol=1e-9, atol=1e-11)
-
-
-@pytest.mark.parametrize("score", ["norm", "std", "variance", "product"])
-def test_melting_the_passes_together_changes_nothing(
-    score: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from holdfast.numerics.nway import fused as melted
-
-    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
-    melted._compiled.cache_clear()
-    features = some_features(5, 4, 9, 6)
-    plain = nway_contrastive(features, score=score, block=4)
-    fused = nway_contrastive(features, score=score, block=4, fuse=True)
-    melted._compiled.cache_clear()
-    assert_same(fused, plain, features, 1e-12)
-    with torch.no_grad():
-        assert nway_contrastive(features, score=score, fuse=True).item() == pytest.approx(
-            plain.item()
-        )
 
 
 def test_without_gradient_the_value_is_the_same() -> None:

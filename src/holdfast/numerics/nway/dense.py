@@ -30,7 +30,7 @@ def dense_cross_entropy(
     scale: Tensor,
     *,
     shift: Tensor,
-    common: Tensor,
+    common: Tensor | None,
     targets: Tensor | None,
     mask: Tensor | None,
     axes: str,
@@ -79,7 +79,7 @@ def _indices(span: slice, batch: int, count: int, device: torch.device) -> list[
 
 class _DenseScores(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, score: str, common: Tensor, *features: Tensor) -> Tensor:
+    def forward(ctx: Any, score: str, common: Tensor | None, *features: Tensor) -> Tensor:
         ctx.score, ctx.common = score, common
         ctx.save_for_backward(*features)
         batch, count = features[0].shape[0], len(features)
@@ -93,7 +93,8 @@ class _DenseScores(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Any, ...]:
         features = ctx.saved_tensors
-        upstream = upstream / ctx.common  # see features.shrunk
+        if ctx.common is not None:
+            upstream = upstream / ctx.common  # see features.shrunk
         batch, count = features[0].shape[0], len(features)
         grads = [torch.zeros_like(f) for f in features]
         for span in _blocks(features):

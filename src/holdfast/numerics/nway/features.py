@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from holdfast.numerics.nway.applied import applied
+from holdfast.numerics.nway.fused import WIDEST_ROW, can_fuse, fused_unit, fused_unit_backward
 
 
 def checked(features: Sequence[Tensor]) -> list[Tensor]:
@@ -65,33 +66,52 @@ def widened(feature: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class _Unit(torch.autograd.Function):
-    """Rows of length one. A zero row stays zero, and its gradient is zero."""
+    """Rows of length one, in `dtype`. A zero row stays zero, and its gradient is zero."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        tiny = torch.finfo(x.dtype).tiny
-        # The largest entry first: squares of 1e30 or 1e-30 do not exist in float32.
-        largest = x.abs().amax(dim=1, keepdim=True).clamp_min(tiny)
-        unit = x / largest
-        length = torch.linalg.vector_norm(unit, dim=1, keepdim=True)
-        empty = length == 0
-        length = length.masked_fill(empty, 1)
-        unit /= length
-        ctx.save_for_backward(unit, length, largest, empty)
+    def forward(ctx: Any, x: Tensor, dtype: torch.dtype, fuse: bool) -> Tensor:
+        ctx.narrow = x.dtype
+        ctx.fuse = fuse and x.shape[-1] <= WIDEST_ROW and can_fuse(x, dtype)
+        unit, length, largest = fused_unit(x) if ctx.fuse else _unit(x.to(dtype))
+        ctx.save_for_backward(unit, length, largest)
         return unit
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        unit, length, largest, empty = ctx.saved_tensors
-        across = torch.addcmul(grad, unit, (grad * unit).sum(1, keepdim=True), value=-1)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        unit, length, largest = ctx.saved_tensors
+        if ctx.fuse:
+            return fused_unit_backward(grad, unit, length, largest, ctx.narrow), None, None
+        across = torch.addcmul(grad, unit, (grad * unit).sum(-1, keepdim=True), value=-1)
         # Divided twice: the product of the two may not exist where both quotients do.
-        out: Tensor = (across / length / largest).masked_fill(empty, 0)
-        return out
+        across.div_(length).div_(largest)
+        limit = torch.finfo(ctx.narrow).max
+        return across.clamp_(-limit, limit).to(ctx.narrow), None, None
 
 
-def unit_rows(x: Tensor) -> Tensor:
-    """Each row divided by its norm, for any scale of its entries."""
-    return applied(_Unit, x)
+def _unit(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    # The largest entry first: squares of 1e30 or 1e-30 do not exist in float32.
+    largest = torch.linalg.vector_norm(x, torch.inf, dim=-1, keepdim=True)
+    largest.clamp_min_(torch.finfo(x.dtype).tiny)
+    unit = x / largest
+    length = torch.linalg.vector_norm(unit, dim=-1, keepdim=True)
+    # Over an infinite length an empty row is zero, and so is its gradient.
+    length.masked_fill_(length == 0, torch.inf)
+    unit /= length
+    return unit, length, largest
+
+
+def unit_rows(x: Tensor, dtype: torch.dtype | None = None, *, fuse: bool = False) -> Tensor:
+    """Each row divided by its norm, for any scale of its entries; in `dtype`, if given."""
+    return applied(_Unit, x, dtype or x.dtype, fuse)
+
+
+def stacked(features: Sequence[Tensor], dtype: torch.dtype, *, unit: bool, fuse: bool) -> Tensor:
+    """(N, B, D) in the type we compute in, with unit rows if asked for."""
+    if any(feature.dtype != features[0].dtype for feature in features):
+        # Each has its own range for gradients.
+        features = [widened(feature, dtype) for feature in features]
+    together = torch.stack(list(features))
+    return unit_rows(together, dtype, fuse=fuse) if unit else widened(together, dtype)
 
 
 class _Shrink(torch.autograd.Function):
@@ -113,9 +133,9 @@ def shrunk(x: Tensor, by: Tensor) -> Tensor:
     return applied(_Shrink, x, by)
 
 
-def common_scale(features: Sequence[Tensor]) -> Tensor:
+def common_scale(features: Tensor) -> Tensor:
     """A power of two near the largest entry: dividing by it is exact, and squares then exist."""
-    largest = torch.stack([feature.detach().abs().amax() for feature in features]).amax()
+    largest = features.detach().abs().amax()
     exponent = torch.frexp(largest).exponent.clamp(-125, 126)
     scale = torch.ldexp(torch.ones_like(largest), exponent)
     # Zero has no scale. What is not finite is left to be seen in the loss.

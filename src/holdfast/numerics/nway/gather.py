@@ -75,10 +75,10 @@ class _Gather(torch.autograd.Function):
         return whole[ranks.offset : ranks.offset + mine], None
 
 
-def gathered(features: list[Tensor], ranks: Ranks) -> list[Tensor]:
-    """Each feature of every rank; all modalities travel in one message."""
-    together = torch.stack(features, dim=1)
-    return list(applied(_Gather, together, ranks).unbind(1))
+def gathered(features: Tensor, ranks: Ranks) -> Tensor:
+    """(N, B, D) of every rank; all modalities travel in one message."""
+    rows_first = features.transpose(0, 1).contiguous()
+    return applied(_Gather, rows_first, ranks).transpose(0, 1)
 
 
 def largest_of(value: Tensor, ranks: Ranks) -> Tensor:

@@ -1,27 +1,49 @@
 """Lines of one matrix product: value and gradient, block by block.
 
-With q = row + col + X Yᵀ a block costs one product for the logits and two for the gradients, and
-a few passes over its entries between them. The passes are plain torch, in place; on an accelerator
-`fuse` has torch.compile melt them into a few kernels.
+A block (some axes, or some rows of one) costs one product for the logits and two for the gradients,
+and a few passes over its entries between them: plain torch, in place, or one kernel (`fused`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from holdfast.numerics.nway.blocks import even, rows_at_once
-from holdfast.numerics.nway.fused import fused_middle
-from holdfast.numerics.nway.lines import GramLine
+from holdfast.numerics.nway.blocks import groups
+from holdfast.numerics.nway.fused import can_fuse, fused_softmax
+from holdfast.numerics.nway.lines import GramLines
 from holdfast.numerics.nway.products import add_product, product
 from holdfast.numerics.nway.roots import NOISE
 from holdfast.numerics.nway.widest import widest
 
 
+@dataclass
+class Rows:
+    """Numbers of each row, (K, rows) each; those below are results."""
+
+    row: Tensor | None
+    least: Tensor | None
+    own: Tensor | None
+    losses: Tensor
+    slope: Tensor | None
+    """The gradient of the loss with respect to the scale."""
+    row_sum: Tensor | None
+    """The gradient with respect to `row`; of a root without its sign/2, as that of q."""
+    own_grad: Tensor | None
+
+    def part(self, axes: slice, rows: slice) -> Rows:
+        cut: dict[str, Any] = {
+            name: None if x is None else x[axes, rows] for name, x in vars(self).items()
+        }
+        return Rows(**cut)
+
+
 def gram_entropy(
-    line: GramLine,
+    lines: GramLines,
     scale: Tensor,
     *,
     needs: Sequence[bool],
@@ -31,151 +53,219 @@ def gram_entropy(
     wanted: bool,
     operands: torch.dtype | None,
     fuse: bool,
-) -> tuple[Tensor, list[Tensor | None]]:
-    """The summed cross entropy, and gradients for scale, X, Y, col, row, own where needed.
+) -> tuple[Tensor, list[Tensor | None], list[Tensor | None]]:
+    """The summed cross entropy; gradients for scale, X, Y, row, own where needed, and the factor
+    that each lacks.
 
     `gain` is the factor of the gradients: the scale, over what the features were divided by.
     """
     needs = [need and wanted for need in needs]
-    needs_scale, _, _, needs_col, _, _ = needs
-    X, Y, col, row, sign, own = line.X, line.Y, line.col, line.row, line.sign, line.own
+    needs_scale, needs_col = needs[0], needs[2] and not lines.unit and lines.y_squares != 0
+    any_grad = any(needs)
+    X, Y, sign = lines.X, lines.Y, lines.sign
     wide, sums = X.dtype, widest(X.device)
     narrow = operands or wide
-    Xn, Yn = X.to(narrow), Y.to(narrow)
-    step = even(rows_at_once(X, Y.shape[0], 1, block), X.shape[0])
-    any_grad = any(needs)
-    value = torch.zeros((), dtype=sums, device=X.device)
-    gX = torch.empty_like(X) if any_grad else None
-    gY = torch.zeros_like(Y) if any_grad else None
-    gcol = torch.zeros_like(col) if any_grad and col is not None else None
-    grow = torch.empty_like(row) if any_grad and row is not None else None
-    gown = torch.empty_like(own) if any_grad and own is not None else None
-    middle = fused_middle(sign) if fuse else _plain(sign)
-    least = _least(line, narrow)
-    sum_cols = needs_col or needs_scale
-    for begin in range(0, X.shape[0], step):
-        rows = slice(begin, min(begin + step, X.shape[0]))
-        q = product(Xn[rows], Yn.T, plus=col)
-        losses, G, row_sum, own_grad = middle(
-            q,
-            None if row is None else row[rows],
-            None if least is None else least[rows],
-            None if own is None else own[rows],
-            scale,
-            rows.start + offset,
-            any_grad,
-            narrow,
-        )
-        value += losses.sum(dtype=sums)
-        if gX is None or gY is None:
-            continue
-        gX[rows] = product(G, Yn)
-        add_product(gY, G.T, Xn[rows])
-        if gcol is not None and sum_cols:
-            gcol += G.sum(0, dtype=wide)
-        if grow is not None:
-            grow[rows] = row_sum
-        if gown is not None and own_grad is not None:
-            gown[rows] = own_grad
-        del q, G
+    fuse = fuse and can_fuse(X, wide)
+    Xn, Yn = _times(X, lines.cross, narrow), Y.to(narrow)
+    col = _squares(Y, lines.y_squares) if lines.y_squares else None
+    numbers = _numbers(lines, col, narrow, any_grad, fuse)
+    weight = axis_factor(lines.weights, X)
+    # Euler's way to the gradient of the scale needs them, see below.
+    sum_cols = col is not None and any_grad and (needs_col or (needs_scale and not fuse))
+    gcol = torch.zeros_like(col) if sum_cols and col is not None else None
+    gX, gY = stream(
+        Xn,
+        Yn,
+        col,
+        numbers,
+        scale,
+        sign=sign,
+        offset=offset,
+        block=block,
+        wanted=any_grad,
+        fuse=fuse,
+        gcol=gcol,
+    )
+    value = (numbers.losses.sum(1, dtype=sums) * weight[:, 0, 0]).sum().to(wide)
     if gX is None or gY is None:
-        return value.to(wide), [None] * 6
+        return value, [None] * 5, [None] * 5
     gscale = None
     if needs_scale:
-        # Euler: a sum of G·q is a sum over what q is made of. G of a root lacks its sign/2, and
-        # √ has degree one half.
-        gscale = (gX * X).sum(dtype=sums)
-        if gcol is not None and col is not None:
-            gscale += (gcol * col).sum(dtype=sums)
-        if grow is not None and row is not None:
-            gscale += (grow * row).sum(dtype=sums)
-        gscale = gscale * (sign or 1)
-        if gown is not None and own is not None:
-            gscale += (gown * own).sum(dtype=sums)
-        gscale = gscale.to(scale.dtype)
+        gscale = _slope(lines, numbers, gX, gcol, col, sums) * weight[:, 0, 0]
+        gscale = gscale.sum().to(scale.dtype)
+    if numbers.row_sum is not None and lines.x_squares:
+        gX.addcmul_(X, numbers.row_sum[..., None], value=2 * lines.x_squares / lines.cross)
+    if gcol is not None and needs_col:
+        gY.addcmul_(Y, gcol[..., None], value=2 * lines.y_squares)
+    gain = gain * weight
     inner = gain if sign is None else gain * (sign / 2)
-    grads: list[Tensor | None] = [gscale]
-    for needed, grad, factor in zip(
-        needs[1:],
-        (gX, gY, gcol, grow, gown),
-        (inner, inner, inner, inner, gain),
-        strict=True,
-    ):
-        grads.append(grad.mul_(factor) if needed and grad is not None else None)
-    return value.to(wide), grads
+    grads = [gscale, gX, gY, numbers.row_sum, numbers.own_grad]
+    factors = [None, inner * lines.cross, inner, inner[..., 0], gain[..., 0]]
+    return value, [g if need else None for g, need in zip(grads, needs, strict=True)], factors
 
 
-def _least(line: GramLine, narrow: torch.dtype) -> Tensor | None:
-    """The root below which q is rounding noise: it bounds the gradient of the root."""
-    if line.sign is None:
-        return None
-    assert line.row is not None
-    info = torch.finfo(line.X.dtype)
-    size = line.row.abs() + (0 if line.col is None else line.col.abs().amax())
-    least = (NOISE * info.eps * size + info.tiny).sqrt()
-    # Its inverse must exist in the type of the matrix products.
-    return least.clamp_min(1e-4) if narrow == torch.float16 else least
+def stream(
+    Xn: Tensor,
+    Yn: Tensor,
+    col: Tensor | None,
+    numbers: Rows,
+    scale: Tensor,
+    *,
+    sign: int | None,
+    offset: int,
+    block: int | None,
+    wanted: bool,
+    fuse: bool,
+    gcol: Tensor | None = None,
+) -> tuple[Tensor | None, Tensor | None]:
+    """G Y and Gᵀ X, block by block; what belongs to rows goes into `numbers`, Σ G into `gcol`."""
+    axes, n_rows, _ = Xn.shape
+    narrow, wide = Xn.dtype, numbers.losses.dtype
+    gX = torch.empty_like(Xn, dtype=wide) if wanted else None
+    gY = torch.empty_like(Yn, dtype=wide) if wanted else None
+    for part in groups(numbers.losses, axes, n_rows, Yn.shape[1], block):
+        ks, rows = part
+        q = product(Xn[part], Yn[ks].mT)
+        here = numbers.part(*part)
+        first = rows.start + offset
+        if fuse:
+            G = q if narrow == wide else torch.empty_like(q, dtype=narrow)
+            fused_softmax(
+                q,
+                G,
+                col=None if col is None else col[ks],
+                scale=scale,
+                first=first,
+                sign=sign or 0,
+                wanted=wanted,
+                **vars(here),
+            )
+        else:
+            if col is not None:
+                q += col[ks, None]
+            G = _in_place(q, here, scale, first, sign, wanted, narrow)
+        del q
+        if gX is None or gY is None:
+            continue
+        if gcol is not None:
+            gcol[ks] += G.sum(1, dtype=wide)
+        product(G, Yn[ks], out=gX[part])
+        if rows.start == 0:
+            product(G.mT, Xn[part], out=gY[ks])
+        else:
+            add_product(gY[ks], G.mT, Xn[part])
+        del G
+    return gX, gY
 
 
-Middle = Callable[..., tuple[Tensor, Tensor, Tensor, Tensor | None]]
-"""From q, whose row r belongs to column first + r, to the losses of the rows, G (of a root
-without its sign/2), the sums of its rows, and the gradient of the logits given as `own`."""
+def _times(x: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
+    if factor == 1:
+        return x.to(dtype)
+    return torch.mul(x, factor, out=torch.empty_like(x, dtype=dtype))
 
 
-def _plain(sign: int | None) -> Middle:
-    return _linear_in_place if sign is None else _root_in_place(sign)
+def _squares(x: Tensor, factor: float) -> Tensor:
+    length: Tensor = torch.linalg.vector_norm(x, dim=-1)
+    return length.square_().mul_(factor)
 
 
-def _linear_in_place(
+def axis_factor(weights: list[float], like: Tensor) -> Tensor:
+    """(K, 1, 1), in the widest type. Filled on the device: a copy from the host would wait."""
+    first = weights[0]
+    out = torch.full((len(weights), 1, 1), first, dtype=widest(like.device), device=like.device)
+    for index, weight in enumerate(weights):
+        if weight != first:
+            out[index].fill_(weight)
+    return out
+
+
+def _numbers(
+    lines: GramLines, col: Tensor | None, narrow: torch.dtype, wanted: bool, fuse: bool
+) -> Rows:
+    X = lines.X
+    losses = X.new_empty(X.shape[:2])
+    slope = torch.empty_like(losses) if fuse else None
+    if lines.sign is None:
+        return Rows(None, None, None, losses, slope, None, None)
+    row = _squares(X, lines.x_squares)
+    if lines.row is not None:
+        row += lines.row
+    # The root below which q is rounding noise: it bounds the gradient of the root.
+    info = torch.finfo(X.dtype)
+    least = row.abs()
+    if col is not None:
+        least += col.amax(1, keepdim=True)
+    least = least.mul_(NOISE * info.eps).add_(info.tiny).sqrt_()
+    if narrow == torch.float16:
+        least.clamp_min_(1e-4)  # its inverse must exist in the type of the matrix products
+    own = None if lines.own is None else lines.own.contiguous()
+    row_sum = torch.empty_like(losses) if wanted else None
+    own_grad = None if own is None or not wanted else torch.empty_like(own)
+    return Rows(row, least, own, losses, slope, row_sum, own_grad)
+
+
+def _slope(
+    lines: GramLines,
+    numbers: Rows,
+    gX: Tensor,
+    gcol: Tensor | None,
+    col: Tensor | None,
+    sums: torch.dtype,
+) -> Tensor:
+    """The gradient of the K losses with respect to the scale."""
+    if numbers.slope is not None:
+        return numbers.slope.sum(1, dtype=sums)
+    # Euler: a sum of G·q is a sum over what q is made of. G of a root lacks its sign/2, and
+    # √ has degree one half.
+    out = (gX * lines.X).sum((1, 2), dtype=sums) * lines.cross
+    if gcol is not None and col is not None:
+        out += (gcol * col).sum(1, dtype=sums)
+    if numbers.row_sum is not None and numbers.row is not None:
+        out += (numbers.row_sum * numbers.row).sum(1, dtype=sums)
+    out *= lines.sign or 1
+    if numbers.own_grad is not None and numbers.own is not None:
+        out += (numbers.own_grad * numbers.own).sum(1, dtype=sums)
+    return out
+
+
+def _in_place(
     q: Tensor,
-    row: Tensor | None,
-    least: Tensor | None,
-    own: Tensor | None,
+    here: Rows,
     scale: Tensor,
     first: int,
+    sign: int | None,
     wanted: bool,
     narrow: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    q *= scale
-    logp = torch.log_softmax(q, dim=1)
-    del q
-    losses = -logp.diagonal(first)
-    if not wanted:
-        return losses, logp, losses, None
-    G = logp.exp_()
-    G.diagonal(first).sub_(1)
-    return losses, G.to(narrow), losses, None
-
-
-def _root_in_place(sign: int) -> Middle:
-    def middle(
-        q: Tensor,
-        row: Tensor,
-        least: Tensor,
-        own: Tensor | None,
-        scale: Tensor,
-        first: int,
-        wanted: bool,
-        narrow: torch.dtype,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        q += row[:, None]
+) -> Tensor:
+    """The gradient of the losses with respect to q, over the scale; row r belongs to column
+    first + r."""
+    if sign is None:
+        length, logits = None, q.mul_(scale)
+    else:
+        assert here.row is not None
+        q += here.row[..., None]
         length = q.clamp_min_(0).sqrt_()
-        if own is not None:
-            length.diagonal(first).copy_(own * sign)
-        logp = torch.log_softmax(length * (sign * scale), dim=1)
-        losses = -logp.diagonal(first)
-        if not wanted:
-            return losses, logp, losses, None
-        G = logp.exp_()
-        G.diagonal(first).sub_(1)
-        own_grad = None
-        if own is not None:
-            own_grad = G.diagonal(first).clone()
-            G.diagonal(first).zero_()
-        torch.maximum(length, least[:, None], out=length)
-        # Rounded to half, if at all, in the same pass.
-        out = G if narrow == G.dtype else torch.empty_like(G, dtype=narrow)
-        torch.div(G, length, out=out)
-        return losses, out, out.sum(1, dtype=G.dtype), own_grad
-
-    return middle
+        if here.own is not None:
+            torch.mul(here.own, sign, out=length.diagonal(first, 1, 2))
+        logits = length * (sign * scale)
+    logp = torch.log_softmax(logits, dim=2)
+    del q, logits
+    diagonal = logp.diagonal(first, 1, 2)
+    torch.neg(diagonal, out=here.losses)
+    if not wanted:
+        return logp
+    G = logp.exp_()
+    diagonal -= 1
+    if length is None:
+        return G.to(narrow)
+    if here.own_grad is not None:
+        here.own_grad.copy_(diagonal)
+        diagonal.zero_()
+    assert here.least is not None
+    assert here.row_sum is not None
+    torch.maximum(length, here.least[..., None], out=length)
+    # Rounded to half, if at all, in the same pass.
+    out = G if narrow == G.dtype else torch.empty_like(G, dtype=narrow)
+    torch.div(G, length, out=out)
+    here.row_sum.copy_(out.sum(2, dtype=G.dtype))
+    return out

@@ -14,6 +14,7 @@ from holdfast.numerics.nway.names import Score, find_score
 from holdfast.numerics.nway.products import HALF, can_multiply_halves
 from holdfast.numerics.nway.scores import axis_weights, lines_of
 from holdfast.numerics.nway.streaming import cross_entropy_along
+from holdfast.numerics.nway.sums import sums_entropy, sums_form
 from holdfast.numerics.nway.widest import widest
 
 
@@ -31,7 +32,7 @@ def nway_contrastive(
     targets: Tensor | None = None,
     mask: Tensor | None = None,
     limit: int = LIMIT,
-    fuse: bool = False,
+    fuse: bool = True,
 ) -> Tensor:
     """How badly N modalities of the same samples find each other, exactly, at any batch size.
 
@@ -55,7 +56,8 @@ def nway_contrastive(
     mask: of shape (B,)*N. A boolean one leaves tuples out; any other is multiplied with the logits,
         as published, so that a zero still counts in the softmax. Takes memory of B^N.
     limit: the bytes that `targets` and `mask` may take before they are refused.
-    fuse: let torch.compile melt the passes between the matrix products; for accelerators.
+    fuse: whether kernels may do the work between the matrix products on a GPU. Where Triton cannot
+        compile them plain torch does the same; the first call compiles for a second or two.
     """
     given = prepare.checked(features)
     chosen = find_score(score)
@@ -73,32 +75,47 @@ def nway_contrastive(
         if dense and ranks is not None:
             raise ValueError("dense targets and masks cannot be gathered over ranks")
         dtype = prepare.compute_dtype(given)
-        own = [prepare.widened(feature, dtype) for feature in given]
-        batch = ranks.total if ranks else own[0].shape[0]
+        if normalize and fuse and not dense and ranks is None and given[0].shape[0]:
+            form = sums_form(chosen.name, given, dtype)
+            if form is not None:
+                share = given[0].shape[0] if reduction == "mean" else 1
+                most = torch.finfo(dtype).max ** 0.85
+                return sums_entropy(
+                    form,
+                    given,
+                    _as_scale(scale, device).clamp(-most, most),
+                    weights=[weight / share for weight in axis_weights(len(given), axes)],
+                    block=block,
+                    operands=_operands(chosen, given, normalize),
+                )
+        own = prepare.stacked(given, dtype, unit=normalize, fuse=fuse)
+        count, rows, width = own.shape
+        batch = ranks.total if ranks else rows
         if batch == 0:
-            return torch.stack([feature.sum() for feature in own]).sum()
+            return own.sum()
         plain = _as_scale(scale, device)
         factor = plain
-        common = torch.ones((), dtype=dtype, device=device)
+        common = None
         if normalize:
-            own = [prepare.unit_rows(feature) for feature in own]
             if rescale and chosen.name == "product":
-                factor = factor * float(own[0].shape[1]) ** (len(own) / 2 - 1)
-        elif chosen.degree is not None and own[0].numel():
+                factor = factor * float(width) ** (count / 2 - 1)
+        elif chosen.degree is not None and own.numel():
             common = prepare.common_scale(own)
             if ranks:
                 common = largest_of(common, ranks)
-            own = [prepare.shrunk(feature, common) for feature in own]
-            factor = factor * common.to(factor.dtype) ** (chosen.degree or len(own))
+            own = prepare.shrunk(own, common)
+            factor = factor * common.to(factor.dtype) ** (chosen.degree or count)
         # Beyond it the logits themselves would overflow.
         most = torch.finfo(dtype).max ** 0.85
         factor = factor.clamp(-most, most)
-        gain = (factor.detach() / common).clamp(-most, most).to(dtype)
+        gain = factor.detach()
+        if common is not None:
+            gain = (gain / common).clamp(-most, most)
         factor = factor.to(dtype)
         if dense:
             value = dense_cross_entropy(
                 chosen.name,
-                own,
+                list(own.unbind(0)),
                 factor,
                 common=common,
                 shift=(chosen.constant * plain).to(dtype),
@@ -110,8 +127,7 @@ def nway_contrastive(
         else:
             everybody = gathered(own, ranks) if ranks else own
             parts = [
-                weight
-                * cross_entropy_along(
+                cross_entropy_along(
                     line,
                     factor,
                     gain=gain,
@@ -120,9 +136,9 @@ def nway_contrastive(
                     operands=_operands(chosen, given, normalize),
                     fuse=fuse,
                 )
-                for weight, line in lines_of(chosen.name, own, everybody, axes=axes, unit=normalize)
+                for line in lines_of(chosen.name, own, everybody, axes=axes, unit=normalize)
             ]
-            value = torch.stack(parts).sum()
+            value = parts[0] if len(parts) == 1 else torch.stack(parts).sum()
         if reduction == "mean":
             value = value / batch
         return shared_value(value, ranks) if ranks else value

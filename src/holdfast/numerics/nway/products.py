@@ -1,4 +1,4 @@
-"""Matrix products of half operands with single-precision results."""
+"""Batched matrix products; of half operands with single-precision results."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ def can_multiply_halves(device: torch.device) -> bool:
     if device.type != "cuda":
         return False
     try:
-        one = torch.ones(16, 16, dtype=torch.bfloat16, device=device)
-        torch.mm(one, one, out_dtype=torch.float32)
+        one = torch.ones(2, 16, 16, dtype=torch.bfloat16, device=device)
+        torch.bmm(one, one, out_dtype=torch.float32, out=one.float())
     except (TypeError, RuntimeError):  # before torch 2.8
         return False
     return True
 
 
-def product(left: Tensor, right: Tensor, *, plus: Tensor | None = None) -> Tensor:
-    """left @ right (+ a number for each column); in float32 if they are halves."""
+def product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
+    """left @ right, (K, n, m) and (K, m, l); in float32 if they are halves."""
     if left.dtype in HALF:
-        out = torch.mm(left, right, out_dtype=torch.float32)
-        return out if plus is None else out.add_(plus)
-    return left @ right if plus is None else torch.addmm(plus, left, right)
+        return torch.bmm(left, right, out_dtype=torch.float32, out=out)
+    return torch.bmm(left, right, out=out)
 
 
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     """total += left @ right."""
     if left.dtype in HALF:
-        total += torch.mm(left, right, out_dtype=torch.float32)
+        total += product(left, right)
     else:
-        total.addmm_(left, right)
+        total.baddbmm_(left, right)

@@ -1,25 +1,29 @@
 """From features to lines.
 
-`own` are this process's rows, `all_` the columns (the same, or those of all ranks). Along axis k
-the other vectors of sample i stay, so their sum, product or sum of squares (the "rest") is one row
-tensor, and only f_k[j] varies: one matrix product per axis where the score allows it.
+`own` (N, B, D) are this process's rows, `all_` the columns (the same, or those of all ranks).
+Along axis k the other vectors of sample i stay, so their sum, product or sum of squares (the
+"rest") is one row tensor, and only f_k[j] varies: one matrix product per axis where the score
+allows it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from holdfast.numerics.nway.applied import applied
+from holdfast.numerics.nway.by_hand import cosine_tile, distance_tile, leave_one_out_tile
 from holdfast.numerics.nway.features import unit_rows
-from holdfast.numerics.nway.lines import GramLine, Line, Tile, TileLine
-from holdfast.numerics.nway.roots import NOISE, inverse_root, root
+from holdfast.numerics.nway.lines import GramLines, Line, TileLine
+from holdfast.numerics.nway.roots import inverse_root, root
+from holdfast.numerics.nway.tiles import by_autograd
 
-Weighted = list[tuple[float, Line]]
-COSINE_BEND = 0.05
-"""Below it the logarithm of a cosine goes on as its tangent: see docs/nway.md."""
+OfCoordinates = Callable[[list[Tensor], list[Tensor]], Tensor]
+"""From [S, Q, m] by coordinate, and [N], to the score."""
 
 
 def axis_weights(count: int, axes: str) -> list[float]:
@@ -37,20 +41,34 @@ def axis_weights(count: int, axes: str) -> list[float]:
     raise ValueError(f"axes must be 'mean' or 'first-plus-rest', not {axes!r}")
 
 
-def lines_of(
-    score: str, own: list[Tensor], all_: list[Tensor], *, axes: str, unit: bool
-) -> Weighted:
-    """The lines of a score with their weights. `unit`: rows have length one, or are zero."""
-    if score in _PER_AXIS:
-        weights = axis_weights(len(own), axes)
-        make = _PER_AXIS[score](own, unit)
-        return [(weight, make(k, all_[k])) for k, weight in enumerate(weights)]
-    if score == "pairwise":
-        return _pairwise(own, all_, axes)
-    return {"cosine": _cosine, "distance": _distance, "anchor": _anchor}[score](own, all_, axes)
+def lines_of(score: str, own: Tensor, all_: Tensor, *, axes: str, unit: bool) -> list[Line]:
+    """The lines of a score. `unit`: rows have length one, or are zero."""
+    weights = axis_weights(len(own), axes)
+    form = form_of(score, len(own))
+    if form is not None:
+        return [GramLines(weights, _rests(own), all_, *form[:3], unit=unit, sign=form.sign)]
+    if score in _GRAM:
+        return [_GRAM[score](own, all_, weights, unit)]
+    if score in _TILES:
+        make = _TILES[score](list(own.unbind(0)))
+        return [make(k, column, weights[k]) for k, column in enumerate(all_.unbind(0))]
+    return _OF_PAIRS[score](own, all_, axes)
 
 
-Make = Callable[[int, Tensor], Line]
+class _Rests(torch.autograd.Function):
+    """The sum of all others, for each of N. Its transpose is itself."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.sum(0) - x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad.sum(0) - grad
+
+
+def _rests(x: Tensor) -> Tensor:
+    return applied(_Rests, x)
 
 
 def _total(parts: list[Tensor]) -> Tensor:
@@ -61,122 +79,91 @@ def _squares(x: Tensor) -> Tensor:
     return (x * x).sum(-1)
 
 
-def _column_squares(column: Tensor, unit: bool) -> Tensor:
-    # Of unit rows they are constant; a gradient along the row would be projected away later.
-    return _squares(column.detach() if unit else column)
+class Form(NamedTuple):
+    """The numbers of `GramLines` between a vector and the sum of all others."""
+
+    cross: float
+    x_squares: float
+    y_squares: float
+    sign: int | None
 
 
-def _norm(own: list[Tensor], unit: bool, divide: float = 1.0) -> Make:
-    S = _total(own)
-
-    def make(k: int, column: Tensor) -> Line:
-        rest = S - own[k]
-        factor = 1 / divide**2
-        return GramLine(
-            X=rest * (2 * factor),
-            Y=column,
-            col=_column_squares(column, unit) * factor,
-            row=_squares(rest) * factor,
-            sign=1,
-        )
-
-    return make
-
-
-def _norm_mean(own: list[Tensor], unit: bool) -> Make:
-    return _norm(own, unit, divide=len(own))
-
-
-def _variance(own: list[Tensor], unit: bool) -> Make:
-    S, n = _total(own), len(own)
-
-    def make(k: int, column: Tensor) -> Line:
+def form_of(score: str, n: int) -> Form | None:
+    """Of the scores that are nothing but such a form."""
+    if score == "variance":
         # ‖S‖²/N − Σ‖f‖² without what is constant in a row.
-        col = _column_squares(column, unit) * (1 / n - 1)
-        return GramLine(X=(S - own[k]) * (2 / n), Y=column, col=col)
-
-    return make
-
-
-def _std(own: list[Tensor], unit: bool) -> Make:
-    S, n = _total(own), len(own)
-    apart = -root(_total([_squares(f - S / n) for f in own]))
-
-    def make(k: int, column: Tensor) -> Line:
-        rest = S - own[k]
-        squares = _total([_squares(f) for index, f in enumerate(own) if index != k])
-        return GramLine(
-            X=rest * (-2 / n),
-            Y=column,
-            col=_column_squares(column, unit) * (1 - 1 / n),
-            row=squares - _squares(rest) / n,
-            sign=-1,
-            own=apart,
-        )
-
-    return make
+        return Form(2 / n, 0.0, 1 / n - 1, None)
+    if score not in ("norm", "norm-mean"):
+        return None
+    one = 1 / n**2 if score == "norm-mean" else 1.0
+    return Form(2 * one, one, one, 1)
 
 
-def _product(own: list[Tensor], unit: bool) -> Make:
+def _std(own: Tensor, all_: Tensor, weights: list[float], unit: bool) -> GramLines:
+    n = len(own)
+    apart = -root(_squares(own - own.mean(0)).sum(0))
+    others = 1 - torch.eye(n, dtype=own.dtype, device=own.device)
+    return GramLines(
+        weights,
+        X=_rests(own),
+        Y=all_,
+        cross=-2 / n,
+        x_squares=-1 / n,
+        y_squares=1 - 1 / n,
+        unit=unit,
+        sign=-1,
+        # Summed without the own one, not subtracted from the sum of all: it may be the largest.
+        row=(_squares(own) * others[:, :, None]).sum(1),
+        own=apart.expand(n, -1),
+    )
+
+
+def _product(own: Tensor, all_: Tensor, weights: list[float], unit: bool) -> GramLines:
     # Prefix and suffix products: no division, so zeros are no trouble.
-    before = [torch.ones_like(own[0])]
-    for f in own[:-1]:
+    features = own.unbind(0)
+    before = [torch.ones_like(features[0])]
+    for f in features[:-1]:
         before.append(before[-1] * f)
-    after = [torch.ones_like(own[0])]
-    for f in own[:0:-1]:
+    after = [torch.ones_like(features[0])]
+    for f in features[:0:-1]:
         after.append(after[-1] * f)
-    after.reverse()
-
-    def make(k: int, column: Tensor) -> Line:
-        return GramLine(X=before[k] * after[k], Y=column)
-
-    return make
+    return GramLines(weights, X=torch.stack(before) * torch.stack(after[::-1]), Y=all_)
 
 
-def _leave_one_out(own: list[Tensor], unit: bool) -> Make:
+Make = Callable[[int, Tensor, float], Line]
+
+
+def _leave_one_out(own: list[Tensor]) -> Make:
     S = _total(own)
 
-    def make(k: int, column: Tensor) -> Line:
+    def make(k: int, column: Tensor, weight: float) -> Line:
         rest = S - own[k]
         others = torch.stack([f for index, f in enumerate(own) if index != k], dim=1)
         with_rest = (others * rest[:, None]).sum(-1)
         inverse = inverse_root(_squares(rest), _squares(others).sum(-1).detach())
         rows = [others, with_rest, _squares(others), _squares(rest), inverse]
-        return TileLine(rows, [column, _squares(column)], _leave_one_out_tile, len(own) + 2)
+        cols = [column, _squares(column)]
+        return TileLine(weight, rows, cols, leave_one_out_tile, len(own) + 2)
 
     return make
 
 
-def _leave_one_out_tile(rows: list[Tensor], cols: list[Tensor]) -> Tensor:
-    others, with_rest, squares, rest_squares, inverse = rows
-    column, col_squares = cols
-    grams = torch.einsum("bnd,cd->nbc", others, column)
-    together = grams.sum(0)
-    whole = rest_squares[:, None] + 2 * together + col_squares
-    out = together * inverse[:, None]
-    size = (squares.sum(1)[:, None] + col_squares).detach()
-    for index in range(grams.shape[0]):
-        own = squares[:, index, None]
-        dot = with_rest[:, index, None] + grams[index]
-        out = out + (dot - own) * inverse_root(whole - 2 * dot + own, size * NOISE)
-    return out
-
-
-def _coordinates(tile: Tile) -> Callable[[list[Tensor], bool], Make]:
-    def of(own: list[Tensor], unit: bool) -> Make:
+def _coordinates(tile: OfCoordinates) -> Callable[[list[Tensor]], Make]:
+    def of(own: list[Tensor]) -> Make:
         n = len(own)
 
-        def make(k: int, column: Tensor) -> Line:
+        def make(k: int, column: Tensor, weight: float) -> Line:
             others = torch.stack([f for index, f in enumerate(own) if index != k])
             rows = [others.sum(0), others.square().sum(0), others.abs().sum(0)]
-            return TileLine(rows, [column], partial(_coordinate_tile, tile, n), column.shape[1] * 4)
+            here = by_autograd(partial(_coordinate_tile, tile, n))
+            return TileLine(weight, rows, [column], here, column.shape[1] * 4)
 
         return make
 
     return of
 
 
-def _coordinate_tile(tile: Tile, n: int, rows: list[Tensor], cols: list[Tensor]) -> Tensor:
+def _coordinate_tile(tile: OfCoordinates, n: int, rows: list[Tensor], cols: list[Tensor]) -> Tensor:
     rest, squares, sizes = (row[:, None] for row in rows)
     x = cols[0][None]
     return tile([rest + x, squares + x * x, (sizes + x.abs()) / n], [x.new_full((), n)])
@@ -213,7 +200,7 @@ def coordinate_sixth(of: list[Tensor], n: list[Tensor]) -> Tensor:
     return (S / n[0] - m.clamp_max(limit) ** 6 / 2).sum(-1)
 
 
-COORDINATE_TILES: dict[str, Tile] = {
+COORDINATE_TILES: dict[str, OfCoordinates] = {
     "coordinate-std": coordinate_std,
     "coordinate-variance": coordinate_variance,
     "coordinate-energy": coordinate_energy,
@@ -221,95 +208,71 @@ COORDINATE_TILES: dict[str, Tile] = {
     "coordinate-evenness": coordinate_evenness,
     "coordinate-sixth": coordinate_sixth,
 }
-_PER_AXIS: dict[str, Callable[[list[Tensor], bool], Make]] = {
-    "norm": _norm,
-    "norm-mean": _norm_mean,
-    "variance": _variance,
+_GRAM: dict[str, Callable[[Tensor, Tensor, list[float], bool], GramLines]] = {
     "std": _std,
     "product": _product,
+}
+_TILES: dict[str, Callable[[list[Tensor]], Make]] = {
     "leave-one-out": _leave_one_out,
     **{name: _coordinates(tile) for name, tile in COORDINATE_TILES.items()},
 }
 
 
-def _pairwise(own: list[Tensor], all_: list[Tensor], axes: str) -> Weighted:
+def _pairwise(own: Tensor, all_: Tensor, axes: str) -> list[Line]:
     n = len(own)
-    return [
-        (weight / (n - 1), GramLine(X=own[other], Y=all_[k]))
-        for k, weight in enumerate(axis_weights(n, axes))
-        for other in range(n)
-        if other != k
-    ]
+    weights = [weight / (n - 1) for weight in axis_weights(n, axes)]
+    # Each modality against the next, then the one after it, and so on around.
+    return [GramLines(weights, X=own.roll(by, 0), Y=all_) for by in range(1, n)]
 
 
 def _both_ways(axes: str) -> list[float]:
     return axis_weights(2, axes)
 
 
-def _mean(features: list[Tensor]) -> Tensor:
+def _mean(features: Tensor) -> Tensor:
     # Divided before the sum, which may not exist where the mean does.
-    return _total([f / len(features) for f in features])
+    return (features / len(features)).sum(0)
 
 
-def _cosine(own: list[Tensor], all_: list[Tensor], axes: str) -> Weighted:
+def _cosine(own: Tensor, all_: Tensor, axes: str) -> list[Line]:
     depth = len(own) * 3
-    rows, cols = torch.stack(own, dim=1), torch.stack(all_, dim=1)
+    rows, cols = own.transpose(0, 1), all_.transpose(0, 1)
+    mine, theirs = (unit_rows(_mean(features))[:, None] for features in (own, all_))
     forth, back = _both_ways(axes)
     return [
-        (forth, TileLine([rows], [unit_rows(_mean(all_))], _cosine_tile, depth)),
-        (back, TileLine([unit_rows(_mean(own))], [cols], _cosine_tile_back, depth)),
+        TileLine(forth, [rows], [theirs], cosine_tile, depth),
+        TileLine(back, [mine], [cols], cosine_tile, depth),
     ]
 
 
-def _geometric_mean(cosines: Tensor) -> Tensor:
-    """Over the first axis. Its logarithm goes on as a tangent below the bend: no pole at 0."""
-    above = cosines.clamp_min(COSINE_BEND).log()
-    below = (cosines.clamp_max(COSINE_BEND) - COSINE_BEND) / COSINE_BEND
-    return (above + below).mean(0).exp()
-
-
-def _cosine_tile(rows: list[Tensor], cols: list[Tensor]) -> Tensor:
-    return _geometric_mean(torch.einsum("bnd,cd->nbc", rows[0], cols[0]))
-
-
-def _cosine_tile_back(rows: list[Tensor], cols: list[Tensor]) -> Tensor:
-    return _geometric_mean(torch.einsum("bd,cnd->nbc", rows[0], cols[0]))
-
-
-def _distance(own: list[Tensor], all_: list[Tensor], axes: str) -> Weighted:
+def _distance(own: Tensor, all_: Tensor, axes: str) -> list[Line]:
     depth = len(own) * 3
-    rows, cols = torch.stack(own, dim=1), torch.stack(all_, dim=1)
-    mine, theirs = _mean(own), _mean(all_)
+    rows, cols = own.transpose(0, 1), all_.transpose(0, 1)
+    mine, theirs = _mean(own)[:, None], _mean(all_)[:, None]
     forth, back = _both_ways(axes)
-    near = -root(_squares(rows - mine[:, None])).mean(1)
+    near = -root(_squares(rows - mine)).mean(1)
     to_means = [rows, _squares(rows)], [theirs, _squares(theirs)]
     to_vectors = [mine, _squares(mine)], [cols, _squares(cols)]
     return [
-        (forth, TileLine(*to_means, _distance_tile, depth, near)),
-        (back, TileLine(*to_vectors, _distance_tile_back, depth, near)),
+        TileLine(forth, *to_means, distance_tile, depth, near),
+        TileLine(back, *to_vectors, distance_tile, depth, near),
     ]
 
 
-def _mean_distance(dots: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    return -root(left + right - 2 * dots, (left + right).detach()).mean(0)
-
-
-def _distance_tile(rows: list[Tensor], cols: list[Tensor]) -> Tensor:
-    dots = torch.einsum("bnd,cd->nbc", rows[0], cols[0])
-    return _mean_distance(dots, rows[1].T[:, :, None], cols[1][None, None])
-
-
-def _distance_tile_back(rows: list[Tensor], cols: list[Tensor]) -> Tensor:
-    dots = torch.einsum("bd,cnd->nbc", rows[0], cols[0])
-    return _mean_distance(dots, rows[1][None, :, None], cols[1].T[:, None, :])
-
-
-def _anchor(own: list[Tensor], all_: list[Tensor], axes: str) -> Weighted:
-    mine, theirs = _mean(own[1:]), _mean(all_[1:])
+def _anchor(own: Tensor, all_: Tensor, axes: str) -> list[Line]:
+    mine, theirs = _mean(own[1:])[None], _mean(all_[1:])[None]
     forth, back = _both_ways(axes)
     # Both are means of their two directions; the second is symmetric, so one will do.
     return [
-        (forth / 2, GramLine(X=own[0] / 2, Y=theirs)),
-        (forth / 2, GramLine(X=mine / 2, Y=all_[0])),
-        (back, GramLine(X=mine / 2, Y=theirs)),
+        GramLines([forth / 2], X=own[:1], Y=theirs, cross=0.5),
+        GramLines([forth / 2], X=mine, Y=all_[:1], cross=0.5),
+        GramLines([back], X=mine, Y=theirs, cross=0.5),
     ]
+
+
+_OF_PAIRS: dict[str, Callable[[Tensor, Tensor, str], list[Line]]] = {
+    "pairwise": _pairwise,
+    "cosine": _cosine,
+    "distance": _distance,
+    "anchor": _anchor,
+}

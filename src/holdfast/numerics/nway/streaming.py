@@ -7,6 +7,7 @@ Nothing of a block is kept and nothing is computed twice. Backward multiplies by
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from holdfast.numerics.nway.applied import applied
 from holdfast.numerics.nway.gram import gram_entropy
-from holdfast.numerics.nway.lines import GramLine, Line, TileLine
+from holdfast.numerics.nway.lines import GramLines, Line, TileLine
 from holdfast.numerics.nway.tiles import tile_entropy
 
 
@@ -23,16 +24,16 @@ class _GramEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        line: GramLine,
+        lines: GramLines,
         options: dict[str, Any],
         scale: Tensor,
-        *tensors: Tensor | None,
+        X: Tensor,
+        Y: Tensor,
+        row: Tensor | None,
+        own: Tensor | None,
     ) -> Tensor:
-        X, Y, col, row, own = tensors
-        assert X is not None
-        assert Y is not None
-        value, grads = gram_entropy(
-            GramLine(X, Y, col, row, line.sign, own),
+        value, grads, ctx.factors = gram_entropy(
+            replace(lines, X=X, Y=Y, row=row, own=own),
             scale,
             needs=ctx.needs_input_grad[2:],
             **options,
@@ -43,7 +44,11 @@ class _GramEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Any, ...]:
-        return None, None, *(_times(grad, upstream) for grad in ctx.saved_tensors)
+        grads = []
+        for grad, factor in zip(ctx.saved_tensors, ctx.factors, strict=True):
+            times = upstream if factor is None else factor * upstream
+            grads.append(None if grad is None else grad * times.to(grad.dtype))
+        return None, None, *grads
 
 
 class _TileEntropy(torch.autograd.Function):
@@ -53,7 +58,7 @@ class _TileEntropy(torch.autograd.Function):
     ) -> Tensor:
         own, *rest = tensors
         cut = len(line.rows)
-        here = TileLine(rest[:cut], rest[cut:], line.tile, line.depth, own)
+        here = replace(line, rows=rest[:cut], cols=rest[cut:], own=own)
         options = {name: options[name] for name in ("gain", "offset", "block", "wanted")}
         value, grads = tile_entropy(here, scale, needs=ctx.needs_input_grad[2:], **options)
         ctx.save_for_backward(*grads)
@@ -62,11 +67,14 @@ class _TileEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Any, ...]:
-        return None, None, *(_times(grad, upstream) for grad in ctx.saved_tensors)
-
-
-def _times(grad: Tensor | None, upstream: Tensor) -> Tensor | None:
-    return None if grad is None else grad * upstream.to(grad.dtype)
+        return (
+            None,
+            None,
+            *(
+                None if grad is None else grad * upstream.to(grad.dtype)
+                for grad in ctx.saved_tensors
+            ),
+        )
 
 
 def cross_entropy_along(
@@ -77,9 +85,10 @@ def cross_entropy_along(
     offset: int = 0,
     block: int | None = None,
     operands: torch.dtype | None = None,
-    fuse: bool = False,
+    fuse: bool = True,
 ) -> Tensor:
-    """Σ_i [logsumexp_j(scale·logit_ij) − scale·logit_ii]; row i belongs to column offset + i.
+    """Σ_i [logsumexp_j(scale·logit_ij) − scale·logit_ii], weighted; row i belongs to column
+    offset + i.
 
     Gradients of all but the scale are multiplied by `gain` in its stead.
     """
@@ -91,8 +100,7 @@ def cross_entropy_along(
         "operands": operands,
         "fuse": fuse,
     }
-    if isinstance(line, GramLine):
-        return applied(
-            _GramEntropy, line, options, scale, line.X, line.Y, line.col, line.row, line.own
-        )
-    return applied(_TileEntropy, line, options, scale, line.own, *line.rows, *line.cols)
+    if isinstance(line, GramLines):
+        return applied(_GramEntropy, line, options, scale, line.X, line.Y, line.row, line.own)
+    value = applied(_TileEntropy, line, options, scale, line.own, *line.rows, *line.cols)
+    return value * line.weight

@@ -7,13 +7,13 @@ that only one tile is ever held.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from holdfast.numerics.nway.blocks import room, rows_at_once
-from holdfast.numerics.nway.lines import TileLine
+from holdfast.numerics.nway.lines import Pull, Tile, TileLine
 from holdfast.numerics.nway.widest import widest
 
 
@@ -43,8 +43,9 @@ def tile_entropy(
         rows = slice(begin, min(begin + step, n_rows))
         spans = [slice(at, min(at + width, n_cols)) for at in range(0, n_cols, width)]
         kept = any_grad and len(spans) == 1
-        tiles = [_tile(line, rows, cols, grad=kept) for cols in spans]
-        logits = torch.cat([tile.detach() for tile, _ in tiles], dim=1)
+        tiles = [_tile(line, rows, cols) for cols in spans] if kept else []
+        made = tiles or (_tile(line, rows, cols) for cols in spans)
+        logits = torch.cat([tile.detach() for tile, _ in made], dim=1)
         first = rows.start + offset
         if line.own is not None:
             logits.diagonal(first).copy_(line.own[rows])
@@ -58,16 +59,16 @@ def tile_entropy(
         if gown is not None:
             gown[rows] = G.diagonal(first)
             G.diagonal(first).zero_()
-        for cols, tile in zip(spans, tiles, strict=True):
-            out, leaves = tile if kept else _tile(line, rows, cols, grad=True)
-            found = torch.autograd.grad(out, leaves, G[:, cols], allow_unused=True)
-            for index, grad in enumerate(found):
-                if grad is not None:
-                    grads[index][rows if index < cut else cols] += grad
+        for index_of_span, cols in enumerate(spans):
+            _, pull = tiles[index_of_span] if kept else _tile(line, rows, cols)
+            for index, grad in enumerate(pull(G[:, cols])):
+                grads[index][rows if index < cut else cols] += grad
     if not any_grad:
         return value.to(like.dtype), [None] * len(needs)
     return value.to(like.dtype), [
-        (grad if index == 0 else grad.mul_(gain)) if needs[index] and grad is not None else None
+        (grad if index == 0 else grad.mul_(gain.to(grad.dtype)))
+        if needs[index] and grad is not None
+        else None
         for index, grad in enumerate([gscale.to(scale.dtype), gown, *grads])
     ]
 
@@ -78,8 +79,22 @@ def _square(like: Tensor, depth: int) -> int:
     return max(side, 16)
 
 
-def _tile(line: TileLine, rows: slice, cols: slice, *, grad: bool) -> tuple[Tensor, list[Tensor]]:
-    with torch.set_grad_enabled(grad):
-        mine = [tensor[rows].detach().requires_grad_(grad) for tensor in line.rows]
-        theirs = [tensor[cols].detach().requires_grad_(grad) for tensor in line.cols]
-        return line.tile(mine, theirs), [*mine, *theirs]
+def _tile(line: TileLine, rows: slice, cols: slice) -> tuple[Tensor, Pull]:
+    return line.tile([tensor[rows] for tensor in line.rows], [tensor[cols] for tensor in line.cols])
+
+
+def by_autograd(function: Callable[[list[Tensor], list[Tensor]], Tensor]) -> Tile:
+    """A tile whose gradient nobody wrote out."""
+
+    def tile(rows: list[Tensor], cols: list[Tensor]) -> tuple[Tensor, Pull]:
+        with torch.enable_grad():
+            leaves = [tensor.detach().requires_grad_() for tensor in (*rows, *cols)]
+            out = function(leaves[: len(rows)], leaves[len(rows) :])
+
+        def pull(G: Tensor) -> list[Tensor]:
+            found = torch.autograd.grad(out, leaves, G, materialize_grads=True)
+            return list(found)
+
+        return out.detach(), pull
+
+    return tile

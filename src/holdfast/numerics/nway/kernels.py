@@ -1,0 +1,308 @@
+"""Triton kernels for what lies between the matrix products: rows to unit length, and the softmax.
+
+Plain torch reads and writes a block of logits about ten times. Here a row is read once from memory
+(a second look finds it in the cache) and its gradient written once, in the type of the matrix
+products. NaN goes through: every bound is a comparison that NaN fails. All are launched without
+contraction of a·b − c, under which a difference from the largest logit would not be 0 for itself.
+
+Imported by `fused` only, for Triton comes with torch on Linux but not everywhere.
+"""
+
+# Triton's language, not Python's: its arguments have no types of ours.
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def unit_forward(x, unit, length, largest, D, TINY: tl.constexpr, BLOCK: tl.constexpr):
+    """A row divided by its largest entry, then by its length. An empty row has length inf."""
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < D
+    v = tl.load(x + row * D + at, mask=inside, other=0.0).to(tl.float32)
+    most = tl.max(tl.abs(v), 0)
+    most = tl.where(most < TINY, TINY, most)
+    u = tl.div_rn(v, tl.zeros_like(v) + most)
+    long = tl.sqrt_rn(tl.sum(u * u, 0))
+    long = tl.where(long == 0, float("inf"), long)
+    tl.store(unit + row * D + at, tl.div_rn(u, tl.zeros_like(v) + long), mask=inside)
+    tl.store(length + row, long)
+    tl.store(largest + row, most)
+
+
+@triton.jit
+def unit_backward(grad, unit, length, largest, out, D, MOST: tl.constexpr, BLOCK: tl.constexpr):
+    """What is across the row, over its length; inside the range of the type of `out`."""
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < D
+    g = tl.load(grad + row * D + at, mask=inside, other=0.0)
+    u = tl.load(unit + row * D + at, mask=inside, other=0.0)
+    across = g - u * tl.sum(g * u, 0)
+    # Divided twice: the product of the two may not exist where both quotients do.
+    across = tl.div_rn(across, tl.zeros_like(g) + tl.load(length + row))
+    across = tl.div_rn(across, tl.zeros_like(g) + tl.load(largest + row))
+    across = tl.where(across > MOST, MOST, across)
+    across = tl.where(across < -MOST, -MOST, across)
+    tl.store(out + row * D + at, across.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _unit_row(x, at, inside, long, most):
+    v = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    return tl.div_rn(tl.div_rn(v, tl.zeros_like(v) + most), tl.zeros_like(v) + long)
+
+
+@triton.jit
+def rests_forward(
+    x,
+    X,
+    Y,
+    col,
+    row,
+    least,
+    length,
+    largest,
+    N,
+    B,
+    D,
+    cross,
+    x_squares,
+    y_squares,
+    noise,
+    tiny,
+    floor,
+    TINY: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One sample: its N unit rows Y, the sums of the others X (times `cross`), and their squares.
+
+    The unit rows are not kept: backward makes them again from x, which is smaller.
+    """
+    b = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < D
+    S = tl.zeros([BLOCK], tl.float32)
+    for k in range(N):
+        place = k * B + b
+        v = tl.load(x + place * D + at, mask=inside, other=0.0).to(tl.float32)
+        most = tl.max(tl.abs(v), 0)
+        most = tl.where(most < TINY, TINY, most)
+        v = tl.div_rn(v, tl.zeros_like(v) + most)
+        long = tl.sqrt_rn(tl.sum(v * v, 0))
+        long = tl.where(long == 0, float("inf"), long)
+        tl.store(length + place, long)
+        tl.store(largest + place, most)
+        S += tl.div_rn(v, tl.zeros_like(v) + long)
+    for k in range(N):
+        place = k * B + b
+        u = _unit_row(x + place * D, at, inside, tl.load(length + place), tl.load(largest + place))
+        rest = S - u
+        tl.store(X + place * D + at, (rest * cross).to(X.dtype.element_ty), mask=inside)
+        tl.store(Y + place * D + at, u.to(Y.dtype.element_ty), mask=inside)
+        constant = x_squares * tl.sum(rest * rest, 0)
+        tl.store(row + place, constant)
+        tl.store(col + place, y_squares * tl.sum(u * u, 0))
+        bound = tl.sqrt_rn(noise * (tl.abs(constant) + tl.abs(y_squares)) + tiny)
+        tl.store(least + place, tl.where(bound < floor, floor, bound))
+
+
+@triton.jit
+def rests_backward(
+    x,
+    gX,
+    gY,
+    row_sum,
+    length,
+    largest,
+    factor,
+    out,
+    N,
+    B,
+    D,
+    cross,
+    twice,
+    MOST: tl.constexpr,
+    HAS_ROW: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """From the gradients of X (before `cross`), of Y and of `row` to those of x."""
+    b = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < D
+    S = tl.zeros([BLOCK], tl.float32)
+    if HAS_ROW:
+        for k in range(N):
+            place = k * B + b
+            S += _unit_row(
+                x + place * D, at, inside, tl.load(length + place), tl.load(largest + place)
+            )
+    T = tl.zeros([BLOCK], tl.float32)
+    for k in range(N):
+        place = k * B + b
+        g = tl.load(gX + place * D + at, mask=inside, other=0.0) * cross
+        if HAS_ROW:
+            u = _unit_row(
+                x + place * D, at, inside, tl.load(length + place), tl.load(largest + place)
+            )
+            g += (S - u) * (tl.load(row_sum + place) * twice)
+        T += g * tl.load(factor + k)
+    for k in range(N):
+        place = k * B + b
+        long = tl.load(length + place)
+        most = tl.load(largest + place)
+        u = _unit_row(x + place * D, at, inside, long, most)
+        g = tl.load(gX + place * D + at, mask=inside, other=0.0) * cross
+        if HAS_ROW:
+            g += (S - u) * (tl.load(row_sum + place) * twice)
+        g = tl.load(gY + place * D + at, mask=inside, other=0.0) - g
+        g = T + g * tl.load(factor + k)
+        across = g - u * tl.sum(g * u, 0)
+        across = tl.div_rn(across, tl.zeros_like(g) + long)
+        across = tl.div_rn(across, tl.zeros_like(g) + most)
+        across = tl.where(across > MOST, MOST, across)
+        across = tl.where(across < -MOST, -MOST, across)
+        tl.store(out + place * D + at, across.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _logit(q, row, SIGN: tl.constexpr):
+    """q, or what is under the root and not below zero; and the logit, before the scale."""
+    logit = q
+    if SIGN != 0:
+        q = q + row
+        q = tl.where(q < 0, 0.0, q)
+        logit = tl.sqrt(q) * SIGN
+    return q, logit
+
+
+@triton.jit
+def _gradient(p, q, at, right, least, SIGN: tl.constexpr, HAS_OWN: tl.constexpr):
+    """Of the loss with respect to q, over the scale; of a root without the sign/2."""
+    g = tl.where(at == right, 0.0 if HAS_OWN else p - 1, p)
+    if SIGN != 0:
+        g = g * tl.rsqrt(tl.where(q < least * least, least * least, q))
+    return g
+
+
+@triton.jit
+def softmax_rows(
+    q,
+    out,
+    col,
+    row,
+    least,
+    own,
+    scale,
+    losses,
+    row_sum,
+    own_grad,
+    slope,
+    rows,
+    columns,
+    first,
+    col_stride,
+    row_stride,
+    SIGN: tl.constexpr,
+    HAS_COL: tl.constexpr,
+    HAS_OWN: tl.constexpr,
+    WANTED: tl.constexpr,
+    WHOLE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One row of one axis: its loss, and the gradient with respect to q (of a root, without the
+    sign/2). `out` may be `q`: what is overwritten has been read.
+    """
+    r = tl.program_id(0)
+    axis = tl.program_id(1)
+    index = axis.to(tl.int64) * rows + r
+    q += index * columns
+    out += index * columns
+    col += axis.to(tl.int64) * col_stride
+    here = axis.to(tl.int64) * row_stride + r
+    right = first + r
+    s = tl.load(scale)
+    constant = 0.0
+    if SIGN != 0:
+        constant = tl.load(row + here)
+    if HAS_OWN:
+        mine = tl.load(own + here)
+    else:
+        diagonal = tl.load(q + right)
+        if HAS_COL:
+            diagonal += tl.load(col + right)
+        _own_root, mine = _logit(diagonal, constant, SIGN)
+
+    own_logit = mine * s
+    floor = 0.0
+    if SIGN != 0:
+        floor = tl.load(least + here)
+
+    if WHOLE:
+        # The row stays in registers.
+        at = tl.arange(0, BLOCK)
+        inside = at < columns
+        x = tl.load(q + at, mask=inside, other=0.0)
+        if HAS_COL:
+            x += tl.load(col + at, mask=inside, other=0.0)
+        x, logit = _logit(x, constant, SIGN)
+        if HAS_OWN:
+            logit = tl.where(at == right, mine, logit)
+        scaled = tl.where(inside, logit * s, float("-inf"))
+        most = tl.max(scaled, 0)
+        most = tl.where(own_logit == own_logit, most, own_logit)
+        p = tl.exp(scaled - most)
+        total = tl.sum(p, 0)
+        if WANTED:
+            p *= 1.0 / total
+            tl.store(slope + here, tl.sum(tl.where(inside, p * (logit - mine), 0.0), 0))
+            g = _gradient(p, x, at, right, floor, SIGN, HAS_OWN).to(out.dtype.element_ty)
+            tl.store(out + at, g, mask=inside)
+            if SIGN != 0:
+                tl.store(row_sum + here, tl.sum(tl.where(inside, g.to(tl.float32), 0.0), 0))
+    else:
+        most = own_logit
+        total = 0.0
+        for begin in range(0, columns, BLOCK):
+            at = begin + tl.arange(0, BLOCK)
+            inside = at < columns
+            x = tl.load(q + at, mask=inside, other=0.0)
+            if HAS_COL:
+                x += tl.load(col + at, mask=inside, other=0.0)
+            x, logit = _logit(x, constant, SIGN)
+            if HAS_OWN:
+                logit = tl.where(at == right, mine, logit)
+            scaled = tl.where(inside, logit * s, float("-inf"))
+            more = tl.max(scaled, 0)
+            more = tl.where(more > most, more, most)
+            total = total * tl.exp(most - more) + tl.sum(tl.exp(scaled - more), 0)
+            most = more
+        if WANTED:
+            inverse = 1.0 / total
+            summed = 0.0
+            slant = 0.0
+            for begin in range(0, columns, BLOCK):
+                at = begin + tl.arange(0, BLOCK)
+                inside = at < columns
+                x = tl.load(q + at, mask=inside, other=0.0)
+                if HAS_COL:
+                    x += tl.load(col + at, mask=inside, other=0.0)
+                x, logit = _logit(x, constant, SIGN)
+                if HAS_OWN:
+                    logit = tl.where(at == right, mine, logit)
+                p = tl.where(inside, tl.exp(logit * s - most) * inverse, 0.0)
+                slant += tl.sum(p * (logit - mine), 0)
+                g = _gradient(p, x, at, right, floor, SIGN, HAS_OWN).to(out.dtype.element_ty)
+                tl.store(out + at, g, mask=inside)
+                if SIGN != 0:
+                    summed += tl.sum(tl.where(inside, g.to(tl.float32), 0.0), 0)
+            tl.store(slope + here, slant)
+            if SIGN != 0:
+                tl.store(row_sum + here, summed)
+    tl.store(losses + here, (most - own_logit) + tl.log(total))
+    if WANTED and HAS_OWN:
+        tl.store(own_grad + here, tl.exp(own_logit - most) / total - 1)

@@ -1,0 +1,123 @@
+"""Norm and variance of unit rows on a GPU: from features to their gradients in a handful of calls.
+
+It is `gram` with what comes before and after it, normalisation included, in a kernel each. For
+small batches the time is that of the calls; in bfloat16 that of reading and writing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from holdfast.numerics.nway.applied import applied
+from holdfast.numerics.nway.fused import (
+    WIDEST_ROW,
+    can_fuse,
+    fused_rests,
+    fused_rests_backward,
+)
+from holdfast.numerics.nway.gram import Rows, axis_factor, stream
+from holdfast.numerics.nway.roots import NOISE
+from holdfast.numerics.nway.scores import Form, form_of
+from holdfast.numerics.nway.widest import widest
+
+
+def sums_form(score: str, features: list[Tensor], dtype: torch.dtype) -> Form | None:
+    """The form of the score, if this way is open to these features."""
+    first = features[0]
+    if any(f.dtype != first.dtype for f in features) or not 0 < first.shape[1] <= WIDEST_ROW:
+        return None
+    return form_of(score, len(features)) if can_fuse(first, dtype) else None
+
+
+class _Sums(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        form: Form,
+        weights: list[float],
+        block: int | None,
+        narrow: torch.dtype,
+        wanted: bool,
+        scale: Tensor,
+        *features: Tensor,
+    ) -> Tensor:
+        x = torch.stack(features)
+        info = torch.finfo(torch.float32)
+        X, Y, numbers = fused_rests(
+            x,
+            narrow,
+            cross=form.cross,
+            x_squares=form.x_squares,
+            y_squares=form.y_squares,
+            noise=NOISE * info.eps,
+            # The inverse of the least root must exist in the type of the matrix products.
+            floor=1e-4 if narrow == torch.float16 else 0.0,
+        )
+        col, row, least, length, largest = numbers
+        wanted = wanted and any(ctx.needs_input_grad)
+        losses, slope, row_sum = torch.empty((3, *row.shape), dtype=row.dtype, device=row.device)
+        root = form.sign is not None
+        here = Rows(row, least, None, losses, slope, row_sum, None)
+        gX, gY = stream(
+            X,
+            Y,
+            col,
+            here,
+            scale.to(row.dtype),
+            sign=form.sign,
+            offset=0,
+            block=block,
+            wanted=wanted,
+            fuse=True,
+        )
+        sums = widest(x.device)
+        weight = axis_factor(weights, x)[:, 0, 0]
+        if wanted:
+            ctx.form = form
+            gscale = (slope.sum(1, dtype=sums) * weight).sum() if ctx.needs_input_grad[5] else None
+            factor = weight * (scale.detach() * ((form.sign or 2) / 2))
+            ctx.save_for_backward(
+                x, gX, gY, row_sum if root else None, length, largest, factor, gscale
+            )
+        value: Tensor = (losses.sum(1, dtype=sums) * weight).sum()
+        return value.to(row.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Any, ...]:
+        x, gX, gY, row_sum, length, largest, factor, gscale = ctx.saved_tensors
+        grads: list[Tensor | None] = [None] * len(x)
+        if any(ctx.needs_input_grad[6:]):
+            out = fused_rests_backward(
+                x,
+                gX,
+                gY,
+                row_sum,
+                length,
+                largest,
+                (factor * upstream).to(gX.dtype),
+                cross=ctx.form.cross,
+                x_squares=ctx.form.x_squares,
+            )
+            grads = list(out.unbind(0))
+        by_scale = None if gscale is None else gscale * upstream
+        return None, None, None, None, None, by_scale, *grads
+
+
+def sums_entropy(
+    form: Form,
+    features: list[Tensor],
+    scale: Tensor,
+    *,
+    weights: list[float],
+    block: int | None,
+    operands: torch.dtype | None,
+) -> Tensor:
+    """The weighted sum of the cross entropies along all axes; `scale` in the widest type."""
+    wanted = torch.is_grad_enabled()
+    narrow = operands or torch.float32
+    return applied(_Sums, form, weights, block, narrow, wanted, scale, *features)
