@@ -82,7 +82,7 @@ class Hub:
         self._with_curious: dict[Callable[..., Any], Ears] = {}
         self._mode = _Mode(self)
         self._strict = os.environ.get("HOLDFAST_STRICT") == "1"
-        self._pid = os.getpid()
+        self._forks = _FORKS[0]
         self._busy = False
         self._deaf = False
         self._stack = ExitStack()
@@ -139,9 +139,10 @@ class Hub:
 
         Nor inside `vmap` and its like, where tensors have no values that could be looked at.
         """
-        if self._busy or self._launch.replaying or os.getpid() != self._pid:
+        if self._busy or self._forks != _FORKS[0]:
             return False
-        return _in_transform() is None
+        guard = self._launch.guard
+        return (guard is None or not guard.replaying) and _in_transform() is None
 
     def watchers(self, function: Callable[..., Any]) -> Ears | None:
         """Who wants to hear of a function."""
@@ -307,6 +308,18 @@ _in_transform: Callable[[], Any] = getattr(
     getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None
 )
 """The transform that runs now; another torch may not tell."""
+
+_FORKS = [0]
+"""How often this process is a fork of one that had us loaded: asking for its id at every call of
+torch would cost more."""
+
+
+def _forked() -> None:
+    _FORKS[0] += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 _NO_HISTORY = "A view was created in no_grad mode"
 """Torch refuses to tell the history of `weight[0]` after `weight[0] += 1` without gradients."""

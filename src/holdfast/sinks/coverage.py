@@ -19,6 +19,7 @@ _SOME_RUNS = {
     "grad_nonfinite",
     "grad_nonfinite_tensors",
     "grads_carried",
+    "incident",
     "loss/*",
     "loss_scale",
     "micro_batches",
