@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.config import Settings
 from holdfast.core.findings import Finding, NotRun, Severity
-from holdfast.core.records import Record
+from holdfast.core.records import Record, StepRecord
 from holdfast.diagnosis import diagnose as find_causes
 from holdfast.engine import Engine
 from holdfast.errors import UnreadableInput
@@ -282,6 +282,8 @@ def _told(
         notes.append(said)
     report = Report.from_engine(engine, command="diagnose", notes=[*notes, *log.notes])
     curve = loss_of(log, names_of(log.table.series, log.names, log.facts.get("units")))
+    if not curve[0]:
+        curve = (end.steps, end.losses)  # a sum that the log does not tell
     sources = [
         {"path": str(item.path), "format": item.format, "lines": item.lines, "used": item.used}
         for item in logs
@@ -290,13 +292,19 @@ def _told(
 
 
 class _End:
-    """Remembers the last segment of a stream."""
+    """Remembers the losses and the last segment of a stream."""
 
-    segment = 0
+    def __init__(self) -> None:
+        self.segment = 0
+        self.steps: list[int] = []
+        self.losses: list[float] = []
 
     def through(self, records: Iterator[Record]) -> Iterator[Record]:
         for record in records:
             self.segment = record.segment
+            if isinstance(record, StepRecord) and "loss" in record.values:
+                self.steps.append(record.step)
+                self.losses.append(record.values["loss"])
             yield record
 
 

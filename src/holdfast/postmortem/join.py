@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from holdfast.core.signals import Signal
-from holdfast.sources.log.describe import described
+from holdfast.sources.log.describe import described, unit_of
 from holdfast.sources.log.log import Happening, Log
 from holdfast.sources.log.names import names_of
 from holdfast.sources.log.table import Table
@@ -100,7 +100,16 @@ def _curve(log: Log) -> dict[int, float]:
 
 def _names(log: Log) -> dict[str, tuple[str, float]]:
     named = names_of(log.table.series, log.names, log.facts.get("units"))
-    return {raw: (item.name, item.factor) for raw, item in named.items()}
+    return {
+        raw: (
+            item.name,
+            unit_of(log.table.series[raw], item.factor)
+            if item.name.endswith("_bytes")
+            else item.factor,
+        )
+        for raw, item in named.items()
+        if raw in log.table.series
+    }
 
 
 def _rows(log: Log) -> Rows:
@@ -111,7 +120,6 @@ def _signals(log: Log) -> dict[str, Signal]:
     return {
         name: log.signals.get(raw) or described(log.table, log.table.series[raw])
         for raw, (name, _) in _names(log).items()
-        if raw in log.table.series
     }
 
 
