@@ -302,6 +302,9 @@ class Engine:
         saved = seat.checkpoints or kinds == (EventRecord,)
         if saved and (reason := _no_checkpoints(seat)) is not None:
             return reason
+        if TensorRecord in kinds and self._header and self._header.source == CHECKPOINT:
+            wanted = " or ".join(f"{role}s" for role in seat.check.needs.roles)
+            return f"the checkpoints hold no {wanted or 'tensors'}"
         if seat.reason and (StepRecord in kinds or kinds == (EventRecord,)):
             return seat.reason
         if seat.unavailable is not None:

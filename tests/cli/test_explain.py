@@ -34,12 +34,12 @@ def test_every_check_can_be_explained(invoke):
 
 
 def test_json(invoke):
-    told = json.loads(invoke("explain", "HD101", "--format", "json").stdout)
+    told = json.loads(invoke("explain", "HD104", "--format", "json").stdout)
     assert list(told) == [
         *("schema", "tool", "version", "command", "code", "name", "severity", "status"),
         *("family", "summary", "needs", "limits", "text"),
     ]
-    assert told["code"] == "HD101"
+    assert told["code"] == "HD104"
     assert told["family"] == "loss"
     assert told["needs"]["signals"] == ["loss"]
     assert "## What to do" in told["text"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import subprocess
 import sys
 
@@ -140,3 +141,26 @@ def test_export_to_parquet_needs_its_extra(invoke, broken, tmp_path, monkeypatch
     result = invoke("export", broken, "-o", tmp_path / "run.parquet")
     assert result.exit_code == 2
     assert "pip install 'holdfast[parquet]'" in result.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read all")
+@pytest.mark.parametrize("command", ["scan", "diagnose"])
+def test_what_may_not_be_read(invoke, tmp_path, command):
+    (tmp_path / "closed").mkdir(mode=0)
+    file = tmp_path / "model.safetensors"
+    safetensors(file, weights(0)).chmod(0)
+    for name in ("closed", "model.safetensors"):
+        result = invoke(command, tmp_path / name)
+        assert result.exit_code == 2
+        assert result.stderr.lower().endswith("permission denied\n")
+        assert result.stderr.count("\n") == 1
+    (tmp_path / "closed").chmod(0o700)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with a name here")
+@pytest.mark.parametrize("command", ["scan", "diagnose"])
+def test_a_pipe_is_not_waited_for(invoke, tmp_path, command):
+    os.mkfifo(tmp_path / "pipe")
+    result = invoke(command, tmp_path / "pipe")
+    assert result.exit_code == 2
+    assert "neither a file nor a folder" in result.stderr

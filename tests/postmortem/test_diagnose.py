@@ -130,6 +130,9 @@ def test_a_run_of_our_own_below(tmp_path: Path) -> None:
         writer.write(StepRecord(0, step, step, {"loss": float("nan") if step == 30 else 1.0}))
     writer.flush()
     assert first(diagnose(tmp_path)).code == "HD101"
+    hf_run(tmp_path / "out", saves=(10, 20, 40))
+    remedy = first(diagnose(tmp_path)).remedies[0].text
+    assert remedy.startswith("Go on from checkpoint-20 (step 20, before the onset at 30;")
 
 
 def test_folders_that_are_nobodys_log_are_left_alone(tmp_path: Path) -> None:

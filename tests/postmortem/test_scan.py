@@ -128,3 +128,26 @@ def test_what_cannot_be_scanned(tmp_path: Path) -> None:
     text.write_text("")
     with pytest.raises(UnreadableInput, match="is empty"):
         scan(text)
+
+
+def test_two_runs_below_one_folder_are_not_compared_with_each_other(tmp_path: Path) -> None:
+    for run in ("version_0", "version_1"):
+        folder = hf_run(tmp_path / run, saves=(100, 200))
+        for step in (100, 200):
+            # What one run has at 100, the other has at 200.
+            seed = step if run == "version_0" else 300 - step
+            safetensors(folder / f"checkpoint-{step}" / "model.safetensors", weights(seed))
+    report = scan(tmp_path)
+    assert codes(report) == []
+    assert [Path(item["path"]).parent.name for item in report.sources] == [
+        *("version_0", "version_0", "version_1", "version_1")
+    ]
+    assert last_good(report) == tmp_path / "version_1" / "checkpoint-200"
+
+
+def test_a_folder_for_each_step_is_one_run(tmp_path: Path) -> None:
+    for step in (100, 200):
+        folder = tmp_path / f"step_{step}"
+        folder.mkdir()
+        safetensors(folder / f"model_step_{step}.safetensors", weights(0))
+    assert codes(scan(tmp_path)) == ["HD705"]

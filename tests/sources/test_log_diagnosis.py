@@ -216,6 +216,25 @@ FAULTY: dict[str, tuple[Log, list[str], str]] = {
         ["HD102 error @310"],
         "HD102",
     ),
+    "rising from the first epoch on": (
+        log(
+            "Total Loss: 6.49, 9.1, 14.2, 20.3, 26.19",
+            "CPE Loss: 0*5",
+            "Total Grad Norm: 4970000, 5100000, 4800000, 5300000, 5000000",
+            unit="epoch",
+        ),
+        ["HD104 error @2", "HD106 error @1"],
+        "HD106",
+    ),
+    "a divergence somebody restarted from": (
+        log(
+            "loss: 4..1.5~0.03*80, 9~0.03*60, 1.6..1.3~0.03*60",
+            every=10,
+            restart={140: 700},
+        ),
+        ["HD104 error @810"],
+        "HD104",
+    ),
 }
 HEALTHY: dict[str, Log] = {
     "overfit zero": log(

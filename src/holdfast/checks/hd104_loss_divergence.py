@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 from holdfast.core.best_level import BestLevel, scatter, wander
@@ -27,6 +28,8 @@ COARSE = 10
 """A value that covers so many steps (an epoch's mean) counts for as many values of one step."""
 SHORT = 100
 """A log of fewer rows is read a second time at its end, each row counting for more."""
+UNBROKEN = 3.0
+"""There: times the best level that a rise without a single fall must reach."""
 QUIET = 16
 """So many losses before a rise show where it began."""
 ENDING, RISEN, FLAT = 6, 1.2, 0.95
@@ -117,6 +120,8 @@ class LossDivergence(Check):
         """In such a log: the latest losses within the band, …"""
         self.left: Moment | None = None
         """… and the one among them with which the rise began."""
+        self.pending = ""
+        """In such a log: how a divergence goes on that the run may still come back from."""
 
     def begin(self, header: Header) -> None:
         self.coarse = header.signals.get("loss", Signal()).span >= COARSE
@@ -130,6 +135,10 @@ class LossDivergence(Check):
         if self.context.header.foreign:
             if contested(self.context.header):
                 return
+            if record.segment != self.segment and self.pending:
+                # Somebody restarted the run: it did not come back by itself.
+                yield self._finding(self.pending)
+                self.pending = ""
             self._note_row(record, loss)
         yield from self._take(record, loss)
 
@@ -138,7 +147,7 @@ class LossDivergence(Check):
             ending = "and then was no number any more"
             yield from self._judge(PROOF, PROOF, ending)
             if self._grows_at_the_end(2 if self.coarse else 3):
-                yield self._finding(ending)
+                yield from self._tell(ending)
             return
         self.signed = self.signed or loss < 0
         if self.onset is None and loss <= self.best.band:
@@ -162,8 +171,12 @@ class LossDivergence(Check):
         ending = "and was there when the record ended"
         yield from self._judge(least, least, ending)
         if self._grows_at_the_end(3 if self.coarse else PROOF):
-            yield self._finding(ending)
-        yield from self._second_reading()
+            yield from self._tell(ending)
+        if self.pending:
+            yield self._finding(self.pending)
+            self.pending = ""
+        else:
+            yield from self._second_reading()
 
     def _note_row(self, record: StepRecord, loss: float) -> None:
         if self.first_step is None:
@@ -191,12 +204,12 @@ class LossDivergence(Check):
         again.coarse = True
         again.best = BestLevel(again._values(20), self.limits.sigmas)
         for moment, loss in self.rows:
-            # Only what the end shows: single steps are too noisy for the rest of the rule.
-            for finding in again._take(record_at(moment), loss):
-                if finding.evidence["level"] > max(again.before.values, default=math.inf):
-                    yield finding
-                    return
-        if again._grows_at_the_end(PROOF - 1):
+            list(again._take(record_at(moment), loss))
+        found = again._finding(again.pending) if again.pending else None
+        # Single steps are noisy: the rise must be worse than everything before it.
+        if found and found.evidence["level"] > max(again.before.values, default=math.inf):
+            yield found
+        elif again._grows_at_the_end(PROOF - 1):
             yield again._finding("and was there when the record ended")
 
     def _grows_at_the_end(self, least: int) -> bool:
@@ -212,6 +225,8 @@ class LossDivergence(Check):
         early, _, late = _thirds(losses)
         level = median(late)
         ratio = self.limits.ratio if best.progressed else self.limits.ratio_without_progress
+        if self.coarse and all(one < other for one, other in pairwise(losses)):
+            ratio = min(ratio, UNBROKEN)
         if level < ratio * best.level or level < max(losses) / 2 or level < FLAT * median(early):
             return False
         before = self.before.values
@@ -227,7 +242,15 @@ class LossDivergence(Check):
 
     def _judge(self, least: int, patience: int, ending: str) -> Iterable[Finding]:
         if self._diverged(least, patience):
-            yield self._finding(ending)
+            yield from self._tell(ending)
+
+    def _tell(self, ending: str) -> Iterable[Finding]:
+        """At once; of a log only when it is known that the run did not come back."""
+        if not self.context.header.foreign:
+            return (self._finding(ending),)
+        self.told = self.ever_told = True
+        self.pending = ending
+        return ()
 
     def _patience(self) -> int:
         """Half as many values as came before, and three times what it took to come back so far."""
@@ -267,9 +290,9 @@ class LossDivergence(Check):
         """A rise may begin long before it leaves the band: after the last of the low losses."""
         del self.quiet[:-QUIET]
         losses = [loss for _, loss in self.quiet]
-        if len(losses) < 4 or min(losses) <= 0:
+        if len(losses) < 2 or min(losses) <= 0:
             return None
-        low = median(sorted(losses)[: max(len(losses) // 3, 2)])
+        low = median(sorted(losses)[: max(len(losses) // 3, 1)])
         limit = low * math.exp(min(2 * scatter([math.log(loss) for loss in losses]), 1.0))
         after = None
         for moment, loss in reversed(self.quiet):
@@ -284,6 +307,8 @@ class LossDivergence(Check):
         self.onset = None
         self.inside = 0
         self.told = False
+        if self.pending:
+            self.pending, self.ever_told = "", False
 
     def _diverged(self, least: int, patience: int) -> bool:
         if self.onset is None or self.told or self.above < least:

@@ -82,6 +82,8 @@ class LossStalled(Check):
     def start(self) -> None:
         self.guesses: list[float] = []
         self.restart()
+        self.begun: list[float] = []
+        """The very first losses of another tool's log."""
         self.over = False
         """Whether it moved, was told, or is none to be judged."""
 
@@ -111,6 +113,8 @@ class LossStalled(Check):
         if not 0 <= loss < ABSURD or record.values.get("optimizers", 1) > 1:
             self.over = True
             return
+        if len(self.begun) < 3:
+            self.begun.append(loss)
         self._take(record, loss)
         if self.count % 10 == 0 and not self.context.header.foreign:  # a log: at its end
             yield from self._judge()
@@ -170,6 +174,8 @@ class LossStalled(Check):
         if moved > max(5 * noise, 0.03 * start):
             self.over = True  # it can learn: whatever comes later is no stall from the start
             return
+        if header.foreign and median_low(self.begun) > 1.02 * level + 3 * noise:
+            return  # what it learned, it learned in its first rows, while the rate still rose
         guess = any(0.85 * item <= level <= 1.15 * item for item in self.guesses)
         soon = guess and self.passes >= self.limits.passes
         if header.foreign and steps >= 2 * self.limits.guess_steps:

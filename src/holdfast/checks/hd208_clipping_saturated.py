@@ -21,6 +21,8 @@ LOSSES = 100
 """So many first losses are compared with as many recent ones."""
 PLAIN = ("SGD", "ASGD")
 """Optimizers whose step is as long as the gradient."""
+HARD = 0.02
+"""In another tool's log a milder factor is worth knowing only: little is known of such a run."""
 FEWEST = 10
 """So many rows of another tool's log at least."""
 LEARNED = 0.05
@@ -166,7 +168,7 @@ class ClippingSaturated(Check):
             (first - last) / max(abs(first), 1e-12)
             for first in (median(losses[:third]), median(losses[:3]) * (1 - LEARNED))
         )
-        learns = max(fell) > LEARNED / 2
+        learns = max(fell) > LEARNED / 3 or window.median > HARD
         yield self._finding(name, window, learns)
 
     def _learn(self, record: StepRecord) -> None:
@@ -194,7 +196,8 @@ class ClippingSaturated(Check):
             yield self._finding(name, window, learns)
 
     def _finding(self, name: str, window: Window, learns: bool) -> Finding:
-        then = ", and the loss falls all the same" if learns else ""
+        mild = self.context.header.foreign and window.median > HARD
+        then = ", and the loss falls all the same" if learns and not mild else ""
         return self.find(
             record_at(self.since[name][0]),
             f"{name}: half of {len(window)} steps were clipped to {say(window.median)} of their "

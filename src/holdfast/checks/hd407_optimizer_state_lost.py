@@ -77,7 +77,8 @@ class OptimizerStateLost(Check):
         now, before = self.now, self.before
         if now is None or now.count is None or now.step is None:
             return
-        if before is not None and now.step > (before.step or 0) and now.count < (before.count or 0):
+        later = before is not None and now.step > (before.step or 0) and now.run == before.run
+        if before is not None and later and now.count < (before.count or 0):
             yield self._between(now, before)
         self.before = now
         self.now = None

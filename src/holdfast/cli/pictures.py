@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from holdfast.core.findings import Severity
 from holdfast.core.numbers import say, say_bytes
 from holdfast.sinks.page import Page
 from holdfast.sinks.sparkline import BAD, BARS, MARK, sparkline
@@ -32,7 +33,8 @@ def draw(page: Page, report: Report, *, verbose: bool) -> None:
 def _curve(page: Page, report: Report) -> None:
     assert report.curve is not None
     steps, values = report.curve
-    onset = report.causes[0].root.step if report.causes else None
+    root = report.causes[0].root if report.causes else None
+    onset = root.step if root is not None and root.severity > Severity.INFO else None
     plain = not page.can_show(BARS + BAD + MARK)
     line, mark = sparkline(steps, values, width=page.width - 6, onset=onset, plain=plain)
     if not line:
@@ -65,7 +67,9 @@ def checkpoints(page: Page, found: Sequence[Mapping[str, Any]], *, verbose: bool
         mark = page.mark("good" if item["clean"] else "error")
         style = _STYLES.get(item["verdict"], "bold red")
         name = item["path"][len(common) :]
-        page.line(numbers, (f"{mark} {item['verdict']:<10}", style), f"  {name}", rest=" " * 58)
+        # A long path stands in a line of its own, near the margin.
+        margin = " " * (4 if len(name) > page.width - 60 else 60)
+        page.line(numbers, (f"{mark} {item['verdict']:<10}", style), f"  {name}", rest=margin)
     if len(shown) < len(found):
         page.line((f"and {len(found) - len(shown)} more; --verbose lists them", "dim"))
 

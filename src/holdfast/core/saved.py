@@ -151,9 +151,17 @@ class Saved:
         """The last part of its path, for a sentence."""
         return self.path.replace("\\", "/").rstrip("/").rpartition("/")[2] or self.path
 
+    @property
+    def run(self) -> str:
+        """The folder it lies in, whatever the step in its name: those of one run share it."""
+        folder = self.path.replace("\\", "/").rstrip("/").rpartition("/")[0]
+        return re.sub(rf"(?<!\d)0*{self.step}(?!\d)", "*", folder)
+
     def follows(self, before: Saved) -> bool:
         """Whether it is the same model, saved later."""
         if self.step is None or before.step is None or self.step <= before.step:
+            return False
+        if self.run != before.run:
             return False
         return bool(self.weights) and self.weights.keys() == before.weights.keys()
 

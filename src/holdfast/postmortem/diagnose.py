@@ -49,9 +49,7 @@ def diagnose(path: str | Path, *, settings: Settings | None = None) -> Report:
     nothing in it that can be read.
     """
     place = Path(path)
-    if not _exists(place):
-        raise UnreadableInput(f"there is nothing at {place}")
-    if run_dir.recognise(place):
+    if _is_own(place):
         return _own(place, settings)
     chosen = settings or Settings()
     if place.is_dir():
@@ -59,18 +57,19 @@ def diagnose(path: str | Path, *, settings: Settings | None = None) -> Report:
     return _file(place, chosen)
 
 
-def _exists(place: Path) -> bool:
+def _is_own(place: Path) -> bool:
+    """Whether it is a run directory of ours. Raises UnreadableInput where there is nothing."""
     try:
-        return place.exists()
+        if not place.exists():
+            raise UnreadableInput(f"there is nothing at {place}")
+        return run_dir.recognise(place)
     except OSError as error:
         raise UnreadableInput(f"cannot read {place}: {error.strerror or error}") from error
 
 
 def records_of(place: Path) -> Iterator[Record]:
     """The stream of the run at a path: what its checks are fed, for whoever wants the numbers."""
-    if not _exists(place):
-        raise UnreadableInput(f"there is nothing at {place}")
-    if run_dir.recognise(place):
+    if _is_own(place):
         return run_dir.RunDir(place).records()
     from holdfast.postmortem.join import join
     from holdfast.postmortem.stories import stories
@@ -107,10 +106,10 @@ def _file(place: Path, settings: Settings) -> Report:
     from holdfast.postmortem.settings import settings_in
     from holdfast.sources import formats
 
-    if recognise(place) is not None:
-        return _scanned([place], settings)
     if not place.is_file():
         raise UnreadableInput(f"{place} is neither a file nor a folder")
+    if recognise(place) is not None:
+        return _scanned([place], settings)
     log = formats.read(place)
     report, _ = _told(log, [log], settings_in([place.parent]), settings)
     siblings = _siblings(place)
@@ -150,15 +149,27 @@ def _folder(place: Path, settings: Settings) -> Report:
     from holdfast.postmortem.survey import survey
 
     found = survey(place)
-    if found.runs:
-        return _newest_own(found.runs, settings)
-    told = stories(found)
     checkpoints = find_checkpoints(place)
+    if found.runs:
+        return _with_advice(_newest_own(found.runs, settings), found.runs, checkpoints, settings)
+    told = stories(found)
     if told:
         return _unread(_story(place, told, checkpoints, settings), found.refused)
     if checkpoints:
         return _scanned(checkpoints, settings)
     raise UnreadableInput(_nothing(place, found.refused))
+
+
+def _with_advice(
+    report: Report, runs: Sequence[Path], checkpoints: Sequence[Path], settings: Settings
+) -> Report:
+    """A run of our own among a framework's checkpoints: which of them to go on from."""
+    from holdfast.postmortem.last_good import Looked, advised
+
+    beside = [path for path in checkpoints if not any(run in path.parents for run in runs)]
+    if not beside or not report.causes or len(runs) > 1:
+        return report
+    return advised(report, Looked.at(beside, settings))
 
 
 def _unread(report: Report, refused: Sequence[Path]) -> Report:

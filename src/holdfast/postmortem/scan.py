@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from holdfast.core.records import EventRecord, Record, TensorRecord
 from holdfast.core.saved import CHECKPOINT
 from holdfast.engine import Engine
 from holdfast.errors import UnreadableInput
+from holdfast.postmortem.order import natural
 from holdfast.postmortem.scanned import Watched
 from holdfast.report import Report
 
@@ -92,20 +94,42 @@ def checkpoints_at(path: Path) -> list[Path]:
     """The checkpoints a path stands for. Raises UnreadableInput where there is none."""
     from holdfast.checkpoints import SUPPORTED, find_checkpoints, recognise
 
-    if not path.exists():
-        raise UnreadableInput(f"there is nothing at {path}")
     try:
+        if not path.exists():
+            raise UnreadableInput(f"there is nothing at {path}")
+        if path.is_dir():
+            os.scandir(path).close()
+        elif not path.is_file():
+            raise UnreadableInput(f"{path} is neither a file nor a folder")
+        else:
+            open(path, "rb").close()  # that it may not be read is not that it is unknown
         if recognise(path) is not None:
             return [path]
         if path.is_dir():
             if found := find_checkpoints(path):
-                return found
+                return by_run(found)
             raise UnreadableInput(f"{path} holds no checkpoint; holdfast scans {SUPPORTED}")
         if not path.stat().st_size:
             raise UnreadableInput(f"{path} is empty")
     except OSError as error:
         raise UnreadableInput(f"cannot read {path}: {error.strerror or error}") from error
     raise UnreadableInput(f"{path} is not a checkpoint; holdfast scans {SUPPORTED}")
+
+
+def by_run(paths: Sequence[Path]) -> list[Path]:
+    """The checkpoints of several runs one run after the other, the newest run last.
+
+    Those in one folder are of one run. Where only one folder holds several, the order stays.
+    """
+    folders = Counter(path.parent for path in paths)
+    if sum(count > 1 for count in folders.values()) < 2:
+        return list(paths)
+    newest: dict[Path, float] = {}
+    for path in paths:
+        newest[path.parent] = max(newest.get(path.parent, 0.0), path.stat().st_mtime)
+    return sorted(
+        paths, key=lambda path: (round(newest[path.parent]), natural(str(path.parent)))
+    )  # stable: by step within a run
 
 
 def last_good(report: Report) -> Path | None:

@@ -50,6 +50,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "per_device_train_batch_size",
         "batch_size",
         "train_batch_size",
+        "batch",
         "micro_batch_size",
         "global_batch_size",
     ),

@@ -16,7 +16,8 @@ from typing import Any
 
 from holdfast.errors import UnreadableInput
 from holdfast.postmortem.join import exactness, same_run
-from holdfast.postmortem.survey import Survey, natural
+from holdfast.postmortem.order import natural
+from holdfast.postmortem.survey import Survey
 from holdfast.sources import formats, mlflow, tensorboard
 from holdfast.sources.log.log import Log
 from holdfast.sources.log.names import names_of

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.errors import UnreadableInput
-from holdfast.sources import formats, run_dir
+from holdfast.postmortem.order import natural
+from holdfast.sources import formats
 
 DEEPEST = 7
 MOST_ENTRIES = 100_000
@@ -112,10 +113,12 @@ def _files(folder: Path, found: Survey, depth: int = 0) -> Iterator[Path]:
     except OSError:
         found.refused.append(folder)
         return
-    if run_dir.recognise(folder):
+    names = {entry.name for entry in inside}
+    if "run.json" in names:
         found.runs.append(folder)
         return
-    names = {entry.name for entry in inside}
+    if "pyvenv.cfg" in names:
+        return
     if "metrics" in names and names & {"meta.yaml", "params"} and (folder / "metrics").is_dir():
         found.stores.append(folder)
         return
@@ -136,11 +139,4 @@ def _files(folder: Path, found: Survey, depth: int = 0) -> Iterator[Path]:
             continue
     if depth < DEEPEST:
         for path in below:
-            if not (path / "pyvenv.cfg").exists():
-                yield from _files(path, found, depth + 1)
-
-
-def natural(name: str) -> list[tuple[int, int | str]]:
-    """A key that puts `version_10` after `version_9`."""
-    parts = re.split(r"(\d{1,18})", name)
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in parts if part]
+            yield from _files(path, found, depth + 1)
