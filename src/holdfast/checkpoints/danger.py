@@ -92,6 +92,7 @@ _DATA_NAMES = frozenset(
                 "object",
                 "slice",
                 "range",
+                "xrange",  # what protocol 2 calls a range
                 "type",
                 "NoneType",
                 "Ellipsis",
@@ -266,6 +267,14 @@ _LIBRARIES = (
     "joblib.numpy_pickle",
     "IPython",
     "requests",
+    "fsspec",
+    "s3fs",
+    "gcsfs",
+    "smart_open",
+    "boto3",
+    "botocore",
+    "cloudpathlib",
+    "huggingface_hub",
     "httpx",
     "aiohttp",
     "urllib3",
@@ -334,7 +343,6 @@ _KNOWN = frozenset(
         "pydantic",
         "bitsandbytes",
         "safetensors",
-        "huggingface_hub",
         "__torch__",
     ]
 )

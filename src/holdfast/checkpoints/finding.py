@@ -86,7 +86,10 @@ def _search(folder: Path, found: list[Path], seen: set[str], depth: int, count: 
         return
     kind = recognise(folder)
     if kind == "deepspeed" and not deepspeed._shards(folder):
-        found += deepspeed.tags_of(folder) or [folder]
+        found += deepspeed.tags_of(folder)
+        named = deepspeed.folder_of(folder)
+        if named is None or not named.is_dir():
+            found.append(folder)  # what is missing is said of the folder that names it
         return
     if kind is not None:
         found.append(folder)
