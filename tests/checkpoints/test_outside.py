@@ -147,7 +147,7 @@ def test_a_zip_that_is_no_checkpoint(tmp_path: Path) -> None:
         archive.writestr("notes.txt", "hello")
     code, said = told(tmp_path / "a.pt")
     assert code == 2
-    assert "a zip archive without a checkpoint in it" in said
+    assert "a zip archive that neither torch.save nor numpy has written" in said
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
@@ -302,6 +302,8 @@ def large(dtype: str, kind: str) -> torch.Tensor:
     if kind == "half zero":
         values[::2] = 0
         values[::4] *= -1
+    if kind == "zero chunks":
+        values[: count // 2] = 0
     if kind == "one large":
         values[5] = 1e30
     return values.to(getattr(torch, dtype))
@@ -309,7 +311,18 @@ def large(dtype: str, kind: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
 @pytest.mark.parametrize(
-    "kind", ["both", "positive", "negative", "one nan", "many", "tiny", "half zero", "one large"]
+    "kind",
+    [
+        "both",
+        "positive",
+        "negative",
+        "one nan",
+        "many",
+        "tiny",
+        "half zero",
+        "zero chunks",
+        "one large",
+    ],
 )
 def test_large_tensors(tmp_path: Path, dtype: str, kind: str) -> None:
     tensor = large(dtype, kind)
@@ -323,7 +336,9 @@ def test_large_tensors(tmp_path: Path, dtype: str, kind: str) -> None:
     assert found.max == float(good.max())
     assert found.min == float(good.min())
     assert found.norm == pytest.approx(float(good.norm()), rel=1e-4)
-    assert found.zero == pytest.approx(int((good == 0).sum()), rel=0.02, abs=tensor.numel() / 1e4)
+    # An estimate: a chunk that is zero in part may stand for others, or others for it.
+    off = CHUNK // tensor.element_size() if kind == "zero chunks" else tensor.numel() / 1e4
+    assert found.zero == pytest.approx(int((good == 0).sum()), rel=0.02, abs=off)
     assert found.digest is not None
 
 
@@ -342,3 +357,21 @@ def test_a_folder_that_links_to_itself(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.pt")
     torch.save({"w": torch.ones(3)}, tmp_path / "a" / "model.pt")
     assert told(tmp_path)[0] == 0
+
+
+@pytest.mark.parametrize("data", [b"", bytes(5000), POINTER], ids=["empty", "zeros", "pointer"])
+def test_a_save_that_never_came_to_be(tmp_path: Path, data: bytes) -> None:
+    folder = run(tmp_path)
+    (folder / "ckpt_25.pt").write_bytes(data)
+    (folder / "ckpt_30.pt.tmp").write_bytes(b"PK\x03\x04half")
+    (folder / "notes.pt").write_bytes(b"uma nota")
+    assert codes(folder) == {"HD702"}
+    assert "ckpt_25.pt" in told(folder)[1]
+    assert told(folder, "--last-good") == (0, f"{folder / 'ckpt_20.pt'}\n")
+
+
+def test_the_schedule_of_a_diffusion_may_be_infinite(tmp_path: Path) -> None:
+    kept = torch.linspace(1, 0, 10)
+    state = {"w": torch.ones(3, 3), "log_one_minus_alphas_cumprod": torch.log(1 - kept)}
+    torch.save(state, tmp_path / "a.pt")
+    assert codes(tmp_path / "a.pt") == set()

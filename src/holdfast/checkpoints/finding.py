@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from holdfast.checkpoints import deepspeed, steps
+from holdfast.checkpoints.mistaken import should_be_one
 from holdfast.checkpoints.opening import open_checkpoint, recognise
 from holdfast.errors import UnreadableInput
 
@@ -55,6 +56,12 @@ _NO_FILES = frozenset(
         ".tar",
         ".mp4",
         ".pdf",
+        # What a save is called until it is complete.
+        ".tmp",
+        ".temp",
+        ".part",
+        ".partial",
+        ".incomplete",
     ]
 )
 _BESIDE = frozenset({"scheduler.pt", "training_args.bin", "rng_state.pth", "scaler.pt"})
@@ -116,8 +123,9 @@ def _file(path: Path, found: list[Path], seen: set[str]) -> None:
     if real in seen:
         return
     seen.add(real)
-    if recognise(path) is not None:
-        found.append(path)
+    with contextlib.suppress(OSError):
+        if recognise(path) is not None or should_be_one(path):
+            found.append(path)
 
 
 def _ordered(found: list[Path]) -> list[Path]:

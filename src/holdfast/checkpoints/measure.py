@@ -76,8 +76,11 @@ class _Tally:
     inf: int = 0
     negative_inf: int = 0
     zero: int = 0
-    zero_among: int = 0
-    """How many elements the zeros were counted in."""
+    looked: int = 0
+    """How many elements were looked at for `zero`."""
+    some_zero: int = 0
+    """Zeros in the chunks that stand for others, and the elements of those chunks:"""
+    some: int = 0
     least: float = math.inf
     most: float = -math.inf
     square: float = 0.0
@@ -93,7 +96,9 @@ class _Tally:
         self.inf += other.inf
         self.negative_inf += other.negative_inf
         self.zero += other.zero
-        self.zero_among += other.zero_among
+        self.looked += other.looked
+        self.some_zero += other.some_zero
+        self.some += other.some
         self.least = min(self.least, other.least)
         self.most = max(self.most, other.most)
         self.square += other.square
@@ -190,7 +195,12 @@ def _count(
     signed = int(_GREATEST(bits.view(_SIGNED[kind.size])))
     unsigned = int(_GREATEST(bits))
     if signed >= kind.infinite or unsigned >= kind.sign | kind.infinite:
-        _count_bad(bits, dtype, into, at, row)
+        _count_bad(scratch, bits, dtype, into, at, row)
+        return
+    if signed == 0 and unsigned in (0, kind.sign):  # nothing but zeros
+        into.zero += bits.size
+        into.looked += bits.size
+        into.most, into.least = max(into.most, 0.0), min(into.least, 0.0)
         return
     # Of a positive and a negative zero the greatest is either: both are 0.0.
     if signed < 0 or unsigned < kind.sign:
@@ -216,10 +226,11 @@ def _count_finite(scratch: _Scratch, bits: Array, dtype: str, into: _Tally, zero
         # The sign is shifted out: a negative zero is one, too.
         shifted = scratch.words.view(bits.dtype)[:count]
         np.left_shift(bits, _ONE[bits.itemsize], out=shifted)
-        into.zero += count - int(np.count_nonzero(shifted))
-        into.zero_among += count
+        into.some_zero += count - int(np.count_nonzero(shifted))
+        into.some += count
     if dtype in ("float32", "float64"):
-        into.square += _squares(bits.view(dtype))
+        values = bits.view(dtype)
+        into.square += _squares(values, scratch.words.view(dtype)[:count])
         return
     if count % 2:
         scratch.bytes[count * 2 : count * 2 + 2] = 0
@@ -237,64 +248,70 @@ def _halves(scratch: _Scratch, kind: _Kind, count: int = CHUNK // 4) -> float:
     values = words.view(np.float32)
     if kind.infinite == 0x7F80:
         np.bitwise_and(pairs, _UPPER, out=words)
-        square = _squares(values)
+        square = _squares(values, values)
         np.left_shift(pairs, _HALF, out=words)
-        return square + _squares(values)
+        return square + _squares(values, values)
     np.right_shift(pairs, np.uint32(3), out=words)
     np.bitwise_and(words, np.uint32(0x0FFFE000), out=words)
     np.multiply(values, _FROM_HALF, out=values)
-    square = _squares(values)
+    square = _squares(values, values)
     np.left_shift(pairs, np.uint32(17), out=words)
     np.right_shift(words, np.uint32(4), out=words)
     np.multiply(values, _FROM_HALF, out=values)
-    return square + _squares(values)
+    return square + _squares(values, values)
 
 
-def _squares(values: Array) -> float:
+def _squares(values: Array, spare: Array) -> float:
+    """The sum of squares; `spare` is overwritten where they leave the range of the type."""
     total = float(np.dot(values, values))
-    if not _SMALLEST_SQUARES < total < math.inf:
-        wide = values.astype(np.float64)
-        scale = float(np.abs(wide).max())
-        if scale == 0.0:
-            return 0.0
-        # Squares beyond float64 are left at its greatest.
-        wide /= scale
-        total = min(float(np.dot(wide, wide)) * scale * scale, 1.7e308)
-    return total
+    if _SMALLEST_SQUARES < total < math.inf:
+        return total
+    peak = float(np.abs(values, out=spare).max())
+    if peak == 0.0:
+        return 0.0
+    np.divide(values, values.dtype.type(peak), out=spare)
+    # Squares beyond float64 are left at its greatest.
+    return min(float(np.dot(spare, spare)) * peak * peak, 1.7e308)
 
 
-def _wide(bits: Array, dtype: str) -> Array:
-    """The values in float64 (float32 for what fits it)."""
-    if dtype == "bfloat16":
-        words: Array = bits.astype(np.uint32) << np.uint32(16)
-        return words.view(np.float32)
-    if dtype == "float16":
-        return bits.view(np.float16).astype(np.float32)
-    return bits.view(dtype)
+def _count_bad(scratch: _Scratch, bits: Array, dtype: str, into: _Tally, at: int, row: int) -> None:
+    """A chunk with a NaN or an infinity in it. The bad elements are set to 0 on the way."""
+    kind = _KINDS[dtype]
+    form = _UNSIGNED[kind.size]
+    size = scratch.words.view(form)[: bits.size]
+    np.bitwise_and(bits, form(kind.sign - 1), out=size)
+    bad = size >= form(kind.infinite)
+    count = int(np.count_nonzero(bad))
+    nan = int(np.count_nonzero(size > form(kind.infinite)))
+    into.nan += nan
+    into.inf += count - nan
+    if count > nan:
+        into.negative_inf += int(np.count_nonzero(bits == form(kind.sign | kind.infinite)))
+    into.zero += int(bits.size - np.count_nonzero(size))
+    into.looked += bits.size
+    if len(into.bad) < 4 * ROWS:
+        _note_rows(np.flatnonzero(bad), into, at, row)
+    if count == bits.size:
+        return
+    good = ~bad
+    np.multiply(bits, good, out=bits, casting="unsafe")
+    highest, lowest = int(_GREATEST(bits.view(_SIGNED[kind.size]))), int(_GREATEST(bits))
+    if highest <= 0 or lowest <= kind.sign:  # of one sign: the zeros put in are no extremes
+        left = bits[good]
+        highest, lowest = _ends(left, kind)
+    into.most = max(into.most, _value(highest, dtype))
+    into.least = min(into.least, _value(lowest, dtype))
+    _count_finite(scratch, bits, dtype, into, zeros=False)
 
 
-def _count_bad(bits: Array, dtype: str, into: _Tally, at: int, row: int) -> None:
-    values = _wide(bits, dtype)
-    _count_values(values, into, at, row)
-
-
-def _count_values(values: Array, into: _Tally, at: int, row: int) -> None:
-    into.zero_among += values.size
-    finite = np.isfinite(values)
-    good = values[finite]
-    bad = values.size - good.size
-    if bad:
-        nan = int(np.count_nonzero(np.isnan(values)))
-        into.nan += nan
-        into.inf += bad - nan
-        if bad > nan:
-            into.negative_inf += int(np.count_nonzero(values == -math.inf))
-        _note_rows(np.flatnonzero(~finite), into, at, row)
-    if good.size:
-        into.most = max(into.most, float(good.max()))
-        into.least = min(into.least, float(good.min()))
-        into.zero += int(good.size - np.count_nonzero(good))
-        into.square += _squares(good)
+def _ends(bits: Array, kind: _Kind) -> tuple[int, int]:
+    """The bits of the greatest and of the least of finite elements."""
+    highest, lowest = int(bits.view(_SIGNED[kind.size]).max()), int(bits.max())
+    if highest < 0 or lowest < kind.sign:
+        closest = int(bits.min())
+        highest = highest if highest >= 0 else closest
+        lowest = lowest if lowest >= kind.sign else closest
+    return highest, lowest
 
 
 def _note_rows(places: Array, into: _Tally, at: int, row: int) -> None:
@@ -308,7 +325,7 @@ def _note_rows(places: Array, into: _Tally, at: int, row: int) -> None:
 
 
 def _count_float8(codes: Array, dtype: str, into: _Tally, at: int, row: int) -> None:
-    into.zero_among += codes.size
+    into.looked += codes.size
     counts = np.bincount(codes, minlength=256)
     table = _FLOAT8[dtype]
     present = counts > 0
@@ -336,7 +353,7 @@ def _count_whole(scratch: _Scratch, nbytes: int, dtype: str, into: _Tally) -> No
     if form.startswith("float8"):
         form = "uint8"
     values = scratch.bytes[:nbytes].view(form)
-    into.zero_among += values.size
+    into.looked += values.size
     into.most = max(into.most, float(values.max()))
     into.least = min(into.least, float(values.min()))
     into.zero += int(values.size - np.count_nonzero(values))
@@ -443,7 +460,7 @@ def _count_whole_chunks(
             _read(file, view[got or 0 :], tensor)
         signed, unsigned = int(_GREATEST(signed_bits)), int(_GREATEST(bits))
         part = 0.0
-        if signed < infinite and unsigned < below:
+        if (signed or unsigned) and signed < infinite and unsigned < below:
             part = float(np.dot(values, values)) if values is not None else _halves(scratch, kind)
         if not _SMALLEST_SQUARES < part < math.inf:  # not finite, or the squares are not
             _take(scratch, CHUNK, number, tensor, into, digest)
@@ -464,8 +481,8 @@ def _count_whole_chunks(
         if digest:
             into.digest = (into.digest + _digest(scratch, CHUNK, number)) & _WORD
     into.square += square
-    into.zero += counted - nonzero
-    into.zero_among += counted
+    into.some_zero += counted - nonzero
+    into.some += counted
     held = [_value(b, tensor.dtype) for b in (highest, lowest, smallest, closest) if b >= 0]
     if held:
         into.most = max(into.most, *held)
@@ -595,11 +612,11 @@ def _blocks(
 
 
 def _zeros(tensor: SavedTensor, tally: _Tally) -> int:
-    """The zeros of all of it, from those of the chunks they were counted in."""
-    elements = tensor.numel * (2 if tensor.dtype in _PARTS else 1)
-    if not tally.zero or tally.zero_among >= elements:
-        return tally.zero
-    return round(tally.zero / tally.zero_among * elements)
+    """The zeros of all of it: those counted, and as many of the rest as of the part looked at."""
+    rest = tensor.numel * (2 if tensor.dtype in _PARTS else 1) - tally.looked
+    if not tally.some_zero or tally.some >= rest:
+        return tally.zero + tally.some_zero
+    return tally.zero + round(tally.some_zero / tally.some * rest)
 
 
 def _measured(tensor: SavedTensor, tally: _Tally, digest: bool) -> Measured:

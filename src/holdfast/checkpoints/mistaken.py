@@ -22,15 +22,31 @@ _PACKED = {
 _OTHERS = {
     b"\x89HDF\r\n\x1a\n": "an HDF5 file",
     b"GGUF": "a GGUF file",
+    b"\x93NUMPY": "a single numpy array",
     b"PAR1": "a parquet file",
     b"SQLite format 3\0": "a database of SQLite",
     b"\x89PNG": "an image",
     b"\xff\xd8\xff": "an image",
     b"%PDF": "a PDF document",
-    b"PK\x03\x04": "a zip archive without a checkpoint in it",
+    b"PK\x03\x04": "a zip archive that neither torch.save nor numpy has written",
     b"PK\x05\x06": "an empty zip archive",
 }
+_SURE = (".safetensors", ".ckpt")
+_SUFFIXES = (".pt", ".pth", *_SURE)
 _HEAD = 512
+
+
+def should_be_one(path: Path) -> bool:
+    """Whether a file that is no checkpoint stands where one should: named so, and never written.
+
+    A full disk leaves an empty file, a crash of the machine one of zeros.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in _SUFFIXES or not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        head = file.read(_HEAD)
+    return suffix in _SURE or not head.strip(b"\0") or head.startswith(_POINTER)
 
 
 def what_it_is(path: Path) -> str | None:
@@ -48,6 +64,8 @@ def of_head(head: bytes) -> str | None:
         size = _SIZE.search(head)
         of = f" of a file of {int(size[1])} bytes" if size else ""
         return f"a git-LFS pointer{of}, not the file itself; `git lfs pull` fetches it"
+    if head and not head.strip(b"\0"):
+        return "nothing but zeros at its beginning: it was never written to its end"
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if start.startswith((b"<!doctype html", b"<html", b"<head")):
         return "an HTML page: the download answered with a page instead of the file"
