@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import copy
 import gzip
+import io
 import math
 import os
+import pickle
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -261,6 +263,44 @@ def test_a_call_to_the_network(tmp_path: Path) -> None:
     data = b"\x80\x02cfsspec\nopen\nX\x01\x00\x00\x00x\x85R."
     with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
         archive.writestr("a/data.pkl", data)
+    assert codes(tmp_path / "a.pt") == {"HD703"}
+
+
+class Call:
+    """A call, as a pickle writes it."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self.function, self.arguments = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.function, self.arguments
+
+
+@pytest.mark.parametrize("new", [True, False], ids=["zip", "legacy"])
+def test_a_pickle_inside_the_pickle(tmp_path: Path, new: bool) -> None:
+    mark = tmp_path / "mark"
+    inner = io.BytesIO()
+    evil = Call(os.system, f"touch {mark}")
+    torch.save({"x": evil}, inner, _use_new_zipfile_serialization=new)
+    hidden = Call(torch.storage._load_from_bytes, inner.getvalue())
+    torch.save({"w": torch.ones(3), "x": hidden}, tmp_path / "a.pt")
+    assert codes(tmp_path / "a.pt") == {"HD703"}
+    scalar: Any = np.float64(1).__reduce__()[0]
+    hidden = Call(scalar, np.dtype("O"), pickle.dumps(evil))
+    torch.save({"w": torch.ones(3), "x": hidden}, tmp_path / "b.pt")
+    assert codes(tmp_path / "b.pt") == {"HD703"}
+    assert not mark.exists()
+
+
+def test_tensors_of_a_plain_pickle_are_no_trap(tmp_path: Path) -> None:
+    state = {"w": torch.ones(3), "best": np.float64(0.3), "layer": torch.nn.Linear(2, 2)}
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps(state))
+    assert codes(tmp_path / "a.pkl") == set()
+
+
+@pytest.mark.parametrize("data", [b"cos\nsystem\n(S'id'\ntR.", b"(S'id'\nios\nsystem\n."])
+def test_a_pickle_written_by_hand(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a.pt").write_bytes(data)
     assert codes(tmp_path / "a.pt") == {"HD703"}
 
 
