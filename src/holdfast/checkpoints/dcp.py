@@ -241,7 +241,8 @@ class _Folder:
     def _say(self) -> None:
         if self.missing:
             names = sorted(self.missing)
-            message = f"{self.path}: {len(names)} files are missing, {names[0][:200]} first"
+            count = "1 file is" if len(names) == 1 else f"{len(names)} files are"
+            message = f"{self.path}: {count} missing, {names[0][:200]} first"
             facts: dict[str, Any] = {"missing": names[:_LISTED], "lost": list(self.lost)[:_LISTED]}
             self.made.problems.append(Problem("unreadable", message, self.path, facts))
         elif self.lost:

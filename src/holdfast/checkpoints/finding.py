@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from holdfast.checkpoints import deepspeed, steps
+from holdfast.checkpoints.mistaken import should_be_one
 from holdfast.checkpoints.opening import open_checkpoint, recognise
 from holdfast.errors import UnreadableInput
 
@@ -55,6 +56,12 @@ _NO_FILES = frozenset(
         ".tar",
         ".mp4",
         ".pdf",
+        # What a save is called until it is complete.
+        ".tmp",
+        ".temp",
+        ".part",
+        ".partial",
+        ".incomplete",
     ]
 )
 _BESIDE = frozenset({"scheduler.pt", "training_args.bin", "rng_state.pth", "scaler.pt"})
@@ -86,7 +93,10 @@ def _search(folder: Path, found: list[Path], seen: set[str], depth: int, count: 
         return
     kind = recognise(folder)
     if kind == "deepspeed" and not deepspeed._shards(folder):
-        found += deepspeed.tags_of(folder) or [folder]
+        found += deepspeed.tags_of(folder)
+        named = deepspeed.folder_of(folder)
+        if named is None or not named.is_dir():
+            found.append(folder)  # what is missing is said of the folder that names it
         return
     if kind is not None:
         found.append(folder)
@@ -113,8 +123,9 @@ def _file(path: Path, found: list[Path], seen: set[str]) -> None:
     if real in seen:
         return
     seen.add(real)
-    if recognise(path) is not None:
-        found.append(path)
+    with contextlib.suppress(OSError):
+        if recognise(path) is not None or should_be_one(path):
+            found.append(path)
 
 
 def _ordered(found: list[Path]) -> list[Path]:

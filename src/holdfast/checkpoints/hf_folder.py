@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints import dcp, deepspeed, locate, safetensors, steps, torch_file
+from holdfast.checkpoints.mistaken import of_head
 from holdfast.checkpoints.model import Checkpoint, Problem, SavedTensor
 
 _WEIGHTS = (
@@ -113,7 +114,7 @@ def _file(path: Path, made: Checkpoint) -> None:
     with open(path, "rb") as file:
         size = file.seek(0, 2)
         file.seek(0)
-        head = file.read(16)
+        head = file.read(512)
     if size == 0:
         made.problems.append(
             Problem("unreadable", f"{path} is empty (0 bytes)", path, {"bytes": 0})
@@ -123,6 +124,9 @@ def _file(path: Path, made: Checkpoint) -> None:
         made.tensors += tensors
         made.facts.update(facts)
         made.problems += problems
+    elif (what := of_head(head)) is not None and head[:2] != b"PK":
+        message = f"{path}: it is {what}"
+        made.problems.append(Problem("unreadable", message, path, {"bytes": size}))
     else:
         _pickled(path, made, moments=True)
 

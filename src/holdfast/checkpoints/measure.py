@@ -5,6 +5,9 @@ less than fetching it. Floats are compared as the integers their bits are: among
 order is the same, among negative ones it is reversed, and NaN and infinity lie beyond all others.
 So the greatest as signed and the greatest as unsigned integer give the extremes and show whether
 all is finite; only a chunk that is not is looked at again, element by element.
+
+Every pass counts: a pass over the chunk costs a fifth of fetching it. So digests are made only
+where somebody compares them, and the zeros of a large tensor are counted in one chunk of eight.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import math
 import os
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
@@ -25,12 +28,15 @@ from holdfast.checkpoints.model import SavedTensor
 from holdfast.errors import UnreadableInput
 
 CHUNK = 1 << 19
-"""Bytes at a time: fits a second-level cache with room for two scratch arrays."""
-TASK = 1 << 25
+"""Bytes at a time: fits a second-level cache, with a scratch array of the same size."""
+TASK = 1 << 24
 """Bytes a worker takes at once."""
 ROWS = 8
 """Bad rows that are named."""
 THREADS = min(4, os.cpu_count() or 1)
+ALL_ZEROS = 1 << 22
+"""Bytes up to which all of a tensor is searched for zeros; of a larger one, one chunk of …"""
+SOME_ZEROS = 8
 STRIDED = 1 << 24
 """Bytes of a strided tensor gathered at once."""
 _WORD = (1 << 64) - 1
@@ -46,13 +52,14 @@ class Measured:
     nan: int
     inf: int
     zero: int
+    """Of a tensor of more than `ALL_ZEROS` bytes an estimate."""
     min: float
     max: float
     """Extremes of the finite part; NaN where it is empty."""
     norm: float
     """Of the finite part."""
-    digest: int
-    """Equal bytes give equal digests."""
+    digest: int | None
+    """Equal bytes give equal digests; None where none was asked for."""
     first_bad: tuple[int, ...] | None = None
     """Index of the first element that is not finite."""
     bad_rows: list[int] = field(default_factory=list)
@@ -69,6 +76,11 @@ class _Tally:
     inf: int = 0
     negative_inf: int = 0
     zero: int = 0
+    looked: int = 0
+    """How many elements were looked at for `zero`."""
+    some_zero: int = 0
+    """Zeros in the chunks that stand for others, and the elements of those chunks:"""
+    some: int = 0
     least: float = math.inf
     most: float = -math.inf
     square: float = 0.0
@@ -77,13 +89,16 @@ class _Tally:
     """Flat indices of bad elements: the first of each bad row."""
     most_bits: int = -1
     least_bits: int = -1
-    """The extremes of the last chunk, as they lie there."""
+    """The greatest positive and the least negative so far, as bits; -1: none."""
 
     def add(self, other: _Tally) -> None:
         self.nan += other.nan
         self.inf += other.inf
         self.negative_inf += other.negative_inf
         self.zero += other.zero
+        self.looked += other.looked
+        self.some_zero += other.some_zero
+        self.some += other.some
         self.least = min(self.least, other.least)
         self.most = max(self.most, other.most)
         self.square += other.square
@@ -97,7 +112,6 @@ class _Scratch:
     def __init__(self) -> None:
         self.bytes = np.zeros(CHUNK + 64, np.uint8)
         self.words = np.empty(CHUNK // 4 + 16, np.uint32)
-        self.flags = np.empty(CHUNK // 2 + 16, np.bool_)
         self.view = memoryview(self.bytes)  # type: ignore[arg-type]
 
 
@@ -125,6 +139,10 @@ _KINDS = {
 _UNSIGNED: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _SIGNED: dict[int, Any] = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 _PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
+_ONE: dict[int, Any] = {2: np.uint16(1), 4: np.uint32(1), 8: np.uint64(1)}
+_FROM_HALF = np.float32(2.0**112)
+_UPPER, _HALF = np.uint32(0xFFFF0000), np.uint32(16)
+_GREATEST = np.maximum.reduce
 _SMALLEST_SQUARES = 1e-24
 """A sum of float32 squares below this may have lost some: added up again in float64."""
 
@@ -165,17 +183,24 @@ def _value(bits: int, dtype: str) -> float:
     return float(kind(bits).view(form))
 
 
-def _count(scratch: _Scratch, nbytes: int, dtype: str, into: _Tally, at: int, row: int) -> None:
+def _count(
+    scratch: _Scratch, nbytes: int, dtype: str, into: _Tally, at: int, row: int, zeros: bool
+) -> None:
     """Add the chunk in the scratch to a tally; `at`: its first element, `row`: a row's length."""
     if dtype in _FLOAT8:
         _count_float8(scratch.bytes[:nbytes], dtype, into, at, row)
         return
     kind = _KINDS[dtype]
     bits = scratch.bytes[:nbytes].view(_UNSIGNED[kind.size])
-    signed = int(bits.view(_SIGNED[kind.size]).max())
-    unsigned = int(bits.max())
+    signed = int(_GREATEST(bits.view(_SIGNED[kind.size])))
+    unsigned = int(_GREATEST(bits))
     if signed >= kind.infinite or unsigned >= kind.sign | kind.infinite:
-        _count_bad(bits, dtype, into, at, row)
+        _count_bad(scratch, bits, dtype, into, at, row)
+        return
+    if signed == 0 and unsigned in (0, kind.sign):  # nothing but zeros
+        into.zero += bits.size
+        into.looked += bits.size
+        into.most, into.least = max(into.most, 0.0), min(into.least, 0.0)
         return
     # Of a positive and a negative zero the greatest is either: both are 0.0.
     if signed < 0 or unsigned < kind.sign:
@@ -184,97 +209,109 @@ def _count(scratch: _Scratch, nbytes: int, dtype: str, into: _Tally, at: int, ro
         least = unsigned if unsigned >= kind.sign else smallest
     else:
         most, least = signed, unsigned
-    # Most chunks bring no new extreme: only new bits are worth turning into a number.
-    if most != into.most_bits:
-        into.most_bits = most
+    # Most chunks bring no new extreme: only bits beyond the last are worth turning into a number.
+    if signed < 0 or most > into.most_bits:
+        into.most_bits = max(signed, into.most_bits)
         into.most = max(into.most, _value(most, dtype))
-    if least != into.least_bits:
-        into.least_bits = least
+    if unsigned < kind.sign or least > into.least_bits:
+        into.least_bits = max(unsigned, into.least_bits) if unsigned >= kind.sign else -1
         into.least = min(into.least, _value(least, dtype))
-    _count_finite(scratch, bits, dtype, into)
+    _count_finite(scratch, bits, dtype, into, zeros)
 
 
-def _count_finite(scratch: _Scratch, bits: Array, dtype: str, into: _Tally) -> None:
+def _count_finite(scratch: _Scratch, bits: Array, dtype: str, into: _Tally, zeros: bool) -> None:
     """Zeros and squares of a chunk without a bad element."""
     count = bits.size
-    flags = scratch.flags[:count]
+    if zeros:
+        # The sign is shifted out: a negative zero is one, too.
+        shifted = scratch.words.view(bits.dtype)[:count]
+        np.left_shift(bits, _ONE[bits.itemsize], out=shifted)
+        into.some_zero += count - int(np.count_nonzero(shifted))
+        into.some += count
     if dtype in ("float32", "float64"):
         values = bits.view(dtype)
-        np.equal(values, 0, out=flags)
-        into.zero += int(np.count_nonzero(flags))
-        into.square += _squares(values)
+        into.square += _squares(values, scratch.words.view(dtype)[:count])
         return
-    # Two elements in a word: each half becomes a float32 by moving its bits to their place.
     if count % 2:
         scratch.bytes[count * 2 : count * 2 + 2] = 0
-    pairs = scratch.bytes[: (count + 1) // 2 * 4].view(np.uint32)
-    words = scratch.words[: pairs.size]
-    zero = -(count % 2)
-    for half in (0, 1):
-        if dtype == "bfloat16":
-            if half:
-                np.bitwise_and(pairs, np.uint32(0x7FFF0000), out=words)
-            else:
-                np.left_shift(pairs, np.uint32(17), out=words)
-                np.right_shift(words, np.uint32(1), out=words)
-        elif half:
-            np.right_shift(pairs, np.uint32(3), out=words)
-            np.bitwise_and(words, np.uint32(0x0FFFE000), out=words)
-        else:
-            np.left_shift(pairs, np.uint32(17), out=words)
-            np.right_shift(words, np.uint32(4), out=words)
-        zero += words.size - int(np.count_nonzero(words))
-        values = words.view(np.float32)
-        if dtype == "float16":
-            np.multiply(values, np.float32(2.0**112), out=values)
-        into.square += _squares(values)
-    into.zero += zero
+    into.square += _halves(scratch, _KINDS[dtype], (count + 1) // 2)
 
 
-def _squares(values: Array) -> float:
+def _halves(scratch: _Scratch, kind: _Kind, count: int = CHUNK // 4) -> float:
+    """The squares of elements of 16 bits, `count` pairs of them.
+
+    Each half of a word becomes a float32 by moving its bits to their place. The signs are of no
+    account, they go with the square.
+    """
+    pairs = scratch.bytes[: count * 4].view(np.uint32)
+    words = scratch.words[:count]
+    values = words.view(np.float32)
+    if kind.infinite == 0x7F80:
+        np.bitwise_and(pairs, _UPPER, out=words)
+        square = _squares(values, values)
+        np.left_shift(pairs, _HALF, out=words)
+        return square + _squares(values, values)
+    np.right_shift(pairs, np.uint32(3), out=words)
+    np.bitwise_and(words, np.uint32(0x0FFFE000), out=words)
+    np.multiply(values, _FROM_HALF, out=values)
+    square = _squares(values, values)
+    np.left_shift(pairs, np.uint32(17), out=words)
+    np.right_shift(words, np.uint32(4), out=words)
+    np.multiply(values, _FROM_HALF, out=values)
+    return square + _squares(values, values)
+
+
+def _squares(values: Array, spare: Array) -> float:
+    """The sum of squares; `spare` is overwritten where they leave the range of the type."""
     total = float(np.dot(values, values))
-    if not _SMALLEST_SQUARES < total < math.inf:
-        wide = values.astype(np.float64)
-        scale = float(np.abs(wide).max())
-        if scale == 0.0:
-            return 0.0
-        # Squares beyond float64 are left at its greatest.
-        wide /= scale
-        total = min(float(np.dot(wide, wide)) * scale * scale, 1.7e308)
-    return total
+    if _SMALLEST_SQUARES < total < math.inf:
+        return total
+    peak = float(np.abs(values, out=spare).max())
+    if peak == 0.0:
+        return 0.0
+    np.divide(values, values.dtype.type(peak), out=spare)
+    # Squares beyond float64 are left at its greatest.
+    return min(float(np.dot(spare, spare)) * peak * peak, 1.7e308)
 
 
-def _wide(bits: Array, dtype: str) -> Array:
-    """The values in float64 (float32 for what fits it)."""
-    if dtype == "bfloat16":
-        words: Array = bits.astype(np.uint32) << np.uint32(16)
-        return words.view(np.float32)
-    if dtype == "float16":
-        return bits.view(np.float16).astype(np.float32)
-    return bits.view(dtype)
+def _count_bad(scratch: _Scratch, bits: Array, dtype: str, into: _Tally, at: int, row: int) -> None:
+    """A chunk with a NaN or an infinity in it. The bad elements are set to 0 on the way."""
+    kind = _KINDS[dtype]
+    form = _UNSIGNED[kind.size]
+    size = scratch.words.view(form)[: bits.size]
+    np.bitwise_and(bits, form(kind.sign - 1), out=size)
+    bad = size >= form(kind.infinite)
+    count = int(np.count_nonzero(bad))
+    nan = int(np.count_nonzero(size > form(kind.infinite)))
+    into.nan += nan
+    into.inf += count - nan
+    if count > nan:
+        into.negative_inf += int(np.count_nonzero(bits == form(kind.sign | kind.infinite)))
+    into.zero += int(bits.size - np.count_nonzero(size))
+    into.looked += bits.size
+    if len(into.bad) < 4 * ROWS:
+        _note_rows(np.flatnonzero(bad), into, at, row)
+    if count == bits.size:
+        return
+    good = ~bad
+    np.multiply(bits, good, out=bits, casting="unsafe")
+    highest, lowest = int(_GREATEST(bits.view(_SIGNED[kind.size]))), int(_GREATEST(bits))
+    if highest <= 0 or lowest <= kind.sign:  # of one sign: the zeros put in are no extremes
+        left = bits[good]
+        highest, lowest = _ends(left, kind)
+    into.most = max(into.most, _value(highest, dtype))
+    into.least = min(into.least, _value(lowest, dtype))
+    _count_finite(scratch, bits, dtype, into, zeros=False)
 
 
-def _count_bad(bits: Array, dtype: str, into: _Tally, at: int, row: int) -> None:
-    values = _wide(bits, dtype)
-    _count_values(values, into, at, row)
-
-
-def _count_values(values: Array, into: _Tally, at: int, row: int) -> None:
-    finite = np.isfinite(values)
-    good = values[finite]
-    bad = values.size - good.size
-    if bad:
-        nan = int(np.count_nonzero(np.isnan(values)))
-        into.nan += nan
-        into.inf += bad - nan
-        if bad > nan:
-            into.negative_inf += int(np.count_nonzero(values == -math.inf))
-        _note_rows(np.flatnonzero(~finite), into, at, row)
-    if good.size:
-        into.most = max(into.most, float(good.max()))
-        into.least = min(into.least, float(good.min()))
-        into.zero += int(good.size - np.count_nonzero(good))
-        into.square += _squares(good)
+def _ends(bits: Array, kind: _Kind) -> tuple[int, int]:
+    """The bits of the greatest and of the least of finite elements."""
+    highest, lowest = int(bits.view(_SIGNED[kind.size]).max()), int(bits.max())
+    if highest < 0 or lowest < kind.sign:
+        closest = int(bits.min())
+        highest = highest if highest >= 0 else closest
+        lowest = lowest if lowest >= kind.sign else closest
+    return highest, lowest
 
 
 def _note_rows(places: Array, into: _Tally, at: int, row: int) -> None:
@@ -288,6 +325,7 @@ def _note_rows(places: Array, into: _Tally, at: int, row: int) -> None:
 
 
 def _count_float8(codes: Array, dtype: str, into: _Tally, at: int, row: int) -> None:
+    into.looked += codes.size
     counts = np.bincount(codes, minlength=256)
     table = _FLOAT8[dtype]
     present = counts > 0
@@ -315,6 +353,7 @@ def _count_whole(scratch: _Scratch, nbytes: int, dtype: str, into: _Tally) -> No
     if form.startswith("float8"):
         form = "uint8"
     values = scratch.bytes[:nbytes].view(form)
+    into.looked += values.size
     into.most = max(into.most, float(values.max()))
     into.least = min(into.least, float(values.min()))
     into.zero += int(values.size - np.count_nonzero(values))
@@ -340,9 +379,12 @@ def _swap(scratch: _Scratch, nbytes: int, dtype: str) -> None:
         scratch.bytes[:nbytes].view(_UNSIGNED[size]).byteswap(inplace=True)
 
 
-def _take(scratch: _Scratch, nbytes: int, number: int, tensor: SavedTensor, into: _Tally) -> None:
+def _take(
+    scratch: _Scratch, nbytes: int, number: int, tensor: SavedTensor, into: _Tally, digest: bool
+) -> None:
     """One chunk, by its number."""
-    into.digest = (into.digest + _digest(scratch, nbytes, number)) & _WORD
+    if digest:
+        into.digest = (into.digest + _digest(scratch, nbytes, number)) & _WORD
     if tensor.byteorder == "big":
         _swap(scratch, nbytes, tensor.dtype)
     dtype = _PARTS.get(tensor.dtype, tensor.dtype)
@@ -353,7 +395,9 @@ def _take(scratch: _Scratch, nbytes: int, number: int, tensor: SavedTensor, into
     row = max(tensor.numel // tensor.shape[0], 1) if tensor.shape and tensor.shape[0] else 1
     if tensor.stride is not None:
         row = 1  # in memory order; rows are found from the indices
-    _count(scratch, nbytes, dtype, into, number * (CHUNK // dtypes.SIZES[dtype]), row * each)
+    zeros = tensor.nbytes <= ALL_ZEROS or number % SOME_ZEROS == 0
+    at = number * (CHUNK // dtypes.SIZES[dtype])
+    _count(scratch, nbytes, dtype, into, at, row * each, zeros)
 
 
 def _read(file: BinaryIO, view: memoryview, tensor: SavedTensor) -> None:
@@ -368,19 +412,86 @@ def _read(file: BinaryIO, view: memoryview, tensor: SavedTensor) -> None:
 
 
 def _measure_flat(
-    tensor: SavedTensor, first: int, last: int, scratch: _Scratch, file: BinaryIO
+    tensor: SavedTensor,
+    first: int,
+    last: int,
+    scratch: _Scratch,
+    file: BinaryIO,
+    digest: bool,
 ) -> _Tally:
     """The chunks from `first` up to `last` of a tensor that lies in one piece."""
     tally = _Tally()
     file.seek(tensor.span.offset + first * CHUNK)
+    plain = tensor.dtype in _KINDS and tensor.byteorder == "little" and tensor.nbytes > CHUNK
+    if plain:
+        whole = min(last, tensor.span.length // CHUNK)
+        _count_whole_chunks(tensor, range(first, whole), scratch, file, tally, digest)
+        first = whole
     for number in range(first, last):
         nbytes = min(CHUNK, tensor.span.length - number * CHUNK)
         _read(file, scratch.view[:nbytes], tensor)
-        _take(scratch, nbytes, number, tensor, tally)
+        _take(scratch, nbytes, number, tensor, tally, digest)
     return tally
 
 
-def _measure_inflated(tensor: SavedTensor, scratch: _Scratch, file: BinaryIO) -> _Tally:
+def _count_whole_chunks(
+    tensor: SavedTensor,
+    numbers: range,
+    scratch: _Scratch,
+    file: BinaryIO,
+    into: _Tally,
+    digest: bool,
+) -> None:
+    """The same as `_take` of each, for the bulk of a checkpoint: as few steps a chunk as can be."""
+    kind = _KINDS[tensor.dtype]
+    view = scratch.view[:CHUNK]
+    bits = scratch.bytes[:CHUNK].view(_UNSIGNED[kind.size])
+    signed_bits = bits.view(_SIGNED[kind.size])
+    values = bits.view(tensor.dtype) if kind.size >= 4 else None
+    shifted = scratch.words.view(bits.dtype)[: bits.size]
+    every = tensor.nbytes <= ALL_ZEROS
+    one, infinite, below = _ONE[kind.size], kind.infinite, kind.sign | kind.infinite
+    highest, lowest, smallest, closest = -1, -1, -1, -1
+    square, nonzero, counted = 0.0, 0, 0
+    fill = file.readinto  # type: ignore[attr-defined]
+    for number in numbers:
+        got = fill(view)
+        if got != CHUNK:
+            _read(file, view[got or 0 :], tensor)
+        signed, unsigned = int(_GREATEST(signed_bits)), int(_GREATEST(bits))
+        part = 0.0
+        if (signed or unsigned) and signed < infinite and unsigned < below:
+            part = float(np.dot(values, values)) if values is not None else _halves(scratch, kind)
+        if not _SMALLEST_SQUARES < part < math.inf:  # not finite, or the squares are not
+            _take(scratch, CHUNK, number, tensor, into, digest)
+            continue
+        square += part
+        if signed < 0:  # all negative: the least as bits is the one closest to 0
+            closest = min(int(bits.min()), closest) if closest >= 0 else int(bits.min())
+        elif signed > highest:
+            highest = signed
+        if unsigned >= kind.sign:
+            lowest = max(lowest, unsigned)
+        elif lowest < 0:  # no negative so far
+            smallest = min(int(bits.min()), smallest) if smallest >= 0 else int(bits.min())
+        if every or number % SOME_ZEROS == 0:
+            np.left_shift(bits, one, out=shifted)
+            nonzero += int(np.count_nonzero(shifted))
+            counted += bits.size
+        if digest:
+            into.digest = (into.digest + _digest(scratch, CHUNK, number)) & _WORD
+    into.square += square
+    into.some_zero += counted - nonzero
+    into.some += counted
+    held = [_value(b, tensor.dtype) for b in (highest, lowest, smallest, closest) if b >= 0]
+    if held:
+        into.most = max(into.most, *held)
+        into.least = min(into.least, *held)
+
+
+def _measure_inflated(
+    tensor: SavedTensor, scratch: _Scratch, file: BinaryIO, digest: bool
+) -> _Tally:
     assert tensor.inflate is not None
     tally = _Tally()
     number = filled = 0
@@ -392,7 +503,7 @@ def _measure_inflated(tensor: SavedTensor, scratch: _Scratch, file: BinaryIO) ->
             scratch.view[filled : filled + count] = data[start : start + count]
             filled, start, left = filled + count, start + count, left - count
             if filled == CHUNK or not left:
-                _take(scratch, filled, number, tensor, tally)
+                _take(scratch, filled, number, tensor, tally, digest)
                 number, filled = number + 1, 0
     if left:
         raise UnreadableInput(
@@ -438,7 +549,9 @@ def _distinct(tensor: SavedTensor) -> bool:
     return True
 
 
-def _measure_strided(tensor: SavedTensor, scratch: _Scratch, file: BinaryIO) -> _Tally:
+def _measure_strided(
+    tensor: SavedTensor, scratch: _Scratch, file: BinaryIO, digest: bool
+) -> _Tally:
     """A view with gaps or repeats: gathered block by block, in the order of its indices."""
     tally = _Tally()
     item = dtypes.SIZES[tensor.dtype]
@@ -453,10 +566,10 @@ def _measure_strided(tensor: SavedTensor, scratch: _Scratch, file: BinaryIO) -> 
             scratch.view[filled : filled + count] = data[start : start + count]
             filled, start = filled + count, start + count
             if filled == CHUNK:
-                _take(scratch, filled, number, tensor, tally)
+                _take(scratch, filled, number, tensor, tally, digest)
                 number, filled = number + 1, 0
     if filled:
-        _take(scratch, filled, number, tensor, tally)
+        _take(scratch, filled, number, tensor, tally, digest)
     return tally
 
 
@@ -498,7 +611,15 @@ def _blocks(
         yield from _blocks(tensor, some, stride, offset + index * stride[0], file, form)
 
 
-def _measured(tensor: SavedTensor, tally: _Tally) -> Measured:
+def _zeros(tensor: SavedTensor, tally: _Tally) -> int:
+    """The zeros of all of it: those counted, and as many of the rest as of the part looked at."""
+    rest = tensor.numel * (2 if tensor.dtype in _PARTS else 1) - tally.looked
+    if not tally.some_zero or tally.some >= rest:
+        return tally.zero + tally.some_zero
+    return tally.zero + round(tally.some_zero / tally.some * rest)
+
+
+def _measured(tensor: SavedTensor, tally: _Tally, digest: bool) -> Measured:
     """The numbers of a whole tensor."""
     indices = [_index(tensor, place) for place in tally.bad]
     first = min(indices) if indices else None
@@ -508,11 +629,11 @@ def _measured(tensor: SavedTensor, tally: _Tally) -> Measured:
         numel=tensor.numel,
         nan=tally.nan,
         inf=tally.inf,
-        zero=tally.zero,
+        zero=_zeros(tensor, tally),
         min=math.nan if empty else tally.least,
         max=math.nan if empty else tally.most,
         norm=math.sqrt(tally.square),
-        digest=tally.digest,
+        digest=tally.digest if digest else None,
         first_bad=first,
         bad_rows=rows,
         negative_inf=tally.negative_inf,
@@ -545,14 +666,14 @@ def _chunks_of(tensor: SavedTensor) -> int:
     return -(-tensor.span.length // CHUNK)
 
 
-def _measure_one(tensor: SavedTensor, scratch: _Scratch, file: BinaryIO) -> _Tally:
+def _measure_one(tensor: SavedTensor, scratch: _Scratch, file: BinaryIO, digest: bool) -> _Tally:
     if not tensor.numel:
         return _Tally()
     if _in_one_piece(tensor):
-        return _measure_flat(tensor, 0, _chunks_of(tensor), scratch, file)
+        return _measure_flat(tensor, 0, _chunks_of(tensor), scratch, file, digest)
     if tensor.inflate is not None and (tensor.stride is None or _dense(tensor)):
-        return _measure_inflated(tensor, scratch, file)
-    return _measure_strided(tensor, scratch, file)
+        return _measure_inflated(tensor, scratch, file, digest)
+    return _measure_strided(tensor, scratch, file, digest)
 
 
 def _join(tensor: SavedTensor, parts: list[Measured]) -> Measured:
@@ -561,7 +682,7 @@ def _join(tensor: SavedTensor, parts: list[Measured]) -> Measured:
     rows: set[int] = set()
     digest = 0
     for number, (part, found) in enumerate(zip(tensor.parts, parts, strict=True)):
-        digest = (digest + found.digest * (2 * number + 1)) & _WORD
+        digest = (digest + (found.digest or 0) * (2 * number + 1)) & _WORD
         if found.first_bad is not None:
             bad.append(tuple(a + b for a, b in zip(part.at, found.first_bad, strict=True)))
             rows.update(part.at[0] + row for row in found.bad_rows if part.at)
@@ -575,7 +696,7 @@ def _join(tensor: SavedTensor, parts: list[Measured]) -> Measured:
         min=min(low, default=math.nan),
         max=max(high, default=math.nan),
         norm=math.sqrt(sum(found.norm**2 for found in parts)),
-        digest=digest,
+        digest=None if any(found.digest is None for found in parts) else digest,
         first_bad=min(bad, default=None),
         bad_rows=sorted(rows)[:ROWS],
         negative_inf=sum(found.negative_inf for found in parts),
@@ -597,6 +718,7 @@ class _Piece:
     last: int = 0
     ends: bool = True
     """Whether it is the tensor's last."""
+    digest: bool = True
 
     @property
     def nbytes(self) -> int:
@@ -606,16 +728,16 @@ class _Piece:
         return (self.last - self.first) * CHUNK
 
 
-def _pieces(tensors: Iterable[tuple[int, SavedTensor]]) -> Iterator[_Piece]:
+def _pieces(tensors: Iterable[tuple[int, SavedTensor, bool]]) -> Iterator[_Piece]:
     step = TASK // CHUNK
-    for owner, tensor in tensors:
+    for owner, tensor, digest in tensors:
         chunks = _chunks_of(tensor)
         if chunks <= step or not _in_one_piece(tensor):
-            yield _Piece(owner, tensor)
+            yield _Piece(owner, tensor, digest=digest)
             continue
         for first in range(0, chunks, step):
             last = min(first + step, chunks)
-            yield _Piece(owner, tensor, first, last, ends=last == chunks)
+            yield _Piece(owner, tensor, first, last, ends=last == chunks, digest=digest)
 
 
 def _tasks(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
@@ -644,9 +766,11 @@ def _work(task: list[_Piece], spare: list[_Scratch]) -> list[_Tally]:
             np.errstate(all="ignore"),
         ):
             return [
-                _measure_one(piece.tensor, scratch, file)
+                _measure_one(piece.tensor, scratch, file, piece.digest)
                 if piece.first is None
-                else _measure_flat(piece.tensor, piece.first, piece.last, scratch, file)
+                else _measure_flat(
+                    piece.tensor, piece.first, piece.last, scratch, file, piece.digest
+                )
                 for piece in task
             ]
     except OSError as error:
@@ -656,12 +780,22 @@ def _work(task: list[_Piece], spare: list[_Scratch]) -> list[_Tally]:
         spare.append(scratch)
 
 
-def measure_all(tensors: Iterable[SavedTensor], *, threads: int = THREADS) -> Iterator[Measured]:
-    """The numbers of each, in order; a few pieces are in work at once."""
+def measure_all(
+    tensors: Iterable[SavedTensor],
+    *,
+    threads: int = THREADS,
+    digest: Callable[[SavedTensor], bool] | None = None,
+) -> Iterator[Measured]:
+    """The numbers of each, in order; a few pieces are in work at once.
+
+    `digest` says of which tensors one is wanted; None: of all.
+    """
     queue: list[SavedTensor] = list(tensors)
-    flat: list[tuple[int, SavedTensor]] = []
+    flat: list[tuple[int, SavedTensor, bool]] = []
     for owner, tensor in enumerate(queue):
-        flat += [(owner, part.tensor) for part in tensor.parts] or [(owner, tensor)]
+        wanted = digest is None or digest(tensor)
+        parts_of = [part.tensor for part in tensor.parts] or [tensor]
+        flat += [(owner, part, wanted) for part in parts_of]
     waiting: dict[int, list[Measured]] = {}
     done = 0
     tally = _Tally()
@@ -669,7 +803,7 @@ def measure_all(tensors: Iterable[SavedTensor], *, threads: int = THREADS) -> It
         tally.add(found)
         if not piece.ends:
             continue
-        waiting.setdefault(piece.owner, []).append(_measured(piece.tensor, tally))
+        waiting.setdefault(piece.owner, []).append(_measured(piece.tensor, tally, piece.digest))
         tally = _Tally()
         whole = queue[piece.owner]
         if len(waiting[piece.owner]) == max(len(whole.parts), 1):

@@ -33,7 +33,9 @@ _BUFFER = re.compile(
     r"(^|[._])(running_(mean|var)|num_batches_tracked|inv_freq|original_inv_freq|position_ids|"
     r"token_type_ids|masked_bias|\w*mask|relative_position_index|cos_cached|sin_cached|freqs_cis|"
     r"anchors?|anchor_grid|total_(ops|params)|min_val|max_val|scale_factor_buffer|"
-    r"activation_post_process\S*)$"
+    r"activation_post_process\S*|"
+    # The schedule of a diffusion: its first or last step may well be the logarithm of 0.
+    r"\w*alphas?_cumprod\w*|betas|sigmas|timesteps|posterior_\w+|lvlb_weights|\w*log_?snr\w*)$"
 )
 _OTHER = re.compile(
     r"(rng|random|generator|scheduler|sched|scaler|amp|loop|callback|criterion|history|sampler|"

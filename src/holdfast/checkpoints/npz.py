@@ -145,6 +145,7 @@ def _recover(file: BinaryIO, size: int) -> list[zips.Entry]:
         full, packed, _ = zips._wide(local[30 + names :], full, packed, 0)
         if flags & 8 or data + packed > size:
             break
-        found.append(zips.Entry(name, method, data, packed, full))
+        if not zips.is_bomb(method, packed, full):
+            found.append(zips.Entry(name, method, data, packed, full))
         at = data + packed
     return found

@@ -12,6 +12,7 @@ from holdfast.checkpoints.deepspeed import read as read_deepspeed
 from holdfast.checkpoints.hf_folder import is_hf_folder, read_sharded
 from holdfast.checkpoints.hf_folder import read as read_hf
 from holdfast.checkpoints.locate import Lost
+from holdfast.checkpoints.mistaken import what_it_is
 from holdfast.checkpoints.model import Checkpoint
 from holdfast.checkpoints.torch_legacy import MAGIC
 from holdfast.errors import UnreadableInput
@@ -138,4 +139,6 @@ def with_permission(path: Path) -> None:
 
 
 def _what(path: Path) -> str:
-    return "empty (0 bytes)" if path.stat().st_size == 0 else "no checkpoint holdfast knows"
+    if path.stat().st_size == 0:
+        return "empty (0 bytes)"
+    return what_it_is(path) or "no checkpoint holdfast knows"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from holdfast.checkpoints.measure import Measured, measure_all
 from holdfast.checkpoints.model import Checkpoint, Problem, SavedTensor
 from holdfast.checkpoints.opening import open_checkpoint
 from holdfast.core.records import EventRecord, Header, Record, TensorRecord
+from holdfast.core.saved import is_embedding
 from holdfast.errors import UnreadableInput
 
 SOURCE = "checkpoint"
@@ -20,20 +22,31 @@ KINDS = {"unreadable": "unreadable-checkpoint", "unsafe": "unsafe-pickle"}
 SCANNED = "scan"
 ROLES = ("weight", "buffer", "moment", "other")
 
+_HEAD = re.compile(r"head|output|decoder|generator|classifier", re.IGNORECASE)
+
 Progress = Callable[[int, int], None]
 
 
-def records(checkpoints: Iterable[Path], *, progress: Progress | None = None) -> Iterator[Record]:
-    """The stream: of each checkpoint what it is, what is wrong with it, and its tensors."""
-    paths = [Path(path) for path in checkpoints]
+def records(
+    checkpoints: Iterable[Path | Checkpoint], *, progress: Progress | None = None
+) -> Iterator[Record]:
+    """The stream: of each checkpoint what it is, what is wrong with it, and its tensors.
+
+    One that was opened before may be given as it is.
+    """
+    given = [item if isinstance(item, Checkpoint) else Path(item) for item in checkpoints]
+    paths = [item.path if isinstance(item, Checkpoint) else item for item in given]
     facts = {"checkpoints": [str(path) for path in paths]}
     yield Header(source=SOURCE, facts=facts)
     # Opening is cheap and measuring is not: with all of them open, progress knows its end.
-    total = sum(_size(path) for path in paths) if progress is not None else 0
+    if progress is not None:
+        given = [_opened(item) for item in given]
+    total = sum(_size(item) for item in given if isinstance(item, Checkpoint))
+    wanted = None if len(given) > 1 else _may_be_tied
     done = 0
     seq = 0
-    for position, path in enumerate(paths):
-        found = open_checkpoint(path)
+    for position, item in enumerate(given):
+        found = item if isinstance(item, Checkpoint) else open_checkpoint(item)
         step = found.step if found.step is not None else position
         floating = [tensor for tensor in found.tensors if tensor.dtype in dtypes.FLOATING]
         seq += 1
@@ -41,7 +54,7 @@ def records(checkpoints: Iterable[Path], *, progress: Progress | None = None) ->
         for problem in found.problems:
             seq += 1
             yield _event(problem, found, seq, step)
-        measured = measure_all(floating)
+        measured = measure_all(floating, digest=wanted)
         looked = set()
         for tensor in floating:
             try:
@@ -63,12 +76,20 @@ def records(checkpoints: Iterable[Path], *, progress: Progress | None = None) ->
         yield EventRecord(0, seq, step, SCANNED, data)
 
 
-def _size(path: Path) -> int:
+def _opened(item: Path | Checkpoint) -> Path | Checkpoint:
     try:
-        found = open_checkpoint(path)
+        return item if isinstance(item, Checkpoint) else open_checkpoint(item)
     except UnreadableInput:
-        return 0
+        return item  # told when its turn comes
+
+
+def _size(found: Checkpoint) -> int:
     return sum(t.nbytes for t in found.tensors if t.dtype in dtypes.FLOATING)
+
+
+def _may_be_tied(tensor: SavedTensor) -> bool:
+    """What a single checkpoint's own tensors are compared for: an embedding and a head."""
+    return is_embedding(tensor.name) or bool(_HEAD.search(tensor.name))
 
 
 def _described(found: Checkpoint) -> dict[str, Any]:
@@ -108,9 +129,10 @@ def _tensor(
     facts: dict[str, Any] = {
         "file": str(tensor.span.file),
         "path": str(found.path),
-        "digest": numbers.digest,
         "bytes": tensor.nbytes,
     }
+    if numbers.digest is not None:
+        facts["digest"] = numbers.digest
     if numbers.first_bad is not None:
         facts |= {"first_bad": list(numbers.first_bad), "bad_rows": numbers.bad_rows}
     if numbers.negative_inf:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints import dtypes, locate, steps
+from holdfast.checkpoints.mistaken import what_it_is
 from holdfast.checkpoints.model import Checkpoint, Problem, SavedTensor, Span
 from holdfast.checkpoints.naming import role_of
 
@@ -38,6 +39,8 @@ def read(path: Path) -> tuple[list[SavedTensor], dict[str, Any], list[Problem]]:
         if len(head) < 8:
             return broken(f"it has {size} bytes, a header needs at least 8")
         length = struct.unpack("<Q", head)[0]
+        if length > MAX_HEADER and (what := what_it_is(path)) is not None:
+            return broken(f"it is {what}")
         if length > MAX_HEADER:
             return broken(f"its header says {length} bytes (limit {MAX_HEADER})")
         if 8 + length > size:

@@ -413,9 +413,16 @@ def _scalar(tensors: list[SavedTensor]) -> int | None:
     return None
 
 
+_NAME = rb"[A-Za-z_][\w.]*\n[A-Za-z_][\w.]*\n"
+_BY_HAND = re.compile(rb"\(*c" + _NAME + rb"|\((?:[SV][^\n]{0,60}\n)+i" + _NAME)
+"""The old protocol, which is text: `cos\\nsystem\\n(S'…'\\ntR.`."""
+
+
 def looks_like_pickle(head: bytes) -> bool:
-    """Whether the first bytes are those of a pickle of protocol 2 or later."""
-    return len(head) > 2 and head[0] == 0x80 and 2 <= head[1] <= 5
+    """Whether the first bytes are those of a pickle: of protocol 2 or later, or of one by hand."""
+    if len(head) > 2 and head[0] == 0x80:
+        return 2 <= head[1] <= 5
+    return _BY_HAND.match(head) is not None
 
 
 def worth_reading(opened: Opened) -> bool:

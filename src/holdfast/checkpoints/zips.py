@@ -15,10 +15,12 @@ from typing import BinaryIO
 
 MAX_ENTRIES = 1_000_000
 MAX_DIRECTORY = 1 << 28
-MAX_INFLATED = 1 << 28
+MAX_INFLATED = 1 << 25
 """Bytes of a deflated entry that is read whole."""
 MAX_RATIO = 1032
 """No deflated stream unpacks to more than this many times its size."""
+BOMB, BOMB_RATIO = 1 << 30, 200
+"""An entry that unpacks to so many bytes, and so many times its size, is left alone."""
 STORED, DEFLATED = 0, 8
 MAGIC = b"PK\x03\x04"
 
@@ -73,6 +75,11 @@ def directory(file: BinaryIO, size: int, start: int = 0) -> dict[str, Entry]:
             raise BadZip(f"entry {name!r} is stored, yet {packed} bytes are said to be {full}")
         if method == DEFLATED and full > (packed + 64) * MAX_RATIO:
             raise BadZip(f"entry {name!r}: {packed} bytes cannot unpack to {full}")
+        if is_bomb(method, packed, full):
+            raise BadZip(
+                f"entry {name!r}: {packed} bytes unpack to {full}, more than {BOMB_RATIO} times "
+                "as many; left alone"
+            )
         entries[name] = Entry(name, method, start + where, packed, full)
         taken.append((where, packed, name))
     taken.sort()
@@ -80,6 +87,11 @@ def directory(file: BinaryIO, size: int, start: int = 0) -> dict[str, Entry]:
         if a + length_a > b and length_a:
             raise BadZip(f"entries {name!r} and {other!r} overlap")
     return entries
+
+
+def is_bomb(method: int, packed: int, full: int) -> bool:
+    """Whether an entry was made to keep a reader busy."""
+    return method == DEFLATED and full >= BOMB and full > packed * BOMB_RATIO
 
 
 def _end(file: BinaryIO, size: int, start: int) -> tuple[int, int, int]:

@@ -28,7 +28,8 @@ class FrozenWeightMoved(Check):
     ## How it is measured
     The frozen parameters of an optimizer before and after a step, bit by bit; attributes of modules
     and parameters; and every change of `requires_grad` up to the first step. In checkpoints,
-    weights bit by bit; that a weight has no moments is known by name or shape, or not at all.
+    weights bit by bit; that a weight has no moments is known by name, order or shape, or not at
+    all.
 
     ## False alarms
     Freezing everything and unfreezing a part is not undone: some of it stays frozen. An EMA teacher

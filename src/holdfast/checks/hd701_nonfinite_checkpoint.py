@@ -155,7 +155,7 @@ class NonfiniteCheckpoint(Check):
 def _said(item: list[Any]) -> str:
     _, name, nan, inf, size, first, _, _ = item
     parts = [f"{count} {word}" for count, word in ((nan, "NaN"), (inf, "Inf")) if count]
-    at = f", first at {first}" if first is not None else ""
+    at = f", first at {first}" if first not in (None, []) else ""
     return f"{name} ({' and '.join(parts)} of {size}{at})"
 
 

@@ -30,7 +30,8 @@ def _last_clean(page: Page, checkpoints: Sequence[Mapping[str, Any]]) -> None:
         return
     page.gap()
     if not clean:
-        page.line(("None of them is clean.", "bold"))
+        none = "It is not clean." if len(checkpoints) == 1 else "None of them is clean."
+        page.line((none, "bold"))
         return
     last = clean[-1]
     step = "" if last["step"] is None else f"step {last['step']}; "

@@ -38,7 +38,16 @@ _FOLLOWER = re.compile(
     r"(^|[._/])(ema|teacher|target|momentum|shadow|average|avg|swa|old|frozen_copy)", re.I
 )
 _FIRST_MOMENT = ("exp_avg", "momentum_buffer")
+_PARTITION = re.compile(r"rank\d+(\.mp\d+)?\.group\d+\.")
+"""A rank's share of many weights laid end to end: its moments are nobody's own."""
 _STEP_COUNT = re.compile(r"(^|[._/\]])step$")
+
+
+def short_name(path: str) -> str:
+    """The last part of a path; with its folder where that tells the step (`step_20/state.pt`)."""
+    parts = path.replace("\\", "/").rstrip("/").split("/")
+    told = len(parts) > 1 and _NUMBERS.search(parts[-2]) and not _NUMBERS.search(parts[-1])
+    return "/".join(parts[-2:]) if told else parts[-1] or path
 
 
 def kind_of(name: str) -> str:
@@ -148,8 +157,8 @@ class Saved:
 
     @property
     def name(self) -> str:
-        """The last part of its path, for a sentence."""
-        return self.path.replace("\\", "/").rstrip("/").rpartition("/")[2] or self.path
+        """The end of its path, for a sentence."""
+        return short_name(self.path)
 
     @property
     def run(self) -> str:
@@ -176,11 +185,12 @@ class Saved:
         """Weight → its moment's name, None for a weight without one. Weights of which it cannot be
         told are left out.
 
-        An optimizer's state has numbers for names. A moment has the shape of its weight: where
-        there are as many moments of a shape as weights, each weight has one; where there are none,
-        none has.
+        An optimizer's state has numbers for names. A moment has the shape of its weight: if in one
+        way only the moments can be laid along the weights in their order, that is the one. Else
+        where there are as many moments of a shape as weights, each weight has one; where there are
+        none, none has.
         """
-        if not self.moments:
+        if not self.moments or any(_PARTITION.match(name) for name in self.moments):
             return {}
         named = {weight: name for name in self.moments if (weight := self._owner(name)) is not None}
         if len(named) == len(self.moments):
@@ -191,6 +201,9 @@ class Saved:
                 # A tied weight was saved twice, and has its moment under the other name.
                 if weight in named or item[0] not in shared
             }
+        in_order = self._in_order()
+        if in_order:
+            return {weight: in_order.get(weight) for weight in self.weights}
         weights = Counter(item[2] for item in self.weights.values())
         moments = Counter(item[2] for item in self.moments.values())
         if any(count > weights.get(shape, 0) for shape, count in moments.items()):
@@ -205,6 +218,14 @@ class Saved:
             elif moments[item[2]] == weights[item[2]]:
                 found[weight] = waiting[item[2]].pop(0)
         return found
+
+    def _in_order(self) -> dict[str, str]:
+        """Weight → moment, where the order and the shapes of both leave one way; else nothing."""
+        shapes = [(weight, item[2]) for weight, item in self.weights.items()]
+        wanted = [(name, item[2]) for name, item in self.moments.items()]
+        first = _laid(shapes, wanted)
+        last = _laid(shapes[::-1], wanted[::-1])
+        return first if first == last else {}
 
     def _owner(self, moment: str) -> str | None:
         """The weight whose name a moment bears (`optim.state.fc.weight.exp_avg`)."""
@@ -221,6 +242,18 @@ class Saved:
     @classmethod
     def from_state(cls, state: Any) -> Saved:
         return cls(**state)
+
+
+def _laid(weights: list[tuple[str, Any]], moments: list[tuple[str, Any]]) -> dict[str, str]:
+    """Each moment at the first weight of its shape that is left; nothing where one finds none."""
+    left = iter(weights)
+    found: dict[str, str] = {}
+    for moment, shape in moments:
+        weight = next((name for name, its in left if its == shape), None)
+        if weight is None:
+            return {}
+        found[weight] = moment
+    return found
 
 
 def _kept(record: TensorRecord) -> tuple[Any, ...]:

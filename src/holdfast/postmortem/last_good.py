@@ -14,6 +14,7 @@ from typing import Any
 
 from holdfast.config import Settings
 from holdfast.core.findings import Finding, Remedy, Severity
+from holdfast.core.saved import short_name
 from holdfast.diagnosis import Cause
 from holdfast.engine import Engine
 from holdfast.errors import UnreadableInput
@@ -110,7 +111,7 @@ def advised(report: Report, looked: Looked, *, unit: str = "step") -> Report:
 
 
 def _text(good: Scanned, onset: int | None) -> str:
-    name = Path(good.path).name
+    name = short_name(good.path)
     if good.step is None or onset is None:
         return f"Go on from {name} ({good.said()})."
     return (

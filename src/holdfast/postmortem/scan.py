@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast import registry
 from holdfast.config import Settings
 from holdfast.core.check import Check
+from holdfast.core.findings import Finding
 from holdfast.core.records import EventRecord, Record, TensorRecord
 from holdfast.core.saved import CHECKPOINT
 from holdfast.engine import Engine
@@ -19,6 +20,9 @@ from holdfast.errors import UnreadableInput
 from holdfast.postmortem.order import natural
 from holdfast.postmortem.scanned import Watched
 from holdfast.report import Report
+
+if TYPE_CHECKING:
+    from holdfast.checkpoints.model import Checkpoint
 
 Progress = Callable[..., Any]
 
@@ -44,7 +48,7 @@ def look_through(
 ) -> Report:
     """The report on these checkpoints, in this order."""
     engine, watched = judge(paths, settings, progress=progress)
-    report = Report.from_engine(engine, command="scan", notes=watched.notes())
+    report = stepless(Report.from_engine(engine, command="scan", notes=watched.notes()), watched)
     named = replace(report, sources=[item.to_dict() for item in watched.checkpoints])
     if len(watched.checkpoints) < 2:
         return named
@@ -52,6 +56,30 @@ def look_through(
 
     looked = Looked(paths, settings or Settings(), engine, watched, whole=True)
     return advised(named, looked, unit=watched.checkpoints[0].counts)
+
+
+def stepless(report: Report, watched: Watched) -> Report:
+    """The report without steps for checkpoints that tell none: records have their place for it."""
+    unknown = {item.path for item in watched.checkpoints if item.step is None}
+    alone = len(unknown) == len(watched.checkpoints)
+    told: dict[int, Finding] = {}
+    for finding in report.findings:
+        path = finding.evidence.get("path")
+        if alone or path in unknown:
+            evidence = {key: v for key, v in finding.evidence.items() if key != "last_step"}
+            told[id(finding)] = replace(finding, step=None, evidence=evidence)
+
+    def renewed(finding: Finding) -> Finding:
+        return told.get(id(finding), finding)
+
+    return replace(
+        report,
+        findings=[renewed(item) for item in report.findings],
+        causes=[
+            replace(cause, root=renewed(cause.root), symptoms=tuple(map(renewed, cause.symptoms)))
+            for cause in report.causes
+        ],
+    )
 
 
 def judge(
@@ -69,12 +97,11 @@ def _records(paths: Sequence[Path], progress: Progress | None) -> Iterator[Recor
     from holdfast.checkpoints import open_checkpoint
     from holdfast.checkpoints.records import records
 
-    fine: list[Path] = []
+    fine: list[Checkpoint] = []
     lost: list[tuple[int, Path, str]] = []
     for place, path in enumerate(paths):
         try:
-            open_checkpoint(path)
-            fine.append(path)
+            fine.append(open_checkpoint(path))
         except UnreadableInput as why:
             if len(paths) == 1:
                 raise
@@ -93,6 +120,7 @@ def _records(paths: Sequence[Path], progress: Progress | None) -> Iterator[Recor
 def checkpoints_at(path: Path) -> list[Path]:
     """The checkpoints a path stands for. Raises UnreadableInput where there is none."""
     from holdfast.checkpoints import SUPPORTED, find_checkpoints, recognise
+    from holdfast.checkpoints.mistaken import what_it_is
 
     try:
         if not path.exists():
@@ -103,17 +131,20 @@ def checkpoints_at(path: Path) -> list[Path]:
             raise UnreadableInput(f"{path} is neither a file nor a folder")
         else:
             open(path, "rb").close()  # that it may not be read is not that it is unknown
-        if recognise(path) is not None:
-            return [path]
         if path.is_dir():
+            # A folder may be a checkpoint and hold others: the last model beside those of its run.
             if found := find_checkpoints(path):
                 return by_run(found)
             raise UnreadableInput(f"{path} holds no checkpoint; holdfast scans {SUPPORTED}")
+        if recognise(path) is not None:
+            return [path]
         if not path.stat().st_size:
             raise UnreadableInput(f"{path} is empty")
     except OSError as error:
         raise UnreadableInput(f"cannot read {path}: {error.strerror or error}") from error
-    raise UnreadableInput(f"{path} is not a checkpoint; holdfast scans {SUPPORTED}")
+    what = what_it_is(path)
+    said = "" if what is None else f", it is {what}"
+    raise UnreadableInput(f"{path} is not a checkpoint{said}; holdfast scans {SUPPORTED}")
 
 
 def by_run(paths: Sequence[Path]) -> list[Path]:

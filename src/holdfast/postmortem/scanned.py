@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.core.facts import Facts
 from holdfast.core.numbers import say
 from holdfast.core.records import EventRecord, Record, TensorRecord
-from holdfast.core.saved import CHECKPOINT, counted, is_bad, is_step_count
+from holdfast.core.saved import CHECKPOINT, counted, is_bad, is_step_count, short_name
 from holdfast.postmortem.settings import settings_beside
 
 PROBLEMS = ("unreadable-checkpoint", "unsafe-pickle")
@@ -145,7 +145,7 @@ class Watched:
             same = before.clean and not now.problems and now.elements == before.elements
             if same and first > 0 and second > GROWTH * first:
                 told.append(
-                    f"the norm of all weights grew from {say(first)} in {Path(before.path).name} "
-                    f"to {say(second)} in {Path(now.path).name}"
+                    f"the norm of all weights grew from {say(first)} in {short_name(before.path)} "
+                    f"to {say(second)} in {short_name(now.path)}"
                 )
         return told
