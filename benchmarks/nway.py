@@ -11,7 +11,7 @@ N axes one of (B, D) × (D, B) forward and two of (B, B) × (B, D) backward, 3 N
 `@` in the same type (so in bfloat16 their results are rounded, and ours are not). Leave-one-out
 needs every pair of modalities, 3 N (N − 1). The claim is: at most 2 times the products.
 
-On a GPU kernels do the work between the products; their first call takes a second or two, which
+On a GPU kernels do the work between the products; their first call takes a few seconds, which
 are not counted. "plain" is without them. Peak memory is what the step allocates beyond the
 features; it needs a GPU.
 """

@@ -10,26 +10,84 @@ from torch import Tensor
 
 WIDEST_ROW = 1 << 14
 """Entries of a feature that one program holds at once."""
+WIDEST_LINE = 1 << 14
+"""Logits of a row that one program holds at once; longer ones it reads twice, in pieces."""
+PIECE = 4096
 
 
 @cache
 def _kernels(device: torch.device) -> Any:
-    """The kernels, tried once; None where there is no Triton, or no compiler for it."""
+    """The kernels for rows and logits, or None; tried once, since much may be missing where they
+    are to be compiled (Triton, a C compiler, a cache to write to), and plain torch always works.
+    """
     if device.type != "cuda":
         return None
     try:
         from holdfast.numerics.nway import kernels
 
-        _unit_forward(kernels, torch.ones(2, 3, device=device))
+        return kernels if softmax_is_right(kernels, device) else None
     except Exception:
-        # Whatever is missing there (Triton, a C compiler, a cache to write to): plain torch works.
         return None
-    return kernels
+
+
+@cache
+def _rests_kernels(device: torch.device) -> Any:
+    """Likewise those from features to operands and back."""
+    kernels = _kernels(device)
+    try:
+        return kernels if kernels is not None and rests_are_right(kernels, device) else None
+    except Exception:
+        return None
+
+
+def softmax_is_right(kernels: Any, device: torch.device) -> bool:
+    """Both ways through the kernel: a whole row of products, and a root in pieces."""
+    x = torch.tensor([[3.0, 4.0]], device=device)
+    q = _unit_forward(kernels, x)[0][None]
+    one, G, root_G = x.new_ones(()), torch.empty_like(q), torch.empty_like(q)
+    number, slope, row_sum, own_grad = x.new_zeros(4, 1, 1)
+    _softmax(kernels, q, G, scale=one, losses=number, slope=slope)
+    _softmax(
+        kernels,
+        q,
+        root_G,
+        scale=one,
+        losses=number,
+        slope=slope,
+        col=torch.tensor([[0.4, 0.2]], device=device),
+        row=x.new_zeros(1, 1),
+        least=x.new_full((1, 1), 0.1),
+        own=x.new_full((1, 1), -0.5),
+        row_sum=row_sum,
+        own_grad=own_grad,
+        sign=-1,
+        widest=1,
+    )
+    found = torch.cat([G.flatten(), root_G.flatten(), row_sum.flatten(), own_grad.flatten()])
+    p = 0.377541
+    right = torch.tensor([-0.549834, 0.549834, 0.0, p, p, -p], device=device)
+    return torch.allclose(found, right, atol=1e-5)
+
+
+def rests_are_right(kernels: Any, device: torch.device) -> bool:
+    x = torch.tensor([[[3.0, 4.0]], [[0.0, 2.0]]], device=device)
+    form = {"cross": 2.0, "x_squares": 1.0}
+    X, Y, numbers = _rests(kernels, x, x.dtype, **form, y_squares=1.0, noise=1e-7, floor=0.0)
+    one = torch.ones(2, 1, device=device)
+    rows = (one, numbers[3], numbers[4], one[:, 0])
+    grad = _rests_backward(kernels, x, X.flip(-1), Y, *rows, **form)
+    operands = torch.tensor([[[0.0, 2.0]], [[1.2, 1.6]]], device=device)
+    right = torch.tensor([[[0.1792, -0.1344]], [[2.0, 0.0]]], device=device)
+    return torch.allclose(X, operands, atol=1e-5) and torch.allclose(grad, right, atol=1e-5)
 
 
 def can_fuse(like: Tensor, dtype: torch.dtype) -> bool:
     """Whether the kernels run there. They compute in float32."""
     return dtype == torch.float32 and _kernels(like.device) is not None
+
+
+def can_fuse_rests(like: Tensor, dtype: torch.dtype) -> bool:
+    return dtype == torch.float32 and _rests_kernels(like.device) is not None
 
 
 def _sizes(width: int) -> dict[str, Any]:
@@ -72,31 +130,37 @@ def fused_unit_backward(
     return out
 
 
-def fused_softmax(
-    q: Tensor,
-    out: Tensor,
-    *,
-    col: Tensor | None,
-    row: Tensor | None,
-    least: Tensor | None,
-    own: Tensor | None,
-    scale: Tensor,
-    losses: Tensor,
-    row_sum: Tensor | None,
-    own_grad: Tensor | None,
-    slope: Tensor,
-    first: int,
-    sign: int,
-    wanted: bool,
-) -> None:
+def fused_softmax(q: Tensor, out: Tensor, **numbers: Any) -> None:
     """From q (axes, rows, columns) to its gradient in `out`, and to the numbers of each row.
 
     What belongs to the rows is a slice of a larger tensor; all of them have the same strides.
     """
+    _softmax(_kernels(q.device), q, out, **numbers)
+
+
+def _softmax(
+    kernels: Any,
+    q: Tensor,
+    out: Tensor,
+    *,
+    scale: Tensor,
+    losses: Tensor,
+    slope: Tensor,
+    col: Tensor | None = None,
+    row: Tensor | None = None,
+    least: Tensor | None = None,
+    own: Tensor | None = None,
+    row_sum: Tensor | None = None,
+    own_grad: Tensor | None = None,
+    first: int = 0,
+    sign: int = 0,
+    wanted: bool = True,
+    widest: int | None = None,
+) -> None:
     axes, rows, columns = q.shape
-    whole = columns <= WIDEST_ROW
-    block = max(1 << (columns - 1).bit_length(), 16) if whole else 4096
-    _kernels(q.device).softmax_rows[(rows, axes)](
+    whole = columns <= (widest or WIDEST_LINE)
+    block = max(1 << (columns - 1).bit_length(), 16) if whole else PIECE
+    kernels.softmax_rows[(rows, axes)](
         q,
         out,
         q if col is None else col,
@@ -124,7 +188,15 @@ def fused_softmax(
     )
 
 
-def fused_rests(
+def fused_rests(x: Tensor, narrow: torch.dtype, **form: float) -> tuple[Tensor, Tensor, Tensor]:
+    """X and Y of `GramLines` from x (N, B, D), unit rows made on the way; and, (5, N, B), the
+    squares of Y, those of X, the least root, the length and the largest entry of each row.
+    """
+    return _rests(_rests_kernels(x.device), x, narrow, **form)
+
+
+def _rests(
+    kernels: Any,
     x: Tensor,
     narrow: torch.dtype,
     *,
@@ -134,14 +206,11 @@ def fused_rests(
     noise: float,
     floor: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """X and Y of `GramLines` from x (N, B, D), unit rows made on the way; and, (5, N, B), the
-    squares of Y, those of X, the least root, the length and the largest entry of each row.
-    """
     n, batch, width = x.shape
     X, Y = torch.empty((2, n, batch, width), dtype=narrow, device=x.device)
     numbers = torch.empty((5, n, batch), dtype=torch.float32, device=x.device)
     tiny = torch.finfo(torch.float32).tiny
-    _kernels(x.device).rests_forward[(batch,)](
+    kernels.rests_forward[(batch,)](
         x,
         X,
         Y,
@@ -161,22 +230,30 @@ def fused_rests(
     return X, Y, numbers
 
 
-def fused_rests_backward(
+def fused_rests_backward(x: Tensor, *grads: Tensor | None, **form: float) -> Tensor:
+    """The gradient of x, in its type, from those of X, Y and the squares of X; then come length
+    and largest entry, and a factor (N,) of all.
+    """
+    return _rests_backward(_rests_kernels(x.device), x, *grads, **form)
+
+
+def _rests_backward(
+    kernels: Any,
     x: Tensor,
-    gX: Tensor,
-    gY: Tensor,
+    gX: Tensor | None,
+    gY: Tensor | None,
     row_sum: Tensor | None,
-    length: Tensor,
-    largest: Tensor,
-    factor: Tensor,
+    length: Tensor | None,
+    largest: Tensor | None,
+    factor: Tensor | None,
+    /,
     *,
     cross: float,
     x_squares: float,
 ) -> Tensor:
-    """The gradient of x, in its type; `factor` (N,) belongs to all."""
     n, batch, width = x.shape
     out = torch.empty_like(x)
-    _kernels(x.device).rests_backward[(batch,)](
+    kernels.rests_backward[(batch,)](
         x,
         gX,
         gY,

@@ -18,18 +18,27 @@ import triton.language as tl
 
 
 @triton.jit
+def _unit_row(x, at, inside, TINY: tl.constexpr):
+    """A row divided by its largest entry, then by its length; that length; and that entry.
+
+    An empty row has length inf.
+    """
+    v = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    most = tl.max(tl.abs(v), 0)
+    most = tl.where(most < TINY, TINY, most)
+    v = tl.div_rn(v, tl.zeros_like(v) + most)
+    long = tl.sqrt_rn(tl.sum(v * v, 0))
+    long = tl.where(long == 0, float("inf"), long)
+    return tl.div_rn(v, tl.zeros_like(v) + long), long, most
+
+
+@triton.jit
 def unit_forward(x, unit, length, largest, D, TINY: tl.constexpr, BLOCK: tl.constexpr):
-    """A row divided by its largest entry, then by its length. An empty row has length inf."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < D
-    v = tl.load(x + row * D + at, mask=inside, other=0.0).to(tl.float32)
-    most = tl.max(tl.abs(v), 0)
-    most = tl.where(most < TINY, TINY, most)
-    u = tl.div_rn(v, tl.zeros_like(v) + most)
-    long = tl.sqrt_rn(tl.sum(u * u, 0))
-    long = tl.where(long == 0, float("inf"), long)
-    tl.store(unit + row * D + at, tl.div_rn(u, tl.zeros_like(v) + long), mask=inside)
+    u, long, most = _unit_row(x + row * D, at, inside, TINY)
+    tl.store(unit + row * D + at, u, mask=inside)
     tl.store(length + row, long)
     tl.store(largest + row, most)
 
@@ -52,7 +61,8 @@ def unit_backward(grad, unit, length, largest, out, D, MOST: tl.constexpr, BLOCK
 
 
 @triton.jit
-def _unit_row(x, at, inside, long, most):
+def _same_row(x, at, inside, long, most):
+    """What `_unit_row` made of it."""
     v = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
     return tl.div_rn(tl.div_rn(v, tl.zeros_like(v) + most), tl.zeros_like(v) + long)
 
@@ -89,18 +99,14 @@ def rests_forward(
     S = tl.zeros([BLOCK], tl.float32)
     for k in range(N):
         place = k * B + b
-        v = tl.load(x + place * D + at, mask=inside, other=0.0).to(tl.float32)
-        most = tl.max(tl.abs(v), 0)
-        most = tl.where(most < TINY, TINY, most)
-        v = tl.div_rn(v, tl.zeros_like(v) + most)
-        long = tl.sqrt_rn(tl.sum(v * v, 0))
-        long = tl.where(long == 0, float("inf"), long)
-        tl.store(length + place, long)
-        tl.store(largest + place, most)
-        S += tl.div_rn(v, tl.zeros_like(v) + long)
+        u, long, most = _unit_row(x + place * D, at, inside, TINY)
+        S += u
     for k in range(N):
         place = k * B + b
-        u = _unit_row(x + place * D, at, inside, tl.load(length + place), tl.load(largest + place))
+        # Made again, not loaded: what a program stores its other threads may not yet see.
+        u, long, most = _unit_row(x + place * D, at, inside, TINY)
+        tl.store(length + place, long)
+        tl.store(largest + place, most)
         rest = S - u
         tl.store(X + place * D + at, (rest * cross).to(X.dtype.element_ty), mask=inside)
         tl.store(Y + place * D + at, u.to(Y.dtype.element_ty), mask=inside)
@@ -138,7 +144,7 @@ def rests_backward(
     if HAS_ROW:
         for k in range(N):
             place = k * B + b
-            S += _unit_row(
+            S += _same_row(
                 x + place * D, at, inside, tl.load(length + place), tl.load(largest + place)
             )
     T = tl.zeros([BLOCK], tl.float32)
@@ -146,7 +152,7 @@ def rests_backward(
         place = k * B + b
         g = tl.load(gX + place * D + at, mask=inside, other=0.0) * cross
         if HAS_ROW:
-            u = _unit_row(
+            u = _same_row(
                 x + place * D, at, inside, tl.load(length + place), tl.load(largest + place)
             )
             g += (S - u) * (tl.load(row_sum + place) * twice)
@@ -155,7 +161,7 @@ def rests_backward(
         place = k * B + b
         long = tl.load(length + place)
         most = tl.load(largest + place)
-        u = _unit_row(x + place * D, at, inside, long, most)
+        u = _same_row(x + place * D, at, inside, long, most)
         g = tl.load(gX + place * D + at, mask=inside, other=0.0) * cross
         if HAS_ROW:
             g += (S - u) * (tl.load(row_sum + place) * twice)

@@ -57,7 +57,7 @@ def nway_contrastive(
         as published, so that a zero still counts in the softmax. Takes memory of B^N.
     limit: the bytes that `targets` and `mask` may take before they are refused.
     fuse: whether kernels may do the work between the matrix products on a GPU. Where Triton cannot
-        compile them plain torch does the same; the first call compiles for a second or two.
+        compile them plain torch does the same; the first call compiles for a few seconds.
     """
     given = prepare.checked(features)
     chosen = find_score(score)

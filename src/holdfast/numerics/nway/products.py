@@ -17,8 +17,18 @@ def can_multiply_halves(device: torch.device) -> bool:
         return False
     try:
         one = torch.ones(2, 16, 16, dtype=torch.bfloat16, device=device)
-        torch.bmm(one, one, out_dtype=torch.float32, out=one.float())
+        torch.bmm(one, one, out_dtype=torch.float32)
     except (TypeError, RuntimeError):  # before torch 2.8
+        return False
+    return True
+
+
+@cache
+def _can_write_them_into(device: torch.device) -> bool:
+    try:
+        one = torch.ones(2, 16, 16, dtype=torch.bfloat16, device=device)
+        torch.bmm(one, one, out_dtype=torch.float32, out=one.float())
+    except (TypeError, RuntimeError):
         return False
     return True
 
@@ -26,7 +36,9 @@ def can_multiply_halves(device: torch.device) -> bool:
 def product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
     """left @ right, (K, n, m) and (K, m, l); in float32 if they are halves."""
     if left.dtype in HALF:
-        return torch.bmm(left, right, out_dtype=torch.float32, out=out)
+        if out is None or _can_write_them_into(left.device):
+            return torch.bmm(left, right, out_dtype=torch.float32, out=out)
+        return out.copy_(torch.bmm(left, right, out_dtype=torch.float32))
     return torch.bmm(left, right, out=out)
 
 

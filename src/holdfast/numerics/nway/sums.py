@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from holdfast.numerics.nway.applied import applied
 from holdfast.numerics.nway.fused import (
     WIDEST_ROW,
-    can_fuse,
+    can_fuse_rests,
     fused_rests,
     fused_rests_backward,
 )
@@ -30,7 +30,7 @@ def sums_form(score: str, features: list[Tensor], dtype: torch.dtype) -> Form | 
     first = features[0]
     if any(f.dtype != first.dtype for f in features) or not 0 < first.shape[1] <= WIDEST_ROW:
         return None
-    return form_of(score, len(features)) if can_fuse(first, dtype) else None
+    return form_of(score, len(features)) if can_fuse_rests(first, dtype) else None
 
 
 class _Sums(torch.autograd.Function):
