@@ -178,7 +178,7 @@ def main() -> None:
     for batch in batches:
         forms: list[tuple[str, dict[str, Any]]] = [("lines norm", {})]
         if bench.cuda and batch >= 8192:
-            forms.append(("lines norm, plain", {"fuse": False}))
+            forms.append(("lines norm, fused", {"fuse": True}))
         products = {}
         for form, options in forms:
             for kind in types:

@@ -32,7 +32,7 @@ def nway_contrastive(
     targets: Tensor | None = None,
     mask: Tensor | None = None,
     limit: int = LIMIT,
-    fuse: bool = True,
+    fuse: bool = False,
 ) -> Tensor:
     """How badly N modalities of the same samples find each other, exactly, at any batch size.
 
@@ -56,8 +56,8 @@ def nway_contrastive(
     mask: of shape (B,)*N. A boolean one leaves tuples out; any other is multiplied with the logits,
         as published, so that a zero still counts in the softmax. Takes memory of B^N.
     limit: the bytes that `targets` and `mask` may take before they are refused.
-    fuse: whether kernels may do the work between the matrix products on a GPU. Where Triton cannot
-        compile them plain torch does the same; the first call compiles for a few seconds.
+    fuse: whether kernels may do the work between the matrix products on a GPU (a preview). Where
+        Triton cannot compile them plain torch does the same; the first call compiles for seconds.
     """
     given = prepare.checked(features)
     chosen = find_score(score)
