@@ -37,7 +37,7 @@ def halves(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def found(features: list[Tensor], **options: object) -> list[Tensor]:
     scale = torch.tensor(5.0, requires_grad=True)
-    value = nway_contrastive(features, scale=scale, **options)
+    value = nway_contrastive(features, scale=scale, **{"fuse": True, **options})
     return [value, *torch.autograd.grad(value, [scale, *features])]
 
 
@@ -57,7 +57,7 @@ def test_they_agree_with_plain_torch(score: str, normalize: bool, axes: str) -> 
         for one, other in zip(mine, plain, strict=True):
             assert (one - other).abs().max() <= 2e-5 * other.abs().max().clamp_min(1e-2)
     with torch.no_grad():
-        value = nway_contrastive(features, scale=5.0, **options)
+        value = nway_contrastive(features, scale=5.0, fuse=True, **options)
     assert value.item() == pytest.approx(plain[0].item(), rel=1e-5)
 
 
@@ -88,5 +88,5 @@ def test_what_is_not_finite_is_not_hidden() -> None:
             for normalize in (True, False):
                 features = [f.float() for f in rows()]
                 features[1][2, 3] = bad
-                value = nway_contrastive(features, score=score, normalize=normalize)
+                value = nway_contrastive(features, score=score, normalize=normalize, fuse=True)
                 assert not value.isfinite(), (score, bad, normalize)
