@@ -130,7 +130,7 @@ def test_healthy_ones(tmp_path: Path, kind: str, new: bool) -> None:
         ("model.pt", b"\n<html><title>denied</title>", "an HTML page"),
         ("model.pt", b'<?xml version="1.0"?><Error/>', "an XML document"),
         ("model.pt", b'{"error": "Repository not found"}', "JSON"),
-        ("model.pt", gzip.compress(b"x" * 100), "packed with gzip"),
+        ("model.pt", gzip.compress(b"x" * 100, mtime=0), "packed with gzip"),
         ("model.pt", b"GGUF\x03\0\0\0", "a GGUF file"),
         ("model.pt", b"not a checkpoint", "is not a checkpoint; holdfast scans"),
     ],
