@@ -174,7 +174,8 @@ class _Folder:
         return SavedTensor(said, role, kind, shape, Span(path, offset, length))
 
     def _chunk(self, name: str, first: tuple[int, ...]) -> tuple[int, ...] | None:
-        for chunk in self.tensors[name].get("chunks") or ():
+        chunks = self.tensors[name].get("chunks")
+        for chunk in chunks if isinstance(chunks, (list, tuple)) else ():
             if isinstance(chunk, Stub) and chunk.get("offsets") == first:
                 return _shape(chunk.get("sizes"))
         return _shape(self.tensors[name].get("size"))

@@ -180,9 +180,10 @@ def _partitions(
         inner = base["state"]
         if isinstance(inner, dict):
             states = [(k if type(k) is int else n, v) for n, (k, v) in enumerate(inner.items())]
+        groups = base["param_groups"]
         rates = [
             group["lr"]
-            for group in base["param_groups"]
+            for group in (groups if isinstance(groups, list) else ())
             if isinstance(group, dict) and isinstance(group.get("lr"), (int, float))
         ]
         if rates:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from holdfast.checkpoints import npz, safetensors, torch_file, zips
@@ -90,6 +91,9 @@ def _lightning(start: bytes, otherwise: str) -> str:
     return "lightning" if b"pytorch-lightning_version" in start else otherwise
 
 
+NO_SENSE = (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError)
+
+
 def open_checkpoint(path: Path) -> Checkpoint:
     """Everything that can be read of a checkpoint, and what is wrong with it."""
     path = Path(path)
@@ -101,6 +105,12 @@ def open_checkpoint(path: Path) -> Checkpoint:
         raise UnreadableInput(f"cannot read {path}: {error.strerror or error}") from error
     except RecursionError as error:
         raise UnreadableInput(f"{path} is nested too deeply") from error
+    except NO_SENSE as error:
+        # A file may hold anything where a list or a number is expected. Each reader looks; where
+        # one has not looked closely enough, a person still gets an answer.
+        if os.environ.get("HOLDFAST_STRICT") == "1":
+            raise
+        raise UnreadableInput(f"{path} makes no sense as a checkpoint: {error}") from error
 
 
 def _open(path: Path) -> Checkpoint:
