@@ -84,7 +84,7 @@ def test_the_run_comes_home(recipe: str, schedule: list[Fault]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
-@some(220)
+@some(80)
 @given(schedule=schedules())
 def test_the_run_comes_home_at_length(recipe: str, schedule: list[Fault]) -> None:
     survive(RECIPES[recipe], schedule)
