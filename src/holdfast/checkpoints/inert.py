@@ -298,8 +298,7 @@ class Machine:
                 return rebuild(self, arguments)
             except (Damaged, RecursionError):
                 raise
-            except Exception:
-                # An odd call of a well-known name: a stub like any other.
+            except Exception:  # an odd call of a well-known name: a stub like any other
                 return Stub(function.module, function.name, arguments)
         return Stub(function.module, function.name, arguments)
 

@@ -26,7 +26,7 @@ def _kernels(device: torch.device) -> Any:
         from holdfast.numerics.nway import kernels
 
         return kernels if softmax_is_right(kernels, device) else None
-    except Exception:
+    except Exception:  # whatever a compiler raises: plain torch does the same work
         return None
 
 
@@ -36,7 +36,7 @@ def _rests_kernels(device: torch.device) -> Any:
     kernels = _kernels(device)
     try:
         return kernels if kernels is not None and rests_are_right(kernels, device) else None
-    except Exception:
+    except Exception:  # as above
         return None
 
 
