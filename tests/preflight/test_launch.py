@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -299,3 +300,19 @@ def test_the_innermost_call_is_named_by_its_line() -> None:
 
 def test_stopping_is_no_exception_of_the_scripts() -> None:
     assert not issubclass(EnoughSteps, Exception)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+def test_a_fork_is_not_listened_to() -> None:
+    heard: list[int] = []
+
+    def work() -> None:
+        mode = torch._C._get_function_stack_at(torch._C._len_torch_function_stack() - 1)
+        assert mode._hub.listening
+        child = os.fork()
+        if child == 0:
+            os._exit(int(mode._hub.listening))
+        heard.append(os.waitpid(child, 0)[1])
+
+    watch(work, max_steps=1)
+    assert heard == [0]
