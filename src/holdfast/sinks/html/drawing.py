@@ -108,7 +108,9 @@ def _says(named: Iterable[tuple[str, Downsampler]], in_bytes: bool, clipped: boo
     for name, series in named:
         _, y = series.points()
         parts = []
-        if len(y):
+        if len(y) and y.min() == y.max():
+            parts.append(f"{number(float(y[0]))} throughout")
+        elif len(y):
             parts.append(
                 f"from {number(float(y[0]))} to {number(float(y[-1]))}, lowest "
                 f"{number(float(y.min()))}, highest {number(float(y.max()))}"
@@ -117,9 +119,11 @@ def _says(named: Iterable[tuple[str, Downsampler]], in_bytes: bool, clipped: boo
         if gaps:
             count = sum(gap.count for gap in gaps)
             kinds = " or ".join(sorted({_short(gap.kind) for gap in gaps}))
-            parts.append(f"{count} times {kinds}")
-        told.append(f"{label(name, clipped=clipped)}: {'; '.join(parts)}")
-    return ". ".join(told)
+            parts.append(f"{kinds} " + ("once" if count == 1 else f"{count} times"))
+        told.append((label(name, clipped=clipped), "; ".join(parts)))
+    if len(told) == 1:
+        return told[0][1][:1].upper() + told[0][1][1:]
+    return ". ".join(f"{name}: {said}" for name, said in told)
 
 
 def _short(kind: str) -> str:
@@ -142,10 +146,17 @@ def heat_maps(data: ChartData) -> list[dict[str, Any]]:
             "cells": int(picture.codes.shape[1]),
             "start": picture.start,
             "width": picture.width,
+            "hold": _hold(picture),
             "codes": base64.b64encode(picture.codes.astype("<i2").tobytes()).decode("ascii"),
         }
         for name, picture in data.maps.items()
     ]
+
+
+def _hold(picture: HeatMap) -> int:
+    """For how many cells a value stands: layers are looked at every tenth step or so."""
+    looks = np.flatnonzero((picture.codes != ABSENT).any(axis=0))
+    return int(np.median(np.diff(looks))) if len(looks) > 1 else 1
 
 
 def map_says(data: ChartData, name: str) -> str:

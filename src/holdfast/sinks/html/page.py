@@ -36,7 +36,7 @@ def render(report: sections.PageReport, data: ChartData, *, subject: str = "") -
             "main",
             sections.verdict(report),
             sections.causes(report, data),
-            sections.incidents(data),
+            sections.incidents(report, data),
             _timeline(data),
             _maps(data),
             _components(data),

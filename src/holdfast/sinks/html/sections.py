@@ -11,7 +11,7 @@ from holdfast.core.findings import Finding, NotRun, Remedy, Severity
 from holdfast.core.numbers import encode_numbers, say, say_bytes
 from holdfast.core.records import EventRecord
 from holdfast.sinks.console import say_where
-from holdfast.sinks.coverage import in_short, unlocking
+from holdfast.sinks.coverage import unlocking
 from holdfast.sinks.html.markup import Child, Node, join, tag
 from holdfast.sinks.readable import ReadableCause, ReadableReport
 
@@ -43,12 +43,12 @@ def verdict(report: PageReport) -> Node:
         if n
     )
     if errors or warnings:
-        level, word = ("error", "Failed") if errors else ("warning", "Uneasy")
+        level, word = ("error", "Error") if errors else ("warning", "Warning")
         root = report.causes[0].root if report.causes else report.findings[0]
         said: list[Child] = [tag("strong", f"{root.code} {root.name}"), ": ", root.message]
     elif report.coverage.ran * 4 <= report.coverage.of:
         # Silence must not read as health.
-        level, word = "warning", "Healthy?"
+        level, word = "warning", "Healthy as far as can be seen"
         said = ["Nothing was found, as far as the few checks that could run can tell."]
     else:
         level, word = "healthy", "Healthy"
@@ -211,15 +211,19 @@ def _symptoms(symptoms: Sequence[Finding], data: ChartData) -> Node | None:
     return tag("div", tag("h4", "It explains"), tag("ul", items, class_="plain"))
 
 
-def incidents(data: ChartData) -> Node | None:
+def incidents(report: PageReport, data: ChartData) -> Node | None:
     """The steps that were run again: the line, the numbers that met there, what was tried."""
     if not data.incidents:
         return None
-    return section("incidents", "Incidents", [_incident(event, data) for event in data.incidents])
+    # What a finding above says already need not be said again.
+    known = {str(item.evidence.get("why")) for item in report.findings}
+    told = [_incident(event, data, known) for event in data.incidents]
+    return section("incidents", "Incidents", told)
 
 
-def _incident(event: EventRecord, data: ChartData) -> Node:
+def _incident(event: EventRecord, data: ChartData, known: set[str]) -> Node:
     told = event.data
+    headline = str(told.get("headline") or "What happened could not be found out.")
     x = data.place((event.segment, event.seq), event.step)
     births = [item for item in _list(told.get("births")) if isinstance(item, Mapping)]
     rows = _list(births[0].get("rows")) if births else []
@@ -236,11 +240,11 @@ def _incident(event: EventRecord, data: ChartData) -> Node:
     ]
     return tag(
         "article",
-        tag("h3", "Run again: ", jump(x, event.step, data)),
-        tag("p", str(told.get("headline") or "What happened could not be found out.")),
+        tag("h3", "Run again with instruments: ", jump(x, event.step, data)),
+        None if headline in known else tag("p", headline),
         [_birth(birth) for birth in births[:3]],
         facts_table(about) if about else None,
-        _trials(_list(told.get("trials"))),
+        None if headline in known else _trials(_list(told.get("trials"))),
         class_="cause",
     )
 
@@ -363,14 +367,13 @@ def coverage(not_run: Sequence[NotRun], ran: int, of: int) -> Node:
     """What was looked at, and why the rest was not."""
     told: list[Child] = [tag("p", f"{ran} of {of} checks could run on this source.")]
     if not_run:
-        mostly = ", ".join(f"{count} {why}" for why, count in in_short(not_run))
-        rows = [[item.code, item.reason] for item in not_run]
-        told.append(
-            _folded(
-                f"Not run: {len(not_run)}" + (f" (mostly {mostly})" if mostly else ""),
-                [_table("Checks that were not run", ("check", "why"), rows)],
-            )
-        )
+        by_reason: dict[str, list[str]] = {}
+        for item in not_run:
+            by_reason.setdefault(item.reason, []).append(item.code)
+        ranked = sorted(by_reason.items(), key=lambda pair: -len(pair[1]))
+        rows = [[reason, ", ".join(codes)] for reason, codes in ranked]
+        table = _table("Checks that were not run", ("why", "checks"), rows)
+        told.append(_folded(f"Not run: {len(not_run)}, and why", [table]))
     return section("coverage", "Coverage", told)
 
 

@@ -5,7 +5,7 @@
   const told = document.getElementById("told");
   const whole = document.getElementById("whole");
   const paper = matchMedia("print");
-  const HEIGHT = 190;
+  const HEIGHT = 180;
   const NONFINITE_EDGE = 9; // height of the strip at the upper edge, in CSS pixels
   const SHORT = { NaN: "NaN", Infinity: "Inf", "-Infinity": "-Inf" };
 
@@ -38,13 +38,13 @@
 
   // -- words ------------------------------------------------------------------------------------
 
-  function say(value, bytes) {
+  function say(value, bytes, digits = 4) {
     if (value == null) return "–";
     if (bytes) {
       const units = ["B", "KiB", "MiB", "GiB", "TiB"];
       let at = 0;
       while (Math.abs(value) >= 1024 && at < 4) { value /= 1024; at += 1; }
-      return Number(value.toPrecision(4)) + " " + units[at];
+      return Number(value.toPrecision(digits)) + " " + units[at];
     }
     const size = Math.abs(value);
     if (size !== 0 && (size >= 1e5 || size < 1e-3)) {
@@ -131,8 +131,8 @@
         y: { distr: chart.log ? 3 : 1, range: range(chart) },
       },
       axes: [
-        { ...axis, space: 90, values: (plot, splits) => splits.map((x) => Number.isInteger(x) ? sayStep(stepAt(x)) : "") },
-        { ...axis, size: 72, values: (plot, splits) => splits.map((y) => y == null ? "" : say(y, panel.bytes)) },
+        { ...axis, space: 90, size: 28, gap: 4, values: (plot, splits) => splits.map((x) => Number.isInteger(x) ? sayStep(stepAt(x)) : "") },
+        { ...axis, size: 72, values: (plot, splits) => splits.map((y) => y == null ? "" : say(y, panel.bytes, 3)) },
       ],
       series: [{}, ...panel.series.map((series, at) => ({
         label: series.label,
@@ -155,10 +155,7 @@
   }
 
   function joinSeries(panel) {
-    const tables = panel.series.map((series) => {
-      const xs = series.x, ys = series.y;
-      return [xs, ys];
-    });
+    const tables = panel.series.map((series) => [series.x, series.y]);
     // Non-finite values have no place in a line, yet a chart of nothing else must still have an axis.
     tables.push([[extent.min, extent.max], [null, null]]);
     const joined = uPlot.join(tables);
@@ -395,11 +392,22 @@
     paintHeat(heat);
   }
 
+  // The cell whose value is shown at a place: layers are not looked at in every step.
+  function measured(heat, at) {
+    const { map, codes } = heat;
+    const first = Math.max(at - (at % map.cells), at - map.hold + 1);
+    for (let near = at; near >= first; near -= 1) {
+      if (codes[near] !== ABSENT && (near === at || codes[near] !== BAD)) return near;
+    }
+    return at;
+  }
+
   function readCell(heat) {
     const { map } = heat;
     if (heat.cell < 0 || heat.cell >= map.cells) { heat.said.textContent = "\u00a0"; return; }
-    const code = heat.codes[heat.row * map.cells + heat.cell];
-    const from = map.start + heat.cell * map.width, to = Math.min(from + map.width - 1, extent.max);
+    const at = measured(heat, heat.row * map.cells + heat.cell);
+    const code = heat.codes[at];
+    const from = map.start + (at % map.cells) * map.width, to = Math.min(from + map.width - 1, extent.max);
     const value = code === ABSENT ? "not measured" : code === BAD ? "NaN or Inf" : code === ZERO ? "0" : "about " + say(Math.pow(10, code / 100));
     const steps = to > from ? "steps " + stepAt(from) + " to " + stepAt(to) : "step " + stepAt(from);
     heat.said.textContent = map.rows[heat.row] + ", " + steps + ": " + value;
@@ -411,7 +419,8 @@
     made.width = map.cells;
     made.height = map.rows.length;
     const pixels = new ImageData(map.cells, map.rows.length);
-    codes.forEach((code, at) => {
+    codes.forEach((_, at) => {
+      const code = codes[measured(heat, at)];
       let colour = [128, 128, 128, 255];
       if (code === ABSENT) colour = [0, 0, 0, 0];
       else if (code === BAD) colour = [214, 40, 40, 255];
@@ -460,7 +469,6 @@
     ctx.globalAlpha = 0.5;
     ctx.fillRect(heat.left, 0, heat.width, heat.height);
     ctx.globalAlpha = 1;
-    // A value may stand for the steps until the next one: gaps between looks are no gaps in the run.
     ctx.drawImage(heat.image, at(map.start), 0, at(map.start + map.cells * map.width) - at(map.start), heat.height);
     ctx.fillStyle = "rgb(214, 40, 40)";
     heat.codes.forEach((code, place) => {
