@@ -16,7 +16,7 @@ from holdfast.engine import Engine
 from holdfast.report import Report
 from holdfast.sinks.run_dir import RunDirWriter
 
-BAD = 60
+BAD = 83
 LAYERS = [f"blocks.{number}.{part}" for number in range(6) for part in ("weight", "bias")]
 SCRIPT = "<script>window.pwned = 1</script>"
 NASTY = (

@@ -72,7 +72,7 @@ const looks = {
     const focused = await page.evaluate(() => document.activeElement.dataset.panel);
     equal(focused, "loss");
     const said = await page.getAttribute("[data-panel=loss]", "aria-valuetext");
-    check(said.startsWith("step 60: loss NaN"), said);
+    check(said.startsWith("step 83: loss NaN"), said);
     await page.click("#whole");
     equal(await shown(page), "The charts show the whole run.");
   },

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from holdfast.sinks.plain import clean
 
 VOID = ("br", "col", "meta")
-LONGEST = 2000
+LONGEST = 1200
 """Characters of one piece of text; a page is for reading."""
 _NAME = re.compile(r"^[a-z][a-z0-9-]*$")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Protocol
@@ -191,7 +192,7 @@ def said(value: Any, key: str = "") -> str:
         if key.endswith("bytes") and abs(value) < 1e300:
             return say_bytes(value)
         if isinstance(value, int):
-            return str(value) if abs(value) < 10**15 else f"about 10^{len(hex(value)) * 1.204:.0f}"
+            return str(value) if abs(value) < 10**15 else f"about 10^{math.log10(abs(value)):.0f}"
         return say(value, 6)
     if isinstance(value, Mapping):
         return ", ".join(f"{_words(name)}: {said(item)}" for name, item in [*value.items()][:20])

@@ -125,7 +125,7 @@
       width, height: HEIGHT,
       legend: { show: false },
       padding: [NONFINITE_EDGE + 5, 12, 0, 0],
-      cursor: { sync: { key: "steps" }, drag: { x: true, y: false }, points: { size: 7 } },
+      cursor: { y: false, sync: { key: "steps" }, drag: { x: true, y: false }, points: { size: 7 } },
       scales: {
         x: { time: false, range: () => [view.min, view.max] },
         y: { distr: chart.log ? 3 : 1, range: range(chart) },
@@ -147,7 +147,7 @@
         setCursor: [(plot) => readOut(plot, chart)],
         setSelect: [(plot) => {
           if (plot.select.width > 3) {
-            look(plot.posToVal(plot.select.left, "x"), plot.posToVal(plot.select.left + plot.select.width, "x"));
+            look(xOf(plot, plot.select.left), xOf(plot, plot.select.left + plot.select.width));
           }
         }],
       },
@@ -212,7 +212,7 @@
   function readOut(plot, chart) {
     const left = plot.cursor.left;
     const away = left == null || left < 0;
-    const x = away ? null : plot.posToVal(left, "x");
+    const x = away ? null : xOf(plot, left);
     const words = [];
     chart.panel.series.forEach((series, at) => {
       let value = "";
@@ -260,7 +260,7 @@
     holder.addEventListener("keydown", (event) => {
       const { plot } = chart;
       const wide = (view.max - view.min) / 100;
-      const now = plot.cursor.left >= 0 ? plot.posToVal(plot.cursor.left, "x") : view.min;
+      const now = plot.cursor.left >= 0 ? xOf(plot, plot.cursor.left) : view.min;
       const by = Math.max(wide, 1) * (event.shiftKey ? 10 : 1);
       let x = now;
       if (event.key === "ArrowRight" || event.key === "ArrowUp") x = now + by;
@@ -276,9 +276,12 @@
     });
   }
 
+  // The chart's own scale follows a little later than the view does.
+  const leftOf = (plot, x) => (x - view.min) / (view.max - view.min) * plot.over.clientWidth;
+  const xOf = (plot, left) => view.min + left / plot.over.clientWidth * (view.max - view.min);
+
   function point(x, chart) {
-    const left = chart.plot.valToPos(x, "x");
-    chart.plot.setCursor({ left, top: chart.plot.over.clientHeight / 2 }, true, true);
+    chart.plot.setCursor({ left: leftOf(chart.plot, x), top: chart.plot.over.clientHeight / 2 }, true, true);
   }
 
   function start(holder) {
