@@ -1,15 +1,15 @@
-// node screenshots.mjs REPORT.html OUT_DIR: the upper part of a report, light and dark.
+// node screenshots.mjs REPORT.html FOLDER: the upper part of a report, light and dark.
+import { resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { launch, open } from "./browser.mjs";
 
-const [, , report, out] = process.argv;
+const [, , report, folder] = process.argv;
 const browser = await launch();
 for (const colorScheme of ["light", "dark"]) {
-  const { page, wrong } = await open(browser, pathToFileURL(report).href, { colorScheme });
-  const height = process.argv[4] ? Number(process.argv[4]) : 1500;
-  await page.setViewportSize({ width: 1100, height });
-  await page.waitForTimeout(300);
-  await page.screenshot({ path: `${out}/report-${colorScheme}.png` });
-  if (wrong.length) console.log(wrong.join("\n"));
+  const viewport = { width: 1000, height: 1500 };
+  const { page, wrong } = await open(browser, pathToFileURL(resolve(report)).href, { colorScheme, viewport });
+  await page.waitForTimeout(200);
+  await page.screenshot({ path: `${folder}/report-${colorScheme}.png` });
+  if (wrong.length) throw new Error(wrong.join("\n"));
 }
 await browser.close();

@@ -77,7 +77,7 @@ def test_what_is_said_of_a_sick_run(tmp_path: Path) -> None:
     assert "HD101 nonfinite-loss" in page.text
     assert "/home/me/losses.py:178" in page.text
     assert "kl = p * (p.log() - logq)" in page.text
-    assert "At losses.py:178 clamp `p` tested on the failing step: cured" in page.text
+    assert "At losses.py:178 clamp p tested on the failing step: cured" in page.text
     assert "Run the loss in float32 tested on the failing step: did not help" in page.text
     assert "in the data set 1043" in page.text
     panels = {panel["id"]: panel for panel in data["panels"]}

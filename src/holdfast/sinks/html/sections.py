@@ -46,7 +46,11 @@ def verdict(report: PageReport) -> Node:
     if errors or warnings:
         level, word = ("error", "Error") if errors else ("warning", "Warning")
         root = report.causes[0].root if report.causes else report.findings[0]
-        said: list[Child] = [tag("strong", f"{root.code} {root.name}"), ": ", root.message]
+        at = "" if root.step is None else f" at step {root.step}"
+        # The reason, where a replay has found it, says more than the symptom.
+        why = root.evidence.get("why")
+        told_why = prose(why if isinstance(why, str) and why else root.message)
+        said: list[Child] = [tag("strong", f"{root.code} {root.name}"), f"{at}: ", *told_why]
     elif report.coverage.ran * 4 <= report.coverage.of:
         # Silence must not read as health.
         level, word = "warning", "Healthy as far as can be seen"
@@ -101,7 +105,7 @@ def _cause(cause: ReadableCause, data: ChartData) -> Node:
             f" {root.code} {root.name} ",
             _jump(root, data),
         ),
-        tag("p", root.message),
+        tag("p", prose(root.message)),
         _place(root),
         _remedies(root.remedies),
         _evidence(root.evidence),
@@ -122,6 +126,14 @@ def jump(x: int, step: int, data: ChartData) -> Node:
     if not data.series:
         return tag("span", said, class_="step")
     return tag("button", said, type="button", class_="jump", data_x=x)
+
+
+def prose(words: str) -> list[Child]:
+    """A sentence; what stands between backticks is code."""
+    parts = words.split("`")
+    if len(parts) % 2 == 0:  # one of them is alone
+        return [words]
+    return [tag("code", part) if at % 2 else part for at, part in enumerate(parts)]
 
 
 def _place(finding: Finding) -> Node | None:
@@ -154,7 +166,9 @@ def _remedy(remedy: Remedy) -> Node:
     return tag(
         "li",
         tag("span", mark, class_="mark", aria_hidden="true"),
-        tag("span", remedy.text, tag("span", f" {tried}", class_="tried") if tried else None),
+        tag(
+            "span", prose(remedy.text), tag("span", f" {tried}", class_="tried") if tried else None
+        ),
         class_=kind,
     )
 
@@ -206,7 +220,13 @@ def _symptoms(symptoms: Sequence[Finding], data: ChartData) -> Node | None:
     if not symptoms:
         return None
     items = [
-        tag("li", tag("strong", f"{item.code} {item.name} "), _jump(item, data), f" {item.message}")
+        tag(
+            "li",
+            tag("strong", f"{item.code} {item.name} "),
+            _jump(item, data),
+            " ",
+            prose(item.message),
+        )
         for item in symptoms[:MOST_CAUSES]
     ]
     return tag("div", tag("h4", "It explains"), tag("ul", items, class_="plain"))
@@ -241,16 +261,16 @@ def _incident(event: EventRecord, data: ChartData, known: set[str]) -> Node:
     ]
     return tag(
         "article",
-        tag("h3", "Run again with instruments: ", jump(x, event.step, data)),
-        None if headline in known else tag("p", headline),
-        [_birth(birth) for birth in births[:3]],
+        tag("h3", jump(x, event.step, data), " run again with instruments"),
+        None if headline in known else tag("p", prose(headline)),
+        [_birth(birth, told_above=headline in known) for birth in births[:3]],
         facts_table(about) if about else None,
         None if headline in known else _trials(_list(told.get("trials"))),
         class_="cause",
     )
 
 
-def _birth(birth: Mapping[str, Any]) -> Node:
+def _birth(birth: Mapping[str, Any], *, told_above: bool) -> Node:
     inputs = [item for item in _list(birth.get("inputs")) if isinstance(item, Mapping)]
     output = birth.get("output")
     if isinstance(output, Mapping):
@@ -260,7 +280,7 @@ def _birth(birth: Mapping[str, Any]) -> Node:
         where += f", module {birth.get('module')}"
     return tag(
         "div",
-        _line(birth.get("place")),
+        None if told_above else _line(birth.get("place")),
         _line(birth.get("called_from")),
         tag("p", where, class_="quiet"),
         _operands(inputs) if inputs else None,
@@ -316,7 +336,7 @@ def _trials(trials: Sequence[Any]) -> Node | None:
             tag("span", marks.get(str(item.get("tried")), "·"), class_="mark", aria_hidden="true"),
             tag(
                 "span",
-                str(item["text"]),
+                prose(str(item["text"])),
                 tag("span", f" {item.get('tried')}", class_="tried"),
                 tag("span", f" ({item['why']})", class_="quiet") if item.get("why") else None,
             ),
