@@ -18,10 +18,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow test-gpu lint format bench news clean distclean
+.PHONY: help setup demo test test-slow test-gpu test-browser lint format bench news clean distclean
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: $(STAMP) ## create .venv with holdfast and its tools
 
@@ -41,14 +41,18 @@ demo: $(STAMP) ## watch a run fail and be saved
 	$(BIN)/holdfast demo $(ARGS)
 
 test: lint ## lint, types, import contracts, then the quick tests
-	$(PYTEST) -m 'not slow and not gpu' $(ARGS)
+	$(PYTEST) -m 'not slow and not gpu and not browser' $(ARGS)
 
 # pytest answers 5 when it has collected nothing: no slow tests is no failure.
 test-slow: $(STAMP) ## the tests that take their time
-	$(PYTEST) -m 'slow and not gpu' $(ARGS) || { code=$$?; [ $$code -eq 5 ] && echo 'no slow tests'; }
+	$(PYTEST) -m 'slow and not gpu and not browser' $(ARGS) || { code=$$?; [ $$code -eq 5 ] && echo 'no slow tests'; }
 
 test-gpu: $(STAMP) ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu $(ARGS)
+
+test-browser: $(STAMP) ## the report in a real browser; installs what that needs
+	@tests/browser/install.sh
+	$(BIN)/python -m pytest -m browser tests/browser $(ARGS)
 
 lint: $(STAMP) ## ruff, mypy and import-linter; changes nothing
 	$(BIN)/ruff check $(CODE)

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from holdfast._version import __version__
 from holdfast.core.findings import Finding, NotRun, Severity
 from holdfast.core.numbers import encode_numbers
+from holdfast.core.records import StepRecord
 from holdfast.diagnosis import Cause
 from holdfast.diagnosis import diagnose as find_causes
 from holdfast.engine import Engine
+from holdfast.errors import UsageError
+
+if TYPE_CHECKING:
+    from holdfast.charts.gather import ChartData
+    from holdfast.core.records import Record
 
 SCHEMA = 1
 
@@ -47,6 +54,10 @@ class Report:
     `tensors`, `bytes`, `nonfinite` and `clean` of a checkpoint."""
     curve: tuple[Sequence[int], Sequence[float]] | None = None
     """(steps, values) of the loss, for a plot."""
+    subject: str = ""
+    """What the report is on: the path that was read."""
+    reread: Callable[[], Iterator[Record]] | None = field(default=None, repr=False, compare=False)
+    """Gives the run's records once more, for charts; None where they are not kept."""
 
     @classmethod
     def from_engine(cls, engine: Engine, *, command: str, notes: Sequence[str] = ()) -> Report:
@@ -98,3 +109,30 @@ class Report:
     def to_json(self) -> str:
         """The report as JSON text, schema 1."""
         return json.dumps(self.to_dict(), indent=2, allow_nan=False, default=str)
+
+    def to_html(self, path: str | Path) -> None:
+        """Write the report as one HTML file with charts, which needs no network and nothing else.
+
+        The run is read once more for the charts: it has to be where it was, else this raises
+        `UnreadableInput`; `UsageError` if the file cannot be written.
+        """
+        from holdfast.sinks.html.page import render
+
+        text = render(self, self._charts(), subject=self.subject)
+        try:
+            with open(path, "w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+
+    def _charts(self) -> ChartData:
+        from holdfast.charts.gather import ChartData, Gatherer, gather
+
+        if self.reread is not None:
+            return gather(self.reread())
+        if self.curve is None:
+            return ChartData()
+        gatherer = Gatherer()
+        for number, (step, value) in enumerate(zip(*self.curve, strict=True)):
+            gatherer.feed(StepRecord(0, number, step, {"loss": value}))
+        return gatherer.data()

@@ -62,6 +62,7 @@ OPTIONS = {
         "-v",
         "PATH...",
     ],
+    "report": ["--config", "--fail-on", "--ignore", "--output", "--select", "-o", "RUN"],
     "scan": [
         "--config",
         "--fail-on",

@@ -1,0 +1,216 @@
+"""From a stream of records, however long, to what a chart shows. Memory does not grow with the run.
+
+The report on a run, the live page and the view in a terminal draw the same: they all begin here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.charts.downsample import BUCKETS, Downsampler
+from holdfast.charts.heat import HeatMap, HeatSampler
+from holdfast.charts.timeline import Timeline, Turn, offset_at
+from holdfast.core.incident import INCIDENT
+from holdfast.core.records import EventRecord, Header, Record, SetupRecord, StepRecord
+from holdfast.core.signals import family
+
+MOST_SERIES = 64
+"""Components and metrics are named by users: a hundred charts help nobody."""
+MOST_MARKS = 400
+"""Events kept from the beginning, and as many from the end."""
+MOST_INCIDENTS = 20
+MAPS = ("param/grad_norm", "param/update_ratio")
+PLAIN = (
+    "loss",
+    "grad_norm",
+    "clipped_grad_norm",
+    "lr",
+    "loss_scale",
+    "device_allocated_bytes",
+    "host_rss_bytes",
+)
+"""Signals with a place of their own on a page."""
+NAMED = ("loss", "eval")
+"""Families whose members a user has named: `loss/box`, `eval/accuracy`."""
+SILENT = ("scan", "axis", "checkpoint", "places", "end", INCIDENT)
+"""Events that are no marks: bookkeeping, or told elsewhere."""
+SETUPS = ("precision", "optimizer")
+"""Set-up facts that belong to the description of a run."""
+AFTER_CLIPPING = "clipped_grad_norm"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that happened, on the axis of the charts."""
+
+    x: int
+    step: int
+    kind: str
+    label: str
+
+
+@dataclass
+class ChartData:
+    """What there is to draw of a run."""
+
+    series: dict[str, Downsampler] = field(default_factory=dict)
+    maps: dict[str, HeatMap] = field(default_factory=dict)
+    marks: list[Mark] = field(default_factory=list)
+    marks_left_out: int = 0
+    incidents: list[EventRecord] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What the header and the set-up said about the run."""
+    source: str = ""
+    turns: list[Turn] = field(default_factory=list)
+    steps: int = 0
+    """Records of steps that were read."""
+    held: Downsampler = field(default_factory=Downsampler)
+    """The steps whose update was held back."""
+    end: int = 0
+    series_left_out: int = 0
+
+    def place(self, order: tuple[int, int], step: int) -> int:
+        """Where a finding of that order and step stands on the axis."""
+        return step + offset_at(self.turns, order)
+
+
+class Gatherer:
+    """Reads a stream once. `data()` may be asked for at any time: a live page does."""
+
+    def __init__(self, buckets: int = BUCKETS) -> None:
+        self._buckets = buckets
+        self._data = ChartData(held=Downsampler(buckets))
+        self._timeline = Timeline()
+        self._maps: dict[str, HeatSampler] = {}
+        self._header: Header | None = None
+        self._first: list[Mark] = []
+        self._last: deque[Mark] = deque(maxlen=MOST_MARKS)
+        self._marks = 0
+        self._refused: set[str] = set()
+
+    def feed(self, record: Record) -> None:
+        """One more record."""
+        if isinstance(record, StepRecord):
+            if not self._of_another_rank(record):
+                self._step(record)
+        elif isinstance(record, Header):
+            if not self._of_another_rank(record):
+                self._take_header(record)
+        elif isinstance(record, EventRecord):
+            self._event(record)
+        elif isinstance(record, SetupRecord) and record.topic in SETUPS:
+            self._data.facts.setdefault(record.topic, dict(record.facts))
+
+    def data(self) -> ChartData:
+        """All that has been gathered so far."""
+        data = self._data
+        data.marks = [*self._first, *self._last]
+        data.marks_left_out = self._marks - len(data.marks)
+        data.turns, data.end = self._timeline.turns, self._timeline.end
+        data.series_left_out = len(self._refused)
+        pictures = {name: sampler.picture() for name, sampler in self._maps.items()}
+        data.maps = {name: drawn for name, drawn in pictures.items() if drawn is not None}
+        return data
+
+    def _of_another_rank(self, record: Header | StepRecord) -> bool:
+        """Ranks that decide together write the same steps: one of them is drawn."""
+        header = self._header
+        return header is not None and header.world_size > 1 and record.rank != header.rank
+
+    def _take_header(self, header: Header) -> None:
+        self._header = header
+        self._data.source = header.source
+        self._data.facts.update(header.facts)
+        if header.world_size > 1:
+            self._data.facts["world_size"] = header.world_size
+        for sampler in self._maps.values():
+            sampler.axis(_names(header))
+
+    def _step(self, record: StepRecord) -> None:
+        x = self._timeline.x(record.segment, record.seq, record.step)
+        if x is None:
+            return
+        self._data.steps += 1
+        series = self._data.series
+        for name, value in record.values.items():
+            known = series.get(name) or self._series(name)
+            if known is not None:
+                known.add(x, value)
+        if "clip_coef" in record.values:
+            self._after_clipping(x, record.values)
+        if record.held:
+            self._data.held.add(x, 1.0)
+        for name in MAPS:
+            column = record.columns.get(name)
+            if column is not None:
+                self._map(name).add(x, column.values, column.index)
+
+    def _series(self, name: str) -> Downsampler | None:
+        """A series for a name that has not been seen; None for what is not drawn."""
+        prefix, slash, _ = name.partition("/")
+        if family(name) not in PLAIN and not (slash and prefix in NAMED):
+            return None
+        series = self._data.series
+        if len(series) >= MOST_SERIES and name not in PLAIN:
+            if len(self._refused) < MOST_SERIES:
+                self._refused.add(name)
+            return None
+        return series.setdefault(name, Downsampler(self._buckets))
+
+    def _after_clipping(self, x: int, values: Mapping[str, float]) -> None:
+        """Our own runs tell the factor; people want to see the norm that was left."""
+        if "grad_norm" in values and AFTER_CLIPPING not in values:
+            left = values["grad_norm"] * values["clip_coef"]
+            self._data.series.setdefault(AFTER_CLIPPING, Downsampler(self._buckets)).add(x, left)
+
+    def _map(self, name: str) -> HeatSampler:
+        known = self._maps.get(name)
+        if known is None:
+            known = self._maps[name] = HeatSampler()
+            if self._header is not None:
+                known.axis(_names(self._header))
+        return known
+
+    def _event(self, record: EventRecord) -> None:
+        if record.kind == INCIDENT and len(self._data.incidents) < MOST_INCIDENTS:
+            self._data.incidents.append(record)
+        if record.kind in SILENT or self._of_other_event(record):
+            return
+        # An event may look back at a step: it has a place, and moves nothing.
+        x = self._timeline.place((record.segment, record.seq), record.step)
+        mark = Mark(min(x, self._timeline.end), record.step, record.kind, _label(record))
+        self._marks += 1
+        (self._first if len(self._first) < MOST_MARKS else self._last).append(mark)
+
+    def _of_other_event(self, record: EventRecord) -> bool:
+        """What all ranks did at once is told by one of them."""
+        header = self._header
+        together = header is not None and header.world_size > 1 and record.rank != header.rank
+        return together and record.kind == "action"
+
+
+def gather(records: Iterable[Record], buckets: int = BUCKETS) -> ChartData:
+    """A whole stream."""
+    gatherer = Gatherer(buckets)
+    for record in records:
+        gatherer.feed(record)
+    return gatherer.data()
+
+
+def _names(header: Header) -> list[str]:
+    return [str(name) for name in header.names("param")]
+
+
+def _label(record: EventRecord) -> str:
+    """A few words for an event: what was done and why."""
+    data = record.data
+    done = data.get("action")
+    words = [str(done)] if isinstance(done, str) else [record.kind.replace("-", " ")]
+    for key in ("reason", "text", "message", "note"):
+        if isinstance(data.get(key), str):
+            words.append(data[key])
+            break
+    return ": ".join(words)[:300]

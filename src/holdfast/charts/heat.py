@@ -1,0 +1,136 @@
+"""A layer × step picture in bounded memory: of each cell the largest value, and whether any is bad.
+
+Cells are as wide as they have to be, a power of two of steps; rows are tensors, several to a row
+where a model has thousands. The largest value of a cell stays, so that one bad tensor at one step
+is seen in a run of a million.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+CELLS = 256
+"""Along the steps, at most."""
+ROWS = 400
+"""Along the tensors, at most."""
+MOST_NAMES = 4096
+"""Tensors told apart while a run is read."""
+
+ABSENT, ZERO, BAD = -32768, -32767, 32767
+"""Codes of a cell without a value, of one whose largest value is 0, and of a non-finite one."""
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """The picture: `codes[row, cell]` is 100 times the decimal logarithm of the largest value."""
+
+    rows: Sequence[str]
+    """The tensor of each row, or the first and the last of several."""
+    start: int
+    width: int
+    """x where the first cell begins, and how much one covers."""
+    codes: NDArray[np.int16]
+    left_out: int = 0
+    """Tensors beyond those that are told apart."""
+
+
+class HeatSampler:
+    """One column over the parameters. Feed it steps in order; ask for the picture at any time."""
+
+    def __init__(self, cells: int = CELLS, names: int = MOST_NAMES) -> None:
+        self._cells = cells
+        self._most = names
+        self._width = 1
+        self._rows: dict[str, int] = {}
+        self._place: NDArray[np.int64] = np.empty(0, np.int64)
+        """The row of each position on the axis; −1 for those left out."""
+        self._largest: NDArray[np.float64] = np.full((0, cells), -1.0)
+        """−1: nothing yet."""
+        self._bad: NDArray[np.bool_] = np.zeros((0, cells), bool)
+        self._origin: int | None = None
+        self._end = 0
+        self._left_out: set[str] = set()
+
+    def axis(self, names: Sequence[str]) -> None:
+        """The names along the axis from here on."""
+        for name in names:
+            if name not in self._rows:
+                if len(self._rows) < self._most:
+                    self._rows[name] = len(self._rows)
+                elif len(self._left_out) < self._most:
+                    self._left_out.add(name)
+        self._place = np.asarray([self._rows.get(name, -1) for name in names], np.int64)
+        more = len(self._rows) - len(self._largest)
+        if more > 0:
+            self._largest = np.vstack([self._largest, np.full((more, self._cells), -1.0)])
+            self._bad = np.vstack([self._bad, np.zeros((more, self._cells), bool)])
+
+    def add(self, x: int, values: Sequence[float], index: Sequence[int] | None) -> None:
+        """The values of one step, of all positions or of some."""
+        try:
+            y = np.abs(np.asarray(values, np.float64))
+            at = np.arange(len(y)) if index is None else np.asarray(index, np.int64)
+        except (TypeError, ValueError, OverflowError):
+            return
+        known = at < len(self._place)
+        rows, y = self._place[at[known]], y[known]
+        rows, y = rows[rows >= 0], y[rows >= 0]
+        if not len(rows):
+            return
+        cell = self._cell(x)
+        finite = np.isfinite(y)
+        if not finite.all():
+            self._bad[rows[~finite], cell] = True
+        rows, y = rows[finite], y[finite]
+        self._largest[rows, cell] = np.maximum(self._largest[rows, cell], y)
+
+    def picture(self, rows: int = ROWS) -> HeatMap | None:
+        """What has been gathered; None where there is nothing."""
+        if self._origin is None:
+            return None
+        cells = (self._end - self._origin) // self._width + 1
+        size = max(-(-len(self._rows) // rows), 1)
+        starts = np.arange(0, len(self._rows), size)
+        largest = np.maximum.reduceat(self._largest[:, :cells], starts, axis=0)
+        bad = np.logical_or.reduceat(self._bad[:, :cells], starts, axis=0)
+        names = list(self._rows)
+        return HeatMap(
+            rows=[_called(names[start : start + size]) for start in starts.tolist()],
+            start=self._origin,
+            width=self._width,
+            codes=_codes(largest, bad),
+            left_out=len(self._left_out),
+        )
+
+    def _cell(self, x: int) -> int:
+        if self._origin is None:
+            self._origin = x
+        self._end = max(self._end, x)
+        while (x - self._origin) // self._width >= self._cells:
+            self._halve()
+        return max((x - self._origin) // self._width, 0)
+
+    def _halve(self) -> None:
+        """Cells become twice as wide."""
+        self._width *= 2
+        half = -(-self._cells // 2)
+        for pairs, empty in ((self._largest, -1.0), (self._bad, False)):
+            folded = np.maximum.reduceat(pairs, np.arange(0, self._cells, 2), axis=1)
+            pairs[:, :half] = folded
+            pairs[:, half:] = empty
+
+
+def _called(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]} ({len(names)} tensors)"
+
+
+def _codes(largest: NDArray[np.float64], bad: NDArray[np.bool_]) -> NDArray[np.int16]:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.round(100 * np.log10(largest))
+    codes = np.where(largest > 0, np.nan_to_num(logs, neginf=ZERO), ABSENT)
+    codes = np.where(largest == 0, ZERO, codes)
+    return np.where(bad, BAD, codes).astype(np.int16)

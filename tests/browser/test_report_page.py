@@ -1,0 +1,90 @@
+"""The report in a real browser, offline: drawn, clicked, typed at, printed, and not to be tricked.
+
+`report.mjs` does the looking, all pages with one browser; here the pages are made.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from report_pages import hostile_run, nothing, only_a_loss, sick_run, well_run
+
+HERE = Path(__file__).parent
+CHROMIUMS = ("chromium-headless-shell", "chromium", "google-chrome")
+
+pytestmark = pytest.mark.browser
+
+LOOKS = {
+    "sick": (
+        "quiet",
+        "charts_drawn",
+        "nonfinite_seen",
+        "verdict_first",
+        "finding_clicked",
+        "keyboard",
+        "cursors_together",
+        "zoomed_by_mouse",
+        "log_scale",
+        "dark_and_light",
+        "on_paper",
+        "on_a_phone",
+        "accessible",
+    ),
+    "well": ("quiet", "accessible"),
+    "hostile": ("quiet", "inert", "accessible", "on_a_phone"),
+    "only_loss": ("only_a_loss", "accessible"),
+    "nothing": ("nothing_to_draw", "accessible"),
+}
+CASES = [f"{page}-{look}" for page, looks in LOOKS.items() for look in looks]
+
+
+def _missing() -> str | None:
+    if shutil.which("node") is None:
+        return "there is no node"
+    if not (HERE / "node_modules" / "playwright-core").is_dir():
+        return "playwright-core is not installed"
+    if not os.environ.get("HOLDFAST_CHROMIUM") and not any(map(shutil.which, CHROMIUMS)):
+        return "there is no Chromium"
+    return None
+
+
+@pytest.fixture(scope="module")
+def came(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What came of every look: an empty text, or what was wrong."""
+    if (why := _missing()) is not None:
+        pytest.skip(f"{why}; `make test-browser` installs what the browser tests need")
+    folder = tmp_path_factory.mktemp("pages")
+    makers = {
+        "sick": sick_run,
+        "well": well_run,
+        "hostile": hostile_run,
+        "only_loss": only_a_loss,
+        "nothing": nothing,
+    }
+    for name, make in makers.items():
+        make(folder / name).to_html(folder / f"{name}.html")
+    pages = [
+        {"name": f"{name}-{look}", "path": str(folder / f"{name}.html"), "look": look}
+        for name, looks in LOOKS.items()
+        for look in looks
+    ]
+    (folder / "pages.json").write_text(json.dumps(pages))
+    done = subprocess.run(
+        ["node", str(HERE / "report.mjs"), str(folder / "pages.json")],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=250,
+    )
+    assert done.returncode == 0, done.stderr
+    read: dict[str, str] = json.loads(done.stdout)
+    return read
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_page(came: dict[str, str], case: str) -> None:
+    assert came[case] == ""

@@ -1,0 +1,176 @@
+"""Runs for reports to be made of: a sick one with everything in it, and a hostile one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.core.records import Column, EventRecord, Header, Record, StepRecord
+from holdfast.core.signals import Signal
+from holdfast.engine import Engine
+from holdfast.report import Report
+from holdfast.sinks.run_dir import RunDirWriter
+
+BAD = 83
+LAYERS = [f"blocks.{number}.{part}" for number in range(6) for part in ("weight", "bias")]
+SCRIPT = "<script>window.pwned = 1</script>"
+NASTY = (
+    SCRIPT,
+    "</script><img src=x onerror='window.pwned = 2'>",
+    "../../../etc/passwd",
+    "\x1b[31mred\x1b[0m \x1b]0;title\x07",
+    "evil\u202egnp.exe\u2066",
+    "-->\u2028<!--<script>",
+    "quo\"te' onmouseover=alert(1)",
+    "x" * 5000,
+)
+
+
+def write(folder: Path, records: Iterable[Record]) -> Path:
+    """A run directory of these records."""
+    writer = RunDirWriter(folder, told=pytest.fail)
+    for record in records:
+        writer.write(record)
+    writer.flush()
+    return folder
+
+
+def _header(names: Iterable[str], signals: Iterable[str], facts: dict[str, Any]) -> Header:
+    described = {name: Signal() for name in signals}
+    return Header("holdfast", described, {"param": list(names)}, facts)
+
+
+def incident(step: int, text: str = "kl = p * (p.log() - logq)") -> dict[str, Any]:
+    """What a replay writes down."""
+    tensor = {
+        "name": "batch[1]",
+        "role": "batch",
+        "shape": [8, 4],
+        "dtype": "float32",
+        "low": 0.0,
+        "high": 0.5,
+        "nan": 0,
+        "inf": 0,
+        "zero": 1,
+    }
+    return {
+        "step": step,
+        "symptom": "nonfinite",
+        "nature": "deterministic",
+        "headline": "Log of 0: 1 of 32 inputs is exactly 0, at losses.py:178, sample 4.",
+        "births": [
+            {
+                "kind": "log-of-zero",
+                "phase": "forward",
+                "op": "log",
+                "module": "",
+                "place": {
+                    "file": "/home/me/losses.py",
+                    "line": 178,
+                    "function": "kl",
+                    "source": text,
+                },
+                "inputs": [tensor],
+                "output": {**tensor, "name": "output", "inf": 1, "low": -1.9, "high": -0.7},
+                "rows": [4],
+            }
+        ],
+        "trials": [
+            {"text": "At losses.py:178 clamp `p`", "tried": "cured", "why": ""},
+            {"text": "Run the loss in float32", "tried": "not cured", "why": "still -Inf"},
+            {"text": "Lower the rate", "tried": "not tried", "why": "the loss itself was bad"},
+        ],
+        "guilt": "batch",
+        "samples": [1043],
+    }
+
+
+def sick_records() -> list[Record]:
+    """A hundred and twenty steps; at one of them a NaN, held back, run again and explained."""
+    signals = ("loss", "grad_norm", "lr", "loss_scale", "clip_coef", "incident", "param/grad_norm")
+    stream: list[Record] = [_header(LAYERS, signals, {"torch": "2.13.0", "models": ["Speller"]})]
+    seq = 1
+    for step in range(120):
+        bad = step == BAD
+        wave = 0.03 * math.sin(step * 1.7)
+        values = {
+            "loss": math.nan if bad else 3.0 / (1 + step / 30) + wave,
+            "loss/ce": math.nan if bad else 2.5 / (1 + step / 30) + wave,
+            "loss/kl": 0.5 / (1 + step / 30),
+            "eval/accuracy": step / 150,
+            "grad_norm": math.nan if bad else 1.5 + 10 * wave,
+            "clip_coef": 0.6,
+            "lr": 0.001 * min(step + 1, 20) / 20,
+            "loss_scale": 65536.0,
+            "host_rss_bytes": 4e8 + 1e5 * step,
+        }
+        columns = {}
+        if step % 10 == 0 or bad:
+            norms = [0.01 * (at + 1) * (1 + wave) for at in range(len(LAYERS))]
+            norms[3] = math.nan if bad else norms[3]
+            columns["param/grad_norm"] = Column(norms)
+            columns["param/update_ratio"] = Column([norm / 50 for norm in norms])
+        stream.append(StepRecord(0, seq, step, values, columns, held=bad))
+        seq += 1
+        if bad:
+            reason = {"action": "skip", "reason": "non-finite loss or gradient"}
+            stream.append(EventRecord(0, seq, step, "action", reason))
+            stream.append(EventRecord(0, seq + 1, step, "incident", incident(step)))
+            seq += 2
+    return stream
+
+
+def sick_run(folder: Path) -> Report:
+    """The report on it."""
+    return holdfast.diagnose(write(folder, sick_records()))
+
+
+def well_run(folder: Path) -> Report:
+    """A healthy run of two signals."""
+    stream: list[Record] = [_header((), ("loss", "grad_norm"), {})]
+    for step in range(80):
+        values = {"loss": 2.0 - step / 200, "grad_norm": 1.0 + 0.1 * math.sin(step)}
+        stream.append(StepRecord(0, step + 1, step, values))
+    return holdfast.diagnose(write(folder, stream))
+
+
+def hostile_run(folder: Path) -> Report:
+    """Every name and every text is somebody's attempt; numbers are as large as they get."""
+    facts: dict[str, Any] = {name[:60]: name for name in NASTY}
+    facts["huge"] = 10**400
+    stream: list[Record] = [_header(NASTY, ("loss", "grad_norm", "incident"), facts)]
+    huge = (1.7e308, -1.7e308, 5e-324, math.inf, -math.inf, math.nan, 0.0, 1.0)
+    for step in range(80):
+        value = huge[step % len(huge)] if step > 40 else 1.0
+        values = {"loss": value, "grad_norm": abs(value), "lr": 5e-324}
+        values |= {f"loss/{name}": value for name in NASTY}
+        columns = {"param/grad_norm": Column([value] * len(NASTY))}
+        stream.append(StepRecord(0, 3 * step + 1, step, values, columns))
+        text = NASTY[step % len(NASTY)]
+        action = {"action": text, "reason": text}
+        stream.append(EventRecord(0, 3 * step + 2, step, "action", action))
+    told = incident(60, SCRIPT)
+    told["headline"] = SCRIPT
+    told["births"][0] |= {"op": SCRIPT, "module": NASTY[1], "rows": [10**400, SCRIPT]}
+    told["trials"][0]["text"] = NASTY[4]
+    told["births"][0]["place"]["file"] = "/etc/passwd"
+    stream.append(EventRecord(0, 1000, 60, "incident", told))
+    return holdfast.diagnose(write(folder, stream))
+
+
+def only_a_loss(folder: Path) -> Report:
+    """A log that holds a step and a loss, and nothing more."""
+    folder.mkdir(parents=True)
+    rows = [f'{{"step": {step}, "loss": {2.0 - step / 100}}}' for step in range(60)]
+    (folder / "log.jsonl").write_text("\n".join(rows) + "\n")
+    return holdfast.diagnose(folder / "log.jsonl")
+
+
+def nothing(folder: Path) -> Report:
+    """A report without any run behind it."""
+    return Report.from_engine(Engine(), command="check")
