@@ -41,6 +41,7 @@ from holdfast.live import (
     rehearsal,
     seams,
     shards,
+    tracking,
 )
 from holdfast.live.adaptive_clip import demand_limit
 from holdfast.live.batch_identity import Observed, Origin
@@ -100,6 +101,7 @@ class Guard:
         fuse: bool = False,
         group: Any = None,
         capture: str | None = None,
+        trackers: Sequence[Any] = (),
     ) -> None:
         """Start watching.
 
@@ -112,7 +114,9 @@ class Guard:
         group whose ranks decide together; unset, those that share the model's gradients
         (DistributedDataParallel, FSDP, DTensor), if any. Then every rank must make its guard and
         step its optimizers alike. `capture` says what of the data an incident keeps on disk, as
-        `Policy(capture=…)` does.
+        `Policy(capture=…)` does. `trackers` are shown what is measured and found: names
+        ("tensorboard", "wandb", "mlflow", "trackio", "logging") or objects of theirs; none of them
+        can slow a step.
         """
         models = arguments.listed(model, nn.Module, "model")
         optimizers = arguments.listed(optimizer, Optimizer, "optimizer")
@@ -144,6 +148,7 @@ class Guard:
             ranks=self._ranks,
             rhythm=self._rhythm,
         )
+        self._trackers = tracking.attach(trackers, recorder, self._ranks, self._notices)
         self._shield = Shield(self._notices, self._let_go)
         self._origins = (
             None if self._ranks is None else Origins(models, self._shield, self._notices)
@@ -176,6 +181,7 @@ class Guard:
         self._observer = self._shield.around(self._session, self._duty)
         seams.install(self._observer)
         self._at_exit = weakref.finalize(self, recorder.flush)
+        weakref.finalize(self, self._trackers.close)
 
     def __call__(self, loader: Iterable[Batch]) -> GuardedLoader[Batch]:
         """The loader, watched: the guard knows each batch and how long it took to come."""
@@ -382,6 +388,7 @@ class Guard:
             _guards.pop(item, None)
         if last:
             self._shield(self._session.recorder.close, self._session.steps)
+        self._trackers.close()
 
     def __enter__(self) -> Guard:
         return self
