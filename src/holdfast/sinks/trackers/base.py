@@ -39,7 +39,7 @@ def bring(module: str, *, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name != package:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # installed, but something it needs is not: its own message is the better one
     raise FrameworkMissing(
         f"the tracker {extra!r} needs {package}, which is not installed: "

@@ -70,7 +70,7 @@ def _what(item: Any) -> tuple[str | None, Any]:
             return name, place or None
     elif isinstance(item, logging.Logger):
         return "logging", item
-    elif isinstance(item, Tracker):
+    elif isinstance(item, Tracker) and not isinstance(item, type):
         return None, item
     elif callable(getattr(item, "add_scalar", None)) and callable(getattr(item, "add_text", None)):
         return "tensorboard", item

@@ -129,11 +129,11 @@ class Trackers:
         # Trackers end their runs at exit, those opened last first: before them, ours is asked.
         atexit.register(self.close)
 
-    def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Let them show what still waits; after so many seconds they are left behind."""
+    def close(self, seconds: float | None = None) -> None:
+        """Let them show what still waits; after `CLOSE_SECONDS` they are left behind."""
         for queue in self.queues:
             queue.end()
-        until = time.monotonic() + seconds
+        until = time.monotonic() + (CLOSE_SECONDS if seconds is None else seconds)
         for queue in self.queues:
             queue.join(until)
         self.queues = ()
