@@ -51,8 +51,8 @@ test-slow: $(STAMP) ## the tests that take their time
 test-gpu: $(STAMP) ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 
-test-trackers: $(TRACKERS)/.installed ## the tests that need TensorBoard, W&B, MLflow and trackio
-	OMP_NUM_THREADS=1 $(TRACKERS)/bin/python -m pytest -m trackers tests/sinks/trackers $(ARGS)
+test-trackers: $(TRACKERS)/.installed ## the tests that need TensorBoard, W&B, MLflow, trackio or matplotlib
+	OMP_NUM_THREADS=1 $(TRACKERS)/bin/python -m pytest -m trackers tests/sinks $(ARGS)
 
 # On top of .venv, so that torch is there once. Apart from it, because Lightning and transformers
 # log to whatever tracker they find installed, and their tests are to see what most people have.
@@ -61,7 +61,7 @@ $(TRACKERS)/.installed: $(STAMP)
 	@below=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
 	above=$$($(TRACKERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
 	echo "import site; site.addsitedir('$$below')" > "$$above/_venv_below.pth"
-	$(TRACKERS)/bin/python -m pip install -e '.[trackers]' -c constraints.txt
+	$(TRACKERS)/bin/python -m pip install -e '.[trackers,plot]' -c constraints.txt
 	@touch $@
 
 lint: $(STAMP) ## ruff, mypy and import-linter; changes nothing

@@ -65,6 +65,7 @@ from holdfast.live.watch import OptimizerWatch
 from holdfast.policy import Action, Policy
 from holdfast.replay.explanation import Explanation
 from holdfast.replay.passes import Pass as OnePass
+from holdfast.sinks.notebook import guard_html
 from holdfast.torch_tools.users_names import users_model
 
 Batch = TypeVar("Batch")
@@ -389,6 +390,16 @@ class Guard:
         if last:
             self._shield(self._session.recorder.close, self._session.steps)
         self._trackers.close()
+
+    def _repr_html_(self) -> str:
+        """As Jupyter shows it. Waits for steps still on the device, as `findings` does."""
+        return guard_html(
+            steps=self.step,
+            findings=self.findings,
+            actions=self.actions,
+            run_dir=self.run_dir,
+            closed=self._closed,
+        )
 
     def __enter__(self) -> Guard:
         return self
