@@ -73,6 +73,7 @@ OPTIONS = {
         "-v",
         "PATH...",
     ],
+    "watch": ["--every", "--once", "RUN"],
     "export": ["--output", "-o", "RUN"],
     "replay": ["--call", "--format", "--script", "INCIDENT", "[-- ARGS]"],
     "explain": ["--format", "CODE"],

@@ -16,6 +16,7 @@ COMMANDS = {
     "check": "Run a training script for a few steps and say what is wrong with it.",
     "run": "Put the guard around a whole training, without changing the script.",
     "diagnose": "Say what went wrong in a run, when and why.",
+    "watch": "Follow a run in the terminal while it trains.",
     "scan": "Look through checkpoints: NaN, damage, what changed, which one is the last good.",
     "export": "Write a run's numbers as a table: one row a step, one column a signal.",
     "replay": "Run a captured incident again: exit 1 if it reproduces, 0 if it is cured.",
