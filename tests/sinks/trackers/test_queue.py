@@ -171,3 +171,21 @@ def test_the_child_of_a_fork_does_not_wait(
     assert close(queued, 20) < 5
     monkeypatch.undo()
     assert os.getpid() == queued._process
+
+
+def test_one_that_computes_much_is_made_to_rest_until_the_end() -> None:
+    class Computes(Listener):
+        def step(self, row: Row) -> None:
+            began = time.thread_time()
+            while time.thread_time() - began < 0.1:
+                pass
+            super().step(row)
+
+    computes = Computes()
+    queued = Queued(computes, "mine", Told())
+    for step in range(10):
+        queued.record(record(step))
+    time.sleep(0.6)
+    assert len(computes.rows) <= 2
+    close(queued)
+    assert len(computes.rows) == 10

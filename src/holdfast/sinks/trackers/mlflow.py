@@ -19,6 +19,7 @@ ARTIFACT = "holdfast/findings.txt"
 EXPERIMENT = "holdfast"
 MOST_METRICS = 1000
 """That MLflow takes in one call."""
+GATHER_SECONDS = 1.0
 _LONGEST_KEY = 250
 _LONGEST_TAG = 5000
 _FORBIDDEN = re.compile(r"[^\w\-./ ]")
@@ -32,19 +33,30 @@ class Mlflow:
         self._run_id = run_id
         self._own = own
         self._metric = bring("mlflow.entities", extra="mlflow").Metric
+        self._gathered: list[Any] = []
+        self._sent = time.monotonic()
         self._found: list[str] = []
         self._codes: dict[str, int] = {}
 
     def step(self, row: Row) -> None:
         now = int(time.time() * 1000)
-        metrics = [
+        self._gathered += [
             self._metric(key_of(name), value, now, row.step) for name, value in row.values.items()
         ]
-        for start in range(0, len(metrics), MOST_METRICS):
-            part = metrics[start : start + MOST_METRICS]
+        due = time.monotonic() - self._sent > GATHER_SECONDS
+        if due or len(self._gathered) >= MOST_METRICS:
+            self._send()
+
+    def _send(self) -> None:
+        """Many rows cost little more than one."""
+        gathered, self._gathered = self._gathered, []
+        for start in range(0, len(gathered), MOST_METRICS):
+            part = gathered[start : start + MOST_METRICS]
             self._client.log_batch(self._run_id, metrics=part)
+        self._sent = time.monotonic()
 
     def finding(self, finding: Finding) -> None:
+        self._send()
         text = alerts.text(finding)
         self._found.append(f"{alerts.title(finding)}\n{text}\n")
         if self._codes.setdefault(finding.code, len(self._found)) == len(self._found):
@@ -53,6 +65,7 @@ class Mlflow:
         self._client.log_text(self._run_id, "\n".join(self._found), ARTIFACT)
 
     def close(self) -> None:
+        self._send()
         if self._own:
             self._client.set_terminated(self._run_id)
 

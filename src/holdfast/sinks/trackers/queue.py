@@ -1,8 +1,9 @@
 """Between the training and a tracker: a bounded queue and a thread.
 
 The training only ever puts a reference on the queue, which cannot wait. A tracker that is slow
-fills the queue, and what does not fit is dropped and counted; one that hangs is left behind when
-the run ends; one that raises is given up. Each is told once, and none of it is seen by a step.
+fills the queue, and what does not fit is dropped and counted; one that computes much is made to
+rest; one that hangs is left behind when the run ends; one that raises is given up. What was lost is
+told once, and none of it is seen by a step.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ ROOM = 1000
 """Steps that may wait for a tracker."""
 ROOM_FOR_FINDINGS = 1000
 """Findings are few and worth more: they have places of their own."""
+SHARE = 0.1
+"""Of the time, that a tracker's own computing may take: while its thread runs Python, the
+training's cannot. MLflow's database takes longer for a row than a small model for a step."""
 CLOSE_SECONDS = 10.0
 """How long the end of a run waits for its trackers, all of them together."""
 
@@ -47,6 +51,7 @@ class Queued:
         self._taken = 0
         self._shown = 0
         self._over = False
+        self._hurry = threading.Event()
         self._failed = False
         self._process = os.getpid()
         self._thread = threading.Thread(target=self._work, name=f"holdfast-{name}", daemon=True)
@@ -76,6 +81,7 @@ class Queued:
         if not self._over:
             self._over = True
             self._waiting.put(None)
+            self._hurry.set()
 
     def join(self, until: float) -> None:
         """Wait for the tracker until this moment of the monotonic clock, then leave it behind."""
@@ -105,11 +111,13 @@ class Queued:
                 if item is None:
                     self._tracker.close()
                     return
+                began = time.thread_time()
                 if isinstance(item, Finding):
                     self._tracker.finding(item)
                 else:
                     self._tracker.step(row_of(*item))
                     self._shown += 1
+                self._hurry.wait((time.thread_time() - began) * (1 / SHARE - 1))
         except BaseException as error:  # whatever it is, the training must not hear more of it
             if not self._failed:
                 self._failed = True
