@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+TRACKERS := .venv-trackers
 JOBS   ?= 2
 ARGS   ?=
 
@@ -18,10 +19,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow test-gpu test-browser lint format bench news clean distclean
+.PHONY: help setup demo test test-slow test-gpu test-browser test-trackers lint format bench news clean distclean
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: $(STAMP) ## create .venv with holdfast and its tools
 
@@ -41,11 +42,11 @@ demo: $(STAMP) ## watch a run fail and be saved
 	$(BIN)/holdfast demo $(ARGS)
 
 test: lint ## lint, types, import contracts, then the quick tests
-	$(PYTEST) -m 'not slow and not gpu and not browser' $(ARGS)
+	$(PYTEST) -m 'not slow and not gpu and not browser and not trackers' $(ARGS)
 
 # pytest answers 5 when it has collected nothing: no slow tests is no failure.
 test-slow: $(STAMP) ## the tests that take their time
-	$(PYTEST) -m 'slow and not gpu and not browser' $(ARGS) || { code=$$?; [ $$code -eq 5 ] && echo 'no slow tests'; }
+	$(PYTEST) -m 'slow and not gpu and not browser and not trackers' $(ARGS) || { code=$$?; [ $$code -eq 5 ] && echo 'no slow tests'; }
 
 test-gpu: $(STAMP) ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu $(ARGS)
@@ -53,6 +54,19 @@ test-gpu: $(STAMP) ## the tests that need a CUDA device
 test-browser: $(STAMP) ## the report in a real browser; installs what that needs
 	@tests/browser/install.sh
 	$(BIN)/python -m pytest -m browser tests/browser $(ARGS)
+
+test-trackers: $(TRACKERS)/.installed ## the tests that need TensorBoard, W&B, MLflow, trackio or matplotlib
+	OMP_NUM_THREADS=1 $(TRACKERS)/bin/python -m pytest -m trackers tests/sinks $(ARGS)
+
+# On top of .venv, so that torch is there once. Apart from it, because Lightning and transformers
+# log to whatever tracker they find installed, and their tests are to see what most people have.
+$(TRACKERS)/.installed: $(STAMP)
+	$(PYTHON) -m venv --clear $(TRACKERS)
+	@below=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	above=$$($(TRACKERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	echo "import site; site.addsitedir('$$below')" > "$$above/_venv_below.pth"
+	$(TRACKERS)/bin/python -m pip install -e '.[trackers,plot]' -c constraints.txt
+	@touch $@
 
 lint: $(STAMP) ## ruff, mypy and import-linter; changes nothing
 	$(BIN)/ruff check $(CODE)
@@ -76,5 +90,5 @@ clean: ## remove build results and caches
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis htmlcov .coverage
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
-distclean: clean ## clean, and remove .venv too
-	rm -rf $(VENV)
+distclean: clean ## clean, and remove .venv and .venv-trackers too
+	rm -rf $(VENV) $(TRACKERS)

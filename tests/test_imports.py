@@ -16,7 +16,10 @@ from holdfast.core.records import Header, StepRecord
 from holdfast.core.signals import Signal
 from holdfast.sinks.run_dir import RunDirWriter
 
-HEAVY = ("torch", "numpy", "pandas", "lightning", "transformers", "matplotlib")
+HEAVY = (
+    *("torch", "numpy", "pandas", "lightning", "transformers", "matplotlib"),
+    *("tensorboard", "wandb", "mlflow", "trackio"),
+)
 WATCH = f"""
 import sys
 
@@ -41,9 +44,11 @@ TORCH_FREE = [
     "holdfast.report",
     "holdfast.sinks.run_dir",
     "holdfast.sources.run_dir",
+    "holdfast.sources.follow",
     *(
-        f"holdfast.core.{path.stem}"
-        for path in sorted((Path(holdfast.__file__).parent / "core").glob("[a-z]*.py"))
+        f"holdfast.{folder.replace('/', '.')}.{path.stem}"
+        for folder in ("core", "sinks/trackers")
+        for path in sorted((Path(holdfast.__file__).parent / folder).glob("[a-z]*.py"))
     ),
 ]
 

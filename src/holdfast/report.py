@@ -89,6 +89,22 @@ class Report:
         limit = Severity.parse(fail_on)
         return any(item.severity >= limit for item in self.findings)
 
+    def plot(self, signal: str = "loss", ax: Any = None) -> Any:
+        """Draw the loss over the steps with matplotlib, findings marked; gives the axes."""
+        from holdfast.errors import UsageError
+        from holdfast.sinks.plots import plot_curve
+
+        if signal != "loss" or self.curve is None:
+            kept = "only the loss is kept" if self.curve is not None else "no loss was read"
+            raise UsageError(f"report.plot({signal!r}): {kept} in this report")
+        return plot_curve("loss", *self.curve, self.findings, ax)
+
+    def _repr_html_(self) -> str:
+        """As Jupyter shows it."""
+        from holdfast.sinks.notebook import report_html
+
+        return report_html(self)
+
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data, schema 1."""
         told: dict[str, Any] = {

@@ -74,6 +74,7 @@ OPTIONS = {
         "-v",
         "PATH...",
     ],
+    "watch": ["--every", "--once", "RUN"],
     "export": ["--output", "-o", "RUN"],
     "replay": ["--call", "--format", "--script", "INCIDENT", "[-- ARGS]"],
     "explain": ["--format", "CODE"],

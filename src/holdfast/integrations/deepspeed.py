@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,7 +27,7 @@ from holdfast.config import Settings
 from holdfast.core.findings import Finding
 from holdfast.core.numbers import round_digits
 from holdfast.errors import UsageError
-from holdfast.live import rehearsal
+from holdfast.live import rehearsal, tracking
 from holdfast.live.notices import Notices
 from holdfast.live.recorder import Recorder
 from holdfast.policy import Action, Policy
@@ -65,6 +66,7 @@ class Watch:
         run_dir: str | Path | None = None,
         *,
         settings: Settings | None = None,
+        trackers: Sequence[Any] = (),
         **unused: Any,
     ) -> None:
         """`unused` are the options of a guard that are about acting; they are refused aloud."""
@@ -88,6 +90,8 @@ class Watch:
             notices=self._notices,
             always=("grad_norm", "lr", "step_time_s"),
         )
+        shown = trackers if engine.global_rank == 0 else ()
+        self._trackers = tracking.attach(shown, self._recorder, None, self._notices)
         self._step = 0
         self._losses: list[Any] = []
         self._began = 0.0
@@ -127,6 +131,7 @@ class Watch:
             for name in self._originals:
                 vars(self._engine).pop(name, None)
             self._recorder.close(self._step)
+            self._trackers.close()
 
     def __enter__(self) -> Watch:
         return self

@@ -31,6 +31,7 @@
     checksums.py  of weights that must be equal on all ranks, of batches that must not
     duty.py       what a guard that has failed still owes the other ranks
     shield.py     keeping a defect of ours from killing the user's training
+    tracking.py   the trackers that a guard shows its run to
     notices.py    what the user is told while training runs
 
 A healthy run passes through all of it unchanged, bit for bit.

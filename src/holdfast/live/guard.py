@@ -41,6 +41,7 @@ from holdfast.live import (
     rehearsal,
     seams,
     shards,
+    tracking,
 )
 from holdfast.live.adaptive_clip import demand_limit
 from holdfast.live.batch_identity import Observed, Origin
@@ -64,6 +65,7 @@ from holdfast.live.watch import OptimizerWatch
 from holdfast.policy import Action, Policy
 from holdfast.replay.explanation import Explanation
 from holdfast.replay.passes import Pass as OnePass
+from holdfast.sinks.notebook import guard_html
 from holdfast.torch_tools.users_names import users_model
 
 Batch = TypeVar("Batch")
@@ -100,6 +102,7 @@ class Guard:
         fuse: bool = False,
         group: Any = None,
         capture: str | None = None,
+        trackers: Sequence[Any] = (),
     ) -> None:
         """Start watching.
 
@@ -112,7 +115,9 @@ class Guard:
         group whose ranks decide together; unset, those that share the model's gradients
         (DistributedDataParallel, FSDP, DTensor), if any. Then every rank must make its guard and
         step its optimizers alike. `capture` says what of the data an incident keeps on disk, as
-        `Policy(capture=…)` does.
+        `Policy(capture=…)` does. `trackers` are shown what is measured and found: names
+        ("tensorboard", "wandb", "mlflow", "trackio", "logging") or objects of theirs; none of them
+        can slow a step.
         """
         models = arguments.listed(model, nn.Module, "model")
         optimizers = arguments.listed(optimizer, Optimizer, "optimizer")
@@ -144,6 +149,7 @@ class Guard:
             ranks=self._ranks,
             rhythm=self._rhythm,
         )
+        self._trackers = tracking.attach(trackers, recorder, self._ranks, self._notices)
         self._shield = Shield(self._notices, self._let_go)
         self._origins = (
             None if self._ranks is None else Origins(models, self._shield, self._notices)
@@ -176,6 +182,7 @@ class Guard:
         self._observer = self._shield.around(self._session, self._duty)
         seams.install(self._observer)
         self._at_exit = weakref.finalize(self, recorder.flush)
+        weakref.finalize(self, self._trackers.close)
 
     def __call__(self, loader: Iterable[Batch]) -> GuardedLoader[Batch]:
         """The loader, watched: the guard knows each batch and how long it took to come."""
@@ -382,6 +389,17 @@ class Guard:
             _guards.pop(item, None)
         if last:
             self._shield(self._session.recorder.close, self._session.steps)
+        self._trackers.close()
+
+    def _repr_html_(self) -> str:
+        """As Jupyter shows it. Waits for steps still on the device, as `findings` does."""
+        return guard_html(
+            steps=self.step,
+            findings=self.findings,
+            actions=self.actions,
+            run_dir=self.run_dir,
+            closed=self._closed,
+        )
 
     def __enter__(self) -> Guard:
         return self

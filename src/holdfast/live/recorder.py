@@ -91,6 +91,8 @@ class Recorder:
             self._signals[INCIDENT] = Signal()
         self.listeners: list[Callable[[Record], None]] = []
         """Told of every record, after the checks have seen it."""
+        self.finding_listeners: list[Callable[[Finding], None]] = []
+        """Told of every finding that is this rank's to tell."""
         self._header_due = True
         self._seq = 0
         self._rank = rank
@@ -230,6 +232,8 @@ class Recorder:
             # What all ranks found together, the first says; what is a rank's own, that rank.
             if self._rank != self._voice and finding.where.rank is None:
                 continue
+            for told in self.finding_listeners:
+                told(finding)
             if finding.severity >= Severity.WARNING:
                 logger.warning(
                     "holdfast: step %s: %s %s: %s",
