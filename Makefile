@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow test-gpu test-browser test-trackers lint format bench news clean distclean
+.PHONY: help setup demo test test-slow test-gpu test-browser test-trackers examples lint format bench news clean distclean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -57,6 +57,12 @@ test-browser: $(STAMP) ## the report in a real browser; installs what that needs
 
 test-trackers: $(TRACKERS)/.installed ## the tests that need TensorBoard, W&B, MLflow, trackio or matplotlib
 	OMP_NUM_THREADS=1 $(TRACKERS)/bin/python -m pytest -m trackers tests/sinks $(ARGS)
+
+# Each story is a script that stops at the first thing that does not hold.
+examples: $(TRACKERS)/.installed ## the five stories, told and checked
+	@set -e; for story in $(sort $(wildcard examples/*/story.py)); do \
+		echo "== $$story"; OMP_NUM_THREADS=$(JOBS) $(TRACKERS)/bin/python $$story; \
+	done
 
 # On top of .venv, so that torch is there once. Apart from it, because Lightning and transformers
 # log to whatever tracker they find installed, and their tests are to see what most people have.

@@ -1,0 +1,101 @@
+"""How the stories here are told: chapters, commands with what they print, and what must hold.
+
+A story is a script. It runs the same commands a reader would type, shows what they print, and stops
+with exit code 1 at the first thing that does not hold.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+SHOWN = 40
+"""Lines of output that are shown; the middle of a longer one is left out."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command left."""
+
+    code: int
+    text: str
+    """Standard output."""
+    errors: str
+
+    @property
+    def json(self) -> Any:
+        """Standard output as JSON."""
+        return json.loads(self.text)
+
+    @property
+    def codes(self) -> list[str]:
+        """The codes of the checks that found something, in the order of the output."""
+        return list(dict.fromkeys(re.findall(r"\bHD\d{3}\b", self.text)))
+
+
+def chapter(title: str) -> None:
+    """Begin a part of the story."""
+    print(f"\n── {title} {'─' * max(0, 96 - len(title))}\n", flush=True)
+
+
+def holdfast(
+    *words: object, code: int = 0, within: Path | None = None, quiet: bool = False
+) -> Result:
+    """Run `holdfast WORDS…` as a reader would; it must end with that exit code."""
+    return _run(["holdfast", *map(str, words)], ["-m", "holdfast"], code, within, quiet)
+
+
+def python(
+    *words: object, code: int = 0, within: Path | None = None, quiet: bool = False
+) -> Result:
+    """Run `python WORDS…`."""
+    return _run(["python", *map(str, words)], [], code, within, quiet)
+
+
+def holds(what: str, true: object) -> None:
+    """Say what must be so here; stop the story where it is not."""
+    if not true:
+        stop(f"does not hold: {what}")
+    print(f"  ✓ {what}", flush=True)
+
+
+def stop(why: str) -> NoReturn:
+    """End the story: exit code 1."""
+    print(f"  ✗ {why}", flush=True)
+    sys.exit(1)
+
+
+def _run(
+    shown: list[str], prefix: list[str], code: int, within: Path | None, quiet: bool
+) -> Result:
+    print("$ " + " ".join(shown), flush=True)
+    # Plain output of one width, wherever the story is told.
+    env = os.environ | {"NO_COLOR": "1", "COLUMNS": "100", "PYTHONUNBUFFERED": "1"}
+    began = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, *prefix, *shown[1:]],
+        cwd=within, env=env, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if not quiet or done.returncode != code:
+        _show(done.stdout if done.stdout.strip() else done.stderr)
+    print(f"  (exit {done.returncode}, {time.perf_counter() - began:.0f} s)\n", flush=True)
+    if done.returncode != code:
+        _show(done.stderr)
+        stop(f"exit code {done.returncode}, expected {code}: {' '.join(shown)}")
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def _show(text: str) -> None:
+    lines = text.rstrip().splitlines()
+    if len(lines) > SHOWN:
+        head, tail = SHOWN * 2 // 3, SHOWN // 3
+        lines = [*lines[:head], f"… {len(lines) - head - tail} lines …", *lines[-tail:]]
+    for line in lines:
+        print(f"  {line}".rstrip(), flush=True)
