@@ -6,8 +6,8 @@ order is the same, among negative ones it is reversed, and NaN and infinity lie 
 So the greatest as signed and the greatest as unsigned integer give the extremes and show whether
 all is finite; only a chunk that is not is looked at again, element by element.
 
-Every pass counts: a pass over the chunk costs a fifth of fetching it. So digests are made only
-where somebody compares them, and the zeros of a large tensor are counted in one chunk of eight.
+Every pass counts: a pass over the chunk costs a fifth of fetching it. So digests and norms are made
+only where somebody compares them, and the zeros of a large tensor are counted in one chunk of eight.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ class Measured:
     min: float
     max: float
     """Extremes of the finite part; NaN where it is empty."""
-    norm: float
-    """Of the finite part."""
+    norm: float | None
+    """Of the finite part; None where nothing is compared with it, …"""
     digest: int | None
-    """Equal bytes give equal digests; None where none was asked for."""
+    """… as here. Equal bytes give equal digests."""
     first_bad: tuple[int, ...] | None = None
     """Index of the first element that is not finite."""
     bad_rows: list[int] = field(default_factory=list)
@@ -163,13 +163,16 @@ def _count_whole_chunks(
         if got != CHUNK:
             _read(file, view[got or 0 :], tensor)
         signed, unsigned = int(GREATEST(signed_bits)), int(GREATEST(bits))
-        part = 0.0
-        if (signed or unsigned) and signed < infinite and unsigned < below:
-            part = float(np.dot(values, values)) if values is not None else halves(scratch, kind)
-        if not SMALLEST_SQUARES < part < math.inf:  # not finite, or the squares are not
+        if signed >= infinite or unsigned >= below or not (signed or unsigned):
             _take(scratch, CHUNK, number, tensor, into, digest)
             continue
-        square += part
+        if digest:
+            part = float(np.dot(values, values)) if values is not None else halves(scratch, kind)
+            if not SMALLEST_SQUARES < part < math.inf:  # the squares leave the range of the type
+                _take(scratch, CHUNK, number, tensor, into, digest)
+                continue
+            square += part
+            into.digest = (into.digest + digest_of(scratch, CHUNK, number)) & WORD
         if signed < 0:  # all negative: the least as bits is the one closest to 0
             closest = min(int(bits.min()), closest) if closest >= 0 else int(bits.min())
         elif signed > highest:
@@ -182,8 +185,6 @@ def _count_whole_chunks(
             np.left_shift(bits, one, out=shifted)
             nonzero += int(np.count_nonzero(shifted))
             counted += bits.size
-        if digest:
-            into.digest = (into.digest + digest_of(scratch, CHUNK, number)) & WORD
     into.square += square
     into.some_zero += counted - nonzero
     into.some += counted
@@ -332,7 +333,7 @@ def _measured(tensor: SavedTensor, tally: Tally, digest: bool) -> Measured:
         zero=_zeros(tensor, tally),
         min=math.nan if empty else tally.least,
         max=math.nan if empty else tally.most,
-        norm=math.sqrt(tally.square),
+        norm=math.sqrt(tally.square) if digest else None,
         digest=tally.digest if digest else None,
         first_bad=first,
         bad_rows=rows,
@@ -386,6 +387,7 @@ def _join(tensor: SavedTensor, parts: list[Measured]) -> Measured:
         if found.first_bad is not None:
             bad.append(tuple(a + b for a, b in zip(part.at, found.first_bad, strict=True)))
             rows.update(part.at[0] + row for row in found.bad_rows if part.at)
+    norms = [found.norm for found in parts if found.norm is not None]
     low = [found.min for found in parts if not math.isnan(found.min)]
     high = [found.max for found in parts if not math.isnan(found.max)]
     return Measured(
@@ -395,7 +397,7 @@ def _join(tensor: SavedTensor, parts: list[Measured]) -> Measured:
         zero=sum(found.zero for found in parts),
         min=min(low, default=math.nan),
         max=max(high, default=math.nan),
-        norm=math.sqrt(sum(found.norm**2 for found in parts)),
+        norm=math.hypot(*norms) if len(norms) == len(parts) else None,
         digest=None if any(found.digest is None for found in parts) else digest,
         first_bad=min(bad, default=None),
         bad_rows=sorted(rows)[:ROWS],
@@ -488,7 +490,7 @@ def measure_all(
 ) -> Iterator[Measured]:
     """The numbers of each, in order; a few pieces are in work at once.
 
-    `digest` says of which tensors one is wanted; None: of all.
+    `digest` says of which tensors one is wanted, and the norm with it; None: of all.
     """
     queue: list[SavedTensor] = list(tensors)
     flat: list[tuple[int, SavedTensor, bool]] = []

@@ -121,8 +121,9 @@ def _tensor(
         "nan": numbers.nan,
         "inf": numbers.inf,
         "zero": numbers.zero,
-        "norm": numbers.norm,
     }
+    if numbers.norm is not None:
+        stats["norm"] = numbers.norm
     # A tensor without a finite element has no extremes: absent, not NaN.
     if not math.isnan(numbers.min):
         stats |= {"min": numbers.min, "max": numbers.max}
