@@ -19,6 +19,7 @@ from holdfast.checkpoints.measure import measure, measure_all
 from holdfast.checkpoints.records import records
 from holdfast.core.records import EventRecord, Header, TensorRecord
 from holdfast.errors import UnreadableInput
+from holdfast.postmortem.scan import scan
 
 
 def bad(path: Path) -> dict[str, int]:
@@ -206,6 +207,29 @@ def deepspeed_folder(root: Path, *, poison: bool = False) -> Path:
         name = f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
         torch.save({"optimizer_state_dict": inner, "ds_version": "0.19.8"}, folder / name)
     return folder
+
+
+DEEPSPEED = Path(__file__).parents[1] / "data" / "deepspeed"
+"""Written by DeepSpeed itself: see make.py there."""
+
+
+@pytest.mark.parametrize("stage", [0, 1, 3])
+def test_what_deepspeed_wrote(stage: int) -> None:
+    found = open_checkpoint(DEEPSPEED / f"healthy-zero{stage}" / "global_step3")
+    assert (found.format, found.step, found.problems) == ("deepspeed", 3, [])
+    masters = [t for t in found.tensors if t.role == "weight" and t.dtype == "float32"]
+    assert sum(tensor.numel for tensor in masters) == 8 * 16 + 16 + 16 * 4 + 4
+    moments = [tensor for tensor in found.tensors if tensor.role == "moment"]
+    assert sum(tensor.numel for tensor in moments) == 2 * sum(tensor.numel for tensor in masters)
+    assert not any(number.nan or number.inf for number in map(measure, found.tensors))
+
+
+@pytest.mark.parametrize(("stage", "where"), [(1, "0.weight.fp32"), (3, "rank1.group0.fp32")])
+def test_a_bad_weight_in_what_deepspeed_wrote(stage: int, where: str) -> None:
+    report = scan(DEEPSPEED / f"sick-zero{stage}")
+    assert [cause.code for cause in report.causes] == ["HD701"]
+    assert report.findings[0].step == 3
+    assert where in report.findings[0].message
 
 
 def test_deepspeed(tmp_path: Path) -> None:
