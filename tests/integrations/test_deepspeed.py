@@ -1,10 +1,11 @@
-"""A real DeepSpeed engine, watched. Needs `holdfast[deepspeed]` and a C++ compiler."""
+"""A real DeepSpeed engine, watched. Needs `holdfast[deepspeed]`."""
 
 from __future__ import annotations
 
 import math
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,11 @@ def test_anything_but_an_engine_is_refused() -> None:
 
 
 @pytest.fixture
-def alone() -> Iterator[Any]:
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """DeepSpeed itself, in a group of one process."""
     deepspeed = pytest.importorskip("deepspeed")
+    # A faster reduction, compiled for minutes at its first use.
+    monkeypatch.setattr(sys.modules["deepspeed.comm.torch"], "build_shm_op", lambda: None)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
