@@ -68,7 +68,7 @@ _NO_FILES = frozenset(
 _BESIDE = frozenset({"scheduler.pt", "training_args.bin", "rng_state.pth", "scaler.pt"})
 _SHARD_INDEX = ".index.json"
 _INCIDENT = "incident.json"
-"""In the folder of a captured step: its tensors are a batch and what it met, no state to go on from."""
+"""In the folder of a captured step: a batch and what it met, no state to go on from."""
 _OF_A_RANK = re.compile(r"rank\d+")
 """In a snapshot of a run of ours: random numbers and the place in the data, beside the state."""
 
