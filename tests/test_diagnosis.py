@@ -24,6 +24,7 @@ def found(
     *,
     segment: int = 0,
     subject: str = "",
+    **evidence: object,
 ) -> Finding:
     return Finding(
         code,
@@ -34,6 +35,7 @@ def found(
         subject=subject,
         segment=segment,
         seq=at or 0,
+        evidence=evidence,
     )
 
 
@@ -133,6 +135,28 @@ def test_a_rank_that_was_bad_later_explains_nothing_before() -> None:
 
 def test_clipping_by_several_norms_explains_replicas_that_drift_apart() -> None:
     assert outline(diagnose([found("HD601", 100), found("HD605", 20)])) == [("HD605", ["HD601"])]
+
+
+# What had passed
+
+
+def test_a_nan_that_came_back_by_itself_is_not_the_death_that_follows() -> None:
+    passed = found("HD101", 121, WARNING, recovered=True, rows=1, span=1)
+    dead, saved = found("HD101", 227), found("HD701", 240)
+    assert outline(diagnose([passed, dead, saved])) == [("HD101", ["HD701"]), ("HD101", [])]
+    assert diagnose([passed, dead, saved])[0].root is dead
+    # As long as it lasts it explains: five rows of ten steps, and what is seen a little later.
+    passed = found("HD101", 121, WARNING, recovered=True, rows=5, span=10)
+    for at, causes in ((171 + SLACK, 1), (172 + SLACK, 2)):
+        assert len(diagnose([passed, found("HD201", at, WARNING)])) == causes
+
+
+def test_an_update_that_was_held_back_poisons_no_weight() -> None:
+    held = [found("HD501", 121), found("HD101", 121, held=True)]
+    causes = diagnose([*held, found("HD301", 227)])
+    assert outline(causes) == [("HD501", ["HD101"]), ("HD301", [])]
+    taken = [found("HD501", 121), found("HD101", 121, held=False)]
+    assert outline(diagnose([*taken, found("HD301", 227)])) == [("HD501", ["HD101", "HD301"])]
 
 
 # Mild findings

@@ -277,6 +277,8 @@ PROMPT = {
     ("HD101", "HD202"),
 }
 """Both are dated by their beginning: an update has no effect on a loss that was computed before."""
+STATE = ("HD301", "HD302", "HD408", "HD701")
+"""What a bad update leaves in weights, buffers and moments; one that was held back leaves none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +308,7 @@ class Cause:
 def diagnose(findings: Sequence[Finding]) -> list[Cause]:
     """The causes behind the findings, the most likely first. Each finding stands in one of them."""
     told = sorted(findings, key=_place)
-    explains = _edges(told)
+    explains = _edges(told, _held(told))
     groups = {root: _reached(root, explains) for root in _roots(explains)}
 
     def weight(root: int) -> tuple[bool, int, int, int]:
@@ -327,7 +329,12 @@ def _place(finding: Finding) -> tuple[tuple[int, int], str, str]:
     return (finding.order, finding.code, finding.subject)
 
 
-def _edges(told: Sequence[Finding]) -> list[list[int]]:
+def _held(told: Sequence[Finding]) -> set[tuple[int, int | None]]:
+    """The places of the steps whose update the guard held back."""
+    return {(item.segment, item.step) for item in told if item.evidence.get("held") is True}
+
+
+def _edges(told: Sequence[Finding], held: set[tuple[int, int | None]]) -> list[list[int]]:
     """For each finding, the positions of those it explains."""
     positions: dict[str, list[int]] = {}
     for at, finding in enumerate(told):
@@ -337,7 +344,7 @@ def _edges(told: Sequence[Finding]) -> list[list[int]]:
             at
             for code in EXPLAINS.get(finding.code, ())
             for at in positions.get(code, ())
-            if _explains(finding, told[at])
+            if _explains(finding, told[at]) and not _was_over(finding, told[at], held)
         ]
         for finding in told
     ]
@@ -378,6 +385,21 @@ def _explains(cause: Finding, symptom: Finding) -> bool:
     # Two may explain each other (a NaN loss and a NaN gradient): the table says which stands first.
     mutual = _could_explain(symptom, cause)
     return not mutual or _RANK[cause.code] < _RANK[symptom.code]
+
+
+def _was_over(cause: Finding, symptom: Finding, held: set[tuple[int, int | None]]) -> bool:
+    """Whether the cause had passed, and left nothing behind, long before the symptom began."""
+    if cause.segment != symptom.segment or cause.step is None or symptom.step is None:
+        return False
+    evidence = cause.evidence
+    if evidence.get("recovered") is True:
+        rows, span = evidence.get("rows"), evidence.get("span")
+        whole = isinstance(rows, int) and isinstance(span, int)
+        lasted = rows * span if whole else 0
+        return symptom.step > cause.step + lasted + SLACK
+    if (cause.segment, cause.step) in held and symptom.code in STATE:
+        return symptom.step > cause.step + SLACK
+    return False
 
 
 def _could_explain(cause: Finding, symptom: Finding) -> bool:

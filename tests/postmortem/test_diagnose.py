@@ -135,6 +135,24 @@ def test_a_run_of_our_own_below(tmp_path: Path) -> None:
     assert remedy.startswith("Go on from checkpoint-20 (step 20, before the onset at 30;")
 
 
+def test_a_run_whose_bad_update_was_held_back_is_not_sent_back(tmp_path: Path) -> None:
+    from holdfast.core.records import Header, StepRecord
+    from holdfast.core.signals import Signal
+    from holdfast.sinks.run_dir import RunDirWriter
+
+    writer = RunDirWriter(tmp_path / "out" / "holdfast", told=pytest.fail)
+    writer.write(Header("holdfast", signals={"loss": Signal()}))
+    for step in range(1, 40):
+        bad = step == 30
+        values = {"loss": float("nan") if bad else 1.0}
+        writer.write(StepRecord(0, step, step, values, held=bad))
+    writer.flush()
+    hf_run(tmp_path / "out", saves=(10, 20, 40))
+    finding = first(diagnose(tmp_path))
+    assert finding.code == "HD101"
+    assert "last_good" not in finding.evidence
+
+
 def test_folders_that_are_nobodys_log_are_left_alone(tmp_path: Path) -> None:
     for name in (".git", "node_modules", "venv", "__pycache__"):
         (tmp_path / name).mkdir()

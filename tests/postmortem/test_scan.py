@@ -54,6 +54,20 @@ def test_the_checkpoints_of_a_run_and_the_last_good_one(tmp_path: Path) -> None:
     assert first.remedies[0].text.startswith("Go on from checkpoint-200 (step 200, before")
 
 
+def test_of_a_run_of_our_own_only_states_are_scanned(tmp_path: Path) -> None:
+    incident, snapshot = tmp_path / "incidents" / "1-step121", tmp_path / "snapshots" / "1-step160"
+    for folder in (incident, snapshot):
+        folder.mkdir(parents=True)
+        safetensors(folder / "state.safetensors", weights(0))
+    safetensors(incident / "batch.safetensors", weights(1, bad=3))
+    (incident / "incident.json").write_text("{}")
+    safetensors(snapshot / "rank0.safetensors", weights(2))
+    (snapshot / "rank0.json").write_text("{}")
+    report = scan(tmp_path)
+    assert report.verdict == "healthy"
+    assert [item["path"] for item in report.sources] == [str(snapshot / "state.safetensors")]
+
+
 def test_none_is_clean(tmp_path: Path) -> None:
     folder = hf_run(tmp_path / "run", saves=(100, 200), bad_from=100)
     report = scan(folder)

@@ -17,6 +17,8 @@ from holdfast.postmortem.settings import named, settings_in, yaml_subset
         ({"learning_rate": 5e-5, "max_grad_norm": 1.0}, {"learning_rate": 5e-5, "max_norm": 1.0}),
         ({"lr": "3e-4", "gradient_clip_val": 0}, {"learning_rate": 3e-4}),
         ({"trainer": {"gradient_clip_val": 0.5}}, {"max_norm": 0.5}),
+        ({"optimizer": {"grad_clip_norm": 0.5}}, {"max_norm": 0.5}),
+        ({"gradient_clip_norm": 10.0}, {"max_norm": 10.0}),
         ({"fp16": True, "bf16": False}, {"precision": "fp16"}),
         ({"precision": "16-mixed"}, {"precision": "16-mixed"}),
         ({"mixed_precision": "no"}, {}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from pathlib import Path
 
 from holdfast.checkpoints import deepspeed, steps
@@ -66,6 +67,10 @@ _NO_FILES = frozenset(
 )
 _BESIDE = frozenset({"scheduler.pt", "training_args.bin", "rng_state.pth", "scaler.pt"})
 _SHARD_INDEX = ".index.json"
+_INCIDENT = "incident.json"
+"""In the folder of a captured step: a batch and what it met, no state to go on from."""
+_OF_A_RANK = re.compile(r"rank\d+")
+"""In a snapshot of a run of ours: random numbers and the place in the data, beside the state."""
 
 
 def find_checkpoints(folder: Path) -> list[Path]:
@@ -90,6 +95,8 @@ def _search(folder: Path, found: list[Path], seen: set[str], depth: int, count: 
         return
     count[0] += len(inside)
     if count[0] > MAX_ENTRIES:
+        return
+    if any(entry.name == _INCIDENT for entry in inside):
         return
     kind = recognise(folder)
     if kind == "deepspeed" and not deepspeed._shards(folder):
@@ -118,6 +125,8 @@ def _file(path: Path, found: list[Path], seen: set[str]) -> None:
     if path.suffix.lower() in _NO_FILES and not path.name.endswith(_SHARD_INDEX):
         return
     if path.name in _BESIDE:
+        return
+    if _OF_A_RANK.fullmatch(path.stem) and path.with_suffix(".json").exists():
         return
     real = os.path.realpath(path)
     if real in seen:

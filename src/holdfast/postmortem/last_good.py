@@ -99,6 +99,8 @@ def advised(report: Report, looked: Looked, *, unit: str = "step") -> Report:
     root = cause.root
     if root.code not in BROKEN_STATE or root.severity < Severity.WARNING:
         return report
+    if any(_harmless(item) for item in (root, *cause.symptoms) if item.step == root.step):
+        return report
     alike = all(item.counts == unit for item in looked.watched.checkpoints)
     if not alike and root.code not in LEAVES_A_TRACE:
         return report
@@ -108,6 +110,11 @@ def advised(report: Report, looked: Looked, *, unit: str = "step") -> Report:
     evidence: dict[str, Any] = {**root.evidence, "last_good": None if good is None else good.path}
     told = replace(root, remedies=(Remedy(text), *root.remedies), evidence=evidence)
     return _with(report, root, told)
+
+
+def _harmless(finding: Finding) -> bool:
+    """Whether the weights never saw it: it was held back, or was finite again by itself."""
+    return finding.evidence.get("held") is True or finding.evidence.get("recovered") is True
 
 
 def _text(good: Scanned, onset: int | None) -> str:

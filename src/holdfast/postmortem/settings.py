@@ -44,6 +44,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "gradient_clipping",
         "max_norm",
         "grad_norm_clip",
+        "grad_clip_norm",
+        "gradient_clip_norm",
     ),
     "precision": ("precision", "mixed_precision", "amp_dtype"),
     "batch_size": (
