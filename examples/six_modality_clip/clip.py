@@ -47,12 +47,13 @@ def six_views(count: int, seed: int, missing: float) -> list[Tensor]:
 
 
 class Encoder(nn.Module):
-    """Zeros in, zeros out: no biases."""
+    """At the start, zeros in are zeros out."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(WIDTH, 64, bias=False)
-        self.second = nn.Linear(64, 64, bias=False)
+        self.second = nn.Linear(64, 64)
+        nn.init.zeros_(self.second.bias)
         self.last = nn.Linear(64, EMBED, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -118,8 +119,7 @@ def main() -> None:
         )
     model = SixWay(args.loss, args.half, args.sgd)
     if args.dead:
-        with torch.no_grad():
-            model.encoders[3].second.weight.copy_(-model.encoders[3].second.weight.abs() * 20)
+        nn.init.constant_(model.encoders[3].second.bias, -20)
     if args.checkpointing:
         holdfast.checkpoint_activations(model, classes=Encoder)
     data = TensorDataset(*six_views(args.batch * args.steps, 1, args.missing))
