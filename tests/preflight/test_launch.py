@@ -177,6 +177,22 @@ def test_it_stops_after_so_many_steps(style: Callable[[Losses], None]) -> None:
     assert done.error is None
 
 
+def test_a_run_that_nothing_can_save_was_stopped_and_did_not_end() -> None:
+    def poisoned() -> None:
+        model = classifier().half()
+        optimizer = torch.optim.Adam(model.parameters())  # its eps of 1e-8 is 0 in fp16
+        x, y = data()
+        for _ in range(50):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x.half() * 1e-3), y).backward()
+            optimizer.step()
+
+    done = watch(poisoned, max_steps=40)
+    assert done.stopped
+    assert done.steps < 40
+    assert done.error is None
+
+
 def test_torch_is_as_before() -> None:
     def looks() -> dict[str, Any]:
         return {

@@ -564,8 +564,11 @@ class Session:
         where = self.recorder.writer
         self.halted = TrainingHalted(
             f"training halted at step {step}: {reason}. "
-            "The weights are those of the last good step"
-            + (" that were already bad" if poisoned else "")
+            + (
+                "They were so before this step: do not go on from these weights"
+                if poisoned
+                else "The weights are those of the last good step"
+            )
             + (f"; next: holdfast diagnose {where.path}" if where and not where.broken else "")
         )
 

@@ -53,7 +53,7 @@ class Checked:
     error: BaseException | None = None
     """What the script itself raised; None where it ended well or was stopped by us."""
     stopped: bool = False
-    """Whether it was stopped because enough had been seen."""
+    """Whether it was stopped because enough had been seen, or nothing could save it."""
     interrupted: bool = False
     """Whether somebody pressed Ctrl-C."""
     unreached: Unreached | None = None
@@ -139,7 +139,7 @@ def watch(
         steps=steps,
         tables=tables.found,
         error=ended.error,
-        stopped=launch.enough,
+        stopped=launch.enough or ended.halted,
         interrupted=ended.interrupted,
         unreached=None if steps else why_unreached(launch, ended.error),
     )
@@ -151,6 +151,7 @@ class _Ending:
 
     error: BaseException | None = None
     interrupted: bool = False
+    halted: bool = False
 
     def of(self, work: Callable[[], Any], launch: Launch) -> None:
         try:
@@ -158,6 +159,7 @@ class _Ending:
         except (EnoughSteps, TrainingHalted) as stopped:
             # Frames of the script may hold loaders with workers: let them go.
             traceback.clear_frames(stopped.__traceback__)
+            self.halted = isinstance(stopped, TrainingHalted)
         except KeyboardInterrupt:
             self.interrupted = True
         except SystemExit as left:

@@ -10,6 +10,7 @@ import ast
 import linecache
 import os
 import re
+import sys
 import sysconfig
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ import torch
 
 MOST_FILES = 4096
 """Files whose kind is remembered: stacks are walked often, and go through the same ones."""
+
+PACKAGES = frozenset({"site-packages", "dist-packages"})
+"""What the folders are called that installers fill."""
 
 _FRAME = re.compile(r'\s*File "(?P<file>.*)", line (?P<line>\d+)(?:, in (?P<function>.*))?')
 
@@ -113,7 +117,11 @@ def _standard() -> str:
 
 @cache
 def _installed() -> tuple[str, ...]:
-    return tuple({_folder(sysconfig.get_path(name)) for name in ("purelib", "platlib")})
+    """Where packages are installed: for this interpreter, for the user, and in the environments
+    that a virtual environment stands on."""
+    folders = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
+    folders.update(path for path in sys.path if Path(path).name in PACKAGES)
+    return tuple(map(_folder, folders))
 
 
 def _folder(path: str | Path) -> str:

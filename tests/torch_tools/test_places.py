@@ -1,0 +1,41 @@
+"""Whose line it is: the user's, or a package's, wherever that was installed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.torch_tools import places
+from holdfast.torch_tools.places import Place, users_own
+
+
+@pytest.fixture(autouse=True)
+def _forgetful() -> Iterator[None]:
+    for known in (places._installed, places.is_installed, places.is_machinery):
+        known.cache_clear()
+    yield
+    for known in (places._installed, places.is_installed, places.is_machinery):
+        known.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["site-packages", "dist-packages"])
+def test_a_package_of_an_environment_below_is_installed(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    below = tmp_path / "below" / "lib" / name
+    monkeypatch.setattr(sys, "path", [*sys.path, str(below)])
+    trainer = Place(str(below / "framework" / "trainer.py"), 1323, "create_optimizer")
+    script = Place(str(tmp_path / "train.py"), 94, "main")
+    assert users_own([trainer, script]) == script
+    assert users_own([trainer]) == trainer
+
+
+def test_a_folder_of_the_users_on_the_path_is_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    mine = Place(str(tmp_path / "losses.py"), 3, "loss")
+    assert users_own([mine, Place("/elsewhere/train.py", 1)]) == mine
