@@ -46,10 +46,17 @@ def chapter(title: str) -> None:
 
 
 def holdfast(
-    *words: object, code: int = 0, within: Path | None = None, quiet: bool = False
+    *words: object,
+    code: int = 0,
+    within: Path | None = None,
+    quiet: bool = False,
+    until: str = "",
 ) -> Result:
-    """Run `holdfast WORDS…` as a reader would; it must end with that exit code."""
-    return _run(["holdfast", *map(str, words)], ["-m", "holdfast"], code, within, quiet)
+    """Run `holdfast WORDS…` as a reader would; it must end with that exit code.
+
+    `until`: what is shown ends before the first line that begins like this.
+    """
+    return _run(["holdfast", *map(str, words)], ["-m", "holdfast"], code, within, quiet, until)
 
 
 def python(
@@ -66,6 +73,22 @@ def holds(what: str, true: object) -> None:
     print(f"  ✓ {what}", flush=True)
 
 
+def line_of(file: Path, text: str) -> int:
+    """The number of the line that holds this text; it must be the only one."""
+    found = [at for at, line in enumerate(file.read_text().splitlines(), 1) if text in line]
+    if len(found) != 1:
+        stop(f"{len(found)} lines of {file.name} hold {text!r}")
+    return found[0]
+
+
+def recorded(run: Path, signal: str) -> list[float]:
+    """Every value of a signal in a run directory, in order; see docs/signals.md for the names."""
+    values = (
+        json.loads(line)["v"] for line in (run / "steps.rank0.jsonl").read_text().splitlines()
+    )
+    return [float(item[signal]) for item in values if signal in item]
+
+
 def stop(why: str) -> NoReturn:
     """End the story: exit code 1."""
     print(f"  ✗ {why}", flush=True)
@@ -73,7 +96,12 @@ def stop(why: str) -> NoReturn:
 
 
 def _run(
-    shown: list[str], prefix: list[str], code: int, within: Path | None, quiet: bool
+    shown: list[str],
+    prefix: list[str],
+    code: int,
+    within: Path | None,
+    quiet: bool,
+    until: str = "",
 ) -> Result:
     print("$ " + " ".join(shown), flush=True)
     # Plain output of one width, wherever the story is told.
@@ -84,12 +112,18 @@ def _run(
         cwd=within, env=env, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if not quiet or done.returncode != code:
-        _show(done.stdout if done.stdout.strip() else done.stderr)
+        _show(_before(until, done.stdout) if done.stdout.strip() else done.stderr)
     print(f"  (exit {done.returncode}, {time.perf_counter() - began:.0f} s)\n", flush=True)
     if done.returncode != code:
         _show(done.stderr)
         stop(f"exit code {done.returncode}, expected {code}: {' '.join(shown)}")
     return Result(done.returncode, done.stdout, done.stderr)
+
+
+def _before(end: str, text: str) -> str:
+    lines = text.splitlines()
+    ends = [at for at, line in enumerate(lines) if end and line.startswith(end)]
+    return "\n".join(lines[: ends[0]] + ["…"]) if ends else text
 
 
 def _show(text: str) -> None:

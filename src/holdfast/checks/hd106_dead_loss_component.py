@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.facts import Facts
@@ -46,7 +47,8 @@ class DeadLossComponent(Check):
     at the end of a preflight any one, show nothing else while another component sends one.
     In a preflight the graph of the loss tells its parts: a part whose weight is 0; a value that
     is in the sum without its graph; a loss that was computed and never added, where it alone would
-    train some parameters, where the sum it was added to is not used, or where nobody looks at it.
+    train some parameters, where the sum it was added to is not used, or where nobody looks at it;
+    a fresh 0 (`torch.zeros(())`) that is added in its place at 50 steps, and nothing else ever.
     A router's balancing loss is dead where it falls by smaller scores alone: their sum has halved,
     and the counts of the choice are as uneven as they were.
 
@@ -56,7 +58,8 @@ class DeadLossComponent(Check):
     margin), so that is a warning. A component meant to start later is reported; ignore it. Logs
     with few digits say when a component was never anything but 0, and nothing about constants.
     Copies for the log, metrics beside the loss, losses with a backward pass of their own and a
-    weight that is computed and begins at 0 are not dead.
+    weight that is computed and begins at 0 are not dead, nor is a 0 that a sum begins with or that
+    stands under a condition about steps or epochs.
 
     ## What to do
     Follow the component back: an empty selection, a model output that is missing, a weight of 0,
@@ -95,9 +98,12 @@ class DeadLossComponent(Check):
         self.total: float | None = None
         self.total_moves = False
         self.told: set[str] = set()
+        self.places: dict[str, Any] = {}
+        """The line each component is computed at, where it is known."""
 
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
         if isinstance(record, SetupRecord):
+            self._learn_place(record)
             yield from self._seen(record)
             return
         if record.held:
@@ -114,6 +120,12 @@ class DeadLossComponent(Check):
                 waits = self.context.header.foreign  # it may begin late (annealing): the end tells
                 if key not in self.told and key not in self.alive and not waits:
                     yield from self._judge(key, self.limits.gradients)
+
+    def _learn_place(self, record: SetupRecord) -> None:
+        facts = Facts.of(record)
+        name, place = facts.text("name"), record.facts.get("place")
+        if facts.text("kind") == "part" and name and isinstance(place, Mapping):
+            self.places.setdefault(name, dict(place))
 
     def _seen(self, record: SetupRecord) -> Iterable[Finding]:
         """What the graph of the loss has shown about a component."""
@@ -202,6 +214,7 @@ class DeadLossComponent(Check):
             "of the loss trains: it has no part in this training",
             subject=component,
             severity=severity,
+            where=Facts({"place": self.places.get(component)}).where(rank=self.first[key][0][3]),
             remedies=[cure],
             component=component,
             signal=key,
@@ -231,6 +244,12 @@ SEEN = {
         "is in the sum as a plain number, without its graph",
         "Add the tensor itself: look for .item(), float(), .detach(), .data, torch.tensor(…) or "
         "no_grad between the model and the sum.",
+    ),
+    "empty": (
+        "is never computed: what joins the loss is a fresh 0 that the line named here makes",
+        "Look at the condition above that line: it finds nothing to compare, step after step. "
+        "Give the batch what it looks for (a second sample of each class, a positive, a model "
+        "output that is missing), or leave the term out.",
     ),
     "gamed": (
         "falls because all scores shrink, while the choice between experts is as uneven as before",

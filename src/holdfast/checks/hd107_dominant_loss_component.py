@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +97,8 @@ class DominantLossComponent(Check):
         self.gradients: dict[str, Window] = {}
         self.weights: dict[str, float] = {}
         """Of the components whose weight in the loss is known."""
+        self.places: dict[str, Any] = {}
+        """The line each component is computed at, where it is known."""
         self.leads: list[str] = []
         """Of each look, who sent a gradient far above the others'; "" where nobody did."""
         self.told: set[str] = set()
@@ -105,11 +107,14 @@ class DominantLossComponent(Check):
         if isinstance(record, SetupRecord):
             facts = Facts.of(record)
             name, weight = facts.text("name"), facts.number("weight")
-            if facts.text("kind") == "part" and name and weight is not None:
-                self.weights[name] = abs(weight)
+            if facts.text("kind") == "part" and name:
+                if weight is not None:
+                    self.weights[name] = abs(weight)
+                if isinstance(record.facts.get("place"), Mapping):
+                    self.places.setdefault(name, dict(record.facts["place"]))
             return
-        if record.held:
-            return
+        if record.held and "scaler_skipped" not in record.values:
+            return  # what a scaler skips on its way to its scale is as good a look as any
         look = self.seen % EVERY == 0 or self.context.header.foreign
         self.seen += 1
         if not look and self.seen > RECENT:
@@ -249,6 +254,7 @@ class DominantLossComponent(Check):
             f"component {component} {message}",
             subject=component,
             severity=Severity.INFO if mild else None,
+            where=Facts({"place": self.places.get(component)}).where(rank=self.led_since[3]),
             remedies=[
                 "Compare the gradients the components send, not their values, and set the weights "
                 "so that they are of one order.",

@@ -103,6 +103,12 @@ def _memory(page: Page, memory: Mapping[str, Any]) -> None:
     told = ", ".join(f"{name} {say_bytes(size)}" for name, size in phases.items())
     what = "Peak device memory" if memory.get("kind") == "device-peak" else "Resident memory"
     page.line((what, "bold"), f"  {told}", rest="    ")
+    epochs = memory.get("epochs", ())
+    if len(epochs) > 1:
+        shown = [say_bytes(size) for size in epochs]
+        if len(shown) > 8:
+            shown = [*shown[:4], "…", *shown[-3:]]
+        page.line((f"{what} by epoch", "bold"), f"  {', '.join(shown)}", rest="    ")
 
 
 def _overfit(page: Page, found: Mapping[str, Any]) -> None:

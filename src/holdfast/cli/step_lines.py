@@ -1,8 +1,11 @@
-"""A line a step while a script runs: loss, gradient norm, rate. Told beside the output."""
+"""A line a step while a script runs: loss, gradient norm, rate, and how many gradients are zero or
+not finite. Told beside the output."""
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Sequence
 
 from holdfast.core.numbers import say
 from holdfast.core.records import Record, StepRecord
@@ -37,7 +40,16 @@ class StepLines:
             told.append(f"clipped to {say(values['grad_norm'] * values['clip_coef'], 3)}")
         norms = record.columns.get("param/grad_norm")
         if norms is not None and len(norms.values) > 1:
-            told.append(f"tensors {say(min(norms.values), 2)}–{say(max(norms.values), 2)}")
+            told.append(f"tensors {_range(norms.values)}")
+            told.append(f"zero {sum(norm == 0 for norm in norms.values)}/{len(norms.values)}")
+            bad = sum(not math.isfinite(norm) for norm in norms.values)
+            told.append(f"NaN/Inf {bad}/{len(norms.values)}")
         if record.held:
             told.append("held back")
         print("  ".join(told), file=sys.stderr, flush=True)
+
+
+def _range(norms: Sequence[float]) -> str:
+    """The smallest and the largest that are numbers."""
+    finite = [norm for norm in norms if math.isfinite(norm)]
+    return f"{say(min(finite), 2)}–{say(max(finite), 2)}" if finite else "none finite"

@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
@@ -31,12 +32,16 @@ from holdfast.live.next_step import NextStep
 from holdfast.live.notices import Notices, logger
 from holdfast.live.recorder import Recorder
 from holdfast.live.rhythm import Rhythm
+from holdfast.live.scaling import LOSSES_KEPT
 from holdfast.live.snapshots import Snapshots
 from holdfast.live.told_after import told_after
 from holdfast.policy import Policy
 from holdfast.torch_tools.places import is_installed, is_machinery
 
 WATCHING = "watching the step after a bad one"
+
+Scaled: TypeAlias = tuple[GradScaler, Tensor, "weakref.ref[Tensor]"]
+"""Who multiplied a loss, the loss as it was, and what came of it."""
 
 
 class EnoughSteps(BaseException):
@@ -67,8 +72,15 @@ class ScriptGuard(Guard):
         """What others may add to: see `Session.extras`."""
         return self._session
 
-    def hear_backward(self, roots: Sequence[Tensor]) -> None:
-        """The backward pass that made somebody look for models begins now."""
+    def hear_backward(self, roots: Sequence[Tensor], scaled: Sequence[Scaled]) -> None:
+        """The backward pass that made somebody look for models begins now.
+
+        `scaled`: what a GradScaler has multiplied before anybody listened.
+        """
+        for scaler, loss, result in scaled:
+            made = result()
+            if made is not None:
+                self._observer.scaled(scaler, loss, made)
         self._observer.backward_begins(roots)
 
     def look_now(self, frame: FrameType | None) -> None:
@@ -154,6 +166,8 @@ class Launch:
         self._max_seconds = max_seconds
         self._trained = trained
         self._next_step = NextStep()
+        self._scaled: list[Scaled] = []
+        """Losses that a GradScaler has multiplied and whose backward pass has not begun yet."""
         self._made_one = False
         """Whether an optimizer was made since the guard was."""
         self._asked_for: set[int] = set()
@@ -226,11 +240,12 @@ class Launch:
         self.backwards += 1
         due = self.guard is None or (self._made_one and not self.replaying)
         # A pass that reaches something else alone asks for that: the gradient of an input, say.
+        scaled, self._scaled = self._scaled, []
         if due and _of_parameters(discovery.leaves(roots)):
             before = self.guard
             self._make_guard(roots)
             if self.guard is not None and self.guard is not before:
-                self.guard.hear_backward(roots)
+                self.guard.hear_backward(roots, scaled)
 
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
         pass
@@ -242,7 +257,7 @@ class Launch:
         pass
 
     def scaled(self, scaler: GradScaler, loss: Tensor, result: Tensor) -> None:
-        pass
+        self._scaled = [*self._scaled[-LOSSES_KEPT:], (scaler, loss.detach(), weakref.ref(result))]
 
     def scaler_steps(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         if not self.replaying:

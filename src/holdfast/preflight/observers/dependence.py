@@ -110,6 +110,9 @@ class Dependence(Observer):
     def _mixing(self, forward: Forward, size: int) -> dict[str, Any]:
         twin = Twin(forward.module, self.scene.place)
         base = twin.run(*plain_copy(forward.args, forward.kwargs), follow=True)
+        size = _of_outputs(size, forward.inputs, base.outputs)
+        if size < 3:
+            return {"verdict": "elsewhere", "size": size, "place": forward.place}
         exchange = Exchange.of_ends(0, size)
         other = twin.run(*exchange.made(forward.args, forward.kwargs), follow=True)
         verdict = _verdict(exchange, base, other)
@@ -217,6 +220,19 @@ def _size(inputs: Sequence[Tensor], axis: int) -> int | None:
     """The length of an axis of the first input that has most of them."""
     found = max(inputs, key=lambda tensor: min(tensor.ndim, 3), default=None)
     return int(found.shape[axis]) if found is not None and found.ndim > axis else None
+
+
+def _of_outputs(size: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    """How many samples there are, where the inputs differ: as many as there are outputs.
+
+    A few-shot model is given a support set beside the queries; its outputs are the queries', and
+    each of them may depend on all of the support set.
+    """
+    given = {int(tensor.shape[0]) for tensor in inputs if tensor.ndim}
+    made = {int(tensor.shape[0]) for tensor in outputs if tensor.ndim}
+    if size in made or len(given) < 2 or len(made) != 1 or not made <= given:
+        return size
+    return made.pop()
 
 
 def _square(tensor: Tensor, size: int | None) -> bool:
