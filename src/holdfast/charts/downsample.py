@@ -82,6 +82,21 @@ class Downsampler:
             self._take_gaps(x[~finite], y[~finite])
         self._kept_x = np.concatenate([self._kept_x, x[finite]])
         self._kept_y = np.concatenate([self._kept_y, y[finite]])
+        self._widen()
+
+    def between(self, low: int, high: int, buckets: int) -> Downsampler:
+        """The part from one x to another, in at most so many buckets."""
+        x, y = self.points()
+        part = Downsampler(buckets)
+        inside = (x >= low) & (x <= high)
+        part.width = self.width
+        part._kept_x, part._kept_y = x[inside], y[inside]
+        part._gaps = self._gaps[(self._gaps[:, 2] >= low) & (self._gaps[:, 1] <= high)]
+        part._widen()
+        return part
+
+    def _widen(self) -> None:
+        """Buckets as wide as they have to be, and of each what is shown."""
         while _count(self._kept_x // self.width) > self.buckets:
             self.width *= 2
         while _count(self._gaps[:, 1] // self.width) > self.buckets:

@@ -1,0 +1,332 @@
+"""One entry of the page: a run directory of ours, or the log of another tool."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from holdfast.charts.gather import ChartData
+from holdfast.core.codec import NO_RECORD, from_json
+from holdfast.core.records import Header, StepRecord
+from holdfast.errors import HoldfastError
+from holdfast.report import Report
+from holdfast.web.inside import Root
+from holdfast.web.ordered import EVENTS, STEPS, Replaced, header_of
+from holdfast.web.seam import POINTS, Charts, gathered, narrowed
+from holdfast.web.verdicts import Verdicts
+
+SILENT = 60.0
+"""Seconds without a line after which a run is not said to be running."""
+GIVEN_UP = 600.0
+"""Seconds without a line after which the checks say their last word."""
+LAST = 1 << 16
+"""Bytes at the end of the steps that are looked at for where the run is."""
+RECENT = 30
+
+
+def id_of(name: str) -> str:
+    """What a run is called in an address: no path is ever one."""
+    return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+class Run(Protocol):
+    """What the page needs of an entry."""
+
+    id: str
+    name: str
+    path: Path
+    lock: threading.RLock
+    version: int
+
+    @property
+    def source(self) -> str: ...
+    @property
+    def changed(self) -> float: ...
+    def state(self) -> str: ...
+    def latest(self) -> dict[str, Any]: ...
+    def guard(self) -> dict[str, Any]: ...
+    def progress(self) -> tuple[float, float]: ...
+    def report(self) -> Report | None: ...
+    def charts(self, low: int | None, high: int | None, buckets: int) -> ChartData | None: ...
+
+
+@dataclass
+class OwnRun:
+    """A run directory: the end of it is known at once, the rest is read bit by bit."""
+
+    root: Root
+    path: Path
+    id: str = field(init=False)
+    name: str = field(init=False)
+    lock: threading.RLock = field(default_factory=threading.RLock, init=False)
+    version: int = field(default=0, init=False)
+    header: Header | None = field(default=None, init=False)
+    wanted: float = field(default=0.0, init=False)
+    """When somebody last looked at its charts."""
+    _charts: Charts | None = field(default=None, init=False)
+    _verdicts: Verdicts = field(init=False)
+    _seen: tuple[int, int] = field(default=(0, 0), init=False)
+    _changed: float = field(default=0.0, init=False)
+    _latest: dict[str, Any] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.name = self.root.name(self.path)
+        self.id = id_of(self.name)
+        self._verdicts = Verdicts(self.root, self.path)
+
+    @property
+    def source(self) -> str:
+        """Who has written it."""
+        return self.header.source if self.header else "holdfast"
+
+    @property
+    def changed(self) -> float:
+        """When it was last written to."""
+        return self._changed
+
+    def glance(self) -> bool:
+        """Whether its files have changed since the last glance; then, where the run is."""
+        sizes, changed = [], 0.0
+        for name in (STEPS, EVENTS):
+            try:
+                about = (self.path / name).stat()
+            except OSError:
+                sizes.append(0)
+                continue
+            sizes.append(about.st_size)
+            changed = max(changed, about.st_mtime)
+        if self.header is None:
+            self.header = header_of(self.root, self.path)
+        if (sizes[0], sizes[1]) == self._seen:
+            return False
+        self._seen = (sizes[0], sizes[1])
+        self._changed = changed
+        self._latest = self._last_steps()
+        self.version += 1
+        return True
+
+    def state(self) -> str:
+        """`running`, `ended`, or `silent`: it may have been killed."""
+        if self._verdicts.over:
+            return "ended"
+        return "running" if time.time() - self._changed < SILENT else "silent"
+
+    def latest(self) -> dict[str, Any]:
+        """The last step, its loss, and how many steps a second."""
+        return self._latest
+
+    def guard(self) -> dict[str, Any]:
+        """What the guard had to do."""
+        known = self._verdicts
+        return {"held": known.held, "action": known.action, "step": known.action_step}
+
+    def progress(self) -> tuple[float, float]:
+        """How much of it the charts show, and how much has been checked; 1 is all."""
+        drawn = 0.0 if self._charts is None else _part(self._charts.read)
+        checked = 1.0 if self._verdicts.finished else _part(self._verdicts.read)
+        return drawn, checked
+
+    def report(self) -> Report | None:
+        """What has been found so far."""
+        with self.lock:
+            return self._verdicts.report()
+
+    @property
+    def told(self) -> int:
+        """Rises with every finding and event."""
+        return self._verdicts.version
+
+    def charts(self, low: int | None, high: int | None, buckets: int = POINTS) -> ChartData | None:
+        """What there is to draw so far."""
+        self.wanted = time.monotonic()
+        with self.lock:
+            if self._charts is None:
+                self._charts = Charts(self.root, self.path)
+                self.draw(0.3)
+            return self._charts.between(low, high, buckets)
+
+    def draw(self, seconds: float) -> int:
+        """Read on for the charts, where somebody wants them."""
+        with self.lock:
+            if self._charts is None:
+                return 0
+            try:
+                count = self._charts.advance(seconds)
+            except Replaced:
+                self._charts = Charts(self.root, self.path)
+                count = 1
+            self.version += bool(count)
+            return count
+
+    def check(self, seconds: float) -> int:
+        """Read on for the checks."""
+        with self.lock:
+            known = self._verdicts
+            before = known.version
+            try:
+                count = known.advance(seconds)
+            except Replaced:
+                known = self._verdicts = Verdicts(self.root, self.path)
+                known.version = before + 1
+                count = 1
+            quiet = time.time() - self._changed > GIVEN_UP
+            if not count and not known.finished and (known.over or quiet):
+                done, of = known.read
+                if done >= of or quiet:
+                    known.finish()
+            self.version += bool(count) or known.version != before
+            return count
+
+    def forget(self) -> None:
+        """Let go of what only charts need."""
+        with self.lock:
+            self._charts = None
+
+    @property
+    def drawn(self) -> bool:
+        """Whether it holds what charts need."""
+        return self._charts is not None
+
+    def _last_steps(self) -> dict[str, Any]:
+        file = self.root.open(self.path / STEPS)
+        if file is None:
+            return {}
+        with file:
+            size = file.seek(0, 2)
+            file.seek(max(size - LAST, 0))
+            lines = file.read(LAST).splitlines()
+        steps: list[StepRecord] = []
+        for line in lines[-RECENT - 1 :]:
+            try:
+                record = from_json(json.loads(line))
+            except NO_RECORD:  # torn, or cut off at the beginning
+                continue
+            if isinstance(record, StepRecord):
+                steps.append(record)
+        if not steps:
+            return self._latest
+        times = [step.values["step_time_s"] for step in steps if "step_time_s" in step.values]
+        usual = sorted(times)[len(times) // 2] if times else 0.0
+        last = steps[-1]
+        return {
+            "step": last.step,
+            "loss": last.values.get("loss"),
+            "grad_norm": last.values.get("grad_norm"),
+            "speed": 1 / usual if usual > 0 else None,
+        }
+
+
+@dataclass
+class ForeignRun:
+    """The log of another tool: read as a whole, again when it has changed."""
+
+    root: Root
+    path: Path
+    id: str = field(init=False)
+    name: str = field(init=False)
+    lock: threading.RLock = field(default_factory=threading.RLock, init=False)
+    version: int = field(default=0, init=False)
+    wrong: str = field(default="", init=False)
+    """Why it cannot be read."""
+    _changed: float = field(default=0.0, init=False)
+    _known: tuple[float, int] | None = field(default=None, init=False)
+    _report: Report | None = field(default=None, init=False)
+    _data: ChartData | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.name = self.root.name(self.path)
+        self.id = id_of(self.name)
+
+    @property
+    def source(self) -> str:
+        """The tool whose log it is."""
+        if self._data is not None and self._data.source:
+            return self._data.source
+        return "log"
+
+    @property
+    def changed(self) -> float:
+        """When it was last written to."""
+        return self._changed
+
+    def due(self) -> bool:
+        """Whether it has to be read, or read again."""
+        try:
+            about = self.path.stat()
+        except OSError:
+            return False
+        self._changed = about.st_mtime
+        return (about.st_mtime, about.st_size) != self._known and self.root.holds(self.path)
+
+    def look(self) -> None:
+        """Read it."""
+        from holdfast.postmortem.diagnose import diagnose
+
+        about = self.path.stat()
+        report, data, wrong = None, None, ""
+        try:
+            report = diagnose(self.path)
+            if report.reread is not None:
+                data = gathered(report.reread())
+        except (HoldfastError, OSError) as error:
+            wrong = str(error)
+        with self.lock:
+            self._report, self._data, self.wrong = report, data, wrong
+            self._known = (about.st_mtime, about.st_size)
+            self.version += 1
+
+    def state(self) -> str:
+        """`running` while it is written to."""
+        if self.wrong:
+            return "unreadable"
+        return "running" if time.time() - self._changed < SILENT else "ended"
+
+    def latest(self) -> dict[str, Any]:
+        """The last step and its loss."""
+        data = self._data
+        if data is None or not data.series:
+            return {}
+        last: dict[str, Any] = {"step": data.end}
+        loss = data.series.get("loss")
+        if loss is not None:
+            _, y = loss.points()
+            last["loss"] = float(y[-1]) if len(y) else None
+        return last
+
+    def guard(self) -> dict[str, Any]:
+        """There was none."""
+        return {}
+
+    def progress(self) -> tuple[float, float]:
+        """All or nothing."""
+        done = 0.0 if self._known is None else 1.0
+        return done, done
+
+    def report(self) -> Report | None:
+        """What was found."""
+        return self._report
+
+    @property
+    def told(self) -> int:
+        """Rises when it was read again."""
+        return self.version
+
+    def charts(self, low: int | None, high: int | None, buckets: int = POINTS) -> ChartData | None:
+        """What there is to draw."""
+        with self.lock:
+            data = self._data
+            if data is None:
+                return None
+            if low is None or high is None:
+                low, high = 0, data.end
+            return narrowed(data, low, high, buckets)
+
+
+def _part(read: tuple[int, int]) -> float:
+    done, of = read
+    return 1.0 if done >= of else done / of
