@@ -46,6 +46,9 @@ class Downsampler:
         self.seen = 0
         self._x: list[int] = []
         self._y: list[float] = []
+        self._many: list[tuple[Ints, Floats]] = []
+        self._waiting = 0
+        """Points in `_many`."""
         self._kept_x: Ints = np.empty(0, np.int64)
         self._kept_y: Floats = np.empty(0, np.float64)
         self._gaps: Ints = np.empty((0, 4), np.int64)
@@ -57,6 +60,16 @@ class Downsampler:
         self._y.append(y)
         self.seen += 1
         if len(self._x) >= AT_ONCE:
+            self._fold()
+
+    def extend(self, x: Ints, y: Floats) -> None:
+        """Many points at once, after all those before."""
+        if len(self._x):
+            self._fold()
+        self.seen += len(x)
+        self._many.append((x, y))
+        self._waiting += len(x)
+        if self._waiting >= AT_ONCE:
             self._fold()
 
     def points(self) -> tuple[Ints, Floats]:
@@ -72,31 +85,49 @@ class Downsampler:
             for kind, first, last, count in self._gaps
         ]
 
+    def narrowed(self, first: int, last: int, buckets: int) -> Downsampler:
+        """What was kept of a stretch of x, both ends included, in so many buckets at most."""
+        part = Downsampler(buckets)
+        x, y = self.points()
+        begin, end = np.searchsorted(x, [first, last + 1])
+        part.width = self.width
+        part._kept_x, part._kept_y = x[begin:end], y[begin:end]
+        gaps = self._gaps[(self._gaps[:, 2] >= first) & (self._gaps[:, 1] <= last)]
+        part._gaps = gaps
+        part._squeeze()
+        part.seen = len(part._kept_x) + int(part._gaps[:, 3].sum())
+        return part
+
+    def followed_by(self, other: Downsampler) -> Downsampler:
+        """Both, one after the other."""
+        x, y = self.points()
+        more_x, more_y = other.points()
+        both = Downsampler(max(self.buckets, other.buckets))
+        both.width = max(self.width, other.width)
+        both.seen = self.seen + other.seen
+        both._kept_x, both._kept_y = np.concatenate([x, more_x]), np.concatenate([y, more_y])
+        both._gaps = np.concatenate([self._gaps, other._gaps])
+        both._squeeze()
+        return both
+
     def _fold(self) -> None:
-        if not self._x:
+        if self._x:
+            self._many.append((np.asarray(self._x, np.int64), np.asarray(self._y, np.float64)))
+            self._x, self._y = [], []
+        if not self._many:
             return
-        x, y = np.asarray(self._x, np.int64), np.asarray(self._y, np.float64)
-        self._x, self._y = [], []
+        x = np.concatenate([part[0] for part in self._many])
+        y = np.concatenate([part[1] for part in self._many])
+        self._many, self._waiting = [], 0
         finite = np.isfinite(y)
         if not finite.all():
             self._take_gaps(x[~finite], y[~finite])
-        self._kept_x = np.concatenate([self._kept_x, x[finite]])
-        self._kept_y = np.concatenate([self._kept_y, y[finite]])
-        self._widen()
+            x, y = x[finite], y[finite]
+        self._kept_x = np.concatenate([self._kept_x, x])
+        self._kept_y = np.concatenate([self._kept_y, y])
+        self._squeeze()
 
-    def between(self, low: int, high: int, buckets: int) -> Downsampler:
-        """The part from one x to another, in at most so many buckets."""
-        x, y = self.points()
-        part = Downsampler(buckets)
-        inside = (x >= low) & (x <= high)
-        part.width = self.width
-        part._kept_x, part._kept_y = x[inside], y[inside]
-        part._gaps = self._gaps[(self._gaps[:, 2] >= low) & (self._gaps[:, 1] <= high)]
-        part._widen()
-        return part
-
-    def _widen(self) -> None:
-        """Buckets as wide as they have to be, and of each what is shown."""
+    def _squeeze(self) -> None:
         while _count(self._kept_x // self.width) > self.buckets:
             self.width *= 2
         while _count(self._gaps[:, 1] // self.width) > self.buckets:
@@ -123,13 +154,20 @@ def downsample(
 
 
 def extremes(bucket: Ints, y: Floats) -> Ints:
-    """Positions of the first lowest and the last highest value of each bucket, in order."""
+    """Positions of the first lowest and the last highest value of each bucket, in order.
+
+    Buckets never fall.
+    """
     if not len(y):
         return np.empty(0, np.int64)
-    order = np.lexsort((np.arange(len(y)), y, bucket))
-    starts = np.flatnonzero(np.r_[True, np.diff(bucket[order]) != 0])
-    ends = np.r_[starts[1:], len(y)] - 1
-    return np.unique(np.r_[order[starts], order[ends]])
+    starts = np.flatnonzero(np.r_[True, np.diff(bucket) != 0])
+    sizes = np.diff(np.r_[starts, len(y)])
+    number = np.repeat(np.arange(len(starts)), sizes)
+    lowest = np.flatnonzero(y == np.minimum.reduceat(y, starts)[number])
+    highest = np.flatnonzero(y == np.maximum.reduceat(y, starts)[number])
+    first = lowest[np.r_[True, np.diff(number[lowest]) != 0]]
+    last = highest[np.r_[np.diff(number[highest]) != 0, True]]
+    return np.unique(np.r_[first, last])
 
 
 def _merged(gaps: Ints, width: int) -> Ints:

@@ -10,8 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.charts.downsample import BUCKETS, Downsampler
+import numpy as np
+
+from holdfast.charts.downsample import BUCKETS, Downsampler, Floats, Ints
 from holdfast.charts.heat import HeatMap, HeatSampler
+from holdfast.charts.rows import Look, Rows
 from holdfast.charts.timeline import Timeline, Turn, offset_at
 from holdfast.core.incident import INCIDENT
 from holdfast.core.records import EventRecord, Header, Record, SetupRecord, StepRecord
@@ -71,6 +74,13 @@ class ChartData:
     """The steps whose update was held back."""
     end: int = 0
     series_left_out: int = 0
+    progress: float = 1.0
+    """How much of the run has been read; the rest is a sample of it."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether all of the run is in it."""
+        return self.progress >= 1.0
 
     def place(self, order: tuple[int, int], step: int) -> int:
         """Where a finding of that order and step stands on the axis."""
@@ -90,6 +100,7 @@ class Gatherer:
         self._last: deque[Mark] = deque(maxlen=MOST_MARKS)
         self._marks = 0
         self._refused: set[str] = set()
+        self._coming: deque[Header] = deque()
 
     def feed(self, record: Record) -> None:
         """One more record."""
@@ -103,6 +114,59 @@ class Gatherer:
             self._event(record)
         elif isinstance(record, SetupRecord) and record.topic in SETUPS:
             self._data.facts.setdefault(record.topic, dict(record.facts))
+
+    @property
+    def axis(self) -> Timeline:
+        """Which step stands where."""
+        return self._timeline
+
+    def feed_rows(self, rows: Rows, x: Ints | None = None) -> Ints:
+        """Many steps at once, those of the rank that is drawn. `x`: where they stand, if known.
+
+        Gives back where each stands; −1 for one that cannot be drawn.
+        """
+        if x is None:
+            x = self._timeline.xs(rows.segment, rows.seq, rows.step)
+        drawn = x >= 0
+        self._data.steps += int(np.count_nonzero(drawn))
+        for name, (at, numbers) in rows.values.items():
+            known = self._data.series.get(name) or self._series(name)
+            if known is not None:
+                _extend(known, x[at], numbers)
+        self._rows_after_clipping(rows, x)
+        if rows.held.any():
+            where = x[rows.held & drawn]
+            self._data.held.extend(where, np.ones(len(where)))
+        for look in rows.looks:
+            if drawn[look.row]:
+                self._look(look, rows, int(x[look.row]))
+        return x
+
+    def _look(self, look: Look, rows: Rows, x: int) -> None:
+        self._name_rows((int(rows.segment[look.row]), int(rows.seq[look.row])))
+        for name in MAPS:
+            column = look.column(name)
+            if column is not None:
+                self._map(name).add(x, *column)
+
+    def _name_rows(self, order: tuple[int, int]) -> None:
+        """Headers that came before their steps were read are in force from their place on."""
+        while self._coming and (self._coming[0].segment, self._coming[0].seq) <= order:
+            self._take_header(self._coming.popleft())
+
+    def expect(self, header: Header) -> None:
+        """A later header, told before the steps that come before it."""
+        if not self._of_another_rank(header):
+            self._coming.append(header)
+
+    def _rows_after_clipping(self, rows: Rows, x: Ints) -> None:
+        if not {"clip_coef", "grad_norm"} <= rows.values.keys() or AFTER_CLIPPING in rows.values:
+            return
+        (at, norms), (other, factors) = rows.values["grad_norm"], rows.values["clip_coef"]
+        both, first, second = np.intersect1d(at, other, assume_unique=True, return_indices=True)
+        series = self._data.series.setdefault(AFTER_CLIPPING, Downsampler(self._buckets))
+        with np.errstate(over="ignore", invalid="ignore"):
+            _extend(series, x[both], norms[first] * factors[second])
 
     def data(self) -> ChartData:
         """All that has been gathered so far."""
@@ -190,6 +254,14 @@ class Gatherer:
         header = self._header
         together = header is not None and header.world_size > 1 and record.rank != header.rank
         return together and record.kind == "action"
+
+
+def _extend(series: Downsampler, x: Ints, y: Floats) -> None:
+    drawn = x >= 0
+    if drawn.all():
+        series.extend(x, y)
+    elif drawn.any():
+        series.extend(x[drawn], y[drawn])
 
 
 def gather(records: Iterable[Record], buckets: int = BUCKETS) -> ChartData:

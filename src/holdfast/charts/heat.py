@@ -19,6 +19,8 @@ ROWS = 400
 """Along the tensors, at most."""
 MOST_NAMES = 4096
 """Tensors told apart while a run is read."""
+AT_ONCE = 256
+"""Steps gathered before they are folded."""
 
 ABSENT, ZERO, BAD = -32768, -32767, 32767
 """Codes of a cell without a value, of one whose largest value is 0, and of a non-finite one."""
@@ -54,9 +56,13 @@ class HeatSampler:
         self._origin: int | None = None
         self._end = 0
         self._left_out: set[str] = set()
+        self._waiting: list[tuple[int, NDArray[np.float64]]] = []
+        self._at: NDArray[np.int64] | None = None
+        """The positions that those waiting belong to; None: all, in order."""
 
     def axis(self, names: Sequence[str]) -> None:
         """The names along the axis from here on."""
+        self._fold()
         for name in names:
             if name not in self._rows:
                 if len(self._rows) < self._most:
@@ -73,23 +79,51 @@ class HeatSampler:
         """The values of one step, of all positions or of some."""
         try:
             y = np.abs(np.asarray(values, np.float64))
-            at = np.arange(len(y)) if index is None else np.asarray(index, np.int64)
+            at = None if index is None else np.asarray(index, np.int64)
         except (TypeError, ValueError, OverflowError):
             return
-        known = at < len(self._place)
-        rows, y = self._place[at[known]], y[known]
-        rows, y = rows[rows >= 0], y[rows >= 0]
-        if not len(rows):
+        if y.ndim != 1 or (at is not None and at.shape != y.shape):
             return
-        cell = self._cell(x)
-        finite = np.isfinite(y)
-        if not finite.all():
-            self._bad[rows[~finite], cell] = True
-        rows, y = rows[finite], y[finite]
-        self._largest[rows, cell] = np.maximum(self._largest[rows, cell], y)
+        same = at is self._at or (
+            at is not None and self._at is not None and np.array_equal(at, self._at)
+        )
+        if self._waiting and (not same or len(y) != len(self._waiting[0][1])):
+            self._fold()
+        self._at = at
+        self._waiting.append((x, y))
+        if len(self._waiting) >= AT_ONCE:
+            self._fold()
+
+    def _fold(self) -> None:
+        """Steps that tell the same tensors, all at once."""
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        size = len(waiting[0][1])
+        at = np.arange(size) if self._at is None else self._at
+        known = (at >= 0) & (at < len(self._place))
+        rows = (
+            np.where(known, self._place[np.where(known, at, 0)], -1) if known.any() else at * 0 - 1
+        )
+        if not (rows >= 0).any():
+            return
+        table = np.stack([y for _, y in waiting])[:, rows >= 0]
+        rows = rows[rows >= 0]
+        for x, _ in waiting:
+            self._cell(x)  # first of all as wide as they have to be
+        cells = np.asarray([self._cell(x) for x, _ in waiting])
+        starts = np.flatnonzero(np.r_[True, np.diff(cells) != 0])
+        finite = np.isfinite(table)
+        bad = np.logical_or.reduceat(~finite, starts, axis=0)
+        largest = np.maximum.reduceat(np.where(finite, table, -1.0), starts, axis=0)
+        for number, cell in enumerate(cells[starts].tolist()):
+            # One row may stand for several positions.
+            np.logical_or.at(self._bad, (rows, cell), bad[number])
+            np.maximum.at(self._largest, (rows, cell), largest[number])
 
     def picture(self, rows: int = ROWS) -> HeatMap | None:
         """What has been gathered; None where there is nothing."""
+        self._fold()
         if self._origin is None:
             return None
         cells = (self._end - self._origin) // self._width + 1

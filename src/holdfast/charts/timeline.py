@@ -10,6 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
 FARTHEST = 1 << 52
 """Beyond this neither a chart nor a browser can count."""
 MOST_TURNS = 2000
@@ -48,6 +53,25 @@ class Timeline:
         self.end = x
         return x
 
+    def xs(self, segment: Ints, seq: Ints, step: Ints) -> Ints:
+        """The same for many records that follow each other; −1 for one that cannot be drawn."""
+        found = np.empty(len(step), np.int64)
+        falls = np.flatnonzero(np.diff(step) < 0) + 1
+        for begin, end in zip([0, *falls.tolist()], [*falls.tolist(), len(step)], strict=True):
+            if begin == end:
+                continue
+            first = self.x(int(segment[begin]), int(seq[begin]), int(step[begin]))
+            found[begin] = -1 if first is None else first
+            last = int(step[end - 1]) + self._offset
+            if first is not None and last <= FARTHEST:
+                found[begin:end] = step[begin:end] + self._offset
+                self.end = last
+                continue
+            for at in range(begin + 1, end):
+                x = self.x(int(segment[at]), int(seq[at]), int(step[at]))
+                found[at] = -1 if x is None else x
+        return found
+
     def place(self, order: tuple[int, int], step: int) -> int:
         """Where a step stands that was named later: after the last turn before that order."""
         return step + offset_at(self.turns, order)
@@ -61,3 +85,10 @@ def offset_at(turns: Sequence[Turn], order: tuple[int, int]) -> int:
             break
         offset = turn.offset
     return offset
+
+
+def offsets(turns: Sequence[Turn], order: Ints, bits: int) -> Ints:
+    """The same for many records: `order` is the segment, shifted by `bits`, plus seq."""
+    begins = np.asarray([(turn.segment << bits) + turn.seq for turn in turns], np.int64)
+    added = np.asarray([0, *(turn.offset for turn in turns)], np.int64)
+    return added[np.searchsorted(begins, order, side="right")]

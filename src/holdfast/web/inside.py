@@ -7,6 +7,7 @@ to guard against is the folder's own content, a link in it that leads elsewhere.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from pathlib import Path
 from typing import BinaryIO
@@ -15,6 +16,7 @@ from holdfast.errors import UnreadableInput
 
 MOST_TEXT = 1 << 20
 """Bytes of a small file that are read at once."""
+_OF_A_RUN = re.compile(r"^(run\.json|(steps|events).*\.jsonl)$")
 
 
 class Root:
@@ -36,6 +38,21 @@ class Root:
             return path.resolve(strict=True).is_relative_to(self.path)
         except (OSError, RuntimeError):  # gone, or links in a circle
             return False
+
+    def plain(self, path: Path) -> bool:
+        """Whether it is an ordinary file within: no way out, and nothing that would wait."""
+        try:
+            return self.holds(path) and stat.S_ISREG(path.stat().st_mode)
+        except OSError:
+            return False
+
+    def sound(self, run: Path) -> bool:
+        """Whether all files of a run directory that are read are ordinary ones within."""
+        try:
+            names = [name for name in os.listdir(run) if _OF_A_RUN.match(name)]
+        except OSError:
+            return False
+        return all(self.plain(run / name) for name in names)
 
     def open(self, path: Path) -> BinaryIO | None:
         """A plain file within, for reading; None for anything else."""

@@ -52,8 +52,8 @@ class Tail:
         except OSError:
             return 0
 
-    def lines(self) -> list[tuple[int, bytes]]:
-        """Some lines, each with its place in the file."""
+    def lines(self) -> list[bytes]:
+        """Some lines."""
         try:
             about = self.path.stat()
         except OSError:
@@ -72,7 +72,7 @@ class Tail:
             except OSError:  # not for the moment
                 return []
 
-    def _read(self, file: BinaryIO) -> list[tuple[int, bytes]]:
+    def _read(self, file: BinaryIO) -> list[bytes]:
         most = PIECE
         while True:
             file.seek(self.place)
@@ -85,15 +85,13 @@ class Tail:
                 self.place += len(data)
                 return []
             most *= 4
-        found: list[tuple[int, bytes]] = []
-        place = self.place
+        found: list[bytes] = []
         for line in data[:end].splitlines(keepends=True):
             if self._skipping:
                 self._skipping = not line.endswith(b"\n")
                 self.torn += 1
             elif line.strip():
-                found.append((place, line))
-            place += len(line)
+                found.append(line)
         self.place += end
         return found
 
@@ -103,7 +101,7 @@ class _Follower:
 
     def __init__(self, tail: Tail) -> None:
         self.tail = tail
-        self.ahead: deque[tuple[int, Record]] = deque()
+        self.ahead: deque[Record] = deque()
         self._before = (0, 0)
 
     def fill(self) -> None:
@@ -111,7 +109,7 @@ class _Follower:
             lines = self.tail.lines()
             if not lines:
                 return
-            for place, line in lines:
+            for line in lines:
                 try:
                     record = from_json(json.loads(line))
                 except NO_RECORD:
@@ -122,7 +120,7 @@ class _Follower:
                     self.tail.torn += 1
                     continue
                 self._before = (record.segment, record.seq)
-                self.ahead.append((place, record))
+                self.ahead.append(record)
 
 
 class Ordered:
@@ -150,17 +148,24 @@ class Ordered:
         tails = (self.steps, self.events)
         return sum(tail.place for tail in tails), sum(tail.size() for tail in tails)
 
-    def records(self) -> Iterator[tuple[int, Record]]:
-        """What is there, each with its place in its file. Raises `Replaced`."""
+    def skip(self) -> None:
+        """Go on from the end, as if all that is there had been given out."""
+        self._header = self._header or header_of(self._root, self.path)
+        for file in self._files:
+            file.ahead.clear()
+            file.tail.place = file.tail.size()
+
+    def records(self) -> Iterator[Record]:
+        """What is there. Raises `Replaced`."""
         if self._header is None:
             self._header = header_of(self._root, self.path)
             if self._header is None:
                 return
             self._given = (self._header.segment, self._header.seq - 1)
-            yield 0, self._header
+            yield self._header
         while True:
             first = self._first()
-            if first is None or not self._follows(first.ahead[0][1]):
+            if first is None or not self._follows(first.ahead[0]):
                 for file in self._files:
                     file.fill()
                 first = self._first()
@@ -168,18 +173,18 @@ class Ordered:
                     self._since = None
                     return
                 alone = not all(file.ahead for file in self._files)
-                if alone and not self._follows(first.ahead[0][1]) and not self._waited():
+                if alone and not self._follows(first.ahead[0]) and not self._waited():
                     return
             self._since = None
-            place, record = first.ahead.popleft()
+            record = first.ahead.popleft()
             self._given = max(self._given or (0, 0), (record.segment, record.seq))
             if record != self._header:  # it stands among the events once more
-                yield place, record
+                yield record
 
     def _first(self) -> _Follower | None:
         """The file whose next record comes before the other's."""
         waiting = [file for file in self._files if file.ahead]
-        return min(waiting, key=lambda file: _order(file.ahead[0][1]), default=None)
+        return min(waiting, key=lambda file: _order(file.ahead[0]), default=None)
 
     def _follows(self, record: Record) -> bool:
         last = self._given

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from holdfast.charts.gather import ChartData
 from holdfast.core.codec import NO_RECORD, from_json
-from holdfast.core.records import Header, StepRecord
+from holdfast.core.records import EventRecord, Header, Record, StepRecord
 from holdfast.errors import HoldfastError
 from holdfast.report import Report
 from holdfast.web.inside import Root
@@ -27,6 +27,10 @@ GIVEN_UP = 600.0
 LAST = 1 << 16
 """Bytes at the end of the steps that are looked at for where the run is."""
 RECENT = 30
+LONG = 1 << 25
+"""Bytes of steps from which on a run that does not grow is looked at as a whole."""
+FIRST = 0.15
+"""Seconds that a run is read before its charts are first shown."""
 
 
 def id_of(name: str) -> str:
@@ -73,6 +77,11 @@ class OwnRun:
     _seen: tuple[int, int] = field(default=(0, 0), init=False)
     _changed: float = field(default=0.0, init=False)
     _latest: dict[str, Any] = field(default_factory=dict, init=False)
+    _action: dict[str, Any] = field(default_factory=dict, init=False)
+    _piecemeal: bool = field(default=False, init=False)
+    """It cannot be looked at as a whole."""
+    _over: bool = field(default=False, init=False)
+    """The run has said that it ended; a resume takes that back."""
 
     def __post_init__(self) -> None:
         self.name = self.root.name(self.path)
@@ -106,13 +115,13 @@ class OwnRun:
             return False
         self._seen = (sizes[0], sizes[1])
         self._changed = changed
-        self._latest = self._last_steps()
+        self._recall()
         self.version += 1
         return True
 
     def state(self) -> str:
         """`running`, `ended`, or `silent`: it may have been killed."""
-        if self._verdicts.over:
+        if self._over:
             return "ended"
         return "running" if time.time() - self._changed < SILENT else "silent"
 
@@ -122,12 +131,11 @@ class OwnRun:
 
     def guard(self) -> dict[str, Any]:
         """What the guard had to do."""
-        known = self._verdicts
-        return {"held": known.held, "action": known.action, "step": known.action_step}
+        return self._action
 
     def progress(self) -> tuple[float, float]:
         """How much of it the charts show, and how much has been checked; 1 is all."""
-        drawn = 0.0 if self._charts is None else _part(self._charts.read)
+        drawn = 0.0 if self._charts is None else self._charts.progress
         checked = 1.0 if self._verdicts.finished else _part(self._verdicts.read)
         return drawn, checked
 
@@ -147,21 +155,17 @@ class OwnRun:
         with self.lock:
             if self._charts is None:
                 self._charts = Charts(self.root, self.path)
-                self.draw(0.3)
+                self.draw(FIRST)
             return self._charts.between(low, high, buckets)
 
-    def draw(self, seconds: float) -> int:
-        """Read on for the charts, where somebody wants them."""
+    def draw(self, seconds: float) -> bool:
+        """Read on for the charts, where somebody wants them; whether anything new has come."""
         with self.lock:
             if self._charts is None:
-                return 0
-            try:
-                count = self._charts.advance(seconds)
-            except Replaced:
-                self._charts = Charts(self.root, self.path)
-                count = 1
-            self.version += bool(count)
-            return count
+                return False
+            new = self._charts.advance(seconds)
+            self.version += new
+            return new
 
     def check(self, seconds: float) -> int:
         """Read on for the checks."""
@@ -175,7 +179,7 @@ class OwnRun:
                 known.version = before + 1
                 count = 1
             quiet = time.time() - self._changed > GIVEN_UP
-            if not count and not known.finished and (known.over or quiet):
+            if not count and not known.finished and (self._over or quiet):
                 done, of = known.read
                 if done >= of or quiet:
                     known.finish()
@@ -192,33 +196,71 @@ class OwnRun:
         """Whether it holds what charts need."""
         return self._charts is not None
 
-    def _last_steps(self) -> dict[str, Any]:
-        file = self.root.open(self.path / STEPS)
-        if file is None:
-            return {}
-        with file:
-            size = file.seek(0, 2)
-            file.seek(max(size - LAST, 0))
-            lines = file.read(LAST).splitlines()
-        steps: list[StepRecord] = []
-        for line in lines[-RECENT - 1 :]:
-            try:
-                record = from_json(json.loads(line))
-            except NO_RECORD:  # torn, or cut off at the beginning
-                continue
-            if isinstance(record, StepRecord):
-                steps.append(record)
+    def long(self) -> bool:
+        """Whether it is better looked at as a whole, by those who know how to hurry."""
+        known = self._verdicts
+        if self._piecemeal:
+            return False
+        untouched = not known.finished and known.read[0] < LONG // 8
+        return untouched and self._seen[0] > LONG and self.state() != "running"
+
+    def look(self) -> None:
+        """Look at all of it, as `holdfast diagnose` does."""
+        from holdfast.postmortem.diagnose import diagnose
+
+        before = self._seen
+        if not self.root.sound(self.path):
+            self._piecemeal = True
+            return
+        try:
+            report = diagnose(self.path)
+        except (HoldfastError, OSError):
+            self._piecemeal = True
+            return
+        with self.lock:
+            if self._seen == before:
+                self._verdicts.conclude(report)
+                self.version += 1
+
+    def _recall(self) -> None:
+        """Where the run is, from the last lines of its files."""
+        steps = [record for record in self._end_of(STEPS) if isinstance(record, StepRecord)]
+        events = [record for record in self._end_of(EVENTS) if isinstance(record, EventRecord)]
+        for event in events:
+            if event.kind == "action":
+                self._action = {"action": event.data.get("action"), "step": event.step}
+        last = (steps[-1].segment, steps[-1].seq) if steps else (0, 0)
+        ends = [event for event in events if event.kind == "end"]
+        self._over = bool(ends) and (ends[-1].segment, ends[-1].seq) >= last
         if not steps:
-            return self._latest
-        times = [step.values["step_time_s"] for step in steps if "step_time_s" in step.values]
+            return
+        recent = steps[-RECENT:]
+        times = [step.values["step_time_s"] for step in recent if "step_time_s" in step.values]
         usual = sorted(times)[len(times) // 2] if times else 0.0
-        last = steps[-1]
-        return {
-            "step": last.step,
-            "loss": last.values.get("loss"),
-            "grad_norm": last.values.get("grad_norm"),
+        self._latest = {
+            "step": recent[-1].step,
+            "loss": recent[-1].values.get("loss"),
             "speed": 1 / usual if usual > 0 else None,
         }
+
+    def _end_of(self, name: str) -> list[Record]:
+        file = self.root.open(self.path / name)
+        if file is None:
+            return []
+        try:
+            with file:
+                size = file.seek(0, 2)
+                file.seek(max(size - LAST, 0))
+                lines = file.read(LAST).splitlines()
+        except OSError:
+            return []
+        found: list[Record] = []
+        for line in lines:
+            try:
+                found.append(from_json(json.loads(line)))
+            except NO_RECORD:  # torn, or cut off at the beginning
+                continue
+        return found
 
 
 @dataclass

@@ -133,6 +133,8 @@ class Shelf:
         if busy and any(now - run.wanted < WANTED and run.progress()[0] < 1 for run in drawn):
             return True  # what is looked at comes first
         for run in sorted(runs, key=lambda run: (-run.wanted, -run.changed)):
+            if run.long():
+                continue  # the other thread looks at it
             before = run.version
             if run.check(SLICE):
                 busy = True
@@ -148,10 +150,10 @@ class Shelf:
             if time.monotonic() - searched > SEARCH_LOGS:
                 self._search_logs()
                 searched = time.monotonic()
-            for run in list(self._foreign.values()):
+            for run in self.all():
                 if self._stop.is_set():
                     return
-                if run.due():
+                if run.long() if isinstance(run, OwnRun) else run.due():
                     run.look()
                     self._told(run.id)
 

@@ -94,7 +94,7 @@ def _ladder(guard: Mapping[str, Any]) -> str:
     if not guard or not guard.get("action"):
         return ""
     action = str(guard["action"])
-    return text(f"{RUNGS.get(action, action)} at step {guard['step']}, {guard['held']} held", 80)
+    return text(f"{RUNGS.get(action, action)} at step {guard['step']}", 80)
 
 
 def details(run: AnyRun, root: Root) -> dict[str, Any]:
@@ -319,16 +319,17 @@ def layers(data: ChartData | None) -> list[dict[str, Any]]:
 
 
 def overlaid(drawn: Sequence[tuple[AnyRun, ChartData]]) -> dict[str, Any]:
-    """The same charts of several runs, one over the other."""
+    """The same charts of several runs, one over the other, each run in a colour of its own."""
     panels: dict[str, dict[str, Any]] = {}
-    for run, data in drawn:
+    for colour, (run, data) in enumerate(drawn):
         for panel in [*drawing.panels(data), *drawing.components(data)]:
             shared = panels.setdefault(panel["id"], {**panel, "series": [], "says": ""})
-            for series in panel["series"]:
+            for number, series in enumerate(panel["series"]):
                 label = text(run.name, 80)
                 if len(panel["series"]) > 1:
                     label = f"{label}: {series['label']}"
-                shared["series"].append({**series, "label": label, "run": run.id})
+                look = {"label": label, "colour": colour, "dashed": number > 0}
+                shared["series"].append({**series, **look})
     return {
         "end": max((data.end for _, data in drawn), default=0),
         "turns": [],

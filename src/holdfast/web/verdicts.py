@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.core.records import EventRecord, StepRecord
+from holdfast.core.records import EventRecord
 from holdfast.engine import Engine
 from holdfast.report import Report
 from holdfast.web.inside import Root
@@ -19,12 +19,6 @@ class Verdicts:
 
     root: Root
     path: Path
-    over: bool = field(default=False, init=False)
-    """The run has said that it ended; a resume takes that back."""
-    action: str = field(default="", init=False)
-    """What the guard did last, and at which step."""
-    action_step: int = field(default=0, init=False)
-    held: int = field(default=0, init=False)
     version: int = field(default=0, init=False)
     """Rises when there is something new to tell."""
     finished: bool = field(default=False, init=False)
@@ -47,21 +41,22 @@ class Verdicts:
         """Look on for about so long; how many records came. Raises `Replaced`."""
         until = time.monotonic() + seconds
         count = 0
-        for _, record in self._stream.records():
+        for record in self._stream.records():
             if self._engine is None:  # it had ended, and goes on: its checks are gone
                 raise Replaced
             self._engine.feed(record)
             if self._engine.opened or isinstance(record, EventRecord):
                 self.version += 1
-            if isinstance(record, StepRecord):
-                self.over = False
-                self.held += record.held
-            elif isinstance(record, EventRecord):
-                self._event(record)
             count += 1
             if count % 16 == 0 and time.monotonic() > until:
                 break
         return count
+
+    def conclude(self, report: Report) -> None:
+        """The run was looked at as a whole: that is what there is to say of it."""
+        self._stream.skip()
+        self._report, self._engine, self.finished = report, None, True
+        self.version += 1
 
     def finish(self) -> None:
         """Nothing more will come, or not for long: let the checks say their last word."""
@@ -81,10 +76,3 @@ class Verdicts:
             self._report = Report.from_engine(self._engine, command="serve", notes=notes)
         assert self._report is not None
         return self._report
-
-    def _event(self, record: EventRecord) -> None:
-        if record.kind == "action":
-            self.action = str(record.data.get("action", ""))[:40]
-            self.action_step = record.step
-        elif record.kind == "end":
-            self.over = True

@@ -79,6 +79,9 @@ function holdfastCharts(data, looked = () => {}) {
     };
   }
 
+  // A series may come with a colour of its own: where several runs are shown, it is the run's.
+  const ink = (paint, series, at) => paint.lines[(series.colour ?? at) % paint.lines.length];
+
   // -- charts of lines --------------------------------------------------------------------------
 
   const charts = [];
@@ -139,8 +142,8 @@ function holdfastCharts(data, looked = () => {}) {
       ],
       series: [{}, ...panel.series.map((series, at) => ({
         label: series.label,
-        stroke: paint.lines[at % paint.lines.length],
-        dash: at >= paint.lines.length ? [5, 3] : undefined,
+        stroke: ink(paint, series, at),
+        dash: series.dashed ?? at >= paint.lines.length ? [5, 3] : undefined,
         width: 1.4,
         spanGaps: true,
         points: { show: series.x.length < 60, size: 5 },
@@ -249,7 +252,7 @@ function holdfastCharts(data, looked = () => {}) {
     chart.values = chart.panel.series.map((series, at) => {
       const item = element("span", "entry");
       const swatch = element("span", "swatch");
-      swatch.style.background = paint.lines[at % paint.lines.length];
+      swatch.style.background = ink(paint, series, at);
       const value = element("span", "value");
       item.append(swatch, element("bdi", "", series.label), value);
       box.append(item);
@@ -559,7 +562,7 @@ function holdfastCharts(data, looked = () => {}) {
     const paint = colours();
     for (const chart of charts) {
       build(chart);
-      chart.swatches.forEach((swatch, at) => { swatch.style.background = paint.lines[at % paint.lines.length]; });
+      chart.swatches.forEach((swatch, at) => { swatch.style.background = ink(paint, chart.panel.series[at], at); });
     }
     for (const heat of heats) paintHeat(heat);
   }

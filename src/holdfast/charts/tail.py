@@ -1,0 +1,129 @@
+"""The whole lines of a file that may still grow, piece by piece.
+
+Only whole lines are taken: the last one may be half written, and is left for the next time. A line
+that is longer than any record is passed over without being held in memory. A file that became
+shorter, or is another one under the same name, is noticed.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+AT_ONCE = 1 << 18
+"""Bytes taken at one reading."""
+LONGEST_LINE = 1 << 26
+"""A longer line is no record of ours."""
+FARTHEST_LINE = 1 << 18
+"""How far the next line is looked for, where only a sample is wanted."""
+HEAD = 64
+"""Bytes at the beginning of a file by which it is known again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Lines that lie next to each other in a file."""
+
+    start: int
+    end: int
+    lines: list[bytes]
+    passed_over: int = 0
+    """Lines that were too long."""
+
+
+@dataclass
+class Tail:
+    """Reads on from where the last reading ended. Never raises: a file may not be there yet."""
+
+    path: Path
+    place: int = 0
+    """Where the next line begins."""
+    size: int = 0
+    """How long the file was at the last look."""
+    renewed: int = 0
+    """How often the file turned out to be another one: what was read of it is void."""
+    _known: tuple[int, int, bytes] | None = field(default=None, repr=False)
+    _inside: bool = field(default=False, repr=False)
+    """Whether `place` lies within a line that is too long."""
+
+    @property
+    def left(self) -> int:
+        """Bytes that were there at the last look and are not read yet."""
+        return max(self.size - self.place, 0)
+
+    def read(self, most: int = AT_ONCE) -> Piece | None:
+        """The next whole lines; None where there are none for the moment."""
+        try:
+            with open(self.path, "rb") as file:
+                self._look(file.fileno(), file.read(HEAD))
+                file.seek(self.place)
+                if self._inside:
+                    return self._go_on(file.read(most))
+                data = file.read(most)
+                while b"\n" not in data and len(data) >= most:
+                    if len(data) >= LONGEST_LINE:
+                        self._inside = True
+                        return self._take(data, b"", passed_over=1)
+                    data += file.read(len(data))
+        except OSError:
+            return None
+        end = data.rfind(b"\n") + 1
+        return self._take(data[:end], data[:end]) if end else None
+
+    def _take(self, data: bytes, lines: bytes, passed_over: int = 0) -> Piece:
+        start = self.place
+        self.place += len(data)
+        return Piece(start, self.place, lines.split(b"\n")[:-1], passed_over)
+
+    def _go_on(self, data: bytes) -> Piece | None:
+        """The rest of a line that is passed over."""
+        end = data.find(b"\n") + 1
+        self._inside = not end
+        return self._take(data[: end or len(data)], b"") if data else None
+
+    def _look(self, handle: int, head: bytes) -> None:
+        status = os.fstat(handle)
+        self.size = status.st_size
+        known = self._known
+        if known is not None:
+            device, inode, start = known
+            another = (device, inode) != (status.st_dev, status.st_ino)
+            if another or self.size < self.place or not head.startswith(start):
+                self.place, self._inside = 0, False
+                self.renewed += 1
+        # A beginning that was still being written says nothing about the rest of it.
+        self._known = (status.st_dev, status.st_ino, head[: self.place])
+
+
+def lines_between(path: Path, start: int, end: int) -> list[bytes]:
+    """The lines in a stretch of a file that begins and ends with a line."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(start)
+            return file.read(max(end - start, 0)).split(b"\n")[:-1]
+    except OSError:
+        return []
+
+
+def sample_lines(path: Path, places: int, length: int) -> list[bytes]:
+    """Lines from so many places at equal distances, in order; of the last at each, maybe a part."""
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            if size <= places * length:
+                return file.read(size).split(b"\n")[:-1]
+            lines: list[bytes] = []
+            before = 0
+            for number in range(places):
+                at = max(number * (size - length) // max(places - 1, 1), before)
+                file.seek(at)
+                if at:
+                    at += len(file.readline(FARTHEST_LINE))  # to where the next one begins
+                data = file.read(length)
+                lines += data.split(b"\n")
+                before = at + len(data)
+            return lines
+    except OSError:
+        return []
