@@ -8,7 +8,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.charts.gather import ChartData
 from holdfast.core.codec import NO_RECORD, from_json
@@ -36,27 +36,6 @@ FIRST = 0.15
 def id_of(name: str) -> str:
     """What a run is called in an address: no path is ever one."""
     return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-
-
-class Run(Protocol):
-    """What the page needs of an entry."""
-
-    id: str
-    name: str
-    path: Path
-    lock: threading.RLock
-    version: int
-
-    @property
-    def source(self) -> str: ...
-    @property
-    def changed(self) -> float: ...
-    def state(self) -> str: ...
-    def latest(self) -> dict[str, Any]: ...
-    def guard(self) -> dict[str, Any]: ...
-    def progress(self) -> tuple[float, float]: ...
-    def report(self) -> Report | None: ...
-    def charts(self, low: int | None, high: int | None, buckets: int) -> ChartData | None: ...
 
 
 @dataclass
@@ -151,12 +130,16 @@ class OwnRun:
 
     def charts(self, low: int | None, high: int | None, buckets: int = POINTS) -> ChartData | None:
         """What there is to draw so far."""
-        self.wanted = time.monotonic()
+        self.touch()
         with self.lock:
             if self._charts is None:
                 self._charts = Charts(self.root, self.path)
                 self.draw(FIRST)
             return self._charts.between(low, high, buckets)
+
+    def touch(self) -> None:
+        """Somebody looks at it."""
+        self.wanted = time.monotonic()
 
     def draw(self, seconds: float) -> bool:
         """Read on for the charts, where somebody wants them; whether anything new has come."""
@@ -339,6 +322,9 @@ class ForeignRun:
             _, y = loss.points()
             last["loss"] = float(y[-1]) if len(y) else None
         return last
+
+    def touch(self) -> None:
+        """Somebody looks at it: all of it is here already."""
 
     def guard(self) -> dict[str, Any]:
         """There was none."""
