@@ -17,7 +17,7 @@ from holdfast import registry
 from holdfast.config import Settings
 from holdfast.core.check import Check, Context, Observed
 from holdfast.core.findings import Finding, NotRun
-from holdfast.core.fold import Fold
+from holdfast.core.fold import Distance, Fold, in_full
 from holdfast.core.incident import incident_of
 from holdfast.core.records import (
     EventRecord,
@@ -116,15 +116,19 @@ class Engine:
         *,
         checks: Iterable[Check] | None = None,
         strict: bool = False,
+        distance: Distance = in_full,
     ) -> None:
-        """`strict` lets a check's exception through: for tests of checks."""
+        """`strict` lets a check's exception through: for tests of checks.
+
+        `distance`: how far two findings are apart, where records are left out of the stream.
+        """
         found = registry.chosen(settings or Settings()) if checks is None else checks
         self._seats = [_Seat(check, _columns_only(check)) for check in found]
         self._strict = strict
         self._header: Header | None = None
         self._places: dict[str, Any] = {}
         self._by_kind: dict[type, list[_Seat]] = {kind: [] for kind in _SAID}
-        self._fold = Fold()
+        self._fold = Fold(distance)
         self.opened: list[Finding] = []
         """What the last record brought that is new, not one more of the same."""
         self._seat_all()

@@ -59,6 +59,9 @@ class Report:
     reread: Callable[[], Iterator[Record]] | None = field(default=None, repr=False, compare=False)
     """Gives the run's records once more, for charts; None where they are not kept."""
 
+    charts: Callable[[], ChartData] | None = field(default=None, repr=False, compare=False)
+    """Gives what there is to draw, where there is a shorter way than through the records."""
+
     @classmethod
     def from_engine(cls, engine: Engine, *, command: str, notes: Sequence[str] = ()) -> Report:
         """What an engine found in the stream it was fed."""
@@ -144,6 +147,8 @@ class Report:
     def _charts(self) -> ChartData:
         from holdfast.charts.gather import ChartData, Gatherer, gather
 
+        if self.charts is not None:
+            return self.charts()
         if self.reread is not None:
             return gather(self.reread())
         if self.curve is None:

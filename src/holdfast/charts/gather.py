@@ -159,6 +159,11 @@ class Gatherer:
         if not self._of_another_rank(header):
             self._coming.append(header)
 
+    def all_told(self) -> None:
+        """All that comes from here on comes after the headers that were told."""
+        while self._coming:
+            self._take_header(self._coming.popleft())
+
     def _rows_after_clipping(self, rows: Rows, x: Ints) -> None:
         if not {"clip_coef", "grad_norm"} <= rows.values.keys() or AFTER_CLIPPING in rows.values:
             return

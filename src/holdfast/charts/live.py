@@ -28,6 +28,7 @@ import os
 import re
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import RLock
@@ -39,7 +40,7 @@ from holdfast.charts.gather import ChartData, Gatherer
 from holdfast.charts.heat import HeatMap
 from holdfast.charts.places import Places
 from holdfast.charts.rows import SEQ_BITS, RowReader, Rows, decode
-from holdfast.charts.tail import Tail, lines_between, sample_lines
+from holdfast.charts.tail import Piece, Tail, lines_between, sample_lines
 from holdfast.charts.timeline import FARTHEST, offsets
 from holdfast.core.codec import NO_RECORD, from_json
 from holdfast.core.records import EventRecord, Header, Record, SetupRecord
@@ -53,10 +54,12 @@ CLOSE_ROWS = 200_000
 RECENT_ROWS = 20_000
 """Steps that `since` can tell one by one."""
 EVENTS_AT_ONCE = 1 << 18
+MOST_EVENT_FILES = 2000
 MOST_HEADERS = 100
 MOST_WAITING = 10_000
 """Events that wait for their steps to be read."""
 
+_EVENTS = re.compile(r"^events(?:\.rank(\d{1,9}))?\.jsonl$")
 _RANK = re.compile(r"^steps\.rank(\d{1,9})\.jsonl$")
 
 
@@ -75,9 +78,18 @@ class News:
 class LiveTimeline:
     """One rank's steps and what happened, as charts."""
 
-    def __init__(self, run: str | Path, *, rank: int = 0, buckets: int = KEPT) -> None:
+    def __init__(
+        self,
+        run: str | Path,
+        *,
+        rank: int = 0,
+        buckets: int = KEPT,
+        listener: Callable[[Piece, Rows], None] | None = None,
+    ) -> None:
+        """`listener` is handed every piece of the steps' file and the rows in it, once."""
         self.run = Path(run)
         self.rank = rank
+        self._listener = listener
         self._buckets = buckets
         self._lock = RLock()
         self._born = os.urandom(6).hex()
@@ -86,11 +98,7 @@ class LiveTimeline:
     @property
     def ranks(self) -> list[int]:
         """The ranks that wrote steps."""
-        try:
-            names = os.listdir(self.run)
-        except OSError:
-            return []
-        return sorted(int(match[1]) for name in names if (match := _RANK.match(name)))
+        return sorted(int(match[1]) for name in self._names() if (match := _RANK.match(name)))
 
     @property
     def header(self) -> Header | None:
@@ -167,8 +175,8 @@ class LiveTimeline:
         self._gatherer = Gatherer(self._buckets)
         self._reader = RowReader()
         self._steps = Tail(self.run / f"steps.rank{self.rank}.jsonl")
-        names = ["events.jsonl", *([f"events.rank{self.rank}.jsonl"] if self.rank else [])]
-        self._events = [Tail(self.run / name) for name in names]
+        self._events: dict[str, tuple[Tail, int]] = {}
+        """By name of the file: how far it was read, and the rank that wrote it."""
         self._places = Places()
         self._header: Header | None = None
         self._headers: deque[Header] = deque(maxlen=MOST_HEADERS)
@@ -201,8 +209,12 @@ class LiveTimeline:
             return True
         if piece is None:
             self._release_events(all_of_them=True)
+            self._gatherer.all_told()
             return False
         rows = self._reader.read(piece.lines)
+        rows.left_out += piece.passed_over
+        if self._listener is not None:
+            self._listener(piece, rows)
         if len(rows):
             x = self._gatherer.feed_rows(rows)
             self._last_order = (int(rows.segment[-1]), int(rows.seq[-1]))
@@ -223,25 +235,39 @@ class LiveTimeline:
 
     def _read_events(self) -> bool:
         more = False
-        for tail in self._events:
+        self._find_events()
+        for tail, rank in self._events.values():
             piece = tail.read(EVENTS_AT_ONCE)
             if tail.renewed:
                 self._begin()
                 return True
             for line in piece.lines if piece is not None else ():
-                self._take_event(line)
+                self._take_event(line, rank)
             more = more or piece is not None
         return more
 
-    def _take_event(self, line: bytes) -> None:
+    def _find_events(self) -> None:
+        """What is each rank's own is heard from each; with thousands of them, of the first."""
+        for name in [] if self._events and not self._idle else self._names():
+            match = _EVENTS.match(name)
+            if match and name not in self._events and len(self._events) < MOST_EVENT_FILES:
+                self._events[name] = (Tail(self.run / name), int(match[1] or 0))
+
+    def _names(self) -> list[str]:
+        try:
+            return sorted(os.listdir(self.run))
+        except OSError:
+            return []
+
+    def _take_event(self, line: bytes, rank: int) -> None:
         if b'"kind":"tensor"' in line[:32] or not line.strip():
             return  # many, and nothing to draw
         try:
-            record: Record = from_json(json.loads(line), rank=self.rank)
+            record: Record = from_json(json.loads(line), rank=rank)
         except NO_RECORD:
             return
         if isinstance(record, Header):
-            if self._header is None or record != self._header:
+            if rank == self.rank and record != self._header:
                 self._gatherer.expect(record)
                 self._headers.append(record)
         elif isinstance(record, (EventRecord, SetupRecord)):
@@ -318,6 +344,7 @@ class LiveTimeline:
         }
         part.held = _joined(part.held, beyond.held, points)
         part.maps = {**beyond.maps, **part.maps}
+        part.marks = [*part.marks, *beyond.marks]
         part.turns = [*exact.turns, *(turn for turn in sample.turns if turn.x > exact.end)]
         return part
 
@@ -356,6 +383,14 @@ class LiveTimeline:
             steps=found.steps,
             progress=self.progress,
         )
+
+
+def charts_of(run: str | Path, listener: Callable[[Piece, Rows], None] | None = None) -> ChartData:
+    """The charts of a whole run, read once, as a report shows them."""
+    timeline = LiveTimeline(run, buckets=BUCKETS, listener=listener)
+    while timeline.read(seconds=60.0):
+        pass
+    return timeline.window()
 
 
 def _ends(data: ChartData, first: int | None, last: int | None) -> tuple[int, int]:

@@ -29,15 +29,35 @@ _COUNTS = (("seg", 18), ("seq", SEQ_BITS), ("step", 53))
 """Counts, and the bits they have; one beyond that is damage."""
 
 
-@dataclass(frozen=True, slots=True)
+Column = tuple[Sequence[Any], Sequence[int] | None]
+"""Values, and the positions they belong to; None: all, in order."""
+
+
+@dataclass(slots=True)
 class Look:
     """A step that also tells its tensors; the columns are decoded when somebody asks."""
 
     row: int
     line: bytes
+    _all: dict[str, Column] | None = field(default=None, repr=False)
 
-    def column(self, name: str) -> tuple[Sequence[Any], Sequence[int] | None] | None:
-        """The values of a column and the positions they belong to (None: all, in order)."""
+    def columns(self) -> dict[str, Column]:
+        """All columns."""
+        if self._all is None:
+            data = _one(self.line)
+            data = data.get("c") if isinstance(data, dict) else None
+            found = {
+                name: column
+                for name, told in (data.items() if isinstance(data, dict) else ())
+                if (column := _column(told)) is not None
+            }
+            self._all = found
+        return self._all
+
+    def column(self, name: str) -> Column | None:
+        """One column, without a look at the others."""
+        if self._all is not None:
+            return self._all.get(name)
         begin = self.line.find(b'"' + name.encode() + b'":', self.line.find(_COLUMNS))
         if begin < 0:
             return None
@@ -45,16 +65,18 @@ class Look:
         # Neither a list of numbers nor a pair of them holds another bracket of its own kind.
         close = {b"[": b"]", b"{": b"}"}.get(self.line[begin : begin + 1])
         end = self.line.find(close, begin) if close else -1
-        try:
-            data = json.loads(self.line[begin : end + 1])
-            if isinstance(data, list):
-                return data, None
-            values, index = data["v"], data["i"]
-            if isinstance(values, list) and isinstance(index, list) and len(values) == len(index):
-                return values, index
-        except NO_RECORD:
-            pass
+        return _column(_one(self.line[begin : end + 1]))
+
+
+def _column(data: Any) -> Column | None:
+    if isinstance(data, list):
+        return data, None
+    if not isinstance(data, dict):
         return None
+    values, index = data.get("v"), data.get("i")
+    if isinstance(values, list) and isinstance(index, list) and len(values) == len(index):
+        return values, index
+    return None
 
 
 @dataclass
@@ -156,7 +178,7 @@ def _one(line: bytes) -> Any:
 
 
 def _rows(found: list[Any], full: Sequence[bytes], columns: Sequence[int]) -> Rows:
-    sound = _sound(found, full)
+    sound = _sound(found, full, set(columns))
     where = np.flatnonzero(sound).astype(np.int64)
     steps = found if len(where) == len(found) else [found[at] for at in where.tolist()]
     count = len(steps)
@@ -175,15 +197,16 @@ def _rows(found: list[Any], full: Sequence[bytes], columns: Sequence[int]) -> Ro
     return rows.kept(good)
 
 
-def _sound(found: list[Any], full: Sequence[bytes]) -> NDArray[np.bool_]:
+def _sound(found: list[Any], full: Sequence[bytes], cut: set[int]) -> NDArray[np.bool_]:
     """Which of the items are steps, as far as their counts and the shape go."""
     if _all_sound(found):
         return np.ones(len(found), bool)
     sound = np.zeros(len(found), bool)
     for at, item in enumerate(found):
-        if item is None:  # cut at the wrong place: another tool's order of keys
-            item = found[at] = _one(full[at])
         sound[at] = _all_sound([item])
+        if at in cut and not sound[at]:  # cut at the wrong place: the keys are in another order
+            found[at] = _one(full[at])
+            sound[at] = _all_sound([found[at]])
     return sound
 
 

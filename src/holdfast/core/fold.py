@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from holdfast.core.findings import Finding, Severity
@@ -14,14 +14,25 @@ EPISODES = 50
 """Of one check and severity; later ones are counted into the last, so that memory stays bounded."""
 
 
+Distance = Callable[[Finding, Finding], int]
+"""How many records lie between two findings of one segment."""
+
+
+def in_full(earlier: Finding, later: Finding) -> int:
+    """The distance in a stream that is handed over whole."""
+    return later.seq - earlier.seq
+
+
 @dataclass(slots=True)
 class _Episode:
     first: Finding
     last: Finding
+    distance: Distance
     count: int = 1
 
     def takes(self, finding: Finding) -> bool:
-        near = finding.segment == self.last.segment and finding.seq - self.last.seq <= GAP
+        same = finding.segment == self.last.segment
+        near = same and self.distance(self.last, finding) <= GAP
         return near and not self.exceeded_by(finding)
 
     def exceeded_by(self, finding: Finding) -> bool:
@@ -37,7 +48,8 @@ class _Episode:
 class Fold:
     """Findings with repeats of the same check and subject folded into episodes."""
 
-    def __init__(self) -> None:
+    def __init__(self, distance: Distance = in_full) -> None:
+        self._distance = distance
         self._episodes: list[_Episode] = []
         self._open: dict[tuple[str, str], _Episode] = {}
         self._of_kind: dict[tuple[str, Severity], list[_Episode]] = {}
@@ -51,7 +63,7 @@ class Fold:
             if episode is None or not episode.takes(finding):
                 alike = self._of_kind.setdefault((finding.code, finding.severity), [])
                 if len(alike) < EPISODES:
-                    self._open[key] = opened = _Episode(finding, finding)
+                    self._open[key] = opened = _Episode(finding, finding, self._distance)
                     self._episodes.append(opened)
                     alike.append(opened)
                     fresh.append(finding)

@@ -23,11 +23,15 @@ from holdfast.report import Coverage, Report
 from holdfast.sources import run_dir
 
 if TYPE_CHECKING:
+    from holdfast.charts.gather import ChartData
     from holdfast.postmortem.last_good import Looked
     from holdfast.postmortem.stories import Story
     from holdfast.sources.log.log import Log
+    from holdfast.sources.long_run import LongRun
 
 _CHECKPOINT = re.compile(r"^checkpoint-(\d{1,15})$")
+SHORT = 2_000_000
+"""Bytes of steps that are not too many, whatever they hold."""
 OTHERS = 5
 """Older runs in a folder that are named, each with what was found in it."""
 SAID_OF_WEIGHTS = ("HD301", "HD302", "HD408")
@@ -103,10 +107,41 @@ def _newest(runs: Sequence[Path]) -> Path:
 
 def _own(place: Path, settings: Settings | None) -> Report:
     source = run_dir.RunDir(place)
-    engine = Engine(settings)
-    engine.run(source.records())
-    notes = [f"{source.torn} of {source.lines} lines were torn and skipped"] if source.torn else []
-    return Report.from_engine(engine, command="diagnose", notes=notes)
+    long = _long(source)
+    if long is None:
+        engine = Engine(settings)
+        engine.run(source.records())
+    else:
+        engine = Engine(settings, distance=long.distance)
+        engine.run(source.records(long.records()))
+    torn, lines = source.torn, source.lines
+    notes = []
+    if long is not None:
+        torn, lines = torn + long.torn, lines + long.torn + long.steps
+        notes.append(
+            f"{long.close} of {long.steps} steps were looked at closely, the rest screened"
+        )
+    if torn:
+        notes.append(f"{torn} of {lines} lines were torn and skipped")
+    report = Report.from_engine(engine, command="diagnose", notes=notes)
+    return replace(report, charts=partial(_charts, place) if long is None else long.drawn)
+
+
+def _long(source: run_dir.RunDir) -> LongRun | None:
+    """What is left of the steps of a run with too many; None for most."""
+    path = source.path / "steps.rank0.jsonl"
+    if not path.is_file() or path.stat().st_size < SHORT or not source.one_tells_all:
+        return None
+    # A short run of our own needs no numpy.
+    from holdfast.sources.long_run import LongRun
+
+    return LongRun.of(source.path)
+
+
+def _charts(place: Path) -> ChartData:
+    from holdfast.charts.live import charts_of
+
+    return charts_of(place)
 
 
 def _file(place: Path, settings: Settings) -> Report:

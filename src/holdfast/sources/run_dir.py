@@ -37,19 +37,30 @@ class RunDir:
     lines: int = field(default=0, init=False)
     """Lines read so far."""
 
-    def records(self) -> Iterator[Record]:
-        """The stream, in order, the header first."""
+    def records(self, steps: Iterator[Record] | None = None) -> Iterator[Record]:
+        """The stream, in order, the header first. `steps`: instead of what is in their files."""
         header = self._header()
         yield header
-        files = self._files()
+        files = self._files(steps=steps is None)
         least, most = AT_ONCE
         ahead = min(max(AHEAD // max(len(files), 1), least), most)
-        for record in merge(self._file(path, ahead) for path in files):
+        streams = [self._file(path, ahead) for path in files]
+        # A header bears the number of the step it precedes: events come first.
+        for record in merge(streams if steps is None else [*streams, steps]):
             if not (isinstance(record, Header) and record == header):
                 yield record
 
-    def _files(self) -> list[Path]:
-        found = [*self.path.glob("steps.rank*.jsonl"), *self.path.glob("events*.jsonl")]
+    @property
+    def one_tells_all(self) -> bool:
+        """Whether the steps of the first rank are all the steps there are to look at."""
+        told = sorted(path.name for path in self.path.glob("steps.rank*.jsonl"))
+        return told[:1] == ["steps.rank0.jsonl"] and (
+            len(told) == 1 or self._header().world_size > 1
+        )
+
+    def _files(self, *, steps: bool = True) -> list[Path]:
+        found = [*self.path.glob("steps.rank*.jsonl")] if steps else []
+        found += self.path.glob("events*.jsonl")
         return sorted(path for path in found if path.is_file())
 
     def _header(self) -> Header:

@@ -16,6 +16,7 @@ from holdfast._version import __version__
 from holdfast.charts.gather import ChartData
 from holdfast.sinks.html import drawing, sections
 from holdfast.sinks.html.markup import Child, Node, join, tag
+from holdfast.sinks.html.paths import shortener
 from holdfast.sinks.plain import clean
 
 SCRIPTS = ("uPlot.iife.min.js", "report.js")
@@ -24,6 +25,7 @@ STYLES = ("uPlot.min.css", "report.css")
 
 def render(report: sections.PageReport, data: ChartData, *, subject: str = "") -> str:
     """The whole document."""
+    shorten = shortener(subject)
     title = f"holdfast: {subject}" if subject else "holdfast report"
     body = join(
         tag("a", "Skip to the charts", href="#timeline", class_="skip"),
@@ -47,7 +49,7 @@ def render(report: sections.PageReport, data: ChartData, *, subject: str = "") -
         tag("footer", tag("p", f"Written by holdfast {__version__}. This file needs no network.")),
         tag("p", role="status", id="told", class_="unseen"),
     )
-    json = drawing.embed(drawing.document(report.findings, data))
+    json = shorten(drawing.embed(drawing.document(report.findings, data)))
     return "\n".join(
         [
             "<!doctype html>",
@@ -57,10 +59,10 @@ def render(report: sections.PageReport, data: ChartData, *, subject: str = "") -
             tag("meta", http_equiv="Content-Security-Policy", content=_policy()).markup,
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="color-scheme" content="light dark">',
-            tag("title", clean(title)).markup,
+            shorten(tag("title", clean(title)).markup),
             *(f"<style>{_asset(name)}</style>" for name in STYLES),
             "</head>",
-            f"<body>{body.markup}",
+            f"<body>{shorten(body.markup)}",
             f'<script type="application/json" id="data">{json}</script>',
             *(f"<script>{_asset(name)}</script>" for name in SCRIPTS),
             "</body>",
