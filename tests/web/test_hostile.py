@@ -17,7 +17,7 @@ pytest.importorskip("uvicorn")
 
 def hostile_folder(folder: Path) -> None:
     """Names, lines and files that somebody hoped would be believed."""
-    hostile_run(folder / "<script>window.pwned=1<" / "..%2f..%2fetc\x1b[31m")
+    hostile_run(folder / "<script>window.pwned=1<" / "x..%2f..%2fetc\x1b[31m")
     write(folder / "good", sick_records())
     odd = {
         "binary": b"\x00\xff\xfe" * 10_000,

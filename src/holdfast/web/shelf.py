@@ -188,7 +188,7 @@ def run_folders(root: Root) -> Iterator[Path]:
             if entries > MOST_ENTRIES:
                 return
             if any(entry.name == "run.json" for entry in found):
-                if root.holds(folder / "run.json"):
+                if root.plain(folder / "run.json"):
                     yield folder
                 continue
             for entry in found:
