@@ -65,7 +65,10 @@ class Tail:
                     if len(data) >= LONGEST_LINE:
                         self._inside = True
                         return self._take(data, b"", passed_over=1)
-                    data += file.read(len(data))
+                    more = file.read(len(data))
+                    if not more:  # it is half written
+                        break
+                    data += more
         except OSError:
             return None
         end = data.rfind(b"\n") + 1

@@ -1,7 +1,8 @@
 // Draws the charts of a report. All text goes onto the page as text: nothing here parses markup.
 "use strict";
-(function () {
-  const data = JSON.parse(document.getElementById("data").textContent);
+// `data` is what there is to draw; `looked` is told which part of the run is looked at. What comes
+// back can be given further data as a run goes on.
+function holdfastCharts(data, looked = () => {}) {
   const told = document.getElementById("told");
   const whole = document.getElementById("whole");
   const paper = matchMedia("print");
@@ -20,8 +21,9 @@
     return Math.round(x - offset);
   }
 
-  const panels = [...data.panels, ...data.components];
-  const extent = (function () {
+  let panels = [...data.panels, ...data.components];
+  function reach() {
+    if (data.extent) return { ...data.extent };
     let low = Infinity, high = -Infinity;
     const see = (x) => { low = Math.min(low, x); high = Math.max(high, x); };
     for (const panel of panels) {
@@ -33,7 +35,8 @@
     for (const map of data.maps) see(map.start);
     if (low > high) { low = 0; high = 1; }
     return low === high ? { min: low - 1, max: high + 1 } : { min: low, max: high };
-  })();
+  }
+  let extent = reach();
   let view = { ...extent };
 
   // -- words ------------------------------------------------------------------------------------
@@ -75,6 +78,9 @@
       lines: ["--line-1", "--line-2", "--line-3", "--line-4", "--line-5", "--line-6"].map(get),
     };
   }
+
+  // A series may come with a colour of its own: where several runs are shown, it is the run's.
+  const ink = (paint, series, at) => paint.lines[(series.colour ?? at) % paint.lines.length];
 
   // -- charts of lines --------------------------------------------------------------------------
 
@@ -136,8 +142,8 @@
       ],
       series: [{}, ...panel.series.map((series, at) => ({
         label: series.label,
-        stroke: paint.lines[at % paint.lines.length],
-        dash: at >= paint.lines.length ? [5, 3] : undefined,
+        stroke: ink(paint, series, at),
+        dash: series.dashed ?? at >= paint.lines.length ? [5, 3] : undefined,
         width: 1.4,
         spanGaps: true,
         points: { show: series.x.length < 60, size: 5 },
@@ -218,8 +224,8 @@
       let value = "";
       if (x !== null) {
         const near = series.x.length ? nearest(series.x, x) : -1;
-        const reach = (view.max - view.min) / 200;
-        const gap = series.gaps.find(([, first, last]) => first - reach <= x && x <= last + reach);
+        const about = (view.max - view.min) / 200;
+        const gap = series.gaps.find(([, first, last]) => first - about <= x && x <= last + about);
         if (gap) {
           value = SHORT[gap[0]] + (gap[3] > 1 ? " ×" + gap[3] : "");
         } else if (near >= 0) {
@@ -240,10 +246,13 @@
   function legend(chart) {
     const paint = colours();
     const box = element("div", "legend");
+    if (chart.legend) chart.legend.remove();
+    chart.legend = box;
+    chart.swatches = [];
     chart.values = chart.panel.series.map((series, at) => {
       const item = element("span", "entry");
       const swatch = element("span", "swatch");
-      swatch.style.background = paint.lines[at % paint.lines.length];
+      swatch.style.background = ink(paint, series, at);
       const value = element("span", "value");
       item.append(swatch, element("bdi", "", series.label), value);
       box.append(item);
@@ -284,22 +293,28 @@
     chart.plot.setCursor({ left: leftOf(chart.plot, x), top: chart.plot.over.clientHeight / 2 }, true, true);
   }
 
+  function bounds(chart) {
+    chart.holder.setAttribute("aria-valuemin", String(stepAt(extent.min)));
+    chart.holder.setAttribute("aria-valuemax", String(stepAt(extent.max)));
+  }
+
   function start(holder) {
     const panel = panels.find((item) => item.id === holder.dataset.panel);
     const chart = { panel, holder, log: wantsLog(panel), values: [], swatches: [] };
     holder.setAttribute("role", "slider");
     holder.setAttribute("tabindex", "0");
     holder.setAttribute("aria-label", panel.title + ": cursor along the steps");
-    holder.setAttribute("aria-valuemin", String(stepAt(extent.min)));
-    holder.setAttribute("aria-valuemax", String(stepAt(extent.max)));
     holder.setAttribute("aria-valuenow", String(stepAt(extent.min)));
+    bounds(chart);
     legend(chart);
     keys(chart);
     const button = holder.closest("figure").querySelector("button.log");
+    chart.button = button;
     if (!positive(panel) || panel.bytes) button.hidden = true;
     button.setAttribute("aria-pressed", String(chart.log));
     button.addEventListener("click", () => {
       chart.log = !chart.log;
+      chart.chosen = true;
       button.setAttribute("aria-pressed", String(chart.log));
       build(chart);
     });
@@ -324,6 +339,7 @@
       chart.plot.setScale("x", view);
     }
     for (const heat of heats) paintHeat(heat);
+    looked({ ...view }, all);
     told.textContent = all ? "The charts show the whole run." : "The charts show steps " + stepAt(view.min) + " to " + stepAt(view.max) + ".";
   }
 
@@ -354,24 +370,32 @@
     return new Int16Array(bytes.buffer);
   }
 
-  function startHeat(holder) {
-    const map = data.maps.find((item) => item.id === holder.dataset.map);
+  function fillHeat(heat) {
+    const map = data.maps.find((item) => item.id === heat.holder.dataset.map);
     const codes = decode(map.codes);
     const known = [...codes].filter((code) => code !== ABSENT && code !== ZERO && code !== BAD).sort((a, b) => a - b);
     const low = known.length ? known[Math.floor(known.length * 0.01)] : 0;
     const high = known.length ? known[Math.ceil(known.length * 0.995) - 1] : 1;
+    Object.assign(heat, { map, codes, low, high: Math.max(high, low + 1) });
+    heat.row = Math.min(heat.row, map.rows.length - 1);
+    heat.image = image(heat);
+  }
+
+  function startHeat(holder) {
+    const heat = { holder, row: 0, cell: 0 };
+    fillHeat(heat);
     const canvas = element("canvas"), said = element("p", "readout", " "), line = element("div", "line");
     canvas.setAttribute("role", "img");
     canvas.setAttribute("tabindex", "0");
-    canvas.setAttribute("aria-label", map.title + ", a picture of layers by steps; arrow keys read single cells");
+    canvas.setAttribute("aria-label", heat.map.title + ", a picture of layers by steps; arrow keys read single cells");
     said.setAttribute("aria-live", "polite");
     line.hidden = true;
     holder.append(canvas, line);
-    const heat = { map, codes, low, high: Math.max(high, low + 1), canvas, said, line, holder, row: 0, cell: 0 };
+    Object.assign(heat, { canvas, said, line, scale: scale(heat) });
     holder.after(said);
-    holder.after(scale(heat));
-    heat.image = image(heat);
+    holder.after(heat.scale);
     canvas.addEventListener("mousemove", (event) => {
+      const { map } = heat;
       const box = canvas.getBoundingClientRect();
       const x = view.min + (event.clientX - box.left - heat.left) / heat.width * (view.max - view.min);
       const row = Math.floor((event.clientY - box.top) / heat.height * map.rows.length);
@@ -382,6 +406,7 @@
       if (charts.length) point(x, charts[0]);
     });
     canvas.addEventListener("keydown", (event) => {
+      const { map } = heat;
       const moves = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] };
       const move = moves[event.key];
       if (!move) return;
@@ -537,13 +562,59 @@
     const paint = colours();
     for (const chart of charts) {
       build(chart);
-      chart.swatches.forEach((swatch, at) => { swatch.style.background = paint.lines[at % paint.lines.length]; });
+      chart.swatches.forEach((swatch, at) => { swatch.style.background = ink(paint, chart.panel.series[at], at); });
     }
     for (const heat of heats) paintHeat(heat);
   }
 
-  document.querySelectorAll(".chart").forEach(start);
-  document.querySelectorAll(".heat").forEach(startHeat);
+  function begin() {
+    for (const holder of document.querySelectorAll(".chart")) {
+      if (!charts.some((chart) => chart.holder === holder)) start(holder);
+    }
+    for (const holder of document.querySelectorAll(".heat")) {
+      if (!heats.some((heat) => heat.holder === holder)) startHeat(holder);
+    }
+    document.documentElement.dataset.drawn = String(charts.length + heats.length);
+  }
+
+  // Further data of the same run, or of another part of it. Where all was shown, all is shown.
+  function update(next) {
+    const all = view.min <= extent.min && view.max >= extent.max;
+    const painted = data.maps;
+    data = next;
+    panels = [...data.panels, ...data.components];
+    extent = reach();
+    if (all) view = { ...extent };
+    for (const chart of charts) {
+      const before = chart.panel.series.map((series) => series.label).join("\n");
+      const panel = panels.find((item) => item.id === chart.panel.id);
+      chart.panel = panel || { ...chart.panel, series: chart.panel.series.map((series) => ({ ...series, x: [], y: [], gaps: [] })) };
+      const log = chart.chosen ? chart.log && positive(chart.panel) : all ? wantsLog(chart.panel) : chart.log && positive(chart.panel);
+      const same = log === chart.log && before === chart.panel.series.map((series) => series.label).join("\n");
+      chart.log = log;
+      chart.button.hidden = !positive(chart.panel) || chart.panel.bytes;
+      chart.button.setAttribute("aria-pressed", String(log));
+      bounds(chart);
+      if (same) {
+        chart.plot.setData(joinSeries(chart.panel));
+      } else {
+        legend(chart);
+        build(chart);
+      }
+    }
+    for (const heat of heats) {
+      if (data.maps !== painted && data.maps.some((item) => item.id === heat.map.id)) {
+        fillHeat(heat);
+        const made = scale(heat);
+        heat.scale.replaceWith(made);
+        heat.scale = made;
+      }
+      paintHeat(heat);
+    }
+    begin();
+  }
+
+  begin();
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button.jump");
     if (button) jump(Number(button.dataset.x));
@@ -558,5 +629,8 @@
   paper.addEventListener("change", redraw);
   addEventListener("beforeprint", redraw);
   addEventListener("afterprint", redraw);
-  document.documentElement.dataset.drawn = String(charts.length + heats.length);
-})();
+  return { update, look, jump, redraw, say, sayStep, stepAt, whole: () => look(extent.min, extent.max), charts };
+}
+
+const embedded = document.getElementById("data");
+if (embedded) holdfastCharts(JSON.parse(embedded.textContent));

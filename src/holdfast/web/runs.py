@@ -1,0 +1,360 @@
+"""One entry of the page: a run directory of ours, or the log of another tool."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.charts.gather import ChartData
+from holdfast.core.codec import NO_RECORD, from_json
+from holdfast.core.records import EventRecord, Header, Record, StepRecord
+from holdfast.errors import HoldfastError
+from holdfast.report import Report
+from holdfast.web.inside import Root
+from holdfast.web.ordered import EVENTS, STEPS, Replaced, header_of
+from holdfast.web.seam import POINTS, Charts, gathered, narrowed
+from holdfast.web.verdicts import Verdicts
+
+SILENT = 60.0
+"""Seconds without a line after which a run is not said to be running."""
+GIVEN_UP = 600.0
+"""Seconds without a line after which the checks say their last word."""
+LAST = 1 << 16
+"""Bytes at the end of the steps that are looked at for where the run is."""
+RECENT = 30
+LONG = 1 << 25
+"""Bytes of steps from which on a run that does not grow is looked at as a whole."""
+FIRST = 0.15
+"""Seconds that a run is read before its charts are first shown."""
+
+
+def id_of(name: str) -> str:
+    """What a run is called in an address: no path is ever one."""
+    return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+@dataclass
+class OwnRun:
+    """A run directory: the end of it is known at once, the rest is read bit by bit."""
+
+    root: Root
+    path: Path
+    id: str = field(init=False)
+    name: str = field(init=False)
+    lock: threading.RLock = field(default_factory=threading.RLock, init=False)
+    version: int = field(default=0, init=False)
+    header: Header | None = field(default=None, init=False)
+    wanted: float = field(default=0.0, init=False)
+    """When somebody last looked at its charts."""
+    _charts: Charts | None = field(default=None, init=False)
+    _verdicts: Verdicts = field(init=False)
+    _seen: tuple[int, int] = field(default=(0, 0), init=False)
+    _changed: float = field(default=0.0, init=False)
+    _latest: dict[str, Any] = field(default_factory=dict, init=False)
+    _action: dict[str, Any] = field(default_factory=dict, init=False)
+    _piecemeal: bool = field(default=False, init=False)
+    """It cannot be looked at as a whole."""
+    _over: bool = field(default=False, init=False)
+    """The run has said that it ended; a resume takes that back."""
+
+    def __post_init__(self) -> None:
+        self.name = self.root.name(self.path)
+        self.id = id_of(self.name)
+        self._verdicts = Verdicts(self.root, self.path)
+
+    @property
+    def source(self) -> str:
+        """Who has written it."""
+        return self.header.source if self.header else "holdfast"
+
+    @property
+    def changed(self) -> float:
+        """When it was last written to."""
+        return self._changed
+
+    def glance(self) -> bool:
+        """Whether its files have changed since the last glance; then, where the run is."""
+        sizes, changed = [], 0.0
+        for name in (STEPS, EVENTS):
+            try:
+                about = (self.path / name).stat()
+            except OSError:
+                sizes.append(0)
+                continue
+            sizes.append(about.st_size)
+            changed = max(changed, about.st_mtime)
+        if self.header is None:
+            self.header = header_of(self.root, self.path)
+        if (sizes[0], sizes[1]) == self._seen:
+            return False
+        self._seen = (sizes[0], sizes[1])
+        self._changed = changed
+        self._recall()
+        self.version += 1
+        return True
+
+    def state(self) -> str:
+        """`running`, `ended`, or `silent`: it may have been killed."""
+        if self._over:
+            return "ended"
+        return "running" if time.time() - self._changed < SILENT else "silent"
+
+    def latest(self) -> dict[str, Any]:
+        """The last step, its loss, and how many steps a second."""
+        return self._latest
+
+    def guard(self) -> dict[str, Any]:
+        """What the guard had to do."""
+        return self._action
+
+    def progress(self) -> tuple[float, float]:
+        """How much of it the charts show, and how much has been checked; 1 is all."""
+        drawn = 0.0 if self._charts is None else self._charts.progress
+        checked = 1.0 if self._verdicts.finished else _part(self._verdicts.read)
+        return drawn, checked
+
+    def report(self) -> Report | None:
+        """What has been found so far."""
+        with self.lock:
+            return self._verdicts.report()
+
+    @property
+    def told(self) -> int:
+        """Rises with every finding and event."""
+        return self._verdicts.version
+
+    def charts(self, low: int | None, high: int | None, buckets: int = POINTS) -> ChartData | None:
+        """What there is to draw so far."""
+        self.touch()
+        with self.lock:
+            if self._charts is None:
+                self._charts = Charts(self.root, self.path)
+                self.draw(FIRST)
+            return self._charts.between(low, high, buckets)
+
+    def touch(self) -> None:
+        """Somebody looks at it."""
+        self.wanted = time.monotonic()
+
+    def draw(self, seconds: float) -> bool:
+        """Read on for the charts, where somebody wants them; whether anything new has come."""
+        with self.lock:
+            if self._charts is None:
+                return False
+            new = self._charts.advance(seconds)
+            self.version += new
+            return new
+
+    def check(self, seconds: float) -> int:
+        """Read on for the checks."""
+        with self.lock:
+            known = self._verdicts
+            before = known.version
+            try:
+                count = known.advance(seconds)
+            except Replaced:
+                known = self._verdicts = Verdicts(self.root, self.path)
+                known.version = before + 1
+                count = 1
+            quiet = time.time() - self._changed > GIVEN_UP
+            if not count and not known.finished and (self._over or quiet):
+                done, of = known.read
+                if done >= of or quiet:
+                    known.finish()
+            self.version += bool(count) or known.version != before
+            return count
+
+    def forget(self) -> None:
+        """Let go of what only charts need."""
+        with self.lock:
+            self._charts = None
+
+    @property
+    def drawn(self) -> bool:
+        """Whether it holds what charts need."""
+        return self._charts is not None
+
+    def long(self) -> bool:
+        """Whether it is better looked at as a whole, by those who know how to hurry."""
+        known = self._verdicts
+        if self._piecemeal:
+            return False
+        untouched = not known.finished and known.read[0] < LONG // 8
+        return untouched and self._seen[0] > LONG and self.state() != "running"
+
+    def look(self) -> None:
+        """Look at all of it, as `holdfast diagnose` does."""
+        from holdfast.postmortem.diagnose import diagnose
+
+        before = self._seen
+        if not self.root.sound(self.path):
+            self._piecemeal = True
+            return
+        try:
+            report = diagnose(self.path)
+        except (HoldfastError, OSError):
+            self._piecemeal = True
+            return
+        with self.lock:
+            if self._seen == before:
+                self._verdicts.conclude(report)
+                self.version += 1
+
+    def _recall(self) -> None:
+        """Where the run is, from the last lines of its files."""
+        steps = [record for record in self._end_of(STEPS) if isinstance(record, StepRecord)]
+        events = [record for record in self._end_of(EVENTS) if isinstance(record, EventRecord)]
+        for event in events:
+            if event.kind == "action":
+                self._action = {"action": event.data.get("action"), "step": event.step}
+        last = (steps[-1].segment, steps[-1].seq) if steps else (0, 0)
+        ends = [event for event in events if event.kind == "end"]
+        self._over = bool(ends) and (ends[-1].segment, ends[-1].seq) >= last
+        if not steps:
+            return
+        recent = steps[-RECENT:]
+        times = [step.values["step_time_s"] for step in recent if "step_time_s" in step.values]
+        usual = sorted(times)[len(times) // 2] if times else 0.0
+        self._latest = {
+            "step": recent[-1].step,
+            "loss": recent[-1].values.get("loss"),
+            "speed": 1 / usual if usual > 0 else None,
+        }
+
+    def _end_of(self, name: str) -> list[Record]:
+        file = self.root.open(self.path / name)
+        if file is None:
+            return []
+        try:
+            with file:
+                size = file.seek(0, 2)
+                file.seek(max(size - LAST, 0))
+                lines = file.read(LAST).splitlines()
+        except OSError:
+            return []
+        found: list[Record] = []
+        for line in lines:
+            try:
+                found.append(from_json(json.loads(line)))
+            except NO_RECORD:  # torn, or cut off at the beginning
+                continue
+        return found
+
+
+@dataclass
+class ForeignRun:
+    """The log of another tool: read as a whole, again when it has changed."""
+
+    root: Root
+    path: Path
+    id: str = field(init=False)
+    name: str = field(init=False)
+    lock: threading.RLock = field(default_factory=threading.RLock, init=False)
+    version: int = field(default=0, init=False)
+    wrong: str = field(default="", init=False)
+    """Why it cannot be read."""
+    _changed: float = field(default=0.0, init=False)
+    _known: tuple[float, int] | None = field(default=None, init=False)
+    _report: Report | None = field(default=None, init=False)
+    _data: ChartData | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.name = self.root.name(self.path)
+        self.id = id_of(self.name)
+
+    @property
+    def source(self) -> str:
+        """The tool whose log it is."""
+        if self._data is not None and self._data.source:
+            return self._data.source
+        return "log"
+
+    @property
+    def changed(self) -> float:
+        """When it was last written to."""
+        return self._changed
+
+    def due(self) -> bool:
+        """Whether it has to be read, or read again."""
+        try:
+            about = self.path.stat()
+        except OSError:
+            return False
+        self._changed = about.st_mtime
+        return (about.st_mtime, about.st_size) != self._known and self.root.holds(self.path)
+
+    def look(self) -> None:
+        """Read it."""
+        from holdfast.postmortem.diagnose import diagnose
+
+        about = self.path.stat()
+        report, data, wrong = None, None, ""
+        try:
+            report = diagnose(self.path)
+            if report.reread is not None:
+                data = gathered(report.reread())
+        except (HoldfastError, OSError) as error:
+            wrong = str(error)
+        with self.lock:
+            self._report, self._data, self.wrong = report, data, wrong
+            self._known = (about.st_mtime, about.st_size)
+            self.version += 1
+
+    def state(self) -> str:
+        """`running` while it is written to."""
+        if self.wrong:
+            return "unreadable"
+        return "running" if time.time() - self._changed < SILENT else "ended"
+
+    def latest(self) -> dict[str, Any]:
+        """The last step and its loss."""
+        data = self._data
+        if data is None or not data.series:
+            return {}
+        last: dict[str, Any] = {"step": data.end}
+        loss = data.series.get("loss")
+        if loss is not None:
+            _, y = loss.points()
+            last["loss"] = float(y[-1]) if len(y) else None
+        return last
+
+    def touch(self) -> None:
+        """Somebody looks at it: all of it is here already."""
+
+    def guard(self) -> dict[str, Any]:
+        """There was none."""
+        return {}
+
+    def progress(self) -> tuple[float, float]:
+        """All or nothing."""
+        done = 0.0 if self._known is None else 1.0
+        return done, done
+
+    def report(self) -> Report | None:
+        """What was found."""
+        return self._report
+
+    @property
+    def told(self) -> int:
+        """Rises when it was read again."""
+        return self.version
+
+    def charts(self, low: int | None, high: int | None, buckets: int = POINTS) -> ChartData | None:
+        """What there is to draw."""
+        with self.lock:
+            data = self._data
+            if data is None:
+                return None
+            if low is None or high is None:
+                low, high = 0, data.end
+            return narrowed(data, low, high, buckets)
+
+
+def _part(read: tuple[int, int]) -> float:
+    done, of = read
+    return 1.0 if done >= of else done / of

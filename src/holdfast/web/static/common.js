@@ -1,0 +1,139 @@
+// What every page needs. Text goes onto the page as text: nothing here parses markup.
+
+export function element(name, className, ...inside) {
+  const made = document.createElement(name);
+  if (className) made.className = className;
+  made.append(...inside.filter((item) => item !== null && item !== undefined && item !== ""));
+  return made;
+}
+
+export const byId = (id) => document.getElementById(id);
+
+// A sentence; what stands between backticks is code.
+export function prose(words) {
+  const parts = words.split("`");
+  if (parts.length % 2 === 0) return [words];
+  return parts.map((part, at) => at % 2 ? element("code", "", part) : part);
+}
+
+export async function fetchJson(url, signal) {
+  const answer = await fetch(url, { signal, headers: { Accept: "application/json" } });
+  if (!answer.ok) throw Object.assign(new Error("the server said " + answer.status), { status: answer.status });
+  return answer.json();
+}
+
+export const MARKS = { error: "✗", warning: "!", info: "i", healthy: "✓", unsure: "?", reading: "…" };
+export const WORDS = { error: "Error", warning: "Warning", healthy: "Healthy", unsure: "Healthy as far as can be seen", reading: "Reading" };
+
+export function badge(level, words) {
+  const mark = element("span", "", MARKS[level] || "·");
+  mark.setAttribute("aria-hidden", "true");
+  return element("span", "badge " + level, mark, " " + words);
+}
+
+export function number(value) {
+  if (value === null || value === undefined) return "–";
+  if (typeof value === "string") return { Infinity: "Inf", "-Infinity": "-Inf" }[value] || value;
+  const size = Math.abs(value);
+  if (size !== 0 && (size >= 1e6 || size < 1e-3)) return value.toExponential(2).replace("e+", "e");
+  return String(Number(value.toPrecision(4)));
+}
+
+export function age(changed) {
+  if (!changed) return "";
+  const seconds = Math.max(Date.now() / 1000 - changed, 0);
+  if (seconds < 5) return "now";
+  if (seconds < 90) return Math.round(seconds) + " s ago";
+  if (seconds < 5400) return Math.round(seconds / 60) + " min ago";
+  if (seconds < 172800) return Math.round(seconds / 3600) + " h ago";
+  return Math.round(seconds / 86400) + " days ago";
+}
+
+export function counts(findings) {
+  const said = [["error", "errors"], ["warning", "warnings"]]
+    .filter(([level]) => findings[level])
+    .map(([level, many]) => findings[level] + " " + (findings[level] === 1 ? level : many));
+  return said.join(", ");
+}
+
+// What changes is told by the server; after a break everything is asked for anew.
+export function listen({ news, again }) {
+  const link = byId("link");
+  const source = new EventSource("/api/events");
+  let lost = false;
+  const say = (state, words) => {
+    link.dataset.state = state;
+    if (link.textContent !== words) link.textContent = words;
+  };
+  source.addEventListener("hello", () => {
+    say("live", "live");
+    if (lost) again();
+    lost = false;
+  });
+  source.addEventListener("runs", (event) => news(JSON.parse(event.data)));
+  source.addEventListener("error", () => {
+    lost = true;
+    say("lost", "no connection");
+    // A browser does not try again by itself where the server has answered with a refusal.
+    if (source.readyState === EventSource.CLOSED) {
+      setTimeout(() => { if (source.readyState === EventSource.CLOSED) { listen({ news, again: () => {} }); again(); } }, 3000);
+    }
+  });
+  addEventListener("pagehide", () => source.close());
+}
+
+// At most one at a time, not too often, and once more if something came in between.
+export function paced(work, least) {
+  let running = false, wanted = false;
+  return async function run() {
+    wanted = true;
+    if (running) return;
+    running = true;
+    while (wanted) {
+      wanted = false;
+      const begun = performance.now();
+      try { await work(); } catch (error) { if (error.name !== "AbortError") document.documentElement.dataset.wrong = String(error.message); }
+      const took = performance.now() - begun;
+      await new Promise((resolve) => setTimeout(resolve, Math.max(least, 2 * took)));
+    }
+    running = false;
+  };
+}
+
+export function figure(panel) {
+  const holder = element("div", "chart");
+  holder.dataset.panel = panel.id;
+  const button = element("button", "log noprint", "log scale");
+  button.type = "button";
+  button.setAttribute("aria-pressed", "false");
+  button.setAttribute("aria-label", panel.title + ": log scale");
+  return element("figure", "", element("figcaption", "", element("h3", "", panel.title), button), holder, element("p", "says", panel.says));
+}
+
+export function pointsWanted() {
+  return Math.min(Math.max(Math.round(byId("charts").clientWidth * 1.1), 200), 2000);
+}
+
+export function table(caption, head, rows, numbers = []) {
+  const cell = (kind, words, at) => {
+    const made = element(kind, numbers.includes(at) ? "number" : "", words);
+    if (kind === "th") made.scope = "col";
+    return made;
+  };
+  const box = element("div", "scroll", element("table", "",
+    element("caption", "", caption),
+    element("thead", "", element("tr", "", ...head.map((words, at) => cell("th", words, at)))),
+    element("tbody", "", ...rows.map((row) => element("tr", "", ...row.map((words, at) => cell("td", words, at)))))));
+  box.tabIndex = 0;
+  box.setAttribute("role", "region");
+  box.setAttribute("aria-label", caption);
+  return box;
+}
+
+export function facts(rows) {
+  return element("dl", "facts", ...rows.map(([name, value]) => element("div", "", element("dt", "", name), element("dd", "", value))));
+}
+
+export function folded(words, ...inside) {
+  return element("details", "", element("summary", "", words), ...inside);
+}

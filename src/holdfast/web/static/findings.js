@@ -1,0 +1,202 @@
+// Findings and incidents as the report shows them, with filters and a way to copy a cure.
+import { badge, byId, element, facts, folded, prose, table } from "./common.js";
+
+const FEW = 8;
+let causes = [], incidents = [], all = false;
+const made = new Map();
+
+function step(item) {
+  if (item.step === null) return null;
+  const button = element("button", "jump", "step " + item.step);
+  button.type = "button";
+  button.dataset.x = String(item.x);
+  return button;
+}
+
+async function copy(words, button) {
+  let said = "Copied.";
+  try {
+    await navigator.clipboard.writeText(words);
+  } catch {
+    said = fallback(words) ? "Copied." : "Copying is not allowed here: select the text instead.";
+  }
+  byId("told").textContent = said;
+  const before = button.textContent;
+  button.textContent = said === "Copied." ? "copied" : "not copied";
+  setTimeout(() => { button.textContent = before; }, 1500);
+}
+
+// Without a secure context (a plain address of another machine) there is no clipboard to write to.
+function fallback(words) {
+  const field = element("textarea", "unseen");
+  field.value = words;
+  field.setAttribute("aria-hidden", "true");
+  document.body.append(field);
+  const back = document.activeElement;
+  field.select();
+  const done = document.execCommand("copy");
+  field.remove();
+  if (back) back.focus({ preventScroll: true });
+  return done;
+}
+
+function copyButton(words) {
+  const button = element("button", "copy noprint", "copy");
+  button.type = "button";
+  button.setAttribute("aria-label", "copy: " + words.slice(0, 80));
+  button.addEventListener("click", () => copy(words, button));
+  return button;
+}
+
+function cure(words, kind, mark, tried, why) {
+  const sign = element("span", "mark", mark);
+  sign.setAttribute("aria-hidden", "true");
+  return element("li", kind, sign,
+    element("span", "cure", ...prose(words), tried ? element("span", "tried", " " + tried) : null, why ? element("span", "quiet", " (" + why + ")") : null),
+    copyButton(words));
+}
+
+function remedies(items) {
+  if (!items.length) return null;
+  const list = items.map((item) => !item.tested ? cure(item.text, "untested", "→", "")
+    : item.cured ? cure(item.text, "cured", "✓", "tested on the failing step: cured")
+      : cure(item.text, "failed", "✗", "tested on the failing step: did not help"));
+  return element("div", "", element("h4", "", "What to do"), element("ul", "remedies", ...list));
+}
+
+function article(cause) {
+  const shown = element("article", "cause " + cause.severity);
+  shown.append(element("h3", "", badge(cause.severity, cause.severity), ` ${cause.code} ${cause.name} `, step(cause)), element("p", "", ...prose(cause.message)));
+  if (cause.where || cause.source) {
+    shown.append(element("div", "place",
+      cause.where ? element("p", "", "at ", element("span", "mono", cause.where)) : null,
+      cause.source ? element("pre", "", element("code", "", cause.source)) : null));
+  }
+  if (cause.incident !== null) {
+    const link = element("a", "to-incident", "Show the incident");
+    link.href = "#incident-" + cause.incident;
+    link.addEventListener("click", (event) => {
+      event.preventDefault();
+      open(cause.incident);
+    });
+    shown.append(element("p", "", link));
+  }
+  const cures = remedies(cause.remedies);
+  if (cures) shown.append(cures);
+  if (cause.evidence.length) shown.append(folded("Evidence", facts(cause.evidence)));
+  if (cause.symptoms.length) {
+    const list = cause.symptoms.map((item) => element("li", "", element("strong", "", `${item.code} ${item.name} `), step(item), " ", ...prose(item.message)));
+    shown.append(element("div", "", element("h4", "", "It explains"), element("ul", "plain", ...list)));
+  }
+  return shown;
+}
+
+// Only what has changed is made anew, so that nothing moves under somebody's hands.
+function lay(box, items, make) {
+  items.forEach((item, at) => {
+    const key = box.id + " " + item.key;
+    const said = JSON.stringify(item);
+    let known = made.get(key);
+    if (!known || known.said !== said) {
+      const node = make(item);
+      const opened = known && known.node.querySelector("details[open]");
+      if (opened) node.querySelectorAll("details").forEach((inner) => { inner.open = true; });
+      if (known && known.node.parentNode === box) known.node.replaceWith(node);
+      known = { said, node };
+      made.set(key, known);
+    }
+    if (box.children[at] !== known.node) box.insertBefore(known.node, box.children[at] || null);
+  });
+  while (box.children.length > items.length) box.lastChild.remove();
+}
+
+function matches(cause) {
+  const words = byId("find").value.trim().toLowerCase(), severity = byId("severity").value, code = byId("code").value;
+  const each = [cause, ...cause.symptoms];
+  if (severity && !each.some((item) => item.severity === severity)) return false;
+  if (code && !each.some((item) => item.code === code)) return false;
+  return !words || each.some((item) => [item.code, item.name, item.message, item.where, item.source, ...item.remedies.map((remedy) => remedy.text)]
+    .some((text) => text.toLowerCase().includes(words)));
+}
+
+function choices() {
+  const select = byId("code"), chosen = select.value;
+  const codes = [...new Set(causes.flatMap((cause) => [cause, ...cause.symptoms].map((item) => item.code)))].sort();
+  if (codes.join() === [...select.options].slice(1).map((option) => option.value).join()) return;
+  select.replaceChildren(new Option("all", ""), ...codes.map((code) => new Option(code, code)));
+  select.value = codes.includes(chosen) ? chosen : "";
+}
+
+function show() {
+  byId("causes").hidden = !causes.length;
+  choices();
+  const wanted = causes.filter(matches);
+  const few = all ? wanted : wanted.slice(0, FEW);
+  lay(byId("findings"), few, article);
+  const more = byId("more");
+  more.hidden = few.length === wanted.length;
+  more.textContent = `Show all ${wanted.length}`;
+  const said = wanted.length === causes.length ? `${causes.length} ${causes.length === 1 ? "cause" : "causes"}` : `${wanted.length} of ${causes.length} causes`;
+  if (byId("found").textContent !== said) byId("found").textContent = said;
+}
+
+function line(place) {
+  return place && element("p", "", "at ", element("span", "mono", place.at));
+}
+
+function source(context, place) {
+  if (context.length) {
+    const lines = context.map(([number, code, bad]) => element("span", bad ? "line bad" : "line",
+      element("span", "number", number), code + "\n"));
+    const shown = element("pre", "context", element("code", "", ...lines));
+    shown.tabIndex = 0;
+    shown.setAttribute("role", "region");
+    shown.setAttribute("aria-label", "source around the line");
+    return shown;
+  }
+  if (!place || !place.source) return null;
+  return element("pre", "", element("code", "", element("span", "number", place.line), " " + place.source));
+}
+
+function birth(item, context) {
+  const where = "op " + item.op + ", " + item.phase + " pass" + (item.module ? ", module " + item.module : "");
+  const head = ["tensor", "shape", "type", "lowest", "highest", "NaN", "Inf", "zero"];
+  return element("div", "place", line(item.place), source(context, item.place), line(item.called_from), element("p", "quiet", where),
+    item.operands.length ? table("Tensors of the op", head, item.operands, [3, 4, 5, 6, 7]) : null);
+}
+
+function incident(item) {
+  const shown = element("article", "cause incident");
+  shown.id = "incident-" + item.number;
+  shown.tabIndex = -1;
+  const title = element("h3", "", step(item), " run again with instruments");
+  title.id = shown.id + "-title";
+  shown.setAttribute("aria-labelledby", title.id);
+  const trials = item.trials.map((trial) => cure(trial.text, { cured: "cured", "not cured": "failed" }[trial.tried] || "", { cured: "✓", "not cured": "✗" }[trial.tried] || "·", trial.tried, trial.why));
+  shown.append(title, element("p", "", ...prose(item.headline)),
+    ...item.births.map((each, at) => birth(each, at === 0 ? item.context : [])));
+  if (item.about.length) shown.append(facts(item.about));
+  if (trials.length) shown.append(element("div", "", element("h4", "", "Tried on this step"), element("ul", "remedies", ...trials)));
+  return shown;
+}
+
+export function open(number) {
+  const shown = byId("incident-" + number);
+  if (!shown) return;
+  history.replaceState(null, "", "#incident-" + number);
+  shown.scrollIntoView({ block: "start", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+  shown.focus({ preventScroll: true });
+}
+
+export function tell(details) {
+  causes = details.causes;
+  incidents = details.incidents.map((item) => ({ ...item, key: "incident " + item.number }));
+  show();
+  byId("incidents").hidden = !incidents.length;
+  lay(byId("incident-list"), incidents, incident);
+}
+
+export function start() {
+  for (const id of ["find", "severity", "code"]) byId(id).addEventListener("input", () => { all = false; show(); });
+  byId("more").addEventListener("click", () => { all = true; show(); });
+}

@@ -1,0 +1,78 @@
+"""What the checks say of a run directory, every record looked at once, however long it grows."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.core.records import EventRecord
+from holdfast.engine import Engine
+from holdfast.report import Report
+from holdfast.web.inside import Root
+from holdfast.web.ordered import Ordered, Replaced
+
+
+@dataclass
+class Verdicts:
+    """The checks of one run and how far they have come."""
+
+    root: Root
+    path: Path
+    version: int = field(default=0, init=False)
+    """Rises when there is something new to tell."""
+    finished: bool = field(default=False, init=False)
+    """The checks have said their last word."""
+    _stream: Ordered = field(init=False)
+    _engine: Engine | None = field(init=False)
+    _report: Report | None = field(default=None, init=False)
+    _told: int = field(default=-1, init=False)
+
+    def __post_init__(self) -> None:
+        self._stream = Ordered(self.root, self.path)
+        self._engine = Engine()
+
+    @property
+    def read(self) -> tuple[int, int]:
+        """Bytes looked at, and bytes there are."""
+        return self._stream.read
+
+    def advance(self, seconds: float) -> int:
+        """Look on for about so long; how many records came. Raises `Replaced`."""
+        until = time.monotonic() + seconds
+        count = 0
+        for record in self._stream.records():
+            if self._engine is None:  # it had ended, and goes on: its checks are gone
+                raise Replaced
+            self._engine.feed(record)
+            if self._engine.opened or isinstance(record, EventRecord):
+                self.version += 1
+            count += 1
+            if count % 16 == 0 and time.monotonic() > until:
+                break
+        return count
+
+    def conclude(self, report: Report) -> None:
+        """The run was looked at as a whole: that is what there is to say of it."""
+        self._stream.skip()
+        self._report, self._engine, self.finished = report, None, True
+        self.version += 1
+
+    def finish(self) -> None:
+        """Nothing more will come, or not for long: let the checks say their last word."""
+        if self._engine is not None:
+            self._engine.finish()
+            self.version += 1
+            self.report()
+            self._engine = None  # what it knew is not needed any more
+            self.finished = True
+
+    def report(self) -> Report:
+        """What has been found so far."""
+        if self._engine is not None and (self._report is None or self._told != self.version):
+            self._told = self.version
+            torn = self._stream.torn
+            notes = [f"{torn} lines were torn and skipped"] if torn else []
+            self._report = Report.from_engine(self._engine, command="serve", notes=notes)
+        assert self._report is not None
+        return self._report
