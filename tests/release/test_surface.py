@@ -6,10 +6,10 @@ import difflib
 import re
 from pathlib import Path
 
+import public_surface
 import pytest
 
 import holdfast
-import public_surface
 
 DECIDE = """
 The public surface is not what {file} says:

@@ -114,8 +114,8 @@ def command(
     same.
     """
     settings = options.settings_from(config, select=select, ignore=ignore, fail_on=fail_on)
-    target = target_of(script, module, args)
     demand_torch("check")
+    target = target_of(script, module, args)
     with waiting("loading torch"):
         from holdfast.preflight.check_run import How, watch
     how = How(

@@ -70,8 +70,8 @@ def command(
     down for `holdfast diagnose`. A healthy run stays bit for bit as it is.
     """
     settings = options.settings_from(config, select=select, ignore=ignore, fail_on=fail_on)
-    target = target_of(script, module, args)
     demand_torch("run")
+    target = target_of(script, module, args)
     folder = (out or RUNS / f"{Path(str(target)).stem}-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
     with waiting("loading torch"):
         from holdfast.preflight.guarded_run import run
