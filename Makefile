@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+RUNS   := $(VENV)/.runs
 STAMP  := $(VENV)/.installed
 TRACKERS := .venv-trackers
 TORCH  ?= 2.6.0
@@ -28,7 +29,7 @@ help: ## list these commands
 setup: $(STAMP) ## create .venv with holdfast and its tools
 
 # torch goes first and pinned, so that nothing else chooses a torch of its own.
-$(STAMP): pyproject.toml constraints.txt
+$(RUNS): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("holdfast needs Python 3.10 or newer, and $(PYTHON) is " + sys.version.split()[0] + "; try make PYTHON=python3.11" if sys.version_info < (3, 10) else 0)'
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@# A pip older than 21.3 cannot install this project in editable form.
@@ -36,10 +37,15 @@ $(STAMP): pyproject.toml constraints.txt
 		|| $(BIN)/python -m pip install --upgrade pip \
 		|| echo "pip could not be upgraded; going on with the one that is there"
 	$(BIN)/python -m pip install torch==2.13.0 -c constraints.txt
+	$(BIN)/python -m pip install -e . -c constraints.txt
+	@touch $@
+
+# The tools of development, which take longer to come than holdfast itself.
+$(STAMP): $(RUNS)
 	$(BIN)/python -m pip install -e '.[dev]' -c constraints.txt
 	@touch $@
 
-demo: $(STAMP) ## watch a run fail and be saved
+demo: $(RUNS) ## watch a run fail and be saved
 	$(BIN)/holdfast demo $(ARGS)
 
 test: lint ## lint, types, import contracts, then the quick tests
