@@ -4,8 +4,10 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+RUNS   := $(VENV)/.runs
 STAMP  := $(VENV)/.installed
 TRACKERS := .venv-trackers
+TORCH  ?= 2.6.0
 JOBS   ?= 2
 ARGS   ?=
 
@@ -19,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow test-gpu test-browser test-trackers examples lint format bench news clean distclean
+.PHONY: help setup demo test test-slow test-gpu test-browser test-trackers test-dist test-versions examples lint format bench news dist api-snapshot clean distclean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -27,7 +29,7 @@ help: ## list these commands
 setup: $(STAMP) ## create .venv with holdfast and its tools
 
 # torch goes first and pinned, so that nothing else chooses a torch of its own.
-$(STAMP): pyproject.toml constraints.txt
+$(RUNS): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("holdfast needs Python 3.10 or newer, and $(PYTHON) is " + sys.version.split()[0] + "; try make PYTHON=python3.11" if sys.version_info < (3, 10) else 0)'
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@# A pip older than 21.3 cannot install this project in editable form.
@@ -35,14 +37,19 @@ $(STAMP): pyproject.toml constraints.txt
 		|| $(BIN)/python -m pip install --upgrade pip \
 		|| echo "pip could not be upgraded; going on with the one that is there"
 	$(BIN)/python -m pip install torch==2.13.0 -c constraints.txt
+	$(BIN)/python -m pip install -e . -c constraints.txt
+	@touch $@
+
+# The tools of development, which take longer to come than holdfast itself.
+$(STAMP): $(RUNS)
 	$(BIN)/python -m pip install -e '.[dev]' -c constraints.txt
 	@touch $@
 
-demo: $(STAMP) ## watch a run fail and be saved
+demo: $(RUNS) ## watch a run fail and be saved
 	$(BIN)/holdfast demo $(ARGS)
 
 test: lint ## lint, types, import contracts, then the quick tests
-	$(PYTEST) -m 'not slow and not gpu and not browser and not trackers' $(ARGS)
+	$(PYTEST) -m 'not slow and not gpu and not browser and not trackers and not dist' $(ARGS)
 
 # pytest answers 5 when it has collected nothing: no slow tests is no failure.
 test-slow: $(STAMP) ## the tests that take their time
@@ -57,6 +64,14 @@ test-browser: $(STAMP) ## the report in a real browser; installs what that needs
 
 test-trackers: $(TRACKERS)/.installed ## the tests that need TensorBoard, W&B, MLflow, trackio or matplotlib
 	OMP_NUM_THREADS=1 $(TRACKERS)/bin/python -m pytest -m trackers tests/sinks $(ARGS)
+
+# What is to be installed is what is tested: the wheel, in environments of its own.
+test-dist: dist ## the wheel in empty environments, with and without torch
+	$(BIN)/python -m pytest -m dist tests/release $(ARGS)
+
+# Not in the build server's run: each version of torch is a download of gigabytes.
+test-versions: ## the core tests under another torch: make test-versions TORCH=2.8.0 PYTHON=python3.12
+	PYTHON='$(PYTHON)' tests/release/under_torch $(TORCH) $(ARGS)
 
 # Each story is a script that stops at the first thing that does not hold.
 examples: $(TRACKERS)/.installed ## the five stories, told and checked
@@ -89,6 +104,17 @@ bench: $(STAMP) ## run every benchmark; each prints its claim as a ratio
 		echo "== $$script"; $(BIN)/python $$script $(ARGS); \
 	done
 
+# The wheel is made out of the sdist, so that the sdist is known to be whole.
+dist: $(STAMP) ## build the wheel and the sdist in dist/, and check them
+	@$(BIN)/python -m pip install --quiet build hatchling twine -c constraints.txt
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
+
+api-snapshot: $(STAMP) ## write down the public names, options and codes as they are now
+	PYTHONPATH=src:tests $(BIN)/python tests/public_surface.py
+	@git diff --stat -- tests/release
+
 news: $(STAMP) ## show the news of the next release as it would be printed
 	$(BIN)/towncrier build --draft
 
@@ -96,5 +122,5 @@ clean: ## remove build results and caches
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis htmlcov .coverage
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
-distclean: clean ## clean, and remove .venv and .venv-trackers too
-	rm -rf $(VENV) $(TRACKERS)
+distclean: clean ## clean, and remove .venv and the others beside it too
+	rm -rf $(VENV) $(VENV)-*

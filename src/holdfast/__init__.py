@@ -77,7 +77,16 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
+    try:
+        value = getattr(importlib.import_module(home), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from holdfast.errors import FrameworkMissing
+
+        raise FrameworkMissing(
+            f"holdfast.{name} needs torch, which is not installed: pip install 'holdfast[torch]'"
+        ) from None
     globals()[name] = value
     return value
 

@@ -225,6 +225,17 @@ def test_run_holds_a_bad_update_back(tmp_path: Path) -> None:
     assert all("nan" not in line for line in losses(done.stdout))
 
 
+def test_run_for_machines_has_stdout_to_itself(tmp_path: Path) -> None:
+    script(tmp_path, HEALTHY)
+    done = shell("run", "train.py", "--out", "kept", "--format", "json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["command"], told["verdict"], told["steps"]) == ("run", "healthy", 16)
+    assert told["actions"] == []
+    assert Path(told["run_dir"]) == tmp_path / "kept"
+    assert losses(done.stderr), "what the script prints goes beside it"
+
+
 def test_ctrl_c_tells_what_was_seen(tmp_path: Path) -> None:
     endless = HEALTHY.replace("range(args.epochs)", "iter(int, 1)") + "\n"
     script(tmp_path, endless.replace("    print(f", "    open('alive', 'w').close()\n    print(f"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -44,6 +45,7 @@ OPTIONS = {
         "--clip-grad-norm",
         "--config",
         "--fail-on",
+        "--format",
         "--ignore",
         "--module",
         "--out",
@@ -121,7 +123,12 @@ def test_without_arguments_it_shows_its_help(invoke):
 
 def test_version(invoke):
     result = invoke("--version")
-    assert (result.exit_code, result.stdout) == (0, f"holdfast {holdfast.__version__}\n")
+    python = ".".join(map(str, sys.version_info[:3]))
+    assert result.exit_code == 0
+    assert re.fullmatch(
+        rf"holdfast {re.escape(holdfast.__version__)} \(Python {python}, (torch \S+|no torch)\)\n",
+        result.stdout,
+    )
 
 
 @pytest.mark.parametrize(

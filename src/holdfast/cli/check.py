@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +13,14 @@ import click
 from holdfast.cli import options
 from holdfast.cli.demo import demand_torch
 from holdfast.cli.exits import INTERRUPTED, tell
-from holdfast.cli.launched import first_rank, show_crash, target_arguments, target_of
+from holdfast.cli.launched import (
+    first_rank,
+    script_output,
+    show_crash,
+    target_arguments,
+    target_of,
+    write_for_machines,
+)
 from holdfast.cli.waiting import waiting
 
 if TYPE_CHECKING:
@@ -109,8 +114,8 @@ def command(
     same.
     """
     settings = options.settings_from(config, select=select, ignore=ignore, fail_on=fail_on)
-    target = target_of(script, module, args)
     demand_torch("check")
+    target = target_of(script, module, args)
     with waiting("loading torch"):
         from holdfast.preflight.check_run import How, watch
     how = How(
@@ -123,7 +128,7 @@ def command(
         overfit=overfit,
     )
     lines = _step_lines(grad_log_interval)
-    with _script_output(form):
+    with script_output(form):
         done = watch(target.run, settings=settings, how=how, on_record=lines)
     return _tell_outcome(done, target, settings, form, verbose=verbose)
 
@@ -136,15 +141,6 @@ def _step_lines(interval: int) -> Any:
     lines = StepLines(interval)
     lines.banner()
     return lines
-
-
-def _script_output(form: str) -> AbstractContextManager[None]:
-    """Machine-readable forms have stdout to themselves."""
-    if form == "text":
-        return nullcontext()
-    from holdfast.cli.script import output_aside
-
-    return output_aside()
 
 
 def _tell_outcome(
@@ -165,28 +161,16 @@ def _tell_outcome(
 
 
 def _write(done: Checked, target: Any, form: str, *, verbose: bool) -> None:
-    if form == "json":
-        from holdfast.core.numbers import encode_numbers
-
-        more = {"steps": done.steps, **done.tables}
-        if done.unreached is not None:
-            more["unreached"] = str(done.unreached)
-        content = {**done.report.to_dict(), **dict(encode_numbers(more))}
-        click.echo(json.dumps(content, indent=2, allow_nan=False, default=str))
-    elif form == "github":
-        from holdfast.sinks.github import commands
-
-        for line in commands(done.report):
-            click.echo(line)
-    elif form == "sarif":
-        from holdfast.sinks.sarif import document
-
-        click.echo(json.dumps(document([(Path(str(target)), done.report)]), indent=2))
-    else:
+    if form == "text":
         from holdfast.cli.check_page import write
 
         sys.stdout.flush()
         write(done, verbose=verbose, next_command=_next(done, target))
+        return
+    more = {"steps": done.steps, **done.tables}
+    if done.unreached is not None:
+        more["unreached"] = str(done.unreached)
+    write_for_machines(done.report, form, target, more)
 
 
 def _next(done: Checked, target: Any) -> str:

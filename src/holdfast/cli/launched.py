@@ -1,9 +1,12 @@
-"""What `check` and `run` share: the script that is meant, the rank that speaks, how it crashed."""
+"""What `check` and `run` share: the script that is meant, the rank that speaks, how it crashed,
+and the forms for machines."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,6 +16,7 @@ from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
     from holdfast.cli.script import Script
+    from holdfast.report import Report
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -56,3 +60,30 @@ def show_crash(error: BaseException) -> None:
     from holdfast.cli.script import Crash
 
     Crash(error).show()
+
+
+def script_output(form: str) -> AbstractContextManager[None]:
+    """Machine-readable forms have stdout to themselves."""
+    if form == "text":
+        return nullcontext()
+    from holdfast.cli.script import output_aside
+
+    return output_aside()
+
+
+def write_for_machines(report: Report, form: str, target: object, more: Mapping[str, Any]) -> None:
+    """The report as JSON with `more` beside it, as annotations of a code host, or as SARIF."""
+    if form == "json":
+        from holdfast.core.numbers import encode_numbers
+
+        content = {**report.to_dict(), **dict(encode_numbers(dict(more)))}
+        click.echo(json.dumps(content, indent=2, allow_nan=False, default=str))
+    elif form == "github":
+        from holdfast.sinks.github import commands
+
+        for line in commands(report):
+            click.echo(line)
+    else:
+        from holdfast.sinks.sarif import document
+
+        click.echo(json.dumps(document([(Path(str(target)), report)]), indent=2))

@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 
 import click
 
-from holdfast._version import __version__
 from holdfast.cli.exits import ReaderGone, ending
 
 COMMANDS = {
@@ -77,12 +76,26 @@ class Commands(click.Group):
     epilog="Exit codes: 0 no findings, 1 findings, 2 usage or unreadable input, 3 the script that "
     "was run crashed, 4 internal error.",
 )
-@click.version_option(__version__, prog_name="holdfast", message="%(prog)s %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda ctx, _option, wanted: _show_version(ctx) if wanted else None,
+    help="Show the versions of holdfast, Python and torch, and exit.",
+)
 @click.pass_context
 def cli(ctx: click.Context) -> None:
     """Keeps PyTorch training runs alive, and says why they were dying."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
+
+
+def _show_version(ctx: click.Context) -> NoReturn:
+    from holdfast.cli.versions import version_line
+
+    click.echo(version_line())
+    ctx.exit()
 
 
 def main() -> NoReturn:

@@ -6,14 +6,21 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli import options
 from holdfast.cli.demo import demand_torch
 from holdfast.cli.exits import INTERRUPTED, tell
-from holdfast.cli.launched import first_rank, show_crash, target_arguments, target_of
+from holdfast.cli.launched import (
+    first_rank,
+    script_output,
+    show_crash,
+    target_arguments,
+    target_of,
+    write_for_machines,
+)
 from holdfast.cli.waiting import waiting
 
 if TYPE_CHECKING:
@@ -37,6 +44,7 @@ RUNS = Path("holdfast-runs")
     metavar="DIR",
     help="Where the run is written down.  [default: holdfast-runs/SCRIPT-TIME]",
 )
+@options.output_format("text", "json", "github", "sarif")
 @options.which_checks
 @options.fail_on
 @options.config_file
@@ -46,6 +54,7 @@ def command(
     module: str | None,
     clip_grad_norm: float | None,
     out: Path | None,
+    form: str,
     select: Sequence[str],
     ignore: Sequence[str],
     fail_on: str | None,
@@ -61,21 +70,38 @@ def command(
     down for `holdfast diagnose`. A healthy run stays bit for bit as it is.
     """
     settings = options.settings_from(config, select=select, ignore=ignore, fail_on=fail_on)
-    target = target_of(script, module, args)
     demand_torch("run")
+    target = target_of(script, module, args)
     folder = (out or RUNS / f"{Path(str(target)).stem}-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
     with waiting("loading torch"):
         from holdfast.preflight.guarded_run import run
-    done = run(target.run, settings=settings, run_dir=folder, max_norm=clip_grad_norm)
+    with script_output(form):
+        done = run(target.run, settings=settings, run_dir=folder, max_norm=clip_grad_norm)
     if done.error is not None:
         show_crash(done.error)
     if first_rank():
-        _write(done, folder)
+        if form == "text":
+            _write(done, folder)
+        else:
+            write_for_machines(done.report, form, target, _beside(done, folder))
     if done.interrupted:
         return INTERRUPTED
     if done.error is not None:
         return CRASHED
     return int(done.report.fails(settings.fail_on))
+
+
+def _beside(done: Ran, folder: Path) -> dict[str, Any]:
+    """What a run has beside its findings."""
+    more: dict[str, Any] = {
+        "steps": done.steps,
+        "actions": [action.to_dict() for action in done.actions],
+        "run_dir": str(folder),
+    }
+    if done.unreached is not None:
+        more["unreached"] = str(done.unreached)
+        tell(str(done.unreached))
+    return more
 
 
 def _write(done: Ran, folder: Path) -> None:
