@@ -6,6 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 TRACKERS := .venv-trackers
+DOCS   := .venv-docs
 JOBS   ?= 2
 ARGS   ?=
 
@@ -19,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow test-gpu test-browser test-trackers examples lint format bench news clean distclean
+.PHONY: help setup demo test test-slow test-gpu test-browser test-trackers examples docs lint format bench news clean distclean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -74,6 +75,17 @@ $(TRACKERS)/.installed: $(STAMP)
 	$(TRACKERS)/bin/python -m pip install -e '.[trackers,plot]' -c constraints.txt
 	@touch $@
 
+# Strict: a broken link, a missing anchor or a page without a place in the navigation ends it.
+docs: $(DOCS)/.installed ## the documentation site, into build/site
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
+	@echo "open build/site/index.html"
+
+# Apart from .venv and without torch: the pages are made from docstrings, which needs none.
+$(DOCS)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet -e '.[docs]' -c constraints.txt
+	@touch $@
+
 lint: $(STAMP) ## ruff, mypy and import-linter; changes nothing
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
@@ -96,5 +108,5 @@ clean: ## remove build results and caches
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis htmlcov .coverage
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
-distclean: clean ## clean, and remove .venv and .venv-trackers too
-	rm -rf $(VENV) $(TRACKERS)
+distclean: clean ## clean, and remove .venv, .venv-trackers and .venv-docs too
+	rm -rf $(VENV) $(TRACKERS) $(DOCS)
