@@ -8,6 +8,7 @@ RUNS   := $(VENV)/.runs
 STAMP  := $(VENV)/.installed
 TRACKERS := .venv-trackers
 TORCH  ?= 2.6.0
+DOCS   := .venv-docs
 JOBS   ?= 2
 ARGS   ?=
 
@@ -21,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow test-gpu test-browser test-trackers test-dist test-versions examples lint format bench news dist api-snapshot clean distclean
+.PHONY: help setup demo test test-slow test-gpu test-browser test-trackers test-dist test-versions examples docs lint format bench news dist api-snapshot clean distclean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -87,6 +88,17 @@ $(TRACKERS)/.installed: $(STAMP)
 	above=$$($(TRACKERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
 	echo "import site; site.addsitedir('$$below')" > "$$above/_venv_below.pth"
 	$(TRACKERS)/bin/python -m pip install -e '.[trackers,plot]' -c constraints.txt
+	@touch $@
+
+# Strict: a broken link, a missing anchor or a page without a place in the navigation ends it.
+docs: $(DOCS)/.installed ## the documentation site, into build/site
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
+	@echo "open build/site/index.html"
+
+# Apart from .venv and without torch: the pages are made from docstrings, which needs none.
+$(DOCS)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet -e '.[docs]' -c constraints.txt
 	@touch $@
 
 lint: $(STAMP) ## ruff, mypy and import-linter; changes nothing

@@ -1,0 +1,101 @@
+"""What MkDocs is told beyond mkdocs.yml: pages that are generated, and links that leave docs/."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import api_page  # noqa: E402
+import check_pages  # noqa: E402
+import command_page  # noqa: E402
+import fences  # noqa: E402
+import layers  # noqa: E402
+import outside  # noqa: E402
+
+CHECKS = "checks/"
+"""The entry of the navigation that the families of checks take the place of."""
+COMING = ("mapping.md", "peers.md", "serve.md")
+"""Pages that come with parts of holdfast still being written: named in the navigation once there."""
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Every check has its place in the navigation."""
+    here = Path(config.docs_dir)
+    config.nav = [_with_checks(item, here) for item in config.nav or []]
+    return config
+
+
+def _with_checks(item: Any, here: Path) -> Any:
+    if not isinstance(item, dict):
+        return item
+    [(title, inside)] = item.items()
+    if inside == CHECKS:
+        families = [
+            {
+                f"{family[0].upper()}{family[1:]}": [
+                    {f"{check.code} {check.name}": check_pages.path_of(check)} for check in members
+                ]
+            }
+            for family, members in check_pages.families().items()
+        ]
+        return {title: ["checks/index.md", *families]}
+    if isinstance(inside, list):
+        there = [one for one in inside if not _is_coming(one, here)]
+        return {title: [_with_checks(one, here) for one in there]}
+    return item
+
+
+def _is_coming(item: Any, here: Path) -> bool:
+    path = next(iter(item.values())) if isinstance(item, dict) else item
+    return path in COMING and not (here / path).exists()
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Generated pages, and what pages link to outside of docs/."""
+    made = {"cli.md": command_page.page(), "api.md": api_page.page()}
+    made["checks/index.md"] = check_pages.index()
+    for members in check_pages.families().values():
+        made |= {check_pages.path_of(check): check_pages.page(check) for check in members}
+    for path, text in made.items():
+        files.append(File.generated(config, path, content=text))
+    for path in sorted(_linked(files)):
+        _bring(path, files, config)
+    for path in sorted(_linked(files)):  # and what those link to
+        _bring(path, files, config)
+    return files
+
+
+def _linked(files: Files) -> set[str]:
+    return {
+        path
+        for file in files.documentation_pages()
+        for path in outside.targets(file.content_string, file.src_uri)
+    }
+
+
+def _bring(path: str, files: Files, config: MkDocsConfig) -> None:
+    place = outside.place_of(path)
+    if files.get_file_from_path(place) is not None:
+        return
+    if (outside.ROOT / path).is_dir():
+        files.append(File.generated(config, place, content=outside.listing(path)))
+        for name in outside.files(path):
+            _bring(f"{path}/{name}", files, config)
+    else:
+        source = str(outside.ROOT / path)
+        files.append(File.generated(config, place, abs_src_path=source))
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Info strings as the renderer knows them, links as the site has them, the drawn layers."""
+    if layers.MARK in markdown:
+        markdown = markdown.replace(layers.MARK, layers.drawing())
+    return outside.rewritten(fences.for_display(markdown), page.file.src_uri)
