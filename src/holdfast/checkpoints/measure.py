@@ -7,7 +7,7 @@ So the greatest as signed and the greatest as unsigned integer give the extremes
 all is finite; only a chunk that is not is looked at again, element by element.
 
 Every pass counts: a pass over the chunk costs a fifth of fetching it. So digests and norms are made
-only where somebody compares them, and the zeros of a large tensor are counted in one chunk of eight.
+only where somebody compares them, and the zeros of a large tensor counted in one chunk of eight.
 """
 
 from __future__ import annotations

@@ -106,8 +106,10 @@ class EmptyTerms(Observer):
         given: Sequence[Any] = call.args[:2]
         if name in ("stack", "cat"):
             given = call.argument(0, "tensors") or ()
-            if not isinstance(given, (list, tuple)) or len(given) > 64:
+            if not isinstance(given, (list, tuple)) or not 0 < len(given) <= 64:
                 return
+            if not all(isinstance(item, Tensor) and item.numel() == 1 for item in given):
+                return  # parts of an activation, not of a loss
         elif call.result.numel() != 1:
             return
         here = levels(self.scene.frames())
