@@ -98,36 +98,38 @@ def main() -> None:
     first = 0
     if args.resume:
         first = load(args.resume, model=model, optimizer=optimizer, schedule=schedule)
-    log = open(args.out / "training_log.jsonl", "w")
-    for step, batch in enumerate(batches(config, args.faults)):
-        if step < first:
-            continue
-        if args.faults:
-            faults.flip_a_bit(model, step)
-        with precision(config):
-            text_loss, latent_loss = two_losses(model, batch)
-        loss = weights["text_loss_weight"] * text_loss + weights["latent_loss_weight"] * latent_loss
-        loss.backward()
+    with open(args.out / "training_log.jsonl", "w") as log:
+        for step, batch in enumerate(batches(config, args.faults)):
+            if step < first:
+                continue
+            if args.faults:
+                faults.flip_a_bit(model, step)
+            with precision(config):
+                text_loss, latent_loss = two_losses(model, batch)
+            loss = (
+                weights["text_loss_weight"] * text_loss
+                + weights["latent_loss_weight"] * latent_loss
+            )
+            loss.backward()
 
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-        bad = bool(torch.isnan(norm))
-        if bad:
-            print(f"Warning: NaN gradient detected at step {step}")
-            for parameter in model.parameters():
-                if parameter.grad is not None:
-                    parameter.grad.data.zero_()
-        if not (bad and args.skip):
-            optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        schedule.step()
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+            bad = bool(torch.isnan(norm))
+            if bad:
+                print(f"Warning: NaN gradient detected at step {step}")
+                for parameter in model.parameters():
+                    if parameter.grad is not None:
+                        parameter.grad.data.zero_()
+            if not (bad and args.skip):
+                optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            schedule.step()
 
-        row = {"step": step, "loss": loss.item(), "text_loss": text_loss.item(),
-               "latent_loss": latent_loss.item(), "grad_norm": norm.item(),
-               "lr": schedule.get_last_lr()[0]}  # fmt: skip
-        log.write(json.dumps(row) + "\n")
-        if step and step % config["training"]["save_every"] == 0:
-            save(args.out, step, model=model, optimizer=optimizer, schedule=schedule)
-    log.close()
+            row = {"step": step, "loss": loss.item(), "text_loss": text_loss.item(),
+                   "latent_loss": latent_loss.item(), "grad_norm": norm.item(),
+                   "lr": schedule.get_last_lr()[0]}  # fmt: skip
+            log.write(json.dumps(row) + "\n")
+            if step and step % config["training"]["save_every"] == 0:
+                save(args.out, step, model=model, optimizer=optimizer, schedule=schedule)
     print(f"held-out loss {held_out(config, model):.3f}")
 
 

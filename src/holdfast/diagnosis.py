@@ -394,8 +394,7 @@ def _was_over(cause: Finding, symptom: Finding, held: set[tuple[int, int | None]
     evidence = cause.evidence
     if evidence.get("recovered") is True:
         rows, span = evidence.get("rows"), evidence.get("span")
-        whole = isinstance(rows, int) and isinstance(span, int)
-        lasted = rows * span if whole else 0
+        lasted = rows * span if isinstance(rows, int) and isinstance(span, int) else 0
         return symptom.step > cause.step + lasted + SLACK
     if (cause.segment, cause.step) in held and symptom.code in STATE:
         return symptom.step > cause.step + SLACK
