@@ -35,6 +35,11 @@ class Result:
         return json.loads(self.text)
 
     @property
+    def flat(self) -> str:
+        """Standard output as one line, so that a sentence is found wherever it was wrapped."""
+        return " ".join(self.text.split())
+
+    @property
     def codes(self) -> list[str]:
         """The codes of the checks that found something, in the order of the output."""
         return list(dict.fromkeys(re.findall(r"\bHD\d{3}\b", self.text)))

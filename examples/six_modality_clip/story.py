@@ -1,0 +1,114 @@
+"""The story of six modalities, a loss with B^6 logits, and one that never makes them.
+
+    python examples/six_modality_clip/story.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from telling import chapter, holdfast, holds, python  # noqa: E402
+
+CLIP = HERE / "clip.py"
+
+
+def result(out: Path) -> dict[str, Any]:
+    """What the script measured."""
+    measured: dict[str, Any] = json.loads((out / "result.json").read_text())
+    return measured
+
+
+def in_tensorboard(folder: Path) -> dict[str, list[float]]:
+    """What TensorBoard's own reader finds."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    events.Reload()
+    return {
+        tag: [event.value for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]
+    }
+
+
+def in_wandb(folder: Path) -> dict[str, list[float]]:
+    """What W&B's own reader of offline runs finds."""
+    (file,) = folder.rglob("*.wandb")
+    shown = subprocess.run(
+        [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(file)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    rows: dict[str, list[float]] = {}
+    for record in map(json.loads, shown.stdout.splitlines()):
+        if record["type"] == "history":
+            for key, value in record["history"]["item"].items():
+                rows.setdefault(key, []).append(value)
+    return rows
+
+
+def main(folder: Path) -> None:
+    # W&B offline, and within the folder of the story.
+    os.environ |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_CONSOLE": "off"}
+    for name in ("DIR", "CACHE_DIR", "CONFIG_DIR", "DATA_DIR"):
+        os.environ[f"WANDB_{name}"] = str(folder / "wandb")
+    plain, guarded = folder / "plain", folder / "guarded"
+
+    chapter("the published loss in numbers")
+    seen = python(HERE / "published.py")
+    rms, aligned = map(float, re.findall(r"rms (\S+), (\S+) for", seen.text)[0])
+    theirs, ours = map(float, re.findall(r"norm (\S+) published, (\S+) ours", seen.text)[0])
+    dense, chance, same = map(float, re.findall(r"\d\.\d{6}", seen.text))
+    holds("product form: the logits vanish, even when all agree", rms < 1e-6 and aligned < 1e-3)
+    holds("its loss is log B, that of a guess", abs(dense - chance) < 1e-4)
+    holds("ours without the rescaling is the same loss", abs(dense - same) < 1e-5)
+    holds("its gradient is 10,000 times smaller than ours", theirs * 1e4 < ours)
+
+    chapter("the published loss in a training")
+    seen = python(CLIP, folder / "product", "--loss", "product", "--batch", 6, "--missing", 0)
+    holds("product form: nothing is found", result(folder / "product")["after"] < 0.05)
+    seen = holdfast("check", CLIP, "--", folder / "norm", "--loss", "norm", "--batch", 4, "--half",
+                    code=1)  # fmt: skip
+    holds("norm form in fp16: NaN in the first step", seen.codes[0] == "HD101")
+    holds("the line is named", "published.py:22 in unit, op div" in seen.flat)
+    holds("and what it did", "A vector of zeros divided by its own norm" in seen.flat)
+    seen = python(CLIP, folder / "large", "--loss", "norm", "--batch", 64, code=1)
+    holds("a batch of 64 does not fit on any machine", "TiB for one tensor" in seen.errors)
+
+    chapter("ours: the same loss along the lines that matter")
+    python(CLIP, plain)
+    end = result(plain)
+    holds(f"found {end['before']:.2f} before, {end['after']:.2f} after", end["after"] > 0.8)
+    holds("which began near chance", end["before"] < 0.05)
+
+    chapter("watched: per layer, in TensorBoard and W&B, with gradient checkpointing")
+    python(CLIP, guarded, "--guard", "--checkpointing")
+    holds("every loss is the same to the last bit", result(guarded)["losses"] == end["losses"])
+    holdfast("diagnose", guarded / "run")
+    for name, rows in (
+        ("TensorBoard", in_tensorboard(guarded / "tensorboard")),
+        ("W&B", in_wandb(guarded / "run")),
+    ):
+        norms, layers = rows["grad/global_norm"], [k for k in rows if k.startswith("grad_layer/")]
+        print(f"  {name}: grad/global_norm {norms[0]:.2f} to {norms[-1]:.2f}, {layers[0]}, …")
+        holds(f"{name}: grad/global_norm of every step", len(norms) == len(end["losses"]))
+        holds(f"{name}: grad_layer/* of every layer", len(layers) == 6 * 4)
+        holds(f"{name}: grad/has_nan is 0 throughout", not any(rows["grad/has_nan"]))
+
+    chapter("the activations: one encoder that came to us dead")
+    seen = holdfast("check", CLIP, "--max-steps", 8, "--fail-on", "warning", "--", folder / "dead",
+                    "--dead", code=1)  # fmt: skip
+    holds("HD304 is named as the cause", seen.codes[0] == "HD304")
+    holds("the encoder and the line are named", "encoders.3 (clip.py:60)" in seen.flat)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as made:
+        main(Path(made))
