@@ -30,8 +30,8 @@ AS_IN_THE_DOCUMENT = (
 def faults() -> None:
     for name, (check, text, code) in FAULTS.items():
         chapter(name.removesuffix(".py").replace("_", " "))
-        script = HERE / "before" / name
-        words = ("check", f"before/{name}", "--fail-on", "warning")
+        script = HERE / name
+        words = ("check", name, "--fail-on", "warning")
         found = holdfast(*words, code=code, until="Not run", within=HERE)
         source = HERE / "comparer.py" if name == "left_on_meta.py" else script
         place = f"{source.name}:{line_of(source, text)}"

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import torch
 import torch.nn.functional as F
+from comparer import Comparer, Pairs
 from torch import nn
 from torch.utils.data import DataLoader
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from comparer import Comparer, Pairs  # noqa: E402
 
 
 def initialise(module: nn.Module) -> None:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import torch
 import torch.nn.functional as F
+from comparer import Comparer, Pairs
 from torch.utils.data import DataLoader
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from comparer import Comparer, Pairs  # noqa: E402
 
 
 def main(epochs: int = 3) -> None:
