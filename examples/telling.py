@@ -56,12 +56,15 @@ def holdfast(
     within: Path | None = None,
     quiet: bool = False,
     until: str = "",
+    errors: bool = False,
 ) -> Result:
     """Run `holdfast WORDS…` as a reader would; it must end with that exit code.
 
-    `until`: what is shown ends before the first line that begins like this.
+    `until`: what is shown ends before the first line that begins like this. `errors`: standard
+    error is shown as well, where a check prints its line a step.
     """
-    return _run(["holdfast", *map(str, words)], ["-m", "holdfast"], code, within, quiet, until)
+    given = ["holdfast", *map(str, words)]
+    return _run(given, ["-m", "holdfast"], code, within, quiet, until, errors)
 
 
 def python(
@@ -107,6 +110,7 @@ def _run(
     within: Path | None,
     quiet: bool,
     until: str = "",
+    errors: bool = False,
 ) -> Result:
     print("$ " + " ".join(shown), flush=True)
     # Plain output of one width, wherever the story is told.
@@ -116,6 +120,8 @@ def _run(
         [sys.executable, *prefix, *shown[1:]],
         cwd=within, env=env, capture_output=True, text=True, check=False,
     )  # fmt: skip
+    if errors:
+        _show(done.stderr)
     if not quiet or done.returncode != code:
         _show(_before(until, done.stdout) if done.stdout.strip() else done.stderr)
     print(f"  (exit {done.returncode}, {time.perf_counter() - began:.0f} s)\n", flush=True)
@@ -128,7 +134,7 @@ def _run(
 def _before(end: str, text: str) -> str:
     lines = text.splitlines()
     ends = [at for at, line in enumerate(lines) if end and line.startswith(end)]
-    return "\n".join(lines[: ends[0]] + ["…"]) if ends else text
+    return "\n".join([*lines[: ends[0]], "…"]) if ends else text
 
 
 def _show(text: str) -> None:

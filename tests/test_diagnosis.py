@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -55,6 +56,14 @@ def test_the_table_speaks_of_codes_only_and_nothing_explains_itself() -> None:
 
 
 # What explains what
+
+
+def test_a_dead_part_explains_that_it_is_dominated_and_not_that_another_is() -> None:
+    dead = found("HD106", subject="cpe")
+    over_it = replace(found("HD107", subject="dfl"), evidence={"next": "cpe"})
+    over_another = replace(found("HD107", subject="dfl"), evidence={"next": "box"})
+    assert outline(diagnose([dead, over_it])) == [("HD106", ["HD107"])]
+    assert outline(diagnose([dead, over_another])) == [("HD106", []), ("HD107", [])]
 
 
 def test_nothing_found_has_no_cause() -> None:

@@ -1,4 +1,4 @@
-"""A small few-shot detector: features of the scene, weighed by the prototype of the class sought."""
+"""A small few-shot detector: features of a scene, weighed by the prototype of a class."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class FewShotDetector(nn.Module):
 
 
 def cells_in(boxes: Tensor, cells: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The cells whose middle lies in the box of their scene: scene, row, column, and that middle."""
+    """The cells whose middle lies in the box of their scene: scene, row, column and middle."""
     along = (torch.arange(cells) + 0.5) * STRIDE
     columns = (along > boxes[:, 0:1]) & (along < boxes[:, 2:3])
     rows = (along > boxes[:, 1:2]) & (along < boxes[:, 3:4])

@@ -279,6 +279,8 @@ PROMPT = {
 """Both are dated by their beginning: an update has no effect on a loss that was computed before."""
 STATE = ("HD301", "HD302", "HD408", "HD701")
 """What a bad update leaves in weights, buffers and moments; one that was held back leaves none."""
+SAME_PART = {("HD106", "HD107")}
+"""A dead part explains that it is dominated, not that a third one is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,6 +408,10 @@ def _could_explain(cause: Finding, symptom: Finding) -> bool:
         return False
     if cause.severity < Severity.WARNING <= symptom.severity:
         return False  # a mild remark does not explain a broken run
+    if (cause.code, symptom.code) in SAME_PART:
+        dominated = symptom.evidence.get("next")
+        if dominated is not None and dominated != cause.subject:
+            return False
     return _in_time(cause, symptom)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -128,6 +129,35 @@ def test_the_command_of_the_documents(tmp_path: Path) -> None:
     steps = [line for line in told if line.startswith("step")]
     assert len(steps) == 3
     assert all("loss" in line and "grad norm" in line for line in steps)
+    assert all(re.search(r"  zero 0/\d+  NaN/Inf 0/\d+$", line) for line in steps)
+
+
+def test_memory_by_epoch(tmp_path: Path) -> None:
+    script(
+        tmp_path,
+        """
+        import torch
+        from torch import nn
+        from torch.utils.data import DataLoader, TensorDataset
+
+        torch.manual_seed(0)
+        x = torch.randn(64, 8)
+        data = TensorDataset(x, (x[:, 0] > 0).long())
+        model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        for epoch in range(3):
+            for inputs, labels in DataLoader(data, 16, shuffle=True):
+                loss = nn.functional.cross_entropy(model(inputs), labels)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        """,
+    )
+    done = shell("check", "train.py", "--max-steps", "12", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    told = re.search(r"^Resident memory by epoch  (.*)$", done.stdout, re.MULTILINE)
+    assert told is not None
+    assert len(told.group(1).split(", ")) == 3
 
 
 def test_a_module_with_relative_imports(tmp_path: Path) -> None:

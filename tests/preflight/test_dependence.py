@@ -260,3 +260,29 @@ def test_nothing_is_left_behind() -> None:
     assert torch.equal(alone[3], watched[3])
     for name, value in alone[0].items():
         assert torch.equal(value, watched[0][name])
+
+
+class FewShot(nn.Module):
+    """Queries are compared with a support set, whose size an inner axis happens to have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(D, 8), nn.Linear(8, 12)
+
+    def forward(self, support: Tensor, queries: Tensor) -> Tensor:
+        prototypes = self.body(support).mean(0)
+        return self.head(self.body(queries) * prototypes).unflatten(1, (4, 3))
+
+
+def test_a_support_set_is_no_mixing_of_samples() -> None:
+    def work() -> None:
+        torch.manual_seed(0)
+        model = FewShot()
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(4):
+            loss = model(torch.randn(4, D), torch.randn(8, D)).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    assert "HD210" not in [item.code for item in watch(work, max_steps=None).report.findings]

@@ -16,6 +16,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from torch.utils.data import DataLoader, TensorDataset
 
 from holdfast.config import Settings
+from holdfast.core.records import SetupRecord, StepRecord
 from holdfast.live.launch import EnoughSteps, Launch
 from holdfast.policy import Policy
 from holdfast.preflight.check_run import Checked, How, watch
@@ -332,3 +333,25 @@ def test_a_fork_is_not_listened_to() -> None:
 
     watch(work, max_steps=1)
     assert heard == [0]
+
+
+def test_the_first_loss_is_recorded_unscaled() -> None:
+    """The guard is made by the backward pass of a loss that was multiplied before."""
+    seen: list[Any] = []
+
+    def work() -> None:
+        model, (x, y) = classifier(), data()
+        optimizer = torch.optim.Adam(model.parameters())
+        scaler = torch.amp.GradScaler("cpu", init_scale=4096.0)
+        for _ in range(2):
+            optimizer.zero_grad()
+            scaler.scale(F.cross_entropy(model(x), y)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    watch(work, max_steps=None, on_record=seen.append)
+    steps = [record.values for record in seen if isinstance(record, StepRecord)]
+    assert [values["loss_scale"] for values in steps] == [4096.0, 4096.0]
+    assert all(values["loss"] < 2 for values in steps)
+    facts = [r.facts for r in seen if isinstance(r, SetupRecord) and r.topic == "precision"]
+    assert [item["scaler"] for item in facts] == [True]

@@ -158,7 +158,7 @@ class DominantLossComponent(Check):
             f"sends a gradient of norm {say(norms[first])}, {say(ratio)} times that of the next, "
             f"{second} (limit {say(limit)}): it decides every step alone"
         )
-        yield self._finding(first, message, mild=mild, ratio=ratio, limit=limit)
+        yield self._finding(first, message, mild=mild, ratio=ratio, limit=limit, next=second)
 
     def _note_lead(self, record: StepRecord) -> None:
         norms = {

@@ -51,6 +51,7 @@ class Fp16Underflow(Check):
     code = "HD312"
     name = "fp16-underflow"
     summary = "a large share of gradients flush to zero in fp16 without a scaler"
+    points_at = "backward"
     needs = Needs(
         signals=("param/grad_zero_share", "param/grad_norm"), kinds=(StepRecord, SetupRecord)
     )
@@ -111,11 +112,11 @@ class Fp16Underflow(Check):
         names = [self.context.name("param", position) for position in sizes]
         share = median_low([shares[position] for position in sizes])
         size = max(sizes.values())
+        rest = f", the others are {say(size)} in size at most" if size else ""
         return self.find(
             record,
             f"the gradients of {len(sizes)} of {len(shares)} weights underflow in float16: "
-            f"{share:.0%} of their elements are exactly 0, the others are {say(size)} in size at "
-            "most, and no GradScaler is in use",
+            f"{share:.0%} of their elements are exactly 0{rest}, and no GradScaler is in use",
             where=Where(module=names[0], rank=record.rank or None),
             remedies=[
                 "Scale the loss: torch.amp.GradScaler around backward, step and clipping.",

@@ -155,9 +155,11 @@ class EmptyTerms(Observer):
             return
         site.told = True
         scalar = Scalar(None, torch.empty(0), "zeros", site.levels, True)
+        name = names_for([[scalar]])[0]
+        self.evidence.value(f"loss/{name}", 0.0)
         facts = {
             "kind": "empty",
-            "name": names_for([[scalar]])[0],
+            "name": name,
             "steps": site.steps,
             "first_step": site.first,
             "place": _place(site.levels),

@@ -52,7 +52,7 @@ class LinearScores(Observer):
         if self._told or self.scene.step >= STEPS or len(roots) != 1:
             return
         root = roots[0]
-        ends = _ends(root.grad_fn)
+        ends = [] if root.grad_fn is None else _ends(root.grad_fn)
         if not ends or len(self.scene.optimizers) > 1 or not self._trains(root):
             return
         edges = [GradientEdge(node, 0) for node in ends]

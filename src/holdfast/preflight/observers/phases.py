@@ -33,17 +33,17 @@ class Phases(Observer):
         self._told = False
         self._epoch = 0
         """The peak of the one that runs."""
-        self._loader: int | None = None
-        """The loader whose batch came last."""
-        self._trained_on: int | None = None
-        """The loader whose passes are the epochs: that of the first step."""
+        self._data: Any = None
+        """The data set the last batch came from; loaders are often made anew for each epoch."""
+        self._trained_on: Any = None
+        """The data set whose passes are the epochs: that of the first step."""
 
     def pass_begun(self, loader: Any) -> None:
-        if id(loader) == self._trained_on:
+        if self._trained_on is not None and _data_of(loader) is self._trained_on:
             self._end_epoch()
 
     def batch_drawn(self, loader: Any, batch: Any) -> None:
-        self._loader = id(loader)
+        self._data = _data_of(loader)
 
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
         self._end_of("forward")
@@ -53,7 +53,8 @@ class Phases(Observer):
 
     def step_ended(self, optimizer: Optimizer) -> None:
         self._end_of("update")
-        self._trained_on = self._trained_on or self._loader
+        if self._trained_on is None:
+            self._trained_on = self._data
         if self.scene.step >= STEPS:
             self._tell()
 
@@ -61,6 +62,7 @@ class Phases(Observer):
         self._end_epoch()
         self._told = False
         self._tell()
+        self._data = self._trained_on = None
 
     def _tell(self) -> None:
         if not self._told and self.peaks:
@@ -89,3 +91,7 @@ class Phases(Observer):
         self._epoch = 0
         if torch.cuda.is_initialized():
             torch.cuda.reset_peak_memory_stats()
+
+
+def _data_of(loader: Any) -> Any:
+    return getattr(loader, "dataset", loader)

@@ -1,0 +1,88 @@
+"""A classification trainer: six faults, each named by its line; then one that trains."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from telling import chapter, holdfast, holds, line_of, python, recorded  # noqa: E402
+
+FAULTS = {
+    # script: (the check that names it, what stands in the line, exit code)
+    "detached_loss.py": ("HD108", "return loss.detach()", 1),
+    "moved_too_late.py": ("HD904", "optimizer = torch.optim.AdamW(", 1),
+    "left_on_meta.py": ("HD901", "both = self.patches(", 3),
+    "fp16_unscaled.py": ("HD312", "loss.backward()", 1),
+    "autocast_inert.py": ("HD315", "with torch.autocast(", 1),
+    "clipped_too_early.py": ("HD314", "clip_grad_norm_(", 1),
+}
+AS_IN_THE_DOCUMENT = (
+    "--max-steps", 3, "--amp-dtype", "bf16", "--grad-log-interval", 1,
+    "--no-detect-anomaly", "--clip-grad-norm", 1.0,
+)  # fmt: skip
+
+
+def faults() -> None:
+    for name, (check, text, code) in FAULTS.items():
+        chapter(name.removesuffix(".py").replace("_", " "))
+        script = HERE / name
+        words = ("check", name, "--fail-on", "warning")
+        found = holdfast(*words, code=code, until="Not run", within=HERE)
+        source = HERE / "comparer.py" if name == "left_on_meta.py" else script
+        place = f"{source.name}:{line_of(source, text)}"
+        holds(f"{found.codes[0]} is the cause", found.codes[0] == check)
+        holds(f"{place} is the line", f"{place} " in found.text.replace("\n", " \n"))
+
+
+def sanity() -> None:
+    chapter("The mended trainer, for three steps")
+    seen = holdfast("check", "train.py", *AS_IN_THE_DOCUMENT, errors=True, within=HERE)
+    holds("healthy", seen.text.startswith("holdfast: healthy"))
+    steps = re.findall(r"^step .*zero 0/8  NaN/Inf 0/8$", seen.errors, re.MULTILINE)
+    holds("a line a step: no gradient is zero, none is NaN or Inf", len(steps) == 3)
+    groups = re.findall(r"^AdamW group \d .* lr (\S+), weight_decay (\S+),", seen.text, re.M)
+    expected = [("0.001", "0.01"), ("0.004", "0.01"), ("0.004", "0")]
+    holds("the three parameter groups, with rate and decay", groups == expected)
+    holds("what is frozen and what trains", re.search(r"patches +2352  frozen", seen.text))
+
+    chapter("Memory, epoch by epoch")
+    words = ("check", "train.py", "--max-steps", 25, "--", "--batch_size", 32)
+    seen = holdfast(*words, quiet=True, within=HERE)
+    told = re.search(r"^Resident memory by epoch  (.*)$", seen.text, re.MULTILINE)
+    print(f"  {told.group(0) if told else ''}\n")
+    peaks = [float(size) for size in re.findall(r"([\d.]+) MiB", told.group(1) if told else "")]
+    flat = len(peaks) == 3 and max(peaks) < 1.02 * peaks[0]
+    holds("three epochs, and none takes 2 % more than the first", flat)
+
+
+def whole_training(folder: Path) -> None:
+    chapter("The whole training under the guard, in bf16 and in fp16 with a scaler")
+    for dtype in ("bf16", "fp16"):
+        run = folder / dtype
+        words = ("train.py", "--amp_dtype", dtype, "--run_dir", run)
+        log = python(*words, within=HERE).text
+        losses = [float(item) for item in re.findall(r"loss ([\d.]+)", log)]
+        accuracy = [float(item) for item in re.findall(r"accuracy ([\d.]+)", log)]
+        holds(f"{dtype}: the loss falls, {losses}", losses[-1] < losses[0] / 2)
+        holds(f"{dtype}: accuracy {accuracy[-1]}, by chance 0.38", accuracy[-1] > 0.8)
+        norms = recorded(run, "grad_norm")
+        holds(f"{dtype}: every one of {len(norms)} norms is finite", max(norms) < float("inf"))
+        scales = recorded(run, "loss_scale")
+        if dtype == "fp16":
+            holds(f"fp16: the loss scale was {max(scales):.0f} at most", max(scales) > 1)
+        else:
+            holds("bf16: no scaler is in use, and none is needed", not scales)
+        read = holdfast("diagnose", run, quiet=True)
+        holds(f"{dtype}: diagnose finds nothing", read.text.startswith("holdfast: healthy"))
+
+
+if __name__ == "__main__":
+    faults()
+    sanity()
+    with tempfile.TemporaryDirectory() as place:
+        whole_training(Path(place))
