@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from browser_needs import missing
 from report_pages import hostile_run, sick_records, well_run, write
 from serving import SRC, serving
 
@@ -66,9 +67,7 @@ def long_run(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def came(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What came of every look: an empty text, or what was wrong."""
-    from test_report_page import _missing  # the same things are needed
-
-    if (why := _missing()) is not None:
+    if (why := missing()) is not None:
         pytest.skip(f"{why}; `make test-browser` installs what the browser tests need")
     pytest.importorskip("starlette")
     pytest.importorskip("uvicorn")

@@ -68,7 +68,8 @@ def test_training_is_the_same_bit_by_bit(tmp_path: Path) -> None:
     assert alone.returncode == 0
 
     watched = train(tmp_path, "watched")
-    assert watched.stdin is not None and watched.stdout is not None
+    assert watched.stdin is not None
+    assert watched.stdout is not None
     with serving(tmp_path / "runs") as up:
         for mark in range(0, STEPS, 20):
             assert watched.stdout.readline().strip() == str(mark)
