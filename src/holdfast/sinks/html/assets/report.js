@@ -556,7 +556,16 @@
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   paper.addEventListener("change", redraw);
-  addEventListener("beforeprint", redraw);
-  addEventListener("afterprint", redraw);
+  // What is folded cannot be opened on paper.
+  let folded = [];
+  addEventListener("beforeprint", () => {
+    folded = [...document.querySelectorAll("details:not([open])")];
+    folded.forEach((item) => { item.open = true; });
+    redraw();
+  });
+  addEventListener("afterprint", () => {
+    folded.forEach((item) => { item.open = false; });
+    redraw();
+  });
   document.documentElement.dataset.drawn = String(charts.length + heats.length);
 })();
