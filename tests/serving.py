@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 SRC = str(Path(__file__).resolve().parents[1] / "src")
-PATIENCE = 60.0
+PATIENCE = 30.0
 
 
 @dataclass

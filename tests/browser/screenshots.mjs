@@ -1,15 +1,21 @@
-// node screenshots.mjs REPORT.html FOLDER: the upper part of a report, light and dark.
-import { resolve } from "node:path";
-import { pathToFileURL } from "node:url";
-import { launch, open } from "./browser.mjs";
+// node screenshots.mjs URL NAME: the upper part of a page as NAME-light.png and NAME-dark.png.
+// The page says by `data-drawn` on its root that its charts are there.
+import { launch } from "./browser.mjs";
 
-const [, , report, folder] = process.argv;
+const [, , url, name] = process.argv;
 const browser = await launch();
 for (const colorScheme of ["light", "dark"]) {
-  const viewport = { width: 1000, height: 1500 };
-  const { page, wrong } = await open(browser, pathToFileURL(resolve(report)).href, { colorScheme, viewport });
-  await page.waitForTimeout(200);
-  await page.screenshot({ path: `${folder}/report-${colorScheme}.png` });
+  const context = await browser.newContext({ colorScheme, viewport: { width: 1000, height: 1400 } });
+  const page = await context.newPage();
+  const wrong = [];
+  page.on("console", (message) => { if (message.type() === "error") wrong.push(message.text()); });
+  page.on("pageerror", (error) => wrong.push(String(error)));
+  await page.goto(url);
+  await page.waitForFunction(() => document.documentElement.dataset.drawn !== undefined, null, { timeout: 20000 })
+    .catch(() => {});
+  await page.waitForTimeout(400);
+  await page.screenshot({ path: `${name}-${colorScheme}.png` });
   if (wrong.length) throw new Error(wrong.join("\n"));
+  await context.close();
 }
 await browser.close();

@@ -6,16 +6,14 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from browser_needs import missing
 from report_pages import hostile_run, nothing, only_a_loss, sick_run, well_run
 
 HERE = Path(__file__).parent
-CHROMIUMS = ("chromium-headless-shell", "chromium", "google-chrome")
 
 pytestmark = pytest.mark.browser
 
@@ -43,20 +41,10 @@ LOOKS = {
 CASES = [f"{page}-{look}" for page, looks in LOOKS.items() for look in looks]
 
 
-def _missing() -> str | None:
-    if shutil.which("node") is None:
-        return "there is no node"
-    if not (HERE / "node_modules" / "playwright-core").is_dir():
-        return "playwright-core is not installed"
-    if not os.environ.get("HOLDFAST_CHROMIUM") and not any(map(shutil.which, CHROMIUMS)):
-        return "there is no Chromium"
-    return None
-
-
 @pytest.fixture(scope="module")
 def came(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What came of every look: an empty text, or what was wrong."""
-    if (why := _missing()) is not None:
+    if (why := missing()) is not None:
         pytest.skip(f"{why}; `make test-browser` installs what the browser tests need")
     folder = tmp_path_factory.mktemp("pages")
     makers = {

@@ -72,8 +72,10 @@ def test_a_run_that_appears_later_appears(served: Served, folder: Path) -> None:
     assert "later" not in served.runs()
     write(folder / "group" / "later", sick_records())
     run = served.wait_for("group/later", lambda run: run["checked"] == 1)
-    assert run["verdict"] == "error" and run["findings"]["error"] >= 1
-    assert run["step"] == 119 and run["ladder"] == f"skipped at step {BAD}"
+    assert run["verdict"] == "error"
+    assert run["findings"]["error"] >= 1
+    assert run["step"] == 119
+    assert run["ladder"] == f"skipped at step {BAD}"
     details = served.ask(f"/api/runs/{run['id']}").json()
     assert details["causes"][0]["incident"] == 0
     assert details["incidents"][0]["births"][0]["place"]["line"] == "178"
@@ -147,10 +149,13 @@ def test_a_part_of_the_run_is_drawn_in_detail(served: Served, folder: Path) -> N
     part = loss(charts(served, run, "?from=12300&to=12400&points=200"))
     assert part["x"] == list(range(12_300, 12_401))
     nowhere = charts(served, run, "?from=9999999999999999&to=8888888888888888")
-    assert nowhere["panels"] == [] and nowhere["end"] == 29_999
+    assert nowhere["panels"] == []
+    assert nowhere["end"] == 29_999
 
 
-@pytest.mark.parametrize("query", ["?from=-1&to=x", "?points=%F0", "?from=1e9", "?to=5", "?points=0"])
+@pytest.mark.parametrize(
+    "query", ["?from=-1&to=x", "?points=%F0", "?from=1e9", "?to=5", "?points=0"]
+)
 def test_nonsense_is_taken_for_nothing(served: Served, query: str) -> None:
     run = served.wait_for("group/later")
     assert loss(charts(served, run, query))["x"]
@@ -164,7 +169,8 @@ def test_runs_are_compared(served: Served) -> None:
     panel = next(panel for panel in drawn["panels"] if panel["id"] == "loss")
     assert [series["label"] for series in panel["series"]] == ["group/later", "back"]
     assert [series["colour"] for series in panel["series"]] == [0, 1]
-    assert drawn["repeated"] == ["back"] and drawn["unknown"] == 1
+    assert drawn["repeated"] == ["back"]
+    assert drawn["unknown"] == 1
 
 
 def test_logs_of_other_tools_are_listed(tmp_path: Path) -> None:
@@ -172,14 +178,21 @@ def test_logs_of_other_tools_are_listed(tmp_path: Path) -> None:
         state = tmp_path / "hf" / f"checkpoint-{saved}" / "trainer_state.json"
         state.parent.mkdir(parents=True)
         rows = [
-            {"step": at, "loss": 2.0 - at / 200, "grad_norm": 1.0, "learning_rate": 1e-4, "epoch": 1}
+            {
+                "step": at,
+                "loss": 2.0 - at / 200,
+                "grad_norm": 1.0,
+                "learning_rate": 1e-4,
+                "epoch": 1,
+            }
             for at in range(1, saved + 1)
         ]
         state.write_text(json.dumps({"log_history": rows, "global_step": saved, "max_steps": 100}))
     with serving(tmp_path) as up:
         run = up.wait_for("hf/checkpoint-100/trainer_state.json", lambda run: run["checked"] == 1)
         assert len(up.runs()) == 1
-        assert run["source"] == "hf-trainer" and run["step"] == 100
+        assert run["source"] == "hf-trainer"
+        assert run["step"] == 100
         assert loss(charts(up, run))["x"][-1] == 100
 
 

@@ -47,7 +47,7 @@ from holdfast.core.records import EventRecord, Header, Record, SetupRecord
 
 KEPT = 8192
 """Buckets kept of each signal."""
-SKETCH_PLACES, SKETCH_BYTES = 400, 1 << 12
+SKETCH_PLACES, SKETCH_BYTES = 256, 1 << 11
 """Places of a file that has not been read, and bytes at each, from which it is drawn at first."""
 CLOSE_ROWS = 200_000
 """A window of no more steps is read again from the file where the buckets are too wide for it."""

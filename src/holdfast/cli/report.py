@@ -41,8 +41,9 @@ def command(
     nothing beside it; it opens in any browser, and prints.
 
     \b
-    Writing the page is success, whatever is on it: the exit code tells of
-    findings only where --fail-on is given.
+    Exit code: 0 the page was written, whatever is on it; 1 only where --fail-on
+    is given and something of that severity was found; 2 the run cannot be read
+    or the page not be written.
     """
     from holdfast.core.numbers import say_bytes
     from holdfast.postmortem.diagnose import diagnose

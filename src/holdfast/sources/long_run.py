@@ -55,8 +55,9 @@ class LongRun:
     _given: list[tuple[int, int]] = field(default_factory=list, repr=False)
 
     @classmethod
-    def of(cls, run: Path, chosen: Chosen | None = None, long: int = LONG) -> LongRun | None:
+    def of(cls, run: Path, chosen: Chosen | None = None, long: int | None = None) -> LongRun | None:
         """None where the run is short enough to be looked at whole."""
+        long = LONG if long is None else long
         path = run / "steps.rank0.jsonl"
         if not _has_lines(path, long):
             return None

@@ -251,7 +251,7 @@ class Screen:
         """The rows worth looking at, the most striking of each signal before the second ones."""
         for tensors in self._tensors.values():
             tensors.fold()
-        signals = [self._turns, self._held, *self._signals.values()]
+        signals: list[Runs | Blocks] = [self._turns, self._held, *self._signals.values()]
         signals += [told for tensors in self._tensors.values() for told in tensors.signals.values()]
         ranked = [sorted(signal.places(), key=lambda place: -place.strength) for signal in signals]
         longest = max((len(places) for places in ranked), default=0)

@@ -133,9 +133,16 @@ class OwnRun:
         self.touch()
         with self.lock:
             if self._charts is None:
-                self._charts = Charts(self.root, self.path)
+                self.prepare()
                 self.draw(FIRST)
+            assert self._charts is not None
             return self._charts.between(low, high, buckets)
+
+    def prepare(self) -> None:
+        """Begin to hold what charts need."""
+        with self.lock:
+            if self._charts is None:
+                self._charts = Charts(self.root, self.path)
 
     def touch(self) -> None:
         """Somebody looks at it."""

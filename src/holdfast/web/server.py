@@ -76,6 +76,7 @@ def serve(
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    listening = None
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -83,9 +84,11 @@ def _listen(host: str, port: int) -> socket.socket:
         listening = socket.socket(family, socket.SOCK_STREAM)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
-    except (OSError, OverflowError) as error:
+        listening.listen(128)
+    except (OSError, OverflowError, UnicodeError) as error:
+        if listening is not None:
+            listening.close()
         said = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot listen on {host} port {port}: {said}") from error
-    listening.listen(128)
     listening.setblocking(False)
     return listening

@@ -30,6 +30,10 @@ MOST_RUNS = 1000
 MOST_LOGS = 200
 MOST_DRAWN = 12
 """Runs whose charts are held at a time."""
+PREPARED = 4
+"""Of the latest runs, so many are read before anybody asks."""
+NEARLY = 0.98
+"""A run that trains is never read to its very end."""
 LARGEST_LOG = 1 << 27
 """A log of another tool that is larger is left to `holdfast diagnose`."""
 DEEPEST = 6
@@ -130,7 +134,7 @@ class Shelf:
         drawn = sorted((run for run in runs if run.drawn), key=lambda run: -run.wanted)
         for run in drawn[MOST_DRAWN:]:
             run.forget()
-        if busy and any(now - run.wanted < WANTED and run.progress()[0] < 1 for run in drawn):
+        if busy and any(map(self._waited_for, drawn)):
             return True  # what is looked at comes first
         for run in sorted(runs, key=lambda run: (-run.wanted, -run.changed)):
             if run.long():
@@ -142,7 +146,15 @@ class Shelf:
                 self._told(run.id)
             if self._stop.is_set() or time.monotonic() - now > EVERY * 2:
                 break
-        return busy
+        return busy or self._prepare(runs)
+
+    def _prepare(self, runs: list[OwnRun]) -> bool:
+        """With nothing else to do, read what somebody is likely to look at next."""
+        for run in sorted(runs, key=lambda run: -run.changed)[:PREPARED]:
+            if not run.drawn:
+                run.prepare()
+                return True
+        return False
 
     def _read_logs(self) -> None:
         searched = -SEARCH_LOGS
@@ -154,8 +166,18 @@ class Shelf:
                 if self._stop.is_set():
                     return
                 if run.long() if isinstance(run, OwnRun) else run.due():
+                    self._let_pass()
                     run.look()
                     self._told(run.id)
+
+    def _let_pass(self) -> None:
+        """Charts that somebody waits for come before a long look at something else."""
+        while not self._stop.is_set() and any(map(self._waited_for, list(self._own.values()))):
+            self._stop.wait(EVERY / 2)
+
+    def _waited_for(self, run: OwnRun) -> bool:
+        wanted = time.monotonic() - run.wanted < WANTED
+        return wanted and run.drawn and run.progress()[0] < NEARLY
 
     def _search_logs(self) -> None:
         found: dict[str, Path] = {}

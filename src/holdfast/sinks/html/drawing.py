@@ -109,7 +109,8 @@ def _says(named: Iterable[tuple[str, Downsampler]], in_bytes: bool, clipped: boo
         _, y = series.points()
         parts = []
         if len(y) and y.min() == y.max():
-            parts.append(f"{number(float(y[0]))} throughout")
+            constant = float(y[0])
+            parts.append(f"{say_bytes(constant) if in_bytes else say(constant, 6)} throughout")
         elif len(y):
             parts.append(
                 f"from {number(float(y[0]))} to {number(float(y[-1]))}, lowest "

@@ -82,8 +82,9 @@ def _timeline(data: ChartData) -> Node:
         tag(
             "p",
             "Lines: findings. Marks at the upper edge: NaN or Inf. Ticks at the lower edge: what "
-            "was done. Drag to zoom; arrow keys move the cursor.",
-            class_="quiet noprint",
+            "was done.",
+            tag("span", " Drag to zoom; arrow keys move the cursor.", class_="noprint"),
+            class_="quiet",
         ),
         tag("button", "Show the whole run", type="button", id="whole", hidden=True),
         tag("div", [_figure(panel) for panel in drawn], class_="charts"),

@@ -17,6 +17,7 @@ from holdfast.sinks.html.markup import Child, Node, join, tag
 from holdfast.sinks.readable import ReadableCause, ReadableReport
 
 MOST_CAUSES = 40
+LONGEST_VERDICT = 400
 ALIKE = 3
 """Causes of one code shown at once; the others are folded."""
 MOST_EVIDENCE = 40
@@ -25,6 +26,21 @@ MOST_FACTS = 200
 MARKS = {"error": "✗", "warning": "!", "info": "i"}
 TOLD_OF_INCIDENT = ("why", "source", "nature", "guilt", "samples", "data_set", "reached", "phase")
 """Evidence that has a place of its own on the page."""
+ABOUT_INCIDENT = {
+    "nature": "when it is run again",
+    "guilt": "it lies in",
+    "rank": "rank",
+    "notes": "notes",
+}
+"""What else is told of a step that was run again, and under what words."""
+SAID_OF_INCIDENT = {
+    "deterministic": "it happens each time",
+    "transient": "it does not happen",
+    "compiler": "only when compiled",
+    "batch": "the batch",
+    "weights": "the weights",
+    "together": "batch and weights together",
+}
 
 
 class PageReport(ReadableReport, Protocol):
@@ -49,7 +65,7 @@ def verdict(report: PageReport) -> Node:
         at = "" if root.step is None else f" at step {root.step}"
         # The reason, where a replay has found it, says more than the symptom.
         why = root.evidence.get("why")
-        told_why = prose(why if isinstance(why, str) and why else root.message)
+        told_why = prose(_short(why if isinstance(why, str) and why else root.message))
         said: list[Child] = [tag("strong", f"{root.code} {root.name}"), f"{at}: ", *told_why]
     elif report.coverage.ran * 4 <= report.coverage.of:
         # Silence must not read as health.
@@ -70,6 +86,11 @@ def verdict(report: PageReport) -> Node:
         class_=f"verdict {level}",
         aria_label="Verdict",
     )
+
+
+def _short(sentence: str) -> str:
+    """The first thing on the page is read in one go; all of it stands below."""
+    return sentence if len(sentence) <= LONGEST_VERDICT else f"{sentence[:LONGEST_VERDICT]}…"
 
 
 def causes(report: PageReport, data: ChartData) -> Node | None:
@@ -255,8 +276,8 @@ def _incident(event: EventRecord, data: ChartData, known: set[str]) -> Node:
     if samples:
         about.append(("in the data set", samples))
     about += [
-        (key, told[key])
-        for key in ("nature", "guilt", "rank", "notes")
+        (said_of, SAID_OF_INCIDENT.get(str(told[key]), told[key]))
+        for key, said_of in ABOUT_INCIDENT.items()
         if told.get(key) not in (None, "unknown", [], ())
     ]
     return tag(
@@ -442,7 +463,7 @@ def _table(
     def cells(kind: str, row: Sequence[str]) -> Iterator[Node]:
         for at, cell in enumerate(row):
             scope = "col" if kind == "th" else None
-            yield tag(kind, cell, class_="number" if at in numbers else None, scope=scope)
+            yield tag(kind, prose(cell), class_="number" if at in numbers else None, scope=scope)
 
     # It scrolls by itself where it is too wide, and so has to be reachable with the keyboard.
     return tag(

@@ -26,13 +26,16 @@ function glance() {
 }
 
 function reading() {
-  const drawn = drawing ? drawing.drawn : summary.drawn;
-  const share = Math.min(drawn, summary.checked);
-  byId("reading").hidden = share >= 0.999 || summary.state === "running" && share > 0.97;
+  const drawn = drawing ? drawing.drawn : summary ? summary.drawn : 1;
+  const checked = summary ? summary.checked : 1;
+  const share = Math.min(drawn, checked);
+  const running = summary !== null && summary.state === "running";
+  byId("reading").hidden = share >= (running ? 0.97 : 0.999);
   byId("progress").value = share * 100;
-  byId("how-far").textContent = drawn < 0.999
-    ? `The run is being read: ${Math.floor(drawn * 100)} % is in the charts, ${Math.floor(summary.checked * 100)} % has been checked`
-    : `${Math.floor(summary.checked * 100)} % has been checked`;
+  const parts = [];
+  if (drawn < 0.999) parts.push(`${Math.floor(drawn * 100)} % has been read; the charts show a sample of the rest`);
+  if (summary && checked < 0.999) parts.push(checked ? `${Math.floor(checked * 100)} % has been checked` : "the checks are at work");
+  byId("how-far").textContent = parts.join(", ");
 }
 
 // -- words ----------------------------------------------------------------------------------------
@@ -136,7 +139,7 @@ function draw() {
   if (!charts) charts = window.holdfastCharts(data, looked);
   else charts.update(data);
   if (!view) extent = ends(panels);
-  glance();
+  reading();
 }
 
 function ends(panels) {

@@ -627,9 +627,18 @@ function holdfastCharts(data, looked = () => {}) {
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   paper.addEventListener("change", redraw);
-  addEventListener("beforeprint", redraw);
-  addEventListener("afterprint", redraw);
-  return { update, look, jump, redraw, say, sayStep, stepAt, whole: () => look(extent.min, extent.max), charts };
+  // What is folded cannot be opened on paper.
+  let folded = [];
+  addEventListener("beforeprint", () => {
+    folded = [...document.querySelectorAll("details:not([open])")];
+    folded.forEach((item) => { item.open = true; });
+    redraw();
+  });
+  addEventListener("afterprint", () => {
+    folded.forEach((item) => { item.open = false; });
+    redraw();
+  });
+  return { update, redraw };
 }
 
 const embedded = document.getElementById("data");

@@ -1,0 +1,108 @@
+"""The live page of a long run: how soon it can be used, and whether one bad step is seen on it.
+
+    python benchmarks/page_speed.py [--steps 1000000] [--tensors 300] [--every 100] [--json FILE]
+
+Writes the run of `report_size.py`, starts `holdfast serve`, opens the run's page in a browser at
+once, and again when the server has read everything. Told are the seconds from opening the page to
+the charts, to the mark of the one NaN, to the one spike, and to the layer × step pictures. Needs
+what `make test-browser` installs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from report_size import make_run  # noqa: E402
+
+MOST_SECONDS = 2.0
+LOOK = ROOT / "tests" / "browser" / "serve_speed.mjs"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--tensors", type=int, default=300)
+    parser.add_argument("--every", type=int, default=100, help="steps from one look to the next")
+    parser.add_argument("--run", type=Path, default=None, help="a folder to make it in, and keep")
+    parser.add_argument("--shot", type=Path, default=None, help="write a picture of the page here")
+    parser.add_argument("--json", type=Path, default=None, help="write the result here too")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = args.run or Path(scratch)
+        if not (folder / "long").exists():
+            make_run(folder / "long", args.steps, args.tensors, args.every)
+        on_disk = sum(path.stat().st_size for path in (folder / "long").iterdir())
+        told, peak = looked_at(folder, args.shot)
+    result = {
+        "steps": args.steps,
+        "tensors": args.tensors,
+        "looks_every": args.every,
+        "run_megabytes": round(on_disk / 1e6, 1),
+        "list_seconds": told["list"],
+        "cold_seconds": told["cold"],
+        "warm_seconds": told["warm"],
+        "server_peak_megabytes": peak,
+        "python": platform.python_version(),
+        "cpu": platform.machine(),
+        "load": round(os.getloadavg()[0], 1),
+    }
+    print(json.dumps(result, indent=2))
+    cold, warm = told["cold"], told["warm"]
+    print(
+        f"{args.steps} steps × {args.tensors} tensors: charts {cold['charts']} s after the page is "
+        f"opened while the run is unread, all that is planted after {cold['nan']} s (NaN) and "
+        f"{cold['spike']} s (spike); opened again, {max(warm['nan'], warm['spike'])} s"
+    )
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=2) + "\n")
+    usable = max(cold["charts"], warm["charts"], warm["nan"], warm["spike"])
+    return 0 if usable < MOST_SECONDS else 1
+
+
+def looked_at(folder: Path, shot: Path | None) -> tuple[dict[str, Any], int]:
+    """What the browser saw, in seconds, and the server's peak memory."""
+    server = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "serve", str(folder), "--port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )
+    try:
+        assert server.stdout is not None
+        address = server.stdout.readline().strip()
+        command = ["node", str(LOOK), address, "long", *([str(shot)] if shot else [])]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        told: dict[str, Any] = json.loads(done.stdout)
+        return told, _peak(server.pid)
+    finally:
+        server.send_signal(signal.SIGINT)
+        begun = time.monotonic()
+        server.communicate(timeout=60)
+        print(f"the server ended in {time.monotonic() - begun:.1f} s", file=sys.stderr)
+
+
+def _peak(pid: int) -> int:
+    """Megabytes; 0 where the system does not tell."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    line = next((line for line in status.splitlines() if line.startswith("VmHWM")), "")
+    return int(line.split()[1]) // 1024 if line else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

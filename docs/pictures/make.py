@@ -1,0 +1,118 @@
+"""Makes the pictures in `docs/images/`.
+
+    make test-browser                          # once: installs node's packages and a Chromium
+    .venv/bin/python docs/pictures/make.py     # all of them; or name some: terminal report live
+
+`terminal`  what `holdfast run train.py` prints in a terminal, as SVG. `train.py` is beside this.
+`report`    the report on the run of `holdfast demo`, light and dark.
+`live`      the live page over the same run, where there is a `holdfast serve`.
+
+Every run is a real one, made for the picture; nothing is drawn by hand.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import terminal
+
+import holdfast
+from holdfast.demo.story import Story
+from holdfast.demo.teller import Teller
+from holdfast.sinks.page import Page
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+IMAGES = ROOT / "docs" / "images"
+SCREENSHOTS = ROOT / "tests" / "browser" / "screenshots.mjs"
+LARGEST = 200_000
+WIDTH = 92
+
+
+def terminal_picture(scratch: Path) -> None:
+    """A caught NaN: the line it was born in, the sample, and cures that were tried."""
+    project = scratch / "project"
+    project.mkdir()
+    shutil.copy(HERE / "train.py", project)
+    command = [sys.executable, "-m", "holdfast", "run", "train.py"]
+    printed = terminal.run(command, project, WIDTH).replace(f"{project}{os.sep}", "")
+    printed = re.sub(r"train-\d{8}-\d{6}", "train-1", printed)
+    picture = terminal.svg(f"$ holdfast run train.py\n{printed}", "holdfast run train.py", WIDTH)
+    (IMAGES / "caught-nan.svg").write_text(picture, encoding="utf-8")
+
+
+def _demo_run(scratch: Path) -> Path:
+    run = scratch / "runs" / "speller"
+    if not run.exists():
+        os.chdir(ROOT)  # where a package's own lines are told from
+        Story(Teller(Page(io.StringIO())), run).run()
+    return run
+
+
+def report_picture(scratch: Path) -> None:
+    """The report, light and dark."""
+    page = scratch / "report.html"
+    holdfast.diagnose(_demo_run(scratch)).to_html(page)
+    subprocess.run(["node", str(SCREENSHOTS), page.as_uri(), str(IMAGES / "report")], check=True)
+
+
+def live_picture(scratch: Path) -> None:
+    """The live page, light and dark; left out where there is none."""
+    from holdfast.cli.main import main as cli
+
+    if "serve" not in getattr(cli, "commands", {}):
+        print("there is no `holdfast serve` here: no picture of the live page")
+        return
+    runs = _demo_run(scratch).parent
+    command = [sys.executable, "-m", "holdfast", "serve", str(runs), "--port", "0"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=scratch
+    ) as server:
+        try:
+            address = _address(server)
+            subprocess.run(["node", str(SCREENSHOTS), address, str(IMAGES / "live")], check=True)
+        finally:
+            server.terminate()
+
+
+def _address(server: subprocess.Popen[str]) -> str:
+    """What the server says to open, its token included."""
+    assert server.stdout is not None
+    until = time.monotonic() + 60
+    for line in server.stdout:
+        if found := re.search(r"http://\S+", line):
+            return found[0]
+        if time.monotonic() > until:
+            break
+    raise SystemExit("the server names no address")
+
+
+PICTURES: dict[str, Callable[[Path], None]] = {
+    "terminal": terminal_picture,
+    "report": report_picture,
+    "live": live_picture,
+}
+
+
+def main(wanted: list[str]) -> int:
+    IMAGES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in wanted or PICTURES:
+            PICTURES[name](Path(scratch).resolve())
+    sizes = {path: path.stat().st_size for path in sorted(IMAGES.iterdir())}
+    for path, size in sizes.items():
+        print(f"{path.relative_to(ROOT)}: {size // 1000} KB")
+    return int(max(sizes.values()) > LARGEST)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

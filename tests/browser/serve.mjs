@@ -1,0 +1,313 @@
+// node serve.mjs URL FOLDER: looks at the live page with a browser and prints what came of it, as JSON.
+import { cpSync } from "node:fs";
+import { launch } from "./browser.mjs";
+import { check, equal, inks, redAbove, sound } from "./looking.mjs";
+
+const [, , address, folder] = process.argv;
+const { origin } = new URL(address);
+const browser = await launch();
+
+// One that has shown the token once. Nothing but this server can be reached.
+const context = await browser.newContext({ viewport: { width: 1180, height: 900 } });
+await context.grantPermissions(["clipboard-read", "clipboard-write"], { origin });
+const wrong = [];
+await context.route((url) => url.origin !== origin, (route) => {
+  wrong.push("request: " + route.request().url());
+  route.abort();
+});
+
+async function open(path) {
+  const page = await context.newPage();
+  page.setDefaultTimeout(20000);
+  page.on("console", (message) => {
+    const own = message.text().includes("willReadFrequently"); // that was us, counting colours
+    if (["error", "warning"].includes(message.type()) && !own) wrong.push(message.text());
+  });
+  page.on("pageerror", (error) => wrong.push(String(error)));
+  page.on("dialog", (dialog) => { wrong.push("dialog: " + dialog.message()); dialog.dismiss(); });
+  await page.goto(path);
+  return page;
+}
+
+const row = (page, name) => page.locator("table.runs tr").filter({ has: page.getByRole("link", { name, exact: true }) });
+const numberIn = async (page, name, label) => Number(await row(page, name).locator(`[data-label="${label}"]`).textContent());
+const drawn = (page) => page.waitForFunction(() => Number(document.documentElement.dataset.drawn) > 0 && document.documentElement.dataset.told);
+const drawnWithMaps = async (page) => { await drawn(page); await page.waitForSelector(".heat canvas"); };
+
+async function toRun(name) {
+  const page = await open(origin + "/");
+  await row(page, name).getByRole("link").click();
+  await drawn(page);
+  return page;
+}
+
+const looks = {
+  async token_leaves_the_address() {
+    const page = await open(address);
+    equal(page.url(), origin + "/");
+    equal(await page.evaluate(() => document.cookie), "", "a script can read the cookie:");
+    await row(page, "sick").waitFor();
+    return page;
+  },
+  async health_at_a_glance() {
+    const page = await open(origin + "/");
+    await row(page, "sick").locator(".badge.error").waitFor();
+    await row(page, "well").locator(".badge.unsure").waitFor(); // two signals show little
+    const said = await row(page, "sick").textContent();
+    for (const words of ["HD101", "skipped at step 83", "119"]) check(said.includes(words), `${words} is not in ${said}`);
+    return page;
+  },
+  async runs_filtered() {
+    const page = await open(origin + "/");
+    await row(page, "sick").waitFor();
+    await page.fill("#find", "WELL");
+    equal(await page.$$eval("#rows tr", (found) => found.length), 1);
+    await page.fill("#find", "");
+    await row(page, "sick").locator(".badge.error").waitFor();
+    await page.selectOption("#which", "bad");
+    check(await row(page, "well").count() === 0, "a healthy run among the bad ones");
+    check(await row(page, "sick").count() === 1, "the bad run is not shown");
+    return page;
+  },
+  async a_run_appears() {
+    const page = await open(origin + "/");
+    await row(page, "well").waitFor();
+    cpSync(folder + "/runs/well", folder + "/runs/new one", { recursive: true });
+    await row(page, "new one").waitFor();
+    return page;
+  },
+  async list_is_live() {
+    const page = await open(origin + "/");
+    await row(page, "training").waitFor();
+    const before = await numberIn(page, "training", "last step");
+    await page.waitForFunction(([name, step]) => [...document.querySelectorAll("#rows tr")].some((item) =>
+      item.querySelector("th").textContent === name && Number(item.querySelector('[data-label="last step"]').textContent) > step), ["training", before]);
+    check((await row(page, "training").textContent()).includes("running"), "a run that trains is not running");
+    return page;
+  },
+  async charts_are_live() {
+    const page = await toRun("training");
+    const before = Number(await page.getAttribute("[data-panel=loss]", "aria-valuemax"));
+    await page.waitForFunction((step) => Number(document.querySelector("[data-panel=loss]").getAttribute("aria-valuemax")) > step, before);
+    for (const count of await inks(page, ".chart canvas")) check(count > 5, "a chart is blank");
+    return page;
+  },
+  async charts_drawn() {
+    const page = await toRun("sick");
+    await drawnWithMaps(page);
+    const count = await page.$$eval(".chart canvas", (found) => found.length);
+    check(count >= 6, `only ${count} charts`);
+    for (const each of await inks(page, ".chart canvas")) check(each > 10, "a chart is blank");
+    for (const each of await inks(page, ".heat canvas")) check(each > 10, "a heat map is blank");
+    check(await redAbove(page, "loss") > 20, "the NaN of the loss is not marked");
+    equal(await redAbove(page, "rate"), 0, "marks over a healthy chart:");
+    return page;
+  },
+  async finding_to_incident() {
+    const page = await toRun("sick");
+    await page.locator(".cause a.to-incident").first().click();
+    equal(await page.evaluate(() => document.activeElement.id), "incident-0");
+    const said = await page.textContent("#incident-0");
+    for (const words of ["losses.py:178", "kl = p * (p.log() - logq)", "1043", "cured", "not cured"]) check(said.includes(words), `${words} is not in the incident`);
+    check(page.url().endsWith("#incident-0"), "the incident has no address");
+    await page.locator(".cause button.jump").first().click();
+    check((await page.getAttribute("[data-panel=loss]", "aria-valuetext")).startsWith("step 83: loss NaN"), "a step does not lead to the chart");
+    return page;
+  },
+  async incident_by_address() {
+    const page = await toRun("sick");
+    const there = page.url();
+    await page.goto("about:blank");
+    await page.goto(there + "#incident-0");
+    await page.waitForFunction(() => document.activeElement.id === "incident-0");
+    return page;
+  },
+  async context_of_the_line() {
+    const page = await toRun("trained");
+    await page.waitForSelector("#incident-0 pre.context .line.bad");
+    check((await page.textContent("#incident-0 .line.bad")).includes("loss = "), "another line is marked");
+    check(await page.$$eval("#incident-0 pre.context .line", (found) => found.length) > 3, "the lines around it are missing");
+    return page;
+  },
+  async cure_copied() {
+    const page = await toRun("sick");
+    await page.locator("#incident-0 li.cured button.copy").click();
+    await page.waitForFunction(() => document.getElementById("told").textContent === "Copied.");
+    equal(await page.evaluate(() => navigator.clipboard.readText()), "At losses.py:178 clamp `p`");
+    return page;
+  },
+  async findings_filtered() {
+    const page = await toRun("sick");
+    const all = await page.$$eval("#findings article", (found) => found.length);
+    check(all >= 1, "no findings");
+    await page.fill("#find", "nothing of the kind");
+    equal(await page.$$eval("#findings article", (found) => found.length), 0);
+    check((await page.textContent("#found")).startsWith("0 of"), "how many are left is not said");
+    await page.fill("#find", "losses.PY:178");
+    check(await page.$$eval("#findings article", (found) => found.length) >= 1, "a place is not found");
+    await page.fill("#find", "");
+    await page.selectOption("#severity", "info");
+    check(await page.$$eval("#findings article.error", (found) => found.length) <= all, "more than there were");
+    await page.selectOption("#severity", "error");
+    check(await page.$$eval("#findings article", (found) => found.length) >= 1, "no error is left");
+    await page.selectOption("#severity", "");
+    await page.selectOption("#code", "HD201");
+    check((await page.textContent("#findings")).includes("HD201"), "a code is not found");
+    return page;
+  },
+  async zoom_fetches_the_part() {
+    const page = await toRun("long");
+    await page.waitForFunction(() => document.getElementById("reading").hidden);
+    const over = page.locator("[data-panel=loss] .u-over");
+    await over.scrollIntoViewIfNeeded();
+    const box = await over.boundingBox();
+    const asked = page.waitForRequest((request) => /\/charts\?from=\d+&to=\d+/.test(request.url()));
+    await page.mouse.move(box.x + box.width * 0.5, box.y + 40);
+    await page.mouse.down();
+    await page.mouse.move(box.x + box.width * 0.52, box.y + 40, { steps: 4 });
+    await page.mouse.up();
+    const part = await (await asked).response().then((answer) => answer.json());
+    const { x } = part.panels.find((panel) => panel.id === "loss").series[0];
+    check(x.length > 100 && x[x.length - 1] - x[0] === x.length - 1, `the part is not in full detail: ${x.length} points`);
+    await page.click("#whole");
+    equal(await page.textContent("#told"), "The charts show the whole run.");
+    return page;
+  },
+  async spike_and_inf_seen() {
+    const page = await toRun("long");
+    await page.waitForFunction(() => document.getElementById("reading").hidden);
+    check(await redAbove(page, "loss") > 20, "one Inf in thirty thousand is not seen");
+    await page.waitForFunction(() => document.querySelector("figure:has([data-panel=loss]) .says").textContent.includes("highest 500"));
+    return page;
+  },
+  async compared() {
+    const page = await open(origin + "/");
+    for (const name of ["sick", "well"]) await row(page, name).locator("input").check();
+    await page.click("#compare");
+    await page.waitForFunction(() => document.documentElement.dataset.compared === "2" && Number(document.documentElement.dataset.drawn) > 0);
+    equal(await page.$$eval("figure:has([data-panel=loss]) .legend bdi", (found) => found.map((item) => item.textContent).sort()), ["sick", "well"]);
+    for (const count of await inks(page, "figure:not([hidden]) .chart canvas")) check(count > 5, "a chart is blank");
+    await page.locator(".pick", { hasText: "well" }).locator("input").uncheck();
+    await page.waitForFunction(() => document.documentElement.dataset.compared === "1");
+    equal(await page.$$eval("figure:has([data-panel=loss]) .legend bdi", (found) => found.length), 1);
+    equal(await sound(page), []);
+    return page;
+  },
+  async keyboard() {
+    const page = await open(origin + "/");
+    await row(page, "sick").waitFor();
+    await page.keyboard.press("Tab");
+    equal(await page.evaluate(() => document.activeElement.className), "skip");
+    for (let at = 0; at < 30 && await page.evaluate(() => document.activeElement.textContent) !== "sick"; at += 1) await page.keyboard.press("Tab");
+    const outline = await page.evaluate(() => getComputedStyle(document.activeElement).outlineStyle);
+    check(outline !== "none", "the focus is not seen");
+    await page.keyboard.press("Enter");
+    await drawn(page);
+    await page.focus(".cause a.to-incident");
+    await page.keyboard.press("Enter");
+    equal(await page.evaluate(() => document.activeElement.id), "incident-0");
+    await page.focus("[data-panel=loss]");
+    await page.keyboard.press("ArrowRight");
+    const before = Number(await page.getAttribute("[data-panel=loss]", "aria-valuenow"));
+    await page.keyboard.press("ArrowRight");
+    await page.waitForFunction((step) => Number(document.querySelector("[data-panel=loss]").getAttribute("aria-valuenow")) > step, before);
+    await page.keyboard.press("+");
+    await page.waitForFunction(() => /^The charts show steps/.test(document.getElementById("told").textContent));
+    await page.keyboard.press("Escape");
+    equal(await page.textContent("#told"), "The charts show the whole run.");
+    return page;
+  },
+  async focus_stays_while_it_trains() {
+    const page = await toRun("training");
+    const before = Number(await page.getAttribute("[data-panel=loss]", "aria-valuemax"));
+    await page.locator("button.log:visible").first().focus();
+    await page.waitForFunction((step) => Number(document.querySelector("[data-panel=loss]").getAttribute("aria-valuemax")) > step, before);
+    equal(await page.evaluate(() => document.activeElement.className), "log noprint");
+    return page;
+  },
+  async dark_and_light() {
+    const page = await toRun("sick");
+    await drawnWithMaps(page);
+    const backs = [];
+    for (const colorScheme of ["light", "dark"]) {
+      await page.emulateMedia({ colorScheme });
+      await page.waitForTimeout(80);
+      backs.push(await page.evaluate(() => getComputedStyle(document.body).backgroundColor));
+      equal(await sound(page), [], colorScheme);
+    }
+    check(backs[0] !== backs[1], "dark is as light as light");
+    await page.click("#theme"); // light, by hand, although the system is dark
+    equal(await page.evaluate(() => getComputedStyle(document.body).backgroundColor), backs[0]);
+    await page.reload();
+    await drawn(page);
+    equal(await page.evaluate(() => getComputedStyle(document.body).backgroundColor), backs[0], "the choice is forgotten:");
+    await page.click("#theme");
+    await page.emulateMedia({ colorScheme: "light" });
+    equal(await page.evaluate(() => getComputedStyle(document.body).backgroundColor), backs[1]);
+    for (const count of await inks(page, ".chart canvas")) check(count > 10, "blank in the other theme");
+    await page.click("#theme");
+    equal(await page.textContent("#theme"), "Theme: automatic");
+    return page;
+  },
+  async list_is_accessible() {
+    const page = await open(origin + "/");
+    await row(page, "sick").waitFor();
+    for (const colorScheme of ["light", "dark"]) {
+      await page.emulateMedia({ colorScheme });
+      equal(await sound(page), [], colorScheme);
+    }
+    return page;
+  },
+  async on_a_phone() {
+    const page = await open(origin + "/");
+    await row(page, "sick").waitFor();
+    const narrow = async (where) => {
+      await page.setViewportSize({ width: 360, height: 700 });
+      await page.waitForTimeout(250);
+      const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+      check(wide <= 360, `${where} is ${wide} pixels wide on a phone`);
+    };
+    await narrow("the list");
+    equal(await sound(page), []);
+    await row(page, "sick").getByRole("link").click();
+    await drawnWithMaps(page);
+    await narrow("a run");
+    return page;
+  },
+  async hostile() {
+    const page = await open(origin + "/");
+    const link = page.getByRole("link", { name: /<script>/ });
+    await link.waitFor();
+    await link.click();
+    await drawn(page);
+    equal(await page.evaluate(() => window.pwned), undefined);
+    equal(await page.$$eval("main img, main iframe, main script, main svg, main object", (found) => found.length), 0);
+    const words = await page.evaluate(() => document.body.innerText);
+    check(!/[\u0000-\u0008\u001b\u202a-\u202e\u2066-\u2069]/.test(words), "control characters are on the page");
+    check(words.includes("<script>"), "the name with markup in it is not shown as it is");
+    equal(await sound(page), []);
+    await page.setViewportSize({ width: 360, height: 700 });
+    await page.waitForTimeout(250);
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+    check(wide <= 360, `${wide} pixels wide on a phone`);
+    return page;
+  },
+};
+
+const came = {};
+for (const [name, look] of Object.entries(looks)) {
+  wrong.length = 0;
+  const begun = Date.now();
+  try {
+    const page = await look();
+    equal(wrong, [], "the browser complains:");
+    await page.close();
+    came[name] = "";
+  } catch (error) {
+    came[name] = String(error.message || error);
+    for (const page of context.pages()) await page.close();
+  }
+  if (process.env.HOLDFAST_TIMES) console.error(name, Date.now() - begun);
+}
+await browser.close();
+console.log(JSON.stringify(came));

@@ -1,0 +1,59 @@
+// node serve_speed.mjs URL NAME [SHOT]: seconds from opening a run's page to what is to be seen on it, as JSON.
+// First while the server has just begun to read the run, then once more when it has read all of it.
+import { launch } from "./browser.mjs";
+
+const [, , address, name, shot] = process.argv;
+const { origin } = new URL(address);
+const browser = await launch();
+const context = await browser.newContext({ viewport: { width: 1180, height: 900 } });
+
+// The NaN is a red mark above the plot; the spike is in the line, and in the words below it.
+const nan = () => {
+  const canvas = document.querySelector("[data-panel=loss] canvas");
+  if (!canvas) return false;
+  const { data } = canvas.getContext("2d", { willReadFrequently: true }).getImageData(0, 0, canvas.width, Math.round(12 * devicePixelRatio));
+  for (let at = 0; at < data.length; at += 4) {
+    if (data[at + 3] > 200 && data[at] > 150 && data[at + 1] < 160 && data[at + 2] < 160) return true;
+  }
+  return false;
+};
+const spike = () => {
+  const says = document.querySelector("figure:has([data-panel=gradients]) .says");
+  return Boolean(says && says.textContent.includes("highest 4e+03"));
+};
+const drawn = () => Number(document.documentElement.dataset.drawn) > 0 && document.querySelector("[data-panel=loss] canvas") !== null;
+const layers = () => document.querySelector(".heat canvas") !== null;
+const read = () => Boolean(document.documentElement.dataset.told) && document.getElementById("reading").hidden;
+
+async function look(path, { untilRead = false } = {}) {
+  const page = await context.newPage();
+  page.setDefaultTimeout(300000);
+  const begun = performance.now();
+  const since = () => Number(((performance.now() - begun) / 1000).toFixed(2));
+  await page.goto(origin + path, { waitUntil: "commit" });
+  const told = {};
+  const when = async (key, condition) => {
+    await page.waitForFunction(condition, undefined, { polling: 20 });
+    told[key] = since();
+  };
+  await when("charts", drawn);
+  told.progress = await page.evaluate(() => document.getElementById("reading").hidden ? "" : document.getElementById("how-far").textContent);
+  await Promise.all([when("nan", nan), when("spike", spike), when("layers", layers)]);
+  if (untilRead) await when("read_and_checked", read);
+  if (shot) await page.screenshot({ path: shot });
+  await page.close();
+  return told;
+}
+
+const first = await context.newPage();
+const begun = performance.now();
+await first.goto(address);
+const link = first.getByRole("link", { name, exact: true });
+await link.waitFor();
+const list = Number(((performance.now() - begun) / 1000).toFixed(2));
+const path = new URL(await link.getAttribute("href"), origin).pathname;
+await first.close();
+const cold = await look(path, { untilRead: true });
+const warm = await look(path);
+await browser.close();
+console.log(JSON.stringify({ list, cold, warm }));
