@@ -48,6 +48,7 @@ $(STAMP): $(RUNS)
 
 demo: $(RUNS) ## watch a run fail and be saved
 	$(BIN)/holdfast demo $(ARGS)
+	@command -v holdfast >/dev/null || echo '(`. $(BIN)/activate` puts holdfast on your path)'
 
 test: lint ## lint, types, import contracts, then the quick tests
 	$(PYTEST) -m 'not slow and not gpu and not browser and not trackers and not dist' $(ARGS)

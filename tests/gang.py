@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from old_torch import SHARDS_ON_CPU
 
 PATIENCE = 120.0
 """Seconds after which a gang counts as hanging."""
@@ -65,7 +66,10 @@ def gang(
             if complaint:
                 complaints.append(f"rank {rank}:\n{complaint}")
         if complaints:
-            raise GangFailed("\n".join(complaints))
+            said = "\n".join(complaints)
+            if not SHARDS_ON_CPU and "has no attribute 'record_event'" in said:
+                pytest.skip("this torch cannot shard on the CPU")
+            raise GangFailed(said)
         return results
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,6 +58,45 @@ def test_the_make_targets_exist() -> None:
 def test_every_link_leads_somewhere() -> None:
     for link in re.findall(r"\]\(([^)#]+)\)", README.read_text()):
         assert (README.parent / link).exists(), link
+
+
+def test_the_picture_comes_first() -> None:
+    lines = [line for line in README.read_text().splitlines() if line.strip()]
+    assert lines[0] == "# holdfast"
+    assert re.fullmatch(r"!\[.+\]\(docs/images/caught-nan\.svg\)", lines[1])
+
+
+def test_the_cost_table_is_what_was_measured() -> None:
+    columns = ("plain", "clip_grad_norm_", "guarded", ".item() loop", "histograms")
+    for case in result("2026-11-15-guard-overhead-h200")["results"]:
+        assert row(case["case"]) == [f"{case['ratio'][name]:.2f}" for name in columns]
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("[our own corpus]", "2026-11-15-corpus"),
+        ("[scripts by somebody", "2026-11-15-corpus-blind"),
+    ],
+)
+def test_the_table_of_findings_is_what_was_measured(name: str, file: str) -> None:
+    seen = result(file)["all"]
+    assert row(name) == [
+        f"{seen['detected']} of {seen['faults']}",
+        f"{seen['right first cause']} of {seen['faults']}",
+        f"{seen['right line']} of {seen['with a line']}",
+        f"{seen['false alarms']} of {seen['healthy runs']}",
+    ]
+
+
+def result(name: str) -> Any:
+    return json.loads((README.parent / f"benchmarks/results/{name}.json").read_text())
+
+
+def row(begins: str) -> list[str]:
+    """The cells of a table's row, after the first."""
+    [line] = [line for line in README.read_text().splitlines() if line.startswith(f"| {begins}")]
+    return [cell.strip(" *") for cell in line.strip("|").split("|")[1:]]
 
 
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:

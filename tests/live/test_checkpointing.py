@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from old_torch import CHECKPOINTS_COMPILED, SHARDS_ON_CPU
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.utils.parametrizations import spectral_norm
@@ -371,6 +372,7 @@ def _fresh_compiler() -> Iterator[None]:
     torch._dynamo.reset()
 
 
+@pytest.mark.skipif(not CHECKPOINTS_COMPILED, reason="not with this torch: docs/versions.md")
 @pytest.mark.usefixtures("_fresh_compiler")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
@@ -423,6 +425,9 @@ def _one_process_group(tmp_path: Path) -> Iterator[None]:
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 @pytest.mark.parametrize("how", ["ddp", "fully_shard", "fully_shard each block"])
 def test_in_a_distributed_model(how: str) -> None:
+    if how != "ddp" and not SHARDS_ON_CPU:
+        pytest.skip("this torch cannot shard on the CPU")
+
     def run(*, switched: bool) -> list[Tensor]:
         torch.manual_seed(5)
         model: Any = Attention()
