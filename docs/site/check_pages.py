@@ -101,12 +101,13 @@ def index() -> str:
     parts = [
         "# The checks",
         "",
-        f"{count} checks. Each page is what `holdfast explain CODE` prints. A code is never reused, "
-        "so an old report can always be looked up.",
+        f"{count} checks. Each page is what `holdfast explain CODE` prints. A code is never "
+        "reused, so an old report can always be looked up.",
         "",
-        "**error**: the run is broken, or will be; the command exits with 1. **warning**: it likely "
-        "costs quality. A check may say less than its level where the evidence is mild, never more. "
-        "Looking for a symptom instead of a code? Start at [My loss is NaN](../index.md).",
+        "**error**: the run is broken, or will be; the command exits with 1. **warning**: it "
+        "likely costs quality. A check may say less than its level where the evidence is mild, "
+        "never more. Looking for a symptom instead of a code? "
+        "Start at [My loss is NaN](../index.md).",
         "",
         "The letters say which evidence is enough:",
         "",

@@ -23,7 +23,7 @@ import outside  # noqa: E402
 CHECKS = "checks/"
 """The entry of the navigation that the families of checks take the place of."""
 COMING = ("mapping.md", "peers.md", "serve.md")
-"""Pages that come with parts of holdfast still being written: named in the navigation once there."""
+"""Pages of parts that are still being written: in the navigation as soon as they are there."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
