@@ -69,11 +69,12 @@ def page(check: type[Check]) -> str:
 
 
 def _facts(check: type[Check]) -> str:
-    when = ", ".join(f"{letter}: {MOMENTS[letter]}" for letter in moments(check))
-    status = "" if check.status == "stable" else f" · {check.status}"
+    when = ", ".join(f"{MOMENTS[letter]} ({letter})" for letter in moments(check))
+    status = "" if check.status == "stable" else f", {check.status}"
     return (
-        f"{check.severity}{status} · family: [{family_of(check.code)}](index.md#{anchor(check)}) "
-        f"· can run on {when}"
+        f"**Level** {check.severity}{status} · "
+        f"**Family** [{family_of(check.code)}](index.md#{anchor(check)}) · "
+        f"**Can run on** {when}"
     )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -20,6 +22,11 @@ import fences  # noqa: E402
 import layers  # noqa: E402
 import outside  # noqa: E402
 
+FETCHED = re.compile(
+    r"""<(?:script|img|iframe|source)\b[^>]*\bsrc="https?:"""
+    r"""|<link\b[^>]*rel="(?:stylesheet|preconnect|preload)"[^>]*href="https?:"""
+)
+"""What a browser would get from elsewhere."""
 CHECKS = "checks/"
 """The entry of the navigation that the families of checks take the place of."""
 COMING = ("mapping.md", "peers.md", "serve.md")
@@ -99,3 +106,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if layers.MARK in markdown:
         markdown = markdown.replace(layers.MARK, layers.drawing())
     return outside.rewritten(fences.for_display(markdown), page.file.src_uri)
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Nothing comes from elsewhere: the site is read on machines without internet."""
+    found = FETCHED.search(output)
+    if found is not None:
+        raise PluginError(f"{page.file.src_uri} would fetch from elsewhere: {found[0]}…")
+    return output

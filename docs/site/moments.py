@@ -30,7 +30,6 @@ OBJECTS = [
     "dropout",
     "freeze-attempt",
     "frozen",
-    "half-copies",
     "initial-weights",
     "linear-chain",
     "optimizer",
