@@ -73,10 +73,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         made |= {check_pages.path_of(check): check_pages.page(check) for check in members}
     for path, text in made.items():
         files.append(File.generated(config, path, content=text))
-    for path in sorted(_linked(files)):
-        _bring(path, files, config)
-    for path in sorted(_linked(files)):  # and what those link to
-        _bring(path, files, config)
+    brought: set[str] = set()
+    while new := _linked(files) - brought:  # what is brought along has links of its own
+        for path in sorted(new):
+            _bring(path, files, config)
+        brought |= new
     return files
 
 
@@ -93,7 +94,8 @@ def _bring(path: str, files: Files, config: MkDocsConfig) -> None:
     if files.get_file_from_path(place) is not None:
         return
     if (outside.ROOT / path).is_dir():
-        files.append(File.generated(config, place, content=outside.listing(path)))
+        if outside.readme_of(path) is None:
+            files.append(File.generated(config, place, content=outside.listing(path)))
         for name in outside.files(path):
             _bring(f"{path}/{name}", files, config)
     else:
@@ -103,6 +105,8 @@ def _bring(path: str, files: Files, config: MkDocsConfig) -> None:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Info strings as the renderer knows them, links as the site has them, the drawn layers."""
+    if page.file.src_uri.startswith(f"{outside.PLACE}/"):
+        page.meta["search"] = {"exclude": True}
     if layers.MARK in markdown:
         markdown = markdown.replace(layers.MARK, layers.drawing())
     return outside.rewritten(fences.for_display(markdown), page.file.src_uri)
