@@ -30,7 +30,16 @@ ADAPTERS = {
 }
 
 INNER = {
-    "Guard": ["draw_from", "run_again", "last_step_waits", "step_waits", "put_in_place", "give_again", "look_into_again", "journey"],
+    "Guard": [
+        "draw_from",
+        "give_again",
+        "journey",
+        "last_step_waits",
+        "look_into_again",
+        "put_in_place",
+        "run_again",
+        "step_waits",
+    ],
     "Policy": ["decide"],
     "Report": ["from_engine", "reread"],
     "Finding": ["order", "segment", "seq"],

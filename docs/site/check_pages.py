@@ -69,11 +69,12 @@ def page(check: type[Check]) -> str:
 
 
 def _facts(check: type[Check]) -> str:
-    when = ", ".join(f"{letter}: {MOMENTS[letter]}" for letter in moments(check))
-    status = "" if check.status == "stable" else f" · {check.status}"
+    when = ", ".join(f"{MOMENTS[letter]} ({letter})" for letter in moments(check))
+    status = "" if check.status == "stable" else f", {check.status}"
     return (
-        f"{check.severity}{status} · family: [{family_of(check.code)}](index.md#{anchor(check)}) "
-        f"· can run on {when}"
+        f"**Level** {check.severity}{status} · "
+        f"**Family** [{family_of(check.code)}](index.md#{anchor(check)}) · "
+        f"**Can run on** {when}"
     )
 
 
@@ -101,12 +102,13 @@ def index() -> str:
     parts = [
         "# The checks",
         "",
-        f"{count} checks. Each page is what `holdfast explain CODE` prints. A code is never reused, "
-        "so an old report can always be looked up.",
+        f"{count} checks. Each page is what `holdfast explain CODE` prints. A code is never "
+        "reused, so an old report can always be looked up.",
         "",
-        "**error**: the run is broken, or will be; the command exits with 1. **warning**: it likely "
-        "costs quality. A check may say less than its level where the evidence is mild, never more. "
-        "Looking for a symptom instead of a code? Start at [My loss is NaN](../index.md).",
+        "**error**: the run is broken, or will be; the command exits with 1. **warning**: it "
+        "likely costs quality. A check may say less than its level where the evidence is mild, "
+        "never more. Looking for a symptom instead of a code? "
+        "Start at [My loss is NaN](../index.md).",
         "",
         "The letters say which evidence is enough:",
         "",

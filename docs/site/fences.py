@@ -1,7 +1,7 @@
 """The fenced blocks of a page, and what their info strings ask for.
 
     ```python file="train.py"         is written to that file, not run on the spot
-    ```python no-run="needs a GPU"    cannot be run by a test; the reason is part of the page's source
+    ```python no-run="needs a GPU"    cannot be run by a test, and why
     ```text output                    what the block before it prints
     ```console exit=1                 the exit code the block's last command ends with
 

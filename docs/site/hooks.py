@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -20,10 +22,15 @@ import fences  # noqa: E402
 import layers  # noqa: E402
 import outside  # noqa: E402
 
+FETCHED = re.compile(
+    r"""<(?:script|img|iframe|source)\b[^>]*\bsrc="https?:"""
+    r"""|<link\b[^>]*rel="(?:stylesheet|preconnect|preload)"[^>]*href="https?:"""
+)
+"""What a browser would get from elsewhere."""
 CHECKS = "checks/"
 """The entry of the navigation that the families of checks take the place of."""
 COMING = ("mapping.md", "peers.md", "serve.md")
-"""Pages that come with parts of holdfast still being written: named in the navigation once there."""
+"""Pages of parts that are still being written: in the navigation as soon as they are there."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -66,10 +73,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         made |= {check_pages.path_of(check): check_pages.page(check) for check in members}
     for path, text in made.items():
         files.append(File.generated(config, path, content=text))
-    for path in sorted(_linked(files)):
-        _bring(path, files, config)
-    for path in sorted(_linked(files)):  # and what those link to
-        _bring(path, files, config)
+    brought: set[str] = set()
+    while new := _linked(files) - brought:  # what is brought along has links of its own
+        for path in sorted(new):
+            _bring(path, files, config)
+        brought |= new
     return files
 
 
@@ -86,7 +94,8 @@ def _bring(path: str, files: Files, config: MkDocsConfig) -> None:
     if files.get_file_from_path(place) is not None:
         return
     if (outside.ROOT / path).is_dir():
-        files.append(File.generated(config, place, content=outside.listing(path)))
+        if outside.readme_of(path) is None:
+            files.append(File.generated(config, place, content=outside.listing(path)))
         for name in outside.files(path):
             _bring(f"{path}/{name}", files, config)
     else:
@@ -96,6 +105,16 @@ def _bring(path: str, files: Files, config: MkDocsConfig) -> None:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Info strings as the renderer knows them, links as the site has them, the drawn layers."""
+    if page.file.src_uri.startswith(f"{outside.PLACE}/"):
+        page.meta["search"] = {"exclude": True}
     if layers.MARK in markdown:
         markdown = markdown.replace(layers.MARK, layers.drawing())
     return outside.rewritten(fences.for_display(markdown), page.file.src_uri)
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Nothing comes from elsewhere: the site is read on machines without internet."""
+    found = FETCHED.search(output)
+    if found is not None:
+        raise PluginError(f"{page.file.src_uri} would fetch from elsewhere: {found[0]}…")
+    return output

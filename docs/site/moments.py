@@ -24,8 +24,22 @@ MOMENTS = {
     "C": "checkpoints alone",
 }
 
-OBJECTS = ["anomaly-mode", "device-mismatch", "dropout", "freeze-attempt", "frozen", "half-copies", "initial-weights", "linear-chain", "optimizer", "optimizer-coverage", "parameters", "spectral-norm", "transfer", "unregistered"]
-"""Facts that are found by looking at objects: models, optimizers, loaders. The others want steps."""
+OBJECTS = [
+    "anomaly-mode",
+    "device-mismatch",
+    "dropout",
+    "freeze-attempt",
+    "frozen",
+    "initial-weights",
+    "linear-chain",
+    "optimizer",
+    "optimizer-coverage",
+    "parameters",
+    "spectral-norm",
+    "transfer",
+    "unregistered",
+]
+"""Facts found by looking at objects: models, optimizers, loaders. The others want steps."""
 LIVE_FACTS = ("parameters", "precision")
 """Facts that the guard gathers as well; all others are those of `holdfast check`."""
 LIVE_ROLES = ("weight", "buffer", "moment", "input")

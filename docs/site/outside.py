@@ -14,6 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = "repository"
 LARGEST = 400_000
+AS_THEY_ARE = (".html", ".jpg", ".md", ".png", ".svg")
+"""Files that a browser shows; all others are given as text."""
 _LINK = re.compile(r"(?P<before>\]\()(?P<target>[^)#\s:]+)(?P<after>[)#])")
 
 
@@ -43,8 +45,13 @@ def place_of(path: str) -> str:
     if _in_docs(path):
         return path.removeprefix("docs/")
     if (ROOT / path).is_dir():
-        return f"{PLACE}/{path}/index.md"
-    return f"{PLACE}/{path}" + ("" if path.endswith((".png", ".md")) else ".txt")
+        return f"{PLACE}/{path}/{readme_of(path) or 'index.md'}"
+    return f"{PLACE}/{path}" + ("" if path.endswith(AS_THEY_ARE) else ".txt")
+
+
+def readme_of(path: str) -> str | None:
+    """The page that a folder has about itself."""
+    return "README.md" if (ROOT / path / "README.md").is_file() else None
 
 
 def listing(path: str) -> str:

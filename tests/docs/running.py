@@ -1,4 +1,4 @@
-"""Running the blocks of a page: Python in one namespace, commands in one folder, data by parsing."""
+"""Running a page: Python in one namespace, commands in one folder, data by parsing."""
 
 from __future__ import annotations
 

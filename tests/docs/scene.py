@@ -62,6 +62,7 @@ def make_names() -> dict[str, Any]:
         "model": model,
         "optimizer": optimizer,
         "scheduler": torch.optim.lr_scheduler.ConstantLR(optimizer),
+        "scaler": torch.amp.GradScaler("cpu", enabled=False),
         "ema": torch.optim.swa_utils.AveragedModel(model),
         "loader": [(torch.randn(16, 8), torch.randn(16, 1)) for _ in range(40)],
         "compute": lambda model, batch: nn.functional.mse_loss(model(batch[0]), batch[1]),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fences import Block, blocks
-from running import PageRun
+from running import SHOWN, PageRun
 from scene import copy_folder, make_folder, make_names
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +21,13 @@ ELSEWHERE = {
     "docs/frameworks.md": "tests/integrations/test_docs.py",
 }
 """Pages with a test of their own, which looks closer than this one."""
-SLOW = {"docs/check.md", "docs/start.md", "docs/recipes/fp16.md", "docs/recipes/ranks.md"}
+SLOW = {
+    "docs/check.md",
+    "docs/start.md",
+    "docs/recipes/ci.md",
+    "docs/recipes/fp16.md",
+    "docs/recipes/ranks.md",
+}
 """Pages with many commands that load torch, or that start several processes."""
 MOST_EXEMPT = 12
 
@@ -77,8 +83,8 @@ def test_the_pages_with_tests_of_their_own_have_them() -> None:
 
 
 def test_no_block_is_of_a_kind_that_nobody_tries() -> None:
-    known = ["python", "console", "bash", "json", "toml", "yaml", "text", "records", "findings", "not-run", "markdown"]
+    known = {*SHOWN, "python", "console", "bash", "json", "toml", "yaml"}
     for page in WITH_BLOCKS:
         for block in blocks(page.read_text(encoding="utf-8")):
             # Without a language it is a drawing.
-            assert block.language in ("", *known), f"{name_of(page)}:{block.line}"
+            assert block.language in {"", *known}, f"{name_of(page)}:{block.line}"
