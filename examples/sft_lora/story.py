@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -42,6 +43,7 @@ def named(report: Result, code: str) -> dict[str, Any]:
 
 
 def main(folder: Path) -> None:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a story of the CPU, wherever it is told
     base, sick, guarded = folder / "base", folder / "sick", folder / "guarded"
 
     chapter("a base model, and a fine-tuning that ran to its end")
