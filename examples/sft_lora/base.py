@@ -1,6 +1,6 @@
 """Make the base model: a small Llama that knows units, and has never seen an answer tag.
 
-    python base.py FOLDER
+python base.py FOLDER
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from questions import END, PAD, WORDS, encode, questions
 from transformers import LlamaConfig, LlamaForCausalLM
 
-STEPS = 300
+STEPS = 200
 
 
 def main(folder: str) -> None:

@@ -1,12 +1,13 @@
 """The story of a fine-tuning that learned nothing, and logged a loss of 0.
 
-    python examples/sft_lora/story.py
+python examples/sft_lora/story.py
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -42,6 +43,7 @@ def named(report: Result, code: str) -> dict[str, Any]:
 
 
 def main(folder: Path) -> None:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a story of the CPU, wherever it is told
     base, sick, guarded = folder / "base", folder / "sick", folder / "guarded"
 
     chapter("a base model, and a fine-tuning that ran to its end")
@@ -77,10 +79,10 @@ def main(folder: Path) -> None:
 
     chapter("cured: fp32 weights, in fp32 and under bf16 autocast")
     outs = {"fp16 weights": sick, "fp32": folder / "fp32", "fp32, bf16 autocast": folder / "bf16"}
-    seen = holdfast("run", "--out", folder / "run", SFT, "--", base, outs["fp32"],
-                    "--weights", "float32")  # fmt: skip
-    holds("the guard finds nothing", "holdfast: healthy" in seen.text)
-    python(SFT, base, outs["fp32, bf16 autocast"], "--weights", "float32", "--bf16", quiet=True)
+    for name, asked in (("fp32", ()), ("fp32, bf16 autocast", ("--bf16",))):
+        seen = holdfast("run", "--out", folder / f"run-{outs[name].name}", SFT, "--", base,
+                        outs[name], "--weights", "float32", *asked, quiet=bool(asked))  # fmt: skip
+        holds("the guard finds nothing", "holdfast: healthy" in seen.text)
     for name in list(outs)[1:]:
         logged, end = rows(outs[name]), result(outs[name])
         norms, losses = [r["grad_norm"] for r in logged], [r["loss"] for r in logged]
@@ -91,11 +93,12 @@ def main(folder: Path) -> None:
         holds(f"{name}: accuracy {end['accuracy']:.2f}", end["accuracy"] > 0.3)
 
     chapter("what each costs, on this machine")
-    print(f"  {'':22}{'samples/s':>10}{'weights':>12}{'peak memory':>14}{'accuracy':>11}")
+    print(f"  {'':22}{'samples/CPU s':>14}{'weights':>12}{'peak memory':>14}{'accuracy':>11}")
     for name, out in outs.items():
         end = result(out)
         print(
-            f"  {name:22}{end['samples_per_second']:10.0f}{end['weights_bytes'] / 2**10:8.0f} KiB"
+            f"  {name:22}{end['samples_per_cpu_second']:14.0f}"
+            f"{end['weights_bytes'] / 2**10:8.0f} KiB"
             f"{end['peak_memory_bytes'] / 2**20:10.0f} MiB{end['accuracy']:11.2f}"
         )
     whole, half = result(outs["fp32"]), result(sick)

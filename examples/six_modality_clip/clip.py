@@ -1,6 +1,6 @@
 """Train six small encoders to find each other: an image and five captions, so to speak.
 
-    python clip.py OUT --loss nway --batch 64
+python clip.py OUT --loss nway --batch 64
 """
 
 from __future__ import annotations
@@ -61,9 +61,8 @@ class Encoder(nn.Module):
 
 
 class SixWay(L.LightningModule):
-    def __init__(self, loss: str, half: bool, sgd: bool) -> None:
+    def __init__(self, loss: str, half: bool) -> None:
         super().__init__()
-        self.sgd = sgd
         self.encoders = nn.ModuleList(Encoder() for _ in range(VIEWS))
         self.kind, self.half_precision = loss, half
         self.losses: list[str] = []
@@ -83,8 +82,6 @@ class SixWay(L.LightningModule):
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        if self.sgd:
-            return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
         return torch.optim.Adam(self.parameters(), lr=2e-3)
 
     @torch.no_grad()
@@ -93,6 +90,12 @@ class SixWay(L.LightningModule):
         features = [F.normalize(feature, dim=1) for feature in self(views)]
         picked = (torch.stack(features[1:]).sum(0) @ features[0].T).argmax(1)
         return (picked == torch.arange(len(picked))).float().mean().item()
+
+    @torch.no_grad()
+    def narrowness(self, views: list[Tensor]) -> float:
+        """How much of the features' squared length lies on one and the same coordinate."""
+        features = torch.stack([F.normalize(feature, dim=1) for feature in self(views)])
+        return features.square().mean((0, 1)).max().item()
 
 
 def main() -> None:
@@ -103,7 +106,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--half", action="store_true", help="autocast to fp16")
     parser.add_argument("--missing", type=float, default=0.1, help="share of missing captions")
-    parser.add_argument("--sgd", action="store_true", help="SGD with momentum in place of Adam")
     parser.add_argument("--guard", action="store_true", help="guarded, and shown in trackers")
     parser.add_argument("--checkpointing", action="store_true", help="recompute in backward")
     parser.add_argument("--dead", action="store_true", help="spoil one encoder")
@@ -117,7 +119,7 @@ def main() -> None:
             f"the {args.loss} form of batch {args.batch} needs {readable(needed)} for one tensor; "
             f"{readable(MEMORY)} are allowed. Take --loss nway."
         )
-    model = SixWay(args.loss, args.half, args.sgd)
+    model = SixWay(args.loss, args.half)
     if args.dead:
         nn.init.constant_(model.encoders[3].second.bias, -20)
     if args.checkpointing:
@@ -141,9 +143,11 @@ def main() -> None:
     trainer.fit(model, DataLoader(data, batch_size=args.batch))
     after = model.found(unseen)
     losses = [float.fromhex(loss) for loss in model.losses]
+    narrow = model.narrowness(unseen)
     print(f"loss {losses[0]:.3f} to {losses[-1]:.3f}; found {before:.2f} before, {after:.2f} after")
+    print(f"{narrow:.1%} of the features lie on one coordinate of {EMBED}")
     args.out.mkdir(parents=True, exist_ok=True)
-    result = {"losses": model.losses, "before": before, "after": after}
+    result = {"losses": model.losses, "before": before, "after": after, "narrow": narrow}
     (args.out / "result.json").write_text(json.dumps(result))
 
 

@@ -1,6 +1,6 @@
 """The published loss for N modalities: a logit for every one of the B^N tuples.
 
-    python published.py        what its logits, its gradient and its memory come to
+python published.py        what its logits, its gradient and its memory come to
 """
 
 from __future__ import annotations

@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
+from holdfast.config import Settings
+from holdfast.live.launch import Launch
+from holdfast.policy import Policy
 from holdfast.preflight.check_run import watch
 from holdfast.report import Report
 
@@ -152,3 +156,26 @@ def test_torch_is_as_before() -> None:
 
     watch(lambda: train(loop_for, -2.0, 2), max_steps=None)
     assert not _get_current_dispatch_mode_stack()
+
+
+class Framework:
+    """Draws the batches and steps by a closure, each in a function of its own."""
+
+    def fit(self, rows: Tensor) -> None:
+        self.net = Net(shift=-5.0)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=1e-2)
+        for (self.x,) in DataLoader(TensorDataset(rows), 8):
+            self.optimizer.step(self.closure)
+
+    def closure(self) -> Tensor:
+        self.optimizer.zero_grad()
+        loss: Tensor = self.net(self.x).mean()
+        loss.backward()
+        return loss
+
+
+def test_a_line_that_was_told_is_not_said_to_be_unknown(caplog: pytest.LogCaptureFixture) -> None:
+    with Launch(settings=Settings(), policy=Policy(replay_gap=0)):
+        Framework().fit(torch.randn(40, 4))
+    assert "why: Log of a negative number" in caplog.text
+    assert "could not be run again" not in caplog.text

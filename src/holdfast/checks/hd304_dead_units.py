@@ -34,7 +34,7 @@ class DeadUnits(Check):
     ## What to do
     Look at the bias and at the learning rate: one update that is too large pushes a whole layer
     below zero. Start with a smaller rate or a warm-up, a bias of 0 and the initialisation for
-    ReLU; LeakyReLU or GELU keep a gradient.
+    ReLU; LeakyReLU keeps a gradient everywhere, GELU and SiLU near zero only.
 
     ## References
     Lu et al., "Dying ReLU and Initialization"; AutoTrainer's dying ReLU.
@@ -97,7 +97,8 @@ class DeadUnits(Check):
             remedies=[
                 "Look at the bias and the weights of the layer before it, and at the learning "
                 "rate of the steps before: a single large update can do this.",
-                "Use LeakyReLU or GELU, which keep a gradient, or normalise before it.",
+                "Normalise before it, or use LeakyReLU, which keeps a gradient everywhere (GELU "
+                "and SiLU only near 0).",
             ],
             share=share,
             limit=self.limits.share,

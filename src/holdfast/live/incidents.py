@@ -163,6 +163,8 @@ class Incidents:
         if self._pending is None:
             return
         self._pending = None
+        if self.conclusions.found:
+            return  # lines have been told: this step's is most likely the same
         self._notices.once(
             "replay-late",
             "a bad step could not be run again, so the line that made it is not known: that needs "
