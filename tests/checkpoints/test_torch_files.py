@@ -104,6 +104,15 @@ def test_every_kind_of_tensor_measures_as_in_torch(tmp_path: Path, new: bool) ->
         agrees(numbers, tensors[saved.name])
 
 
+def test_a_snapshot_of_a_guarded_run_is_of_the_step_its_folder_says(tmp_path: Path) -> None:
+    model, optimizer = trained()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    for folder, step in (("4-step360", 360), ("elsewhere", 3)):
+        (tmp_path / folder).mkdir()
+        torch.save(state, tmp_path / folder / "state.pt")
+        assert open_checkpoint(tmp_path / folder / "state.pt").step == step
+
+
 def test_names_roles_and_step_of_a_training_state(tmp_path: Path) -> None:
     model, optimizer = trained()
     path = tmp_path / "state.pt"

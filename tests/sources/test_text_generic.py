@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
 from holdfast.errors import UnreadableInput
 from holdfast.sources import formats, text_log
+from holdfast.sources.log.complaints import complaint
 from holdfast.sources.log.console_lines import LONGEST_LINE, lines_of, unlabelled
 from holdfast.sources.log.free_form import Reading
 from holdfast.sources.log.key_values import pairs
@@ -96,6 +98,58 @@ def test_units() -> None:
 )
 def test_labels_are_taken_off(line: str, rest: str, rank: str) -> None:
     assert unlabelled(line) == (rest, rank)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("Warning: NaN gradient detected at step 92261", ("grad_norm", 92261)),
+        ("ERROR: Invalid loss at step 12: nan", ("loss", 12)),
+        ("ERROR: NaN/Inf gradient norm at step 7", ("grad_norm", 7)),
+        ("[WARNING] Non-finite loss detected at iteration 3", ("loss", 3)),
+        ("No NaN gradient found at step 5", None),
+        ("checking for NaN gradients every step 5", None),
+        ("nan loss", None),
+        ("step 5 loss: nan", None),
+        ("info: gradient at step 4", None),
+    ],
+)
+def test_complaints(line: str, expected: tuple[str, int] | None) -> None:
+    assert complaint(line) == expected
+
+
+def test_a_script_that_skips_and_only_complains(tmp_path: Path) -> None:
+    def lines(bad: range) -> list[str]:
+        return [
+            f"ERROR: Invalid loss at step {step}: nan\n  text_loss: nan\n  latent_loss: 0.41"
+            if step in bad
+            else f"step {step} Total Loss: {2 - step / 200:.4f} text_loss: 1.5 latent_loss: 0.5"
+            for step in range(200)
+        ]
+
+    for bad, severity in ((range(120, 200), "error"), (range(120, 121), "warning")):
+        log = log_of(tmp_path, lines(bad))
+        assert [step for step, loss in losses(log) if math.isnan(loss)] == list(bad)
+        finding = holdfast.diagnose(tmp_path / "train.log").causes[0].root
+        assert (finding.code, finding.step, str(finding.severity)) == ("HD101", 120, severity)
+
+
+def test_a_gradient_complained_of_once_does_not_end_the_run(tmp_path: Path) -> None:
+    lines = [f"step {step} loss: {2 - step / 200:.4f}" for step in range(200)]
+    lines.insert(120, "Warning: NaN gradient detected at step 120")
+    log_of(tmp_path, lines)
+    finding = holdfast.diagnose(tmp_path / "train.log").causes[0].root
+    assert (finding.code, finding.step, str(finding.severity)) == ("HD201", 120, "warning")
+    log_of(tmp_path, [f"Warning: NaN gradient detected at step {at}" for at in range(92261, 92300)])
+    finding = holdfast.diagnose(tmp_path / "train.log").causes[0].root
+    assert (finding.code, finding.step, str(finding.severity)) == ("HD201", 92261, "error")
+
+
+def losses(log: Log) -> list[tuple[int, float]]:
+    series = log.table.series["Total Loss"]
+    return [
+        (log.table.steps[at], float(series.numbers()[n])) for n, at in enumerate(series.where())
+    ]
 
 
 def test_epochs_and_steps_make_one_step(tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ _NAMED = (
     re.compile(r"(?:^|[^a-z0-9])(\d{1,15})[_-]?steps?(?:[^a-z]|$)", re.IGNORECASE),
     re.compile(r"^(\d{1,15})(?:$|\.)"),
 )
+_SNAPSHOT = re.compile(r"\d+-step(\d{1,15})")
+"""The folder of a guarded run's snapshot."""
 _EPOCH = re.compile(r"(?:^|[^a-z])ep(?:och)?s?[=_\-.]?(\d{1,9})", re.IGNORECASE)
 
 
@@ -51,6 +53,15 @@ def of_name(path: Path) -> int | None:
         if found is not None:
             return int(found.group(1))
     return None
+
+
+def of_snapshot(path: Path) -> int | None:
+    """The run's own step, where a file lies in a snapshot of a guarded run.
+
+    Its moments count the updates that were applied, without those held back and rolled back.
+    """
+    found = _SNAPSHOT.fullmatch(path.parent.name)
+    return int(found.group(1)) if found is not None else None
 
 
 def of_content(value: Any) -> int | None:

@@ -365,6 +365,8 @@ def checkpoint(path: Path, opened: Opened) -> Checkpoint:
     if rates:
         made.facts["lr"] = rates[0] if len(set(rates)) == 1 else rates[:16]
     if made.step is None:
+        made.step = steps.of_snapshot(path)
+    if made.step is None:
         made.step = _optimizer_step(walk, tensors)
     if made.step is None:
         made.step = steps.of_name(path)

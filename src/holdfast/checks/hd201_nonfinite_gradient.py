@@ -15,6 +15,8 @@ from holdfast.core.signals import Signal
 
 SEARCH = 20
 """In a log: so many rows at its beginning may a scaler take to find its scale."""
+MIDDLE = 1000
+"""In a log: one that begins at a later step does not show how the run began."""
 BACK = 2
 """In a log: so many finite norms in a row after a bad one, and the run has come back."""
 
@@ -65,6 +67,8 @@ class NonfiniteGradient(Check):
 
     def start(self) -> None:
         self.finite_before = 0
+        self.seen = 0
+        """In a log of another tool: rows before this one, with a norm or without."""
         self.skips_in_a_row = 0
         self.episode: dict[str, Any] | None = None
         """In a log of another tool: the bad norms since the last good ones."""
@@ -87,10 +91,11 @@ class NonfiniteGradient(Check):
 
     def _follow(self, record: StepRecord) -> Iterable[Finding]:
         """Of a log: gather the bad rows, and say how it went on."""
+        self.seen += 1
         norm = record.values.get("grad_norm")
-        if norm is None:
+        if norm is None and not self._went_on(record):
             return
-        if math.isfinite(norm):
+        if norm is None or math.isfinite(norm):
             if self.episode is None:
                 self.finite_before += 1
                 return
@@ -112,11 +117,19 @@ class NonfiniteGradient(Check):
                 "good_loss": bool(losses) and not bad_loss and 0 not in losses,
                 "nan": False,
                 "skipped": 0,
+                "before": self.finite_before or self.seen - 1,
             }
         self.episode["rows"] += 1
         self.episode["good"] = 0
         self.episode["nan"] = self.episode["nan"] or math.isnan(norm)
         self.episode["skipped"] += record.values.get("scaler_skipped", 0.0) > 0
+
+    def _went_on(self, record: StepRecord) -> bool:
+        """Whether a row without a norm shows that a run went on which tells bad norms only."""
+        if self.episode is None or self.finite_before:
+            return False
+        losses = [value for _, value in record.family("loss")]
+        return bool(losses) and all(math.isfinite(value) and value for value in losses)
 
     def _told(self, episode: dict[str, Any], *, came_back: bool = False) -> Finding:
         header = self.context.header
@@ -140,7 +153,7 @@ class NonfiniteGradient(Check):
         searches = rows <= 2 and (scaled or half) and (came_back or episode["skipped"] == rows)
         # At the beginning NaN is as usual as Inf, if the loss beside it is a number: had these
         # steps been applied, the weights would not have come back.
-        begins = self.finite_before + rows <= SEARCH and episode["good_loss"]
+        begins = episode["before"] + rows <= SEARCH and episode["good_loss"]
         if searches or (came_back and (begins or (rows <= 2 and not episode["nan"]))):
             severity = Severity.INFO
             said += "; then it was finite again: a loss scaler that looks for its scale does that"
@@ -157,7 +170,11 @@ class NonfiniteGradient(Check):
                 remedies.append(LOSS_TOO)
             elif episode["good_loss"]:
                 remedies.append(INFINITE_SLOPE)
-            if self.finite_before == 0:
+            if (
+                not self.finite_before
+                and episode["before"] <= SEARCH
+                and record_at(episode["at"]).step <= MIDDLE
+            ):
                 remedies.append(FIRST)
             else:
                 remedies.append(

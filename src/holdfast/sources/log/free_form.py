@@ -6,10 +6,12 @@ until a name comes a second time. What stands before the first of these is setti
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from holdfast.sources.log.complaints import column, complaint
 from holdfast.sources.log.console import Rows, as_counter, signal, which
 from holdfast.sources.log.console_lines import lines_of, unlabelled
 from holdfast.sources.log.counters import ABSENT, LARGEST, LARGEST_EPOCH, counter_kind
@@ -87,6 +89,11 @@ class Reading:
             scale, rows.teller.scale = rows.teller.scale, None
             self.flush()  # what was told is of the rows to come
             rows.teller.scale = scale
+            return
+        if (told := complaint(line)) is not None:
+            ours, step = told
+            bad = column(ours, (*rows.table.series, *self.row))
+            self._take({bad: math.nan}, ABSENT, step, ABSENT, rank)
             return
         if len(rows.units) > MOST_COLUMNS:
             rows.units.clear()  # no log has so many names
