@@ -29,7 +29,7 @@ SLOW = {
     "docs/recipes/ranks.md",
 }
 """Pages with many commands that load torch, or that start several processes."""
-MOST_EXEMPT = 12
+MOST_EXEMPT = 10
 
 
 def name_of(page: Path) -> str:
