@@ -37,7 +37,7 @@ def name_of(page: Path) -> str:
 
 
 def marked(page: Path) -> object:
-    marks = [pytest.mark.slow] if name_of(page) in SLOW else []
+    marks = [pytest.mark.slow, pytest.mark.timeout(1200)] if name_of(page) in SLOW else []
     return pytest.param(page, id=name_of(page), marks=marks)
 
 
