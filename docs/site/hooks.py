@@ -29,7 +29,7 @@ FETCHED = re.compile(
 """What a browser would get from elsewhere."""
 CHECKS = "checks/"
 """The entry of the navigation that the families of checks take the place of."""
-COMING = ("mapping.md", "peers.md", "serve.md")
+COMING = ("dependencies.md", "mapping.md", "peers.md", "serve.md", "versions.md")
 """Pages of parts that are still being written: in the navigation as soon as they are there."""
 
 

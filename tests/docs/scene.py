@@ -39,7 +39,7 @@ def make_folder(folder: Path) -> None:
     (folder / "guarded.py").write_text(f"{guarded}guard.close()\n", encoding="utf-8")
     # A process of its own: an incident remembers the script that made it, to replay it.
     done = shell("python guarded.py", folder)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout
     make_outputs(folder / "outputs")
     make_log(folder / "slurm-4711.out")
 

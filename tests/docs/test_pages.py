@@ -29,7 +29,7 @@ SLOW = {
     "docs/recipes/ranks.md",
 }
 """Pages with many commands that load torch, or that start several processes."""
-MOST_EXEMPT = 12
+MOST_EXEMPT = 10
 
 
 def name_of(page: Path) -> str:
@@ -37,7 +37,7 @@ def name_of(page: Path) -> str:
 
 
 def marked(page: Path) -> object:
-    marks = [pytest.mark.slow] if name_of(page) in SLOW else []
+    marks = [pytest.mark.slow, pytest.mark.timeout(1200)] if name_of(page) in SLOW else []
     return pytest.param(page, id=name_of(page), marks=marks)
 
 

@@ -12,13 +12,13 @@ import outside
 import pytest
 import yaml
 from fences import blocks, for_display, read_info
-from running import commands, demand
+from running import commands, demand, of_the_repository
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 GENERATED = {"cli.md", "api.md", "checks/", "checks/index.md"}
-COMING = {"mapping.md", "peers.md", "serve.md"}
+COMING = {"dependencies.md", "mapping.md", "peers.md", "serve.md", "versions.md"}
 
 
 def navigation(item: Any) -> Iterator[str]:
@@ -116,3 +116,15 @@ def test_what_a_page_shows_is_compared_loosely_and_yet_compared() -> None:
     with pytest.raises(AssertionError):
         demand("3 errors", "2 errors")
     assert commands("$ a \\\n  b\nx\ny\n$ c\n") == [("a  b", "x\ny"), ("c", "")]
+
+
+def test_commands_that_set_up_or_run_for_long_are_looked_up() -> None:
+    assert of_the_repository("pip install 'holdfast[web]'  # once")
+    assert of_the_repository("make docs")
+    assert of_the_repository("python benchmarks/births.py --quick")
+    assert not of_the_repository("holdfast diagnose runs/first")
+    for wrong in ("pip install 'holdfast[wbe]'", "make dosc"):
+        with pytest.raises(AssertionError):
+            of_the_repository(wrong)
+    with pytest.raises(FileNotFoundError):
+        of_the_repository("python benchmarks/nothing.py")
