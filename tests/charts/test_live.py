@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -303,3 +304,13 @@ def test_the_places_of_a_long_file() -> None:
     assert len(places.between(0, 5000)) <= 9
     assert sum(part.rows for part in places.between(0, 5000)) == 5000
     assert places.between(6000, 7000) == []
+
+
+def test_a_pipe_is_no_file(tmp_path: Path) -> None:
+    run = _write(tmp_path / "run", _steps(0, 5))
+    for name in ("events.jsonl", "steps.rank0.jsonl", "run.json"):
+        (run / name).unlink()
+        os.mkfifo(run / name)
+    timeline = LiveTimeline(run)
+    assert not timeline.read()
+    assert timeline.window().series == {}

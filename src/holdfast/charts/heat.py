@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+Floats = NDArray[np.float64]
+
 CELLS = 256
 """Along the steps, at most."""
 ROWS = 400
@@ -75,7 +77,7 @@ class HeatSampler:
             self._largest = np.vstack([self._largest, np.full((more, self._cells), -1.0)])
             self._bad = np.vstack([self._bad, np.zeros((more, self._cells), bool)])
 
-    def add(self, x: int, values: Sequence[float], index: Sequence[int] | None) -> None:
+    def add(self, x: int, values: Sequence[float] | Floats, index: Sequence[int] | None) -> None:
         """The values of one step, of all positions or of some."""
         try:
             y = np.abs(np.asarray(values, np.float64))

@@ -45,8 +45,10 @@ from holdfast.charts.timeline import FARTHEST, offsets
 from holdfast.core.codec import NO_RECORD, from_json
 from holdfast.core.records import EventRecord, Header, Record, SetupRecord
 
-KEPT = 8192
+KEPT = 16_384
 """Buckets kept of each signal."""
+ENOUGH = 3
+"""A window is read again where the kept buckets are more than so many times too wide for it."""
 SKETCH_PLACES, SKETCH_BYTES = 256, 1 << 11
 """Places of a file that has not been read, and bytes at each, from which it is drawn at first."""
 CLOSE_ROWS = 200_000
@@ -191,10 +193,11 @@ class LiveTimeline:
         self._renewals = getattr(self, "_renewals", -1) + 1
 
     def _take_header(self) -> None:
-        if self._header is not None:
+        path = self.run / "run.json"
+        if self._header is not None or not path.is_file():
             return
         try:
-            text = (self.run / "run.json").read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8")
             record = from_json(json.loads(text), rank=self.rank)
         except (OSError, *NO_RECORD):
             return
@@ -296,7 +299,8 @@ class LiveTimeline:
         whole = max((series.width for series in data.series.values()), default=1)
         pieces = self._places.between(begin, end)
         rows = sum(piece.rows for piece in pieces)
-        if whole * points > end - begin + 1 and whole > 1 and rows <= CLOSE_ROWS:
+        wide = whole * points > ENOUGH * (end - begin + 1)
+        if wide and whole > 1 and rows <= CLOSE_ROWS:
             return self._close(data, begin, end, points)
         return _narrowed(data, begin, end, points)
 

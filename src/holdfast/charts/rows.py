@@ -29,7 +29,7 @@ _COUNTS = (("seg", 18), ("seq", SEQ_BITS), ("step", 53))
 """Counts, and the bits they have; one beyond that is damage."""
 
 
-Column = tuple[Sequence[Any], Sequence[int] | None]
+Column = tuple[Floats, Sequence[int] | None]
 """Values, and the positions they belong to; None: all, in order."""
 
 
@@ -69,14 +69,18 @@ class Look:
 
 
 def _column(data: Any) -> Column | None:
-    if isinstance(data, list):
-        return data, None
-    if not isinstance(data, dict):
+    index = None
+    if isinstance(data, dict):
+        data, index = data.get("v"), data.get("i")
+        if not isinstance(index, list) or set(map(type, index)) - {int}:
+            return None
+    if not isinstance(data, list) or (index is not None and len(index) != len(data)):
         return None
-    values, index = data.get("v"), data.get("i")
-    if isinstance(values, list) and isinstance(index, list) and len(values) == len(index):
-        return values, index
-    return None
+    try:
+        values = np.asarray(data, np.float64)  # understands the names of non-finite numbers
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return (values, index) if values.ndim == 1 else None
 
 
 @dataclass

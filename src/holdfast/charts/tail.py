@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 AT_ONCE = 1 << 18
 """Bytes taken at one reading."""
@@ -55,7 +56,7 @@ class Tail:
     def read(self, most: int = AT_ONCE) -> Piece | None:
         """The next whole lines; None where there are none for the moment."""
         try:
-            with open(self.path, "rb") as file:
+            with _opened(self.path) as file:
                 self._look(file.fileno(), file.read(HEAD))
                 file.seek(self.place)
                 if self._inside:
@@ -99,10 +100,17 @@ class Tail:
         self._known = (status.st_dev, status.st_ino, head[: self.place])
 
 
+def _opened(path: Path) -> BinaryIO:
+    """The file; an OSError where it is none: reading from a pipe would never end."""
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    return open(path, "rb")
+
+
 def lines_between(path: Path, start: int, end: int) -> list[bytes]:
     """The lines in a stretch of a file that begins and ends with a line."""
     try:
-        with open(path, "rb") as file:
+        with _opened(path) as file:
             file.seek(start)
             return file.read(max(end - start, 0)).split(b"\n")[:-1]
     except OSError:
@@ -112,7 +120,7 @@ def lines_between(path: Path, start: int, end: int) -> list[bytes]:
 def sample_lines(path: Path, places: int, length: int) -> list[bytes]:
     """Lines from so many places at equal distances, in order; of the last at each, maybe a part."""
     try:
-        with open(path, "rb") as file:
+        with _opened(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(0)
             if size <= places * length:

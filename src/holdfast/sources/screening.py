@@ -175,14 +175,10 @@ class Tensors:
         self._usual: Floats | None = None
         self.signals = {name: Blocks() for name in ("bad", "zero", "largest", "moved")}
 
-    def add(self, row: int, values: Sequence[float], index: Sequence[int] | None) -> None:
-        try:
-            numbers = np.abs(np.asarray(values, np.float64))
-            at = None if index is None else tuple(index)
-        except (TypeError, ValueError, OverflowError):
+    def add(self, row: int, values: Floats, index: Sequence[int] | None) -> None:
+        if not len(values):
             return
-        if numbers.ndim != 1 or not len(numbers):
-            return
+        numbers, at = np.abs(values), None if index is None else tuple(index)
         if self._waiting and (at != self._at or len(numbers) != len(self._waiting[0][1])):
             self.fold()
             self._usual = None
@@ -244,8 +240,11 @@ class Screen:
                 known.add(at + start, values)
         for look in rows.looks:
             for name, column in look.columns().items():
-                if name in self._tensors or len(self._tensors) < MOST_SIGNALS:
-                    self._tensors.setdefault(name, Tensors()).add(look.row + start, *column)
+                told = self._tensors.get(name)
+                if told is None and len(self._tensors) < MOST_SIGNALS:
+                    told = self._tensors[name] = Tensors()
+                if told is not None:
+                    told.add(look.row + start, *column)
 
     def places(self) -> list[int]:
         """The rows worth looking at, the most striking of each signal before the second ones."""
