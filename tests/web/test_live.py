@@ -97,6 +97,7 @@ def test_new_steps_come_and_a_torn_line_waits(served: Served, folder: Path) -> N
         file.flush()
         time.sleep(1.2)
         assert charts(served, run)["end"] == 49
+        assert served.runs()["grows"]["checked"] == 1  # half a line is not waited for
         file.write(line[20:] + "\n")
     drawn = until(lambda: charts(served, run), lambda drawn: drawn["end"] == 50)
     assert ["NaN", 50, 50, 1] in loss(drawn)["gaps"]

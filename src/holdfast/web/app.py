@@ -172,6 +172,8 @@ class Pages:
         return await _json(work)
 
     async def _events(self, request: Request) -> Response:
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream")
         if self.hub.full:
             return PlainTextResponse("Too many pages are open.\n", 503)
         return StreamingResponse(self._stream(), media_type="text/event-stream")
