@@ -207,6 +207,33 @@ def test_a_line_that_is_half_written_waits(tmp_path: Path) -> None:
     assert timeline.window().end == 10
 
 
+def test_a_file_that_was_cut(tmp_path: Path) -> None:
+    run = _write(tmp_path / "run", _steps(0, 200))
+    timeline = _read(LiveTimeline(run))
+    cursor = timeline.since("").cursor
+    lines = (run / "steps.rank0.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "steps.rank0.jsonl").write_bytes(b"".join(lines[:50]))
+    _read(timeline)
+    assert timeline.since(cursor).reset
+    assert timeline.window().end == 49
+
+
+def test_a_zoom_after_the_run_went_back(tmp_path: Path) -> None:
+    back: list[Record] = [
+        StepRecord(1, 5000 + at, 1000 + at, {"loss": 7.0 + at}) for at in range(2000)
+    ]
+    timeline = _read(LiveTimeline(_write(tmp_path / "run", [*_steps(0, 3000), *back]), buckets=64))
+    data = timeline.window(2990, 3009, points=64)
+    assert list(_points(data)) == list(range(2990, 3010))
+    assert [_points(data)[x] for x in range(3000, 3010)] == [7.0 + at for at in range(10)]
+
+
+def test_a_later_header_is_heard_without_tensors(tmp_path: Path) -> None:
+    later = Header("holdfast", facts={"max_norm": 1.0}, seq=3)
+    run = _write(tmp_path / "run", [StepRecord(0, 3, 0, {"loss": 1.0})], [later])
+    assert charts_of(run).facts == {"models": ["Net"], "max_norm": 1.0}
+
+
 @pytest.mark.parametrize("how", ["cut", "replaced", "rewritten longer"])
 def test_a_file_that_is_another_one(tmp_path: Path, how: str) -> None:
     run = _write(tmp_path / "run", _steps(0, 200))

@@ -53,6 +53,8 @@ SKETCH_PLACES, SKETCH_BYTES = 256, 1 << 11
 """Places of a file that has not been read, and bytes at each, from which it is drawn at first."""
 CLOSE_ROWS = 200_000
 """A window of no more steps is read again from the file where the buckets are too wide for it."""
+FEW_CELLS, MAP_ROWS = 40, 60_000
+"""A window with fewer cells of a heat map, and no more steps, is read again as well."""
 RECENT_ROWS = 20_000
 """Steps that `since` can tell one by one."""
 EVENTS_AT_ONCE = 1 << 18
@@ -296,11 +298,15 @@ class LiveTimeline:
         self, data: ChartData, first: int | None, last: int | None, points: int
     ) -> ChartData:
         begin, end = _ends(data, first, last)
+        for series in data.series.values():
+            series.points()  # only then are the buckets as wide as they have to be
         whole = max((series.width for series in data.series.values()), default=1)
         pieces = self._places.between(begin, end)
         rows = sum(piece.rows for piece in pieces)
         wide = whole * points > ENOUGH * (end - begin + 1)
-        if wide and whole > 1 and rows <= CLOSE_ROWS:
+        cells = [(end - begin) // picture.width for picture in data.maps.values()]
+        blurred = any(few < FEW_CELLS for few in cells) and rows <= MAP_ROWS
+        if whole > 1 and rows <= CLOSE_ROWS and (wide or blurred):
             return self._close(data, begin, end, points)
         return _narrowed(data, begin, end, points)
 
