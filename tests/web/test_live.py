@@ -119,10 +119,11 @@ def test_another_run_in_the_same_place(served: Served, folder: Path) -> None:
     assert charts(served, run)["end"] == 79
     for name in ("steps.rank0.jsonl", "events.jsonl", "run.json"):
         (path / name).unlink(missing_ok=True)
-    write(path, [header(), *steps(0, 10)])
+    bad = StepRecord(0, 10, 9, {"loss": math.nan, "grad_norm": 1.0})
+    write(path, [header(), *steps(0, 9), bad])
     drawn = until(lambda: charts(served, run), lambda drawn: drawn["end"] == 9)
-    assert len(loss(drawn)["x"]) == 10
-    served.wait_for("replaced", lambda run: run["step"] == 9)
+    assert loss(drawn)["x"] == list(range(9))
+    served.wait_for("replaced", lambda run: run["step"] == 9 and run["verdict"] == "error")
 
 
 def test_an_end_and_a_resume(served: Served, folder: Path) -> None:
