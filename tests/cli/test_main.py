@@ -74,6 +74,7 @@ OPTIONS = {
         "-v",
         "PATH...",
     ],
+    "serve": ["--allow-host", "--browser", "--host", "--port", "DIR"],
     "watch": ["--every", "--once", "RUN"],
     "export": ["--output", "-o", "RUN"],
     "replay": ["--call", "--format", "--script", "INCIDENT", "[-- ARGS]"],
