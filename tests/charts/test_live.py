@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.charts import live, tail
 from holdfast.charts.gather import ChartData, gather
+from holdfast.charts.heat import BAD, CELLS
 from holdfast.charts.live import LiveTimeline, charts_of
 from holdfast.charts.places import Places
 from holdfast.core.codec import to_json
@@ -341,3 +342,16 @@ def test_a_pipe_is_no_file(tmp_path: Path) -> None:
     timeline = LiveTimeline(run)
     assert not timeline.read()
     assert timeline.window().series == {}
+
+
+def test_a_heat_map_of_a_long_run_keeps_its_worst(tmp_path: Path) -> None:
+    steps = _steps(0, 12_000)
+    steps[7770] = StepRecord(
+        0, 7771, 7770, {"loss": 1.0}, {"param/grad_norm": Column([1.0, math.nan, 1.0])}
+    )
+    timeline = _read(LiveTimeline(_write(tmp_path / "run", steps)))
+    for ends in ((None, None), (7000, 8000), (7770, 7770)):
+        picture = timeline.window(*ends).maps["param/grad_norm"]
+        assert picture.codes.shape[1] <= CELLS
+        cell = (7770 - picture.start) // picture.width
+        assert (picture.codes[1] == BAD).nonzero()[0].tolist() == [cell]
