@@ -60,7 +60,7 @@ test-slow: $(STAMP) ## the tests that take their time
 test-gpu: $(STAMP) ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 
-test-browser: $(STAMP) ## the report in a real browser; installs what that needs
+test-browser: $(STAMP) ## the report and the live page in a real browser; installs what that needs
 	@tests/browser/install.sh
 	$(BIN)/python -m pytest -m browser tests/browser $(ARGS)
 

@@ -5,7 +5,7 @@
 
 `terminal`  what `holdfast run train.py` prints in a terminal, as SVG. `train.py` is beside this.
 `report`    the report on the run of `holdfast demo`, light and dark.
-`live`      the live page over the same run, where there is a `holdfast serve`.
+`live`      the same run on the live page, light and dark.
 
 Every run is a real one, made for the picture; nothing is drawn by hand.
 """
@@ -66,19 +66,16 @@ def report_picture(scratch: Path) -> None:
 
 
 def live_picture(scratch: Path) -> None:
-    """The live page, light and dark; left out where there is none."""
-    from holdfast.cli.main import main as cli
+    """A run on the live page, light and dark."""
+    from holdfast.web.runs import id_of
 
-    if "serve" not in getattr(cli, "commands", {}):
-        print("there is no `holdfast serve` here: no picture of the live page")
-        return
-    runs = _demo_run(scratch).parent
-    command = [sys.executable, "-m", "holdfast", "serve", str(runs), "--port", "0"]
+    run = _demo_run(scratch)
+    command = [sys.executable, "-m", "holdfast", "serve", str(run.parent), "--port", "0"]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=scratch
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT
     ) as server:
         try:
-            address = _address(server)
+            address = _address(server).replace("/?", f"/run/{id_of(run.name)}?")
             subprocess.run(["node", str(SCREENSHOTS), address, str(IMAGES / "live")], check=True)
         finally:
             server.terminate()

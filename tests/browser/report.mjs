@@ -105,12 +105,23 @@ const looks = {
     const wide = await page.evaluate(() => document.documentElement.scrollWidth);
     check(wide <= 720, `the page is ${wide} pixels wide on paper`);
     for (const count of await inks(page, ".chart canvas")) check(count > 10, "blank on paper");
+    const folded = () => page.$$eval("details:not([open])", (found) => found.length);
+    const before = await folded();
+    check(before > 0, "nothing is folded on the screen");
+    await page.evaluate(() => dispatchEvent(new Event("beforeprint")));
+    equal(await folded(), 0, "folded on paper:");
+    await page.evaluate(() => dispatchEvent(new Event("afterprint")));
+    equal(await folded(), before);
   },
   async on_a_phone(page) {
     await page.setViewportSize({ width: 360, height: 700 });
     await page.waitForTimeout(250);
     const wide = await page.evaluate(() => document.documentElement.scrollWidth);
     check(wide <= 360, `the page is ${wide} pixels wide on a phone`);
+    const outside = await page.$$eval(".cause, .cause :not(.scroll *)", (found) => found
+      .filter((item) => item.getBoundingClientRect().right > 345 && item.offsetWidth > 0)
+      .map((item) => item.className + ": " + item.textContent.slice(0, 40)));
+    equal(outside, [], "sticks out of its card:");
   },
   async accessible(page) {
     await page.$$eval("details", (found) => found.forEach((item) => { item.open = true; }));

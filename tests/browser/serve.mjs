@@ -1,9 +1,9 @@
-// node serve.mjs URL FOLDER: looks at the live page with a browser and prints what came of it, as JSON.
+// node serve.mjs URL FOLDER PID: looks at the live page with a browser and prints what came of it, as JSON.
 import { cpSync } from "node:fs";
 import { launch } from "./browser.mjs";
 import { check, equal, inks, redAbove, sound } from "./looking.mjs";
 
-const [, , address, folder] = process.argv;
+const [, , address, folder, pid] = process.argv;
 const { origin } = new URL(address);
 const browser = await launch();
 
@@ -290,6 +290,15 @@ const looks = {
     await page.waitForTimeout(250);
     const wide = await page.evaluate(() => document.documentElement.scrollWidth);
     check(wide <= 360, `${wide} pixels wide on a phone`);
+    return page;
+  },
+  async server_gone() {
+    const page = await open(origin + "/");
+    await page.waitForFunction(() => document.getElementById("link").textContent === "live");
+    process.kill(Number(pid), "SIGKILL");
+    await page.waitForFunction(() => document.getElementById("link").textContent === "no connection");
+    check(await row(page, "sick").count() === 1, "what was known is gone");
+    wrong.length = 0; // a browser says of itself that it cannot connect
     return page;
   },
 };

@@ -90,7 +90,7 @@ def came(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             assert training.stdout is not None
             assert training.stdout.readline() == "trained\n"
             done = subprocess.run(
-                ["node", str(HERE / "serve.mjs"), up.url, str(folder)],
+                ["node", str(HERE / "serve.mjs"), up.url, str(folder), str(up.process.pid)],
                 capture_output=True,
                 text=True,
                 timeout=280,

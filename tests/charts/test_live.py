@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.charts import live, tail
 from holdfast.charts.gather import ChartData, gather
+from holdfast.charts.heat import BAD, CELLS
 from holdfast.charts.live import LiveTimeline, charts_of
 from holdfast.charts.places import Places
 from holdfast.core.codec import to_json
@@ -207,6 +208,33 @@ def test_a_line_that_is_half_written_waits(tmp_path: Path) -> None:
     assert timeline.window().end == 10
 
 
+def test_a_file_that_was_cut(tmp_path: Path) -> None:
+    run = _write(tmp_path / "run", _steps(0, 200))
+    timeline = _read(LiveTimeline(run))
+    cursor = timeline.since("").cursor
+    lines = (run / "steps.rank0.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "steps.rank0.jsonl").write_bytes(b"".join(lines[:50]))
+    _read(timeline)
+    assert timeline.since(cursor).reset
+    assert timeline.window().end == 49
+
+
+def test_a_zoom_after_the_run_went_back(tmp_path: Path) -> None:
+    back: list[Record] = [
+        StepRecord(1, 5000 + at, 1000 + at, {"loss": 7.0 + at}) for at in range(2000)
+    ]
+    timeline = _read(LiveTimeline(_write(tmp_path / "run", [*_steps(0, 3000), *back]), buckets=64))
+    data = timeline.window(2990, 3009, points=64)
+    assert list(_points(data)) == list(range(2990, 3010))
+    assert [_points(data)[x] for x in range(3000, 3010)] == [7.0 + at for at in range(10)]
+
+
+def test_a_later_header_is_heard_without_tensors(tmp_path: Path) -> None:
+    later = Header("holdfast", facts={"max_norm": 1.0}, seq=3)
+    run = _write(tmp_path / "run", [StepRecord(0, 3, 0, {"loss": 1.0})], [later])
+    assert charts_of(run).facts == {"models": ["Net"], "max_norm": 1.0}
+
+
 @pytest.mark.parametrize("how", ["cut", "replaced", "rewritten longer"])
 def test_a_file_that_is_another_one(tmp_path: Path, how: str) -> None:
     run = _write(tmp_path / "run", _steps(0, 200))
@@ -314,3 +342,16 @@ def test_a_pipe_is_no_file(tmp_path: Path) -> None:
     timeline = LiveTimeline(run)
     assert not timeline.read()
     assert timeline.window().series == {}
+
+
+def test_a_heat_map_of_a_long_run_keeps_its_worst(tmp_path: Path) -> None:
+    steps = _steps(0, 12_000)
+    steps[7770] = StepRecord(
+        0, 7771, 7770, {"loss": 1.0}, {"param/grad_norm": Column([1.0, math.nan, 1.0])}
+    )
+    timeline = _read(LiveTimeline(_write(tmp_path / "run", steps)))
+    for ends in ((None, None), (7000, 8000), (7770, 7770)):
+        picture = timeline.window(*ends).maps["param/grad_norm"]
+        assert picture.codes.shape[1] <= CELLS
+        cell = (7770 - picture.start) // picture.width
+        assert (picture.codes[1] == BAD).nonzero()[0].tolist() == [cell]

@@ -76,6 +76,7 @@ OPTIONS = {
         "-v",
         "PATH...",
     ],
+    "serve": ["--allow-host", "--browser", "--host", "--port", "DIR"],
     "watch": ["--every", "--once", "RUN"],
     "export": ["--output", "-o", "RUN"],
     "replay": ["--call", "--format", "--script", "INCIDENT", "[-- ARGS]"],

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from holdfast.charts.rows import decode
 from holdfast.core.findings import Severity
 from holdfast.engine import Engine
 from holdfast.postmortem import diagnose as postmortem
 from holdfast.sources import long_run
 from holdfast.sources.long_run import LongRun
 from holdfast.sources.run_dir import RunDir
-from holdfast.sources.screening import Chosen
+from holdfast.sources.screening import Chosen, Screen
 
 STEPS, TENSORS, EVERY = 6000, 6, 10
 SMALL = Chosen(head=300, tail=300, stretch=60, stretches=12, most=4000)
@@ -128,6 +129,26 @@ def test_the_same_is_found(tmp_path: Path, spoil: Spoil) -> None:
     screened.run(RunDir(run).records(long.records()))
     assert _told(screened) == _told(whole)
     assert bool(_told(whole)) == (spoil is not healthy)
+
+
+def test_turns_and_held_steps_are_looked_at() -> None:
+    """In a run whose numbers are the same at every step."""
+    screen = Screen()
+    for piece in range(0, 40_000, 1000):
+        lines = [
+            json.dumps(
+                {
+                    "seg": int(at >= 20_011),
+                    "seq": at,
+                    "step": at - 5000 * (at >= 30_022),
+                    "v": {"loss": 1.0},
+                    "held": at == 10_033,
+                }
+            ).encode()
+            for at in range(piece, piece + 1000)
+        ]
+        screen.feed(decode(lines))
+    assert sorted(set(screen.places())) == [10_033, 20_011, 30_022]
 
 
 def test_a_short_run_is_looked_at_whole(tmp_path: Path) -> None:

@@ -117,8 +117,9 @@ def test_it_takes_no_orders(served: Served, method: str) -> None:
 
 
 def test_head_is_get_without_the_body(served: Served) -> None:
-    answer = served.ask("/", method="HEAD")
-    assert (answer.status, answer.body) == (200, b"")
+    for target in ("/", "/api/runs", "/api/events"):
+        answer = served.ask(target, method="HEAD")
+        assert (answer.status, answer.body) == (200, b"")
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,7 @@ def test_new_steps_come_and_a_torn_line_waits(served: Served, folder: Path) -> N
         file.flush()
         time.sleep(1.2)
         assert charts(served, run)["end"] == 49
+        assert served.runs()["grows"]["checked"] == 1  # half a line is not waited for
         file.write(line[20:] + "\n")
     drawn = until(lambda: charts(served, run), lambda drawn: drawn["end"] == 50)
     assert ["NaN", 50, 50, 1] in loss(drawn)["gaps"]
@@ -118,10 +119,11 @@ def test_another_run_in_the_same_place(served: Served, folder: Path) -> None:
     assert charts(served, run)["end"] == 79
     for name in ("steps.rank0.jsonl", "events.jsonl", "run.json"):
         (path / name).unlink(missing_ok=True)
-    write(path, [header(), *steps(0, 10)])
+    bad = StepRecord(0, 10, 9, {"loss": math.nan, "grad_norm": 1.0})
+    write(path, [header(), *steps(0, 9), bad])
     drawn = until(lambda: charts(served, run), lambda drawn: drawn["end"] == 9)
-    assert len(loss(drawn)["x"]) == 10
-    served.wait_for("replaced", lambda run: run["step"] == 9)
+    assert loss(drawn)["x"] == list(range(9))
+    served.wait_for("replaced", lambda run: run["step"] == 9 and run["verdict"] == "error")
 
 
 def test_an_end_and_a_resume(served: Served, folder: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.charts.downsample import BUCKETS, Downsampler, Floats, Ints
-from holdfast.charts.heat import HeatMap, HeatSampler
+from holdfast.charts.heat import CELLS, HeatMap, HeatSampler
 from holdfast.charts.rows import Look, Rows
 from holdfast.charts.timeline import Timeline, Turn, offset_at
 from holdfast.core.incident import INCIDENT
@@ -25,6 +25,8 @@ MOST_SERIES = 64
 MOST_MARKS = 400
 """Events kept from the beginning, and as many from the end."""
 MOST_INCIDENTS = 20
+MANY_TENSORS = 1024
+"""A heat map of more keeps no more cells than are drawn."""
 MAPS = ("param/grad_norm", "param/update_ratio")
 PLAIN = (
     "loss",
@@ -90,8 +92,10 @@ class ChartData:
 class Gatherer:
     """Reads a stream once. `data()` may be asked for at any time: a live page does."""
 
-    def __init__(self, buckets: int = BUCKETS) -> None:
+    def __init__(self, buckets: int = BUCKETS, cells: int = CELLS) -> None:
+        """`buckets` of each signal, and `cells` of each heat map along the steps."""
         self._buckets = buckets
+        self._cells = cells
         self._data = ChartData(held=Downsampler(buckets))
         self._timeline = Timeline()
         self._maps: dict[str, HeatSampler] = {}
@@ -238,9 +242,10 @@ class Gatherer:
     def _map(self, name: str) -> HeatSampler:
         known = self._maps.get(name)
         if known is None:
-            known = self._maps[name] = HeatSampler()
-            if self._header is not None:
-                known.axis(_names(self._header))
+            names = [] if self._header is None else _names(self._header)
+            cells = self._cells if len(names) <= MANY_TENSORS else CELLS
+            known = self._maps[name] = HeatSampler(cells)
+            known.axis(names)
         return known
 
     def _event(self, record: EventRecord) -> None:

@@ -37,7 +37,7 @@ import numpy as np
 
 from holdfast.charts.downsample import BUCKETS, Downsampler, Ints
 from holdfast.charts.gather import ChartData, Gatherer
-from holdfast.charts.heat import HeatMap
+from holdfast.charts.heat import CELLS, HeatMap
 from holdfast.charts.places import Places
 from holdfast.charts.rows import SEQ_BITS, RowReader, Rows, decode
 from holdfast.charts.tail import Piece, Tail, lines_between, sample_lines
@@ -47,12 +47,16 @@ from holdfast.core.records import EventRecord, Header, Record, SetupRecord
 
 KEPT = 16_384
 """Buckets kept of each signal."""
+KEPT_CELLS = 1024
+"""Cells kept of a heat map; no more than `CELLS` are drawn at once."""
 ENOUGH = 3
 """A window is read again where the kept buckets are more than so many times too wide for it."""
 SKETCH_PLACES, SKETCH_BYTES = 256, 1 << 11
 """Places of a file that has not been read, and bytes at each, from which it is drawn at first."""
 CLOSE_ROWS = 200_000
 """A window of no more steps is read again from the file where the buckets are too wide for it."""
+FEW_CELLS, MAP_ROWS = 40, 30_000
+"""A window with fewer cells of a heat map, and no more steps, is read again as well."""
 RECENT_ROWS = 20_000
 """Steps that `since` can tell one by one."""
 EVENTS_AT_ONCE = 1 << 18
@@ -93,6 +97,7 @@ class LiveTimeline:
         self.rank = rank
         self._listener = listener
         self._buckets = buckets
+        self._cells = KEPT_CELLS if buckets > BUCKETS else CELLS
         self._lock = RLock()
         self._born = os.urandom(6).hex()
         self._begin()
@@ -174,7 +179,7 @@ class LiveTimeline:
 
     def _begin(self) -> None:
         """As if nothing had been read."""
-        self._gatherer = Gatherer(self._buckets)
+        self._gatherer = Gatherer(self._buckets, self._cells)
         self._reader = RowReader()
         self._steps = Tail(self.run / f"steps.rank{self.rank}.jsonl")
         self._events: dict[str, tuple[Tail, int]] = {}
@@ -296,11 +301,15 @@ class LiveTimeline:
         self, data: ChartData, first: int | None, last: int | None, points: int
     ) -> ChartData:
         begin, end = _ends(data, first, last)
+        for series in data.series.values():
+            series.points()  # only then are the buckets as wide as they have to be
         whole = max((series.width for series in data.series.values()), default=1)
         pieces = self._places.between(begin, end)
         rows = sum(piece.rows for piece in pieces)
         wide = whole * points > ENOUGH * (end - begin + 1)
-        if wide and whole > 1 and rows <= CLOSE_ROWS:
+        cells = [(end - begin) // picture.width for picture in data.maps.values()]
+        blurred = any(few < FEW_CELLS for few in cells) and rows <= MAP_ROWS
+        if whole > 1 and rows <= CLOSE_ROWS and (wide or blurred):
             return self._close(data, begin, end, points)
         return _narrowed(data, begin, end, points)
 
@@ -424,7 +433,12 @@ def _cut(picture: HeatMap, begin: int, end: int) -> HeatMap | None:
     codes = picture.codes[:, first : max(last + 1, first)]
     if not codes.shape[1]:
         return None
-    return replace(picture, start=picture.start + first * picture.width, codes=codes)
+    start, width = picture.start + first * picture.width, picture.width
+    size = -(-codes.shape[1] // CELLS)
+    if size > 1:  # the codes are in the order of what they stand for: the worst stays
+        codes = np.maximum.reduceat(codes, np.arange(0, codes.shape[1], size), axis=1)
+        width *= size
+    return replace(picture, start=start, width=width, codes=codes)
 
 
 def _joined(one: Downsampler | None, other: Downsampler | None, points: int) -> Downsampler:

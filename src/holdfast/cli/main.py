@@ -16,7 +16,7 @@ COMMANDS = {
     "run": "Put the guard around a whole training, without changing the script.",
     "diagnose": "Say what went wrong in a run, when and why.",
     "report": "Write what diagnose says, with charts, as one HTML file to send around.",
-    "serve": "Show the runs below a folder on a live page, while they train.",
+    "serve": "Show the runs below DIR on a live page, while they train.",
     "watch": "Follow a run in the terminal while it trains.",
     "scan": "Look through checkpoints: NaN, damage, what changed, which one is the last good.",
     "export": "Write a run's numbers as a table: one row a step, one column a signal.",

@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from holdfast.charts.timeline import FARTHEST
+from holdfast.sinks.html.paths import shortener
 from holdfast.web import told
 from holdfast.web.hub import Hub
 from holdfast.web.inside import Root
@@ -54,6 +55,8 @@ class Pages:
         self.root = root
         self.hub = Hub()
         self.shelf = Shelf(root, self.hub.tell)
+        self._shorten = shortener(root.path)
+        """Paths are told as in the report."""
         self._answers: dict[tuple[Any, ...], tuple[int, str]] = {}
 
     def application(self) -> Starlette:
@@ -111,7 +114,8 @@ class Pages:
         run = self._run(request)
         if run is None:
             return _nothing()
-        return await _json(lambda: told.details(run, self.root))
+        said = await asyncio.to_thread(lambda: self._shorten(_dump(told.details(run, self.root))))
+        return Response(said, media_type="application/json")
 
     async def _charts(self, request: Request) -> Response:
         run = self._run(request)
@@ -128,7 +132,8 @@ class Pages:
                     return known[1]
                 data = run.charts(low, high, points)
                 report = run.report()
-                said = _dump(told.timeline(data, report.findings if report else (), run))
+                drawn = told.timeline(data, report.findings if report else (), run)
+                said = self._shorten(_dump(drawn))
                 self._answers[asked] = (run.version, said)
                 while len(self._answers) > MOST_ANSWERS:
                     with contextlib.suppress(KeyError, StopIteration, RuntimeError):
@@ -167,6 +172,8 @@ class Pages:
         return await _json(work)
 
     async def _events(self, request: Request) -> Response:
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream")
         if self.hub.full:
             return PlainTextResponse("Too many pages are open.\n", 503)
         return StreamingResponse(self._stream(), media_type="text/event-stream")

@@ -134,6 +134,8 @@ class Ordered:
         self._files = (_Follower(self.steps), _Follower(self.events))
         self._header: Header | None = None
         self._given: tuple[int, int] | None = None
+        self._exhausted: tuple[int, int] | None = None
+        """The sizes of the files when everything in them had been given out."""
         self._since: float | None = None
         """When a gap was first seen."""
 
@@ -144,9 +146,16 @@ class Ordered:
 
     @property
     def read(self) -> tuple[int, int]:
-        """Bytes read, and bytes there are."""
-        tails = (self.steps, self.events)
-        return sum(tail.place for tail in tails), sum(tail.size() for tail in tails)
+        """Bytes given out, about, and bytes there are. A half written line is not waited for."""
+        sizes = self._sizes()
+        of = sum(sizes)
+        if sizes == self._exhausted:
+            return of, of
+        done = sum(file.tail.place - PIECE * bool(file.ahead) for file in self._files)
+        return min(max(done, 0), max(of - 1, 0)), of
+
+    def _sizes(self) -> tuple[int, int]:
+        return self.steps.size(), self.events.size()
 
     def skip(self) -> None:
         """Go on from the end, as if all that is there had been given out."""
@@ -154,6 +163,7 @@ class Ordered:
         for file in self._files:
             file.ahead.clear()
             file.tail.place = file.tail.size()
+        self._exhausted = self._sizes()
 
     def records(self) -> Iterator[Record]:
         """What is there. Raises `Replaced`."""
@@ -166,11 +176,13 @@ class Ordered:
         while True:
             first = self._first()
             if first is None or not self._follows(first.ahead[0]):
+                sizes = self._sizes()
                 for file in self._files:
                     file.fill()
                 first = self._first()
                 if first is None:
                     self._since = None
+                    self._exhausted = sizes
                     return
                 alone = not all(file.ahead for file in self._files)
                 if alone and not self._follows(first.ahead[0]) and not self._waited():

@@ -54,6 +54,8 @@ class OwnRun:
     _charts: Charts | None = field(default=None, init=False)
     _verdicts: Verdicts = field(init=False)
     _seen: tuple[int, int] = field(default=(0, 0), init=False)
+    _settled: tuple[int, int] | None = field(default=None, init=False)
+    """The sizes of the files when all was said of them."""
     _changed: float = field(default=0.0, init=False)
     _latest: dict[str, Any] = field(default_factory=dict, init=False)
     _action: dict[str, Any] = field(default_factory=dict, init=False)
@@ -159,8 +161,11 @@ class OwnRun:
 
     def check(self, seconds: float) -> int:
         """Read on for the checks."""
+        if self._settled == self._seen:
+            return 0
         with self.lock:
             known = self._verdicts
+            seen = self._seen
             before = known.version
             try:
                 count = known.advance(seconds)
@@ -173,6 +178,8 @@ class OwnRun:
                 done, of = known.read
                 if done >= of or quiet:
                     known.finish()
+            if not count and known.finished:
+                self._settled = seen
             self.version += bool(count) or known.version != before
             return count
 

@@ -108,12 +108,13 @@ class Shelf:
                 self._stop.wait(1.0)
 
     def _read_runs(self) -> None:
-        searched = glanced = 0.0
+        search_at = glanced = 0.0
         while not self._stop.is_set():
             now = time.monotonic()
-            if now - searched > SEARCH:
+            if now > search_at:
                 self.search()
-                searched = time.monotonic()
+                # Where a search takes long, on a disk far away, it is not done all the time.
+                search_at = time.monotonic() + max(SEARCH, 10 * (time.monotonic() - now))
             if now - glanced > EVERY:
                 for run in list(self._own.values()):
                     if run.glance():

@@ -195,7 +195,10 @@ def _incident(
     births = [item for item in _list(told.get("births")) if isinstance(item, Mapping)]
     rows = _list(births[0].get("rows")) if births else []
     about: dict[str, Any] = {"samples of the batch": rows, "in the data set": told.get("samples")}
-    about |= {key: told.get(key) for key in ("symptom", "nature", "guilt", "rank", "notes")}
+    about |= {
+        words: sections.SAID_OF_INCIDENT.get(str(told.get(key)), told.get(key))
+        for key, words in sections.ABOUT_INCIDENT.items()
+    }
     return {
         "number": number,
         "step": event.step,

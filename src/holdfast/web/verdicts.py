@@ -12,6 +12,9 @@ from holdfast.report import Report
 from holdfast.web.inside import Root
 from holdfast.web.ordered import Ordered, Replaced
 
+REFRESH = 4.0
+"""Seconds after which what is told of a run that goes on is told anew."""
+
 
 @dataclass
 class Verdicts:
@@ -24,13 +27,14 @@ class Verdicts:
     finished: bool = field(default=False, init=False)
     """The checks have said their last word."""
     _stream: Ordered = field(init=False)
-    _engine: Engine | None = field(init=False)
+    _engine: Engine | None = field(default=None, init=False)
+    """None before the first record, and after the last word."""
+    _refreshed: float = field(default=0.0, init=False)
     _report: Report | None = field(default=None, init=False)
     _told: int = field(default=-1, init=False)
 
     def __post_init__(self) -> None:
         self._stream = Ordered(self.root, self.path)
-        self._engine = Engine()
 
     @property
     def read(self) -> tuple[int, int]:
@@ -42,14 +46,20 @@ class Verdicts:
         until = time.monotonic() + seconds
         count = 0
         for record in self._stream.records():
-            if self._engine is None:  # it had ended, and goes on: its checks are gone
+            if self.finished:  # it had ended, and goes on: its checks are gone
                 raise Replaced
+            if self._engine is None:
+                self._engine = Engine()
             self._engine.feed(record)
             if self._engine.opened or isinstance(record, EventRecord):
                 self.version += 1
             count += 1
             if count % 16 == 0 and time.monotonic() > until:
                 break
+        now = time.monotonic()
+        if count and now - self._refreshed > REFRESH:
+            self._refreshed = now
+            self.version += 1  # more of the checks may have found what they need
         return count
 
     def conclude(self, report: Report) -> None:
@@ -62,17 +72,16 @@ class Verdicts:
         """Nothing more will come, or not for long: let the checks say their last word."""
         if self._engine is not None:
             self._engine.finish()
-            self.version += 1
-            self.report()
-            self._engine = None  # what it knew is not needed any more
-            self.finished = True
+        self.version += 1
+        self.report()
+        self._engine = None  # what it knew is not needed any more
+        self.finished = True
 
-    def report(self) -> Report:
-        """What has been found so far."""
+    def report(self) -> Report | None:
+        """What has been found so far; None before the first record."""
         if self._engine is not None and (self._report is None or self._told != self.version):
             self._told = self.version
             torn = self._stream.torn
             notes = [f"{torn} lines were torn and skipped"] if torn else []
             self._report = Report.from_engine(self._engine, command="serve", notes=notes)
-        assert self._report is not None
         return self._report

@@ -61,7 +61,7 @@ function fill(entry) {
   const [, name, ...cells] = row.children;
   row.className = run.verdict + " " + run.state;
   name.querySelector(".source").textContent = run.source === "holdfast" ? "" : run.source;
-  const words = [state(run), run.step ?? "–", number(run.loss), number(run.speed), run.ladder || "–"];
+  const words = [state(run), run.step ?? "–", number(run.loss), number(run.speed), run.ladder];
   cells[0].replaceChildren(...health(run));
   if (run.why) cells[0].append(element("span", "quiet", run.why));
   words.forEach((said, at) => { if (cells[at + 1].textContent !== String(said)) cells[at + 1].textContent = said; });

@@ -9,6 +9,7 @@ let summary = null, drawing = null, charts = null, maps = [], view = null, exten
 // -- at a glance ----------------------------------------------------------------------------------
 
 function glance() {
+  for (const link of document.querySelectorAll("nav [data-part]")) link.hidden = byId(link.dataset.part).hidden;
   if (!summary) return;
   byId("verdict").className = "verdict " + summary.verdict;
   const word = summary.state === "running" && summary.verdict === "healthy" ? "Healthy so far" : WORDS[summary.verdict];
@@ -139,6 +140,7 @@ function draw() {
   if (!charts) charts = window.holdfastCharts(data, looked);
   else charts.update(data);
   if (!view) extent = ends(panels);
+  glance();
   reading();
 }
 
