@@ -141,3 +141,19 @@ def test_adversarial_inputs_teachers_and_closures_are_fine() -> None:
     checked = watch(work, max_steps=4)
     assert checked.error is None
     assert codes(checked) == set(), checked.report.findings
+
+
+def test_a_loss_that_is_a_leaf_costs_no_observer() -> None:
+    def work() -> None:
+        model = nn.Linear(6, 3)
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(2):
+            loss = model(torch.randn(8, 6)).pow(2).mean().detach()
+            optimizer.zero_grad()
+            loss.requires_grad_().backward()
+            optimizer.step()
+
+    checked = watch(work, max_steps=None)
+    assert [item.code for item in checked.report.findings][:1] == ["HD108"]
+    assert checked.error is None
+    assert not checked.notes

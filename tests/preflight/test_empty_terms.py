@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from holdfast.core.findings import Severity
 from holdfast.preflight.check_run import Checked, watch
+from holdfast.preflight.observers.empty_terms import EmptyTerms
 
 Loss = Callable[[Tensor, Tensor, int], Tensor]
 
@@ -28,16 +30,24 @@ def train(loss_of: Loss, steps: int = 56) -> Checked:
             loss.backward()
             optimizer.step()
 
-    checked = watch(work, max_steps=None)
+    checked = watch(work, max_steps=None, observers=[EmptyTerms])
     assert checked.error is None
     assert not checked.notes
     return checked
 
 
 def pair_loss(out: Tensor, wanted: bool) -> Tensor:
-    if not wanted:
+    pairs = torch.full((len(out),), wanted)
+    if not pairs.any():
         return torch.zeros((), device=out.device)
     return (out[0] - out[1]).pow(2).mean()
+
+
+def by_count(out: Tensor) -> Tensor:
+    many = int((out > 1e6).sum())
+    if many == 0:
+        return out.new_zeros(())
+    return out[out > 1e6].mean()
 
 
 def never(out: Tensor, y: Tensor, step: int) -> Tensor:
@@ -64,6 +74,10 @@ def never_stacked(out: Tensor, y: Tensor, step: int) -> Tensor:
     return torch.stack([F.mse_loss(out, y), pair_loss(out, False)]).sum()
 
 
+def never_many(out: Tensor, y: Tensor, step: int) -> Tensor:
+    return F.mse_loss(out, y) + by_count(out)
+
+
 def a_default(out: Tensor, y: Tensor, step: int) -> Tensor:
     pair = torch.tensor(0.0)
     if len(out) < 3:
@@ -72,18 +86,28 @@ def a_default(out: Tensor, y: Tensor, step: int) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "loss_of", [never, never_of_three, never_first, never_in_a_table, never_stacked, a_default]
+    "loss_of",
+    [
+        never,
+        never_of_three,
+        never_first,
+        never_in_a_table,
+        never_stacked,
+        never_many,
+        a_default,
+    ],
 )
 def test_a_term_that_is_never_computed(loss_of: Loss) -> None:
     checked = train(loss_of)
     found = [item for item in checked.report.findings if item.code == "HD106"]
     assert len(found) == 1
     assert "is never computed" in found[0].message
+    assert found[0].severity is Severity.ERROR
     assert found[0].where.file == __file__
-    made = "a_default" if loss_of is a_default else "pair_loss"
+    made = {a_default: "a_default", never_many: "by_count"}.get(loss_of, "pair_loss")
     assert found[0].where.function == made
     line = linecache.getline(__file__, found[0].where.line or 0)
-    assert "torch.zeros(" in line or "torch.tensor(0.0)" in line
+    assert "zeros(()" in line or "torch.tensor(0.0)" in line
 
 
 def now_and_then(out: Tensor, y: Tensor, step: int) -> Tensor:
@@ -126,6 +150,35 @@ def small_number(out: Tensor, y: Tensor, step: int) -> Tensor:
 )
 def test_zeros_that_are_as_they_should_be(loss_of: Loss) -> None:
     assert "HD106" not in [item.code for item in train(loss_of).report.findings]
+
+
+USE_PAIRS = False
+
+
+def switched_off(out: Tensor, y: Tensor, step: int) -> Tensor:
+    pair = torch.zeros(())
+    if USE_PAIRS:
+        pair = pair_loss(out, True)
+    return F.mse_loss(out, y) + 0.1 * pair
+
+
+def optional(out: Tensor, y: Tensor, step: int, extra: Tensor | None = None) -> Tensor:
+    part = extra.mean() if extra is not None else torch.tensor(0.0)
+    return F.mse_loss(out, y) + part
+
+
+def plain_layers(out: Tensor, y: Tensor, step: int) -> Tensor:
+    losses = [out.abs().mean(), out.new_zeros(()), out.pow(2).mean(), out.new_zeros(())]
+    total = F.mse_loss(out, y)
+    for part in losses:
+        total = total + 0.01 * part
+    return total
+
+
+@pytest.mark.parametrize("loss_of", [switched_off, optional, plain_layers])
+def test_a_part_that_is_switched_off_is_no_fault(loss_of: Loss) -> None:
+    found = [item for item in train(loss_of).report.findings if item.code == "HD106"]
+    assert all(item.severity is Severity.INFO for item in found)
 
 
 def test_a_few_steps_tell_nothing() -> None:

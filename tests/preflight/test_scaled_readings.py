@@ -13,6 +13,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from holdfast.preflight.check_run import Checked, watch
+from holdfast.preflight.observers.scaled_readings import ScaledReadings
 
 Reading = Callable[[nn.Module, GradScaler, Optimizer], object]
 
@@ -32,7 +33,7 @@ def train(read: Reading, *, enabled: bool = True, steps: int = 4) -> Checked:
             scaler.step(optimizer)
             scaler.update()
 
-    checked = watch(work, max_steps=None)
+    checked = watch(work, max_steps=None, observers=[ScaledReadings])
     assert checked.error is None
     assert not checked.notes
     return checked

@@ -59,7 +59,8 @@ class DeadLossComponent(Check):
     with few digits say when a component was never anything but 0, and nothing about constants.
     Copies for the log, metrics beside the loss, losses with a backward pass of their own and a
     weight that is computed and begins at 0 are not dead, nor is a 0 that a sum begins with or that
-    stands under a condition about steps or epochs.
+    stands under a condition about steps or epochs. A fresh 0 that no condition on the data leads to
+    may be a part that is switched off: that is information.
 
     ## What to do
     Follow the component back: an empty selection, a model output that is missing, a weight of 0,
@@ -150,6 +151,7 @@ class DeadLossComponent(Check):
             f"component {name} {what}, in all {steps} steps looked at: it has no part in this "
             "training",
             subject=name,
+            severity=Severity.INFO if kind == "empty" and not facts.flag("on_data") else None,
             where=facts.where(rank=record.rank),
             remedies=[cure],
             component=name,

@@ -8,7 +8,6 @@ the line that makes it to the sum it joins.
 from __future__ import annotations
 
 import ast
-import re
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from holdfast.preflight.addends import sums_in
+from holdfast.preflight.conditions import on_data, on_time
 from holdfast.preflight.loss_zone import note, take
 from holdfast.preflight.naming import Level, levels, tree_of
 from holdfast.preflight.observer import Call, Observer
@@ -44,8 +44,6 @@ _MADE = (
 )
 _PASSED_ON = ("mul", "__mul__", "__rmul__", "div", "true_divide", "to", "float", "squeeze", "mean")
 _SUMS = ("add", "add_", "__add__", "__radd__", "__iadd__", "stack", "cat")
-_LATER = re.compile(r"epoch|step|iter|warm|start|begin|phase|stage|\bit\b|\bi\b|burn|anneal|ramp")
-"""What a condition is about under which a term begins later."""
 
 
 @dataclass(slots=True)
@@ -83,6 +81,8 @@ class EmptyTerms(Observer):
             if name in ("stack", "cat"):
                 return
         if result.numel() != 1 or result.requires_grad or not result.is_floating_point():
+            return
+        if result.is_meta:
             return
         if name in _MADE:
             if float(result) == 0:
@@ -122,8 +122,10 @@ class EmptyTerms(Observer):
             if made is None:
                 if key in self._sites and _may_live(item):
                     self._sites[key].alive = True
-            elif not _adds_up(here, at, name) and not _begins_later(made):
-                self._join(call.result, key, made)
+            elif not _adds_up(here, at, name):
+                made = _up_to(here, made)
+                if not on_time(made):
+                    self._join(call.result, key, made)
 
     def _join(self, result: Tensor, key: Any, made: tuple[Level, ...]) -> None:
         if len(self._sites) >= MOST_SITES and key not in self._sites:
@@ -162,6 +164,7 @@ class EmptyTerms(Observer):
             "name": name,
             "steps": site.steps,
             "first_step": site.first,
+            "on_data": on_data(site.levels),
             "place": _place(site.levels),
         }
         self.evidence.tell(TOPIC, facts)
@@ -192,19 +195,13 @@ def _adds_up(here: tuple[Level, ...], position: int, name: str) -> bool:
     return False
 
 
-def _begins_later(made: tuple[Level, ...]) -> bool:
-    """Whether the 0 stands under a condition that time will change: a warm-up."""
-    for level in made:
-        tree = tree_of(level)
-        if tree is None or level.node is None:
-            continue
-        for above in tree.up(level.node):
-            test = above.test if isinstance(above, (ast.If, ast.IfExp)) else None
-            if test is not None and _LATER.search(ast.unparse(test).lower()):
-                return True
-            if isinstance(above, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                break
-    return False
+def _up_to(here: tuple[Level, ...], made: tuple[Level, ...]) -> tuple[Level, ...]:
+    """Where the 0 was made, up to the function in which it joins the loss: what called that, and
+    under which condition, has nothing to do with it."""
+    for at, level in enumerate(made):
+        if here and level.key[:2] == here[0].key[:2]:
+            return made[: at + 1]
+    return made[:2]
 
 
 def _place(made: tuple[Level, ...]) -> dict[str, Any] | None:

@@ -51,7 +51,8 @@ class ScaledReadings(Observer):
             for optimizer in self.scene.optimizers
             for group in optimizer.param_groups
             for parameter in group["params"]
-            if parameter.grad is not None and not parameter.grad.is_sparse
+            if parameter.grad is not None
+            and not (parameter.grad.is_sparse or parameter.grad.is_meta)
         ]
         if gradients:
             norms = [gradient.float().norm() for gradient in gradients]
