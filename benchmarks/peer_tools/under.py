@@ -96,7 +96,7 @@ def _answer(tool: Tool, job: dict[str, Any]) -> dict[str, Any]:
         else:
             alarms = watched.run(tool, job["script"], job["steps"], job["arguments"])
             extra = {}
-    except CannotRun as reason:
+    except (CannotRun, ModuleNotFoundError) as reason:
         return {"state": "cannot", "alarms": [], "why": str(reason)}
     except BaseException as error:
         why = "".join(traceback.format_exception(error))
