@@ -44,7 +44,7 @@ from peer_tools.base import Tool  # noqa: E402
 from peer_tools.page import ORDER as TOOLS  # noqa: E402
 
 RESULTS = HERE / "results"
-WALL_S = 150
+WALL_S = 300
 PARTS = ("corpus", "overhead", "checkpoints")
 
 
@@ -194,6 +194,9 @@ class Book:
             self.rows = [row for row in rows if row["state"] != "too slow"]
 
     def write(self, row: dict[str, Any]) -> None:
+        row = json.loads(
+            json.dumps(row).replace(f"{ROOT}/", "")
+        )  # whose folder it was is no result
         with self.lock:
             self.rows.append(row)
             if self.path is not None:

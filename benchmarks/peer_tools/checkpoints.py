@@ -40,7 +40,7 @@ def holdfast_scan(path: Path) -> list[str]:
     try:
         report = holdfast.scan(str(path))
     except holdfast.HoldfastError as error:
-        return [f"unreadable: {error}"]
+        return [f"unreadable: {error}".replace(str(path), path.name)[:120]]
     return [item.code for item in report.findings if item.severity.name != "INFO"]
 
 
