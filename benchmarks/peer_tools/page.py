@@ -69,7 +69,7 @@ def _how(record: Row, corpus: list[Row]) -> str:
             extra = "" if where == "main" else " (Composer alone)"
             found.append(f"Versions{extra}: {listed}.")
     for name, why in record["setup"].items():
-        found.append(f"`{name}`: pip said: {why}")
+        found.append(f"Would not install: {name}. pip said: {why}")
     broken = [row for row in corpus if row["state"] in ("broke", "died", "too slow")]
     if broken:
         listed = ", ".join(
@@ -208,7 +208,8 @@ def _overhead(rows: Iterable[Row]) -> str:
         "",
         "A transformer of 10.6M parameters in 150 tensors, on one CPU thread: processor time of a"
         f" step against the plain step of the same round, median of {rounds} rounds (least and most"
-        " in brackets). What wandb's own process does beside the training is not in it.",
+        " in brackets: how much the machine disturbed it). What wandb's own process does beside the"
+        " training is not in it.",
         "",
         "| | times the plain step |",
         "|---|---|",
