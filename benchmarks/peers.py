@@ -272,8 +272,9 @@ def main() -> None:
             apart(f"{part}.py", pythons["main"], book)
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(one, names))
-    minutes = (time.perf_counter() - began) / 60
-    record = {**header(pythons, args.jobs), "minutes": round(minutes, 1), "rows": book.rows}
+    # Of a run that was broken off, the time is not known.
+    minutes = None if args.resume else round((time.perf_counter() - began) / 60, 1)
+    record = {**header(pythons, args.jobs), "minutes": minutes, "rows": book.rows}
     print()
     print(page.tables(record))
     if whole:
