@@ -69,7 +69,7 @@ def _how(record: Row, corpus: list[Row]) -> str:
             extra = "" if where == "main" else " (Composer alone)"
             found.append(f"Versions{extra}: {listed}.")
     for name, why in record["setup"].items():
-        found.append(f"`{name}`: pip said: {why}")
+        found.append(f"Would not install: {name}. pip said: {why}")
     broken = [row for row in corpus if row["state"] in ("broke", "died", "too slow")]
     if broken:
         listed = ", ".join(
@@ -142,7 +142,9 @@ def _of(some: int, number: int) -> str:
 def _kinds(corpus: list[Row]) -> str:
     """Which kinds of fault each names."""
     family = {entry.file: entry.family for entry in entries()}
-    kinds = ["loop", "graph", "loss", "data", "mode", "precision"]
+    run = {family[row["file"]] for row in corpus if not row["healthy"]}
+    order = ("loop", "graph", "loss", "data", "mode", "precision")
+    kinds = [kind for kind in order if kind in run]
     tools = [name for name in ORDER if not tool_of(name).sample]
     lines = [
         "### Named causes by kind of fault, over every set that was run",
@@ -171,16 +173,19 @@ def _kinds(corpus: list[Row]) -> str:
 def _better(corpus: list[Row]) -> str:
     """Scripts on which a peer did what holdfast did not."""
     ours = {row["file"]: row for row in corpus if row["tool"] == "holdfast"}
+    accepted = {entry.file: {*entry.codes, *entry.also} for entry in entries()}
     told = []
     for row in corpus:
         own = ours.get(row["file"])
         if own is None or row["tool"] == "holdfast" or row["healthy"]:
             continue
+        # By one measure for both: any rule that means the fault, not the first cause alone.
+        named = {"cause": accepted[row["file"]] & {*own["rules"]}, "line": own["line"]}
         name = tool_of(row["tool"]).name
         told += [
             f"{name} names the {what} of `{row['file']}`, holdfast does not."
             for what in ("cause", "line")
-            if row[what] and not own[what]
+            if row[what] and not named[what]
         ]
     for row in ours.values():
         file, said = row["file"], ", ".join(row["rules"]) or "nothing"
@@ -203,7 +208,8 @@ def _overhead(rows: Iterable[Row]) -> str:
         "",
         "A transformer of 10.6M parameters in 150 tensors, on one CPU thread: processor time of a"
         f" step against the plain step of the same round, median of {rounds} rounds (least and most"
-        " in brackets). What wandb's own process does beside the training is not in it.",
+        " in brackets: how much the machine disturbed it). What wandb's own process does beside the"
+        " training is not in it.",
         "",
         "| | times the plain step |",
         "|---|---|",

@@ -52,7 +52,7 @@ def make(folder: Path, root: Path) -> None:
             failed[package] = told
     told = _install(found["main"], ["--dry-run", COMPOSER, *constraints])
     if told:
-        failed["mosaicml with this torch"] = told
+        failed["mosaicml beside this torch, so Composer has an older one"] = told
     venv.create(found["composer"].parents[1], with_pip=True, clear=True)
     told = _install(found["composer"], [COMPOSER])
     if told:

@@ -96,11 +96,11 @@ def _answer(tool: Tool, job: dict[str, Any]) -> dict[str, Any]:
         else:
             alarms = watched.run(tool, job["script"], job["steps"], job["arguments"])
             extra = {}
-    except CannotRun as reason:
+    except (CannotRun, ModuleNotFoundError) as reason:
         return {"state": "cannot", "alarms": [], "why": str(reason)}
     except BaseException as error:
-        why = "".join(traceback.format_exception(error))
-        return {"state": "broke", "alarms": [], "why": why[-1500:]}
+        traceback.print_exc()
+        return {"state": "broke", "alarms": [], "why": f"{type(error).__name__}: {error}"[:300]}
     return {"state": "ran", "alarms": [alarm.to_dict() for alarm in alarms], **extra}
 
 

@@ -24,6 +24,7 @@ class Wandb(Tool):
         import wandb
 
         self.warned: list[str] = []
+        self.models: list[Any] = []
         self.run_ = wandb.init(project="peers", mode="offline", dir=".")
         wandb.termwarn = lambda text, *rest, **more: self.warned.append(str(text))
         self.loss = 0.0
@@ -31,7 +32,9 @@ class Wandb(Tool):
     def attach(self, model: Any, optimizer: Any) -> None:
         import wandb
 
-        wandb.watch(model, log="all", log_freq=1, idx=len(self.warned))
+        if not any(seen is model for seen in self.models):
+            wandb.watch(model, log="all", log_freq=1, idx=len(self.models))
+            self.models.append(model)
 
     def lost(self, loss: float) -> None:
         self.loss = loss
