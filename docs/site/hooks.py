@@ -29,18 +29,13 @@ FETCHED = re.compile(
 """What a browser would get from elsewhere."""
 CHECKS = "checks/"
 """The entry of the navigation that the families of checks take the place of."""
-COMING = ("dependencies.md", "mapping.md", "peers.md", "serve.md", "versions.md")
-"""Pages of parts that are still being written: in the navigation as soon as they are there."""
-
-
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Every check has its place in the navigation."""
-    here = Path(config.docs_dir)
-    config.nav = [_with_checks(item, here) for item in config.nav or []]
+    config.nav = [_with_checks(item) for item in config.nav or []]
     return config
 
 
-def _with_checks(item: Any, here: Path) -> Any:
+def _with_checks(item: Any) -> Any:
     if not isinstance(item, dict):
         return item
     [(title, inside)] = item.items()
@@ -55,14 +50,8 @@ def _with_checks(item: Any, here: Path) -> Any:
         ]
         return {title: ["checks/index.md", *families]}
     if isinstance(inside, list):
-        there = [one for one in inside if not _is_coming(one, here)]
-        return {title: [_with_checks(one, here) for one in there]}
+        return {title: [_with_checks(one) for one in inside]}
     return item
-
-
-def _is_coming(item: Any, here: Path) -> bool:
-    path = next(iter(item.values())) if isinstance(item, dict) else item
-    return path in COMING and not (here / path).exists()
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
