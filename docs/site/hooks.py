@@ -29,6 +29,8 @@ FETCHED = re.compile(
 """What a browser would get from elsewhere."""
 CHECKS = "checks/"
 """The entry of the navigation that the families of checks take the place of."""
+
+
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Every check has its place in the navigation."""
     config.nav = [_with_checks(item) for item in config.nav or []]
