@@ -1,4 +1,4 @@
-"""What does not work with torch 2.6, the oldest we support. docs/versions.md tells users the same."""
+"""What does not work with torch 2.6, the oldest we support; docs/versions.md tells users."""
 
 from __future__ import annotations
 
