@@ -1,4 +1,4 @@
-"""What an older torch cannot do, told as a reason to skip: tests that need it say so by name."""
+"""What does not work with torch 2.6, the oldest we support; docs/versions.md tells users."""
 
 from __future__ import annotations
 
