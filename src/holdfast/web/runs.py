@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import threading
@@ -24,6 +25,7 @@ SILENT = 60.0
 """Seconds without a line after which a run is not said to be running."""
 GIVEN_UP = 600.0
 """Seconds without a line after which the checks say their last word."""
+CAUGHT_UP = 0.98
 LAST = 1 << 16
 """Bytes at the end of the steps that are looked at for where the run is."""
 RECENT = 30
@@ -60,7 +62,9 @@ class OwnRun:
     _latest: dict[str, Any] = field(default_factory=dict, init=False)
     _action: dict[str, Any] = field(default_factory=dict, init=False)
     _piecemeal: bool = field(default=False, init=False)
-    """It cannot be looked at as a whole."""
+    """It has been looked at as a whole, or cannot be."""
+    _meanwhile: Report | None = field(default=None, init=False)
+    """What is said of it until the checks have caught up."""
     _over: bool = field(default=False, init=False)
     """The run has said that it ended; a resume takes that back."""
 
@@ -123,12 +127,16 @@ class OwnRun:
     def report(self) -> Report | None:
         """What has been found so far."""
         with self.lock:
+            if self._meanwhile is not None:
+                if _part(self._verdicts.read) < CAUGHT_UP:
+                    return self._meanwhile
+                self._meanwhile = None
             return self._verdicts.report()
 
     @property
     def told(self) -> int:
         """Rises with every finding and event."""
-        return self._verdicts.version
+        return self._verdicts.version + (self._meanwhile is not None)
 
     def charts(self, low: int | None, high: int | None, buckets: int = POINTS) -> ChartData | None:
         """What there is to draw so far."""
@@ -172,6 +180,7 @@ class OwnRun:
             except Replaced:
                 known = self._verdicts = Verdicts(self.root, self.path)
                 known.version = before + 1
+                self._meanwhile = None
                 count = 1
             quiet = time.time() - self._changed > GIVEN_UP
             if not count and not known.finished and (self._over or quiet):
@@ -194,30 +203,31 @@ class OwnRun:
         return self._charts is not None
 
     def long(self) -> bool:
-        """Whether it is better looked at as a whole, by those who know how to hurry."""
+        """Whether it is better looked at as a whole first, by those who know how to hurry."""
         known = self._verdicts
-        if self._piecemeal:
+        if self._piecemeal or known.finished or self._seen[0] <= LONG:
             return False
-        untouched = not known.finished and known.read[0] < LONG // 8
-        return untouched and self._seen[0] > LONG and self.state() != "running"
+        return known.read[0] < LONG // 8
 
     def look(self) -> None:
         """Look at all of it, as `holdfast diagnose` does."""
         from holdfast.postmortem.diagnose import diagnose
 
         before = self._seen
-        if not self.root.sound(self.path):
-            self._piecemeal = True
-            return
-        try:
-            report = diagnose(self.path)
-        except (HoldfastError, OSError):
-            self._piecemeal = True
-            return
+        report = None
+        with contextlib.suppress(HoldfastError, OSError):
+            if self.root.sound(self.path):
+                report = diagnose(self.path)
         with self.lock:
-            if self._seen == before:
+            self._piecemeal = True
+            if report is None:
+                return
+            if self._seen == before and self.state() != "running":
                 self._verdicts.conclude(report)
-                self.version += 1
+            else:
+                # It goes on, so every record is needed; until then this is what is known.
+                self._meanwhile = report
+            self.version += 1
 
     def _recall(self) -> None:
         """Where the run is, from the last lines of its files."""

@@ -30,6 +30,8 @@ MOST_RUNS = 1000
 MOST_LOGS = 200
 MOST_DRAWN = 12
 """Runs whose charts are held at a time."""
+AT_FIRST = 5.0
+"""Seconds after the start in which no long run is looked at as a whole."""
 PREPARED = 4
 """Of the latest runs, so many are read before anybody asks."""
 NEARLY = 0.98
@@ -158,6 +160,8 @@ class Shelf:
         return False
 
     def _read_logs(self) -> None:
+        # Whoever starts the page opens it: its charts come first.
+        patience = time.monotonic() + AT_FIRST
         searched = -SEARCH_LOGS
         while not self._stop.wait(EVERY):
             if time.monotonic() - searched > SEARCH_LOGS:
@@ -166,7 +170,11 @@ class Shelf:
             for run in self.all():
                 if self._stop.is_set():
                     return
-                if run.long() if isinstance(run, OwnRun) else run.due():
+                if isinstance(run, OwnRun):
+                    due = time.monotonic() > patience and run.long()
+                else:
+                    due = run.due()
+                if due:
                     self._let_pass()
                     run.look()
                     self._told(run.id)

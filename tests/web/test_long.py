@@ -1,0 +1,55 @@
+"""A long run is looked at as a whole first; one that goes on is then followed record by record."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from report_pages import sick_records, write
+
+pytest.importorskip("starlette")
+
+from holdfast.web import runs
+from holdfast.web.inside import Root
+from holdfast.web.runs import OwnRun
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OwnRun:
+    monkeypatch.setattr(runs, "LONG", 1000)
+    found = OwnRun(Root(tmp_path), write(tmp_path / "long", sick_records()))
+    found.glance()
+    return found
+
+
+def codes(run: OwnRun) -> set[str]:
+    report = run.report()
+    return {item.code for item in report.findings} if report else set()
+
+
+def test_one_that_goes_on_is_followed_all_the_same(run: OwnRun) -> None:
+    assert run.state() == "running"
+    assert run.long()
+    assert codes(run) == set()
+    run.look()
+    assert "HD101" in codes(run)
+    assert not run.long()
+    assert run.progress()[1] == 0.0
+    while run.check(1.0):
+        pass
+    assert run.progress()[1] == 1.0
+    assert "HD101" in codes(run)
+
+
+def test_one_that_rests_is_done(run: OwnRun) -> None:
+    for name in ("steps.rank0.jsonl", "events.jsonl"):
+        os.utime(run.path / name, (time.time() - 1000,) * 2)
+    run._seen = (0, 0)
+    run.glance()
+    assert run.state() == "silent"
+    run.look()
+    assert run.progress()[1] == 1.0
+    assert "HD101" in codes(run)
+    assert run.check(0.1) == 0
