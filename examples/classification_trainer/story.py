@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import tempfile
@@ -9,6 +10,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
+# The tensors are small: a second thread would only wait for the first.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 from telling import chapter, holdfast, holds, line_of, python, recorded  # noqa: E402
 
