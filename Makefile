@@ -75,11 +75,10 @@ test-dist: dist ## the wheel in empty environments, with and without torch
 test-versions: ## the core tests under another torch: make test-versions TORCH=2.8.0 PYTHON=python3.12
 	PYTHON='$(PYTHON)' tests/release/under_torch $(TORCH) $(ARGS)
 
-# Each story is a script that stops at the first thing that does not hold.
+# Each story is a script that stops at the first thing that does not hold; two are told at a time.
 examples: $(TRACKERS)/.installed ## the five stories, told and checked
-	@set -e; for story in $(sort $(wildcard examples/*/story.py)); do \
-		echo "== $$story"; OMP_NUM_THREADS=$(JOBS) $(TRACKERS)/bin/python $$story; \
-	done
+	@echo $(sort $(wildcard examples/*/story.py)) | OMP_NUM_THREADS=1 xargs -n 1 -P $(JOBS) sh -c \
+		'told=$$($(TRACKERS)/bin/python "$$0" 2>&1); code=$$?; printf "\n== %s\n%s\n" "$$0" "$$told"; exit $$code'
 
 # On top of .venv, so that torch is there once. Apart from it, because Lightning and transformers
 # log to whatever tracker they find installed, and their tests are to see what most people have.

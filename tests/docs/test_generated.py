@@ -109,7 +109,7 @@ def test_every_public_name_is_on_the_page() -> None:
 
 def test_the_layers_are_those_of_the_contract() -> None:
     drawn = layers.drawing()
-    assert drawn.splitlines()[1] == "cli | web"
+    assert drawn.splitlines()[1] == "cli"
     assert drawn.splitlines()[-2] == "errors"
     assert layers.MARK in (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 

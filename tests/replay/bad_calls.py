@@ -70,4 +70,6 @@ def forward_birth(function: Callable[..., Tensor], *values: Tensor, **how: bool)
 
 
 def backward_birth(function: Callable[..., Tensor], *values: Tensor, **how: bool) -> Kind:
-    return next(kind for call, kind in births_of(function, *values, **how) if call.node)
+    found = births_of(function, *values, **how)
+    # What an op allocates and then writes into may hold anything before.
+    return next(k for call, k in found if call.node and k.name != "uninitialised-memory")

@@ -241,6 +241,19 @@ def test_a_slope_that_is_only_steep_is_no_singular_one(op, function, values) -> 
     assert backward_birth(function, *values).name == "overflow"
 
 
+def test_memory_that_a_backward_has_just_allocated_is_no_slope() -> None:
+    """AtanhBackward0 allocates with empty_like and writes into it: before, it holds anything."""
+    call = BadCall(
+        "empty_like",
+        (tensor([0.5, 0.5]),),
+        {},
+        tensor([float("nan"), 1.0]),
+        phase="backward",
+        node="AtanhBackward0",
+    )
+    assert explain(call).name == "uninitialised-memory"
+
+
 def test_a_function_of_the_users_own_is_not_taken_for_torchs_of_that_name() -> None:
     call = BadCall(
         "div",

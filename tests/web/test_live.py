@@ -158,20 +158,28 @@ def test_a_part_of_the_run_is_drawn_in_detail(served: Served, folder: Path) -> N
 @pytest.mark.parametrize(
     "query", ["?from=-1&to=x", "?points=%F0", "?from=1e9", "?to=5", "?points=0"]
 )
-def test_nonsense_is_taken_for_nothing(served: Served, query: str) -> None:
-    run = served.wait_for("group/later")
+def test_nonsense_is_taken_for_nothing(served: Served, folder: Path, query: str) -> None:
+    write(folder / "plain", [header(), *steps(0, 50)])
+    run = served.wait_for("plain", lambda run: run["step"] == 49)
     assert loss(charts(served, run, query))["x"]
 
 
-def test_runs_are_compared(served: Served) -> None:
-    runs = served.runs()
-    keys = [runs[name]["id"] for name in ("group/later", "back")]
+def test_runs_are_compared(served: Served, folder: Path) -> None:
+    again = [header(1, 0), *steps(30, 60, segment=1)]
+    write(folder / "one", [header(), *steps(0, 50)])
+    write(folder / "repeats", [header(), *steps(0, 50), *again])
+    ends = {"one": 49, "repeats": 59}
+    runs = {
+        name: served.wait_for(name, lambda run, end=end: run["step"] == end)
+        for name, end in ends.items()
+    }
+    keys = [run["id"] for run in runs.values()]
     asked = "&".join(f"run={key}" for key in [*keys, "nobody", keys[0]])
     drawn = served.ask(f"/api/compare?{asked}").json()
     panel = next(panel for panel in drawn["panels"] if panel["id"] == "loss")
-    assert [series["label"] for series in panel["series"]] == ["group/later", "back"]
+    assert [series["label"] for series in panel["series"]] == ["one", "repeats"]
     assert [series["colour"] for series in panel["series"]] == [0, 1]
-    assert drawn["repeated"] == ["back"]
+    assert drawn["repeated"] == ["repeats"]
     assert drawn["unknown"] == 1
 
 

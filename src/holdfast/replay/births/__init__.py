@@ -90,10 +90,10 @@ def explain(call: BadCall) -> Kind:
 
 def _families(call: BadCall) -> Iterator[Family]:
     op = call.op
+    if op in _EMPTY:  # in a backward pass, too, where an op allocates what it then writes into
+        yield _uninitialised
     if call.phase == "backward":
         yield backward.slope
-    if op in _EMPTY:
-        yield _uninitialised
     if op.startswith("scaled_dot_product"):
         yield magnitude.attention
     if op == "ctc_loss":
