@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from lengths import length
 from trainings import batches, squared_error
 from twins import steps_of
 
@@ -62,22 +63,24 @@ def python_memory() -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_own_memory_is_flat_over_100_000_steps(tmp_path: Path) -> None:
     model, optimizer = tiny()
     guard = Guard(model, optimizer, run_dir=tmp_path, policy=Policy(halt=False))
     levels = []
+    steps = length(100_000)
     tracemalloc.start()
     try:
         for _ in range(5):
-            endless(model, optimizer, guard, 20_000)
+            endless(model, optimizer, guard, steps // 5)
             levels.append(python_memory())
     finally:
         tracemalloc.stop()
         guard.close()
     # What is kept at every step grows in every stretch; a library read in once, in one of them.
     assert min(after - before for before, after in pairwise(levels)) < MEGABYTE / 4
-    assert len(guard.actions) == 100
+    assert len(guard.actions) == steps // 1000
 
 
 def test_own_memory_is_flat_over_hundreds_of_steps() -> None:

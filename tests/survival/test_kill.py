@@ -12,6 +12,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from lengths import length
 
 SCRIPT = textwrap.dedent(
     """
@@ -116,7 +117,9 @@ def test_a_run_killed_again_and_again_comes_home(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_hundred_times(tmp_path: Path) -> None:
-    killed = int(come_home(100, tmp_path, seed=2).split()[0])
-    assert killed >= 100
+    times = length(100)
+    killed = int(come_home(times, tmp_path, seed=2).split()[0])
+    assert killed >= times
