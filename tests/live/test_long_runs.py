@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from lengths import length
+from torch import nn
 from trainings import batches, squared_error
 from twins import steps_of
 
