@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -12,9 +13,20 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_pages import BAD, NASTY, hostile_run, nothing, only_a_loss, sick_run, well_run
+from report_pages import (
+    BAD,
+    NASTY,
+    hostile_run,
+    nothing,
+    only_a_loss,
+    sick_records,
+    sick_run,
+    well_run,
+    write,
+)
 from strategies import thoroughly
 
+import holdfast
 from holdfast.charts.gather import ChartData
 from holdfast.core.findings import Finding, NotRun, Remedy, Severity, Where
 from holdfast.diagnosis import diagnose as find_causes
@@ -246,3 +258,33 @@ def test_remedies_that_were_not_tried_are_not_ticked(tmp_path: Path) -> None:
     page, _ = read(report, tmp_path)
     assert "→ Lower the rate" in page.text
     assert "✓" not in page.text
+
+
+def test_the_lines_around_a_bad_one_are_shown(tmp_path: Path) -> None:
+    """From the page beside the incident, and taken for text."""
+    run = write(tmp_path / "run", sick_records())
+    folder = run / "incidents" / f"1-step{BAD}"
+    folder.mkdir(parents=True)
+    (folder / "README.md").write_text(
+        "# An incident\n\n```\n"
+        "   177 |     p = softmax(x)\n"
+        ">  178 |     kl = p * (p.log() - logq)  # <script>alert(1)</script>\n"
+        "   179 |     return kl\n```\n\n   1 | of something else\n",
+        encoding="utf-8",
+    )
+    target = tmp_path / "report.html"
+    holdfast.diagnose(run).to_html(target)
+    page = target.read_text(encoding="utf-8")
+    assert '<span class="line"><span class="number">177</span>    p = softmax(x)</span>' in page
+    assert '<span class="line bad"><span class="number">178</span>    kl = p' in page
+    assert "<script>alert" not in page
+    assert "of something else" not in page
+
+
+def test_a_pipe_in_place_of_an_incidents_page_stops_nothing(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", sick_records())
+    folder = run / "incidents" / f"1-step{BAD}"
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / "README.md")
+    holdfast.diagnose(run).to_html(tmp_path / "report.html")
+    assert 'class="context"' not in (tmp_path / "report.html").read_text(encoding="utf-8")

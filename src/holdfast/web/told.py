@@ -5,7 +5,6 @@ The script puts text on the page as text, never as markup; that it is clean is t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from holdfast.report import Report
 from holdfast.sinks.console import say_where
 from holdfast.sinks.coverage import unlocking
 from holdfast.sinks.html import drawing, sections
+from holdfast.sinks.html.around import around
 from holdfast.sinks.plain import clean
 from holdfast.web.inside import Root
 from holdfast.web.runs import ForeignRun, OwnRun
@@ -30,9 +30,7 @@ MOST_EVIDENCE = 40
 MOST_FACTS = 100
 MOST_REMEDIES = 40
 MOST_OPERANDS = 12
-MOST_CONTEXT = 40
 RUNGS = {"skip": "skipped", "back-off": "backed off", "roll-back": "rolled back", "halt": "halted"}
-_CONTEXT = re.compile(r"^(?P<mark>[> ])\s*(?P<number>\d+) \|(?P<code>.*)$")
 
 AnyRun = OwnRun | ForeignRun
 
@@ -260,34 +258,14 @@ def _context(
     root: Root, path: Path, incidents: Sequence[EventRecord], number: int
 ) -> list[list[Any]]:
     """The lines around the bad one, as the incident's own page has kept them."""
-    step = incidents[number].step
-    earlier = sum(event.step == step for event in incidents[:number])
-    try:
-        folders = sorted(
-            (item for item in (path / "incidents").iterdir() if item.name.endswith(f"-step{step}")),
-            key=lambda item: (len(item.name), item.name),
-        )
-    except OSError:
-        return []
-    if earlier >= len(folders):
-        return []
-    page = root.text(folders[earlier] / "README.md")
-    lines: list[list[Any]] = []
-    for line in (page or b"").decode("utf-8", "replace").splitlines():
-        match = _CONTEXT.match(line)
-        if match is not None:
-            code = match["code"].removeprefix(" ").replace("\t", "    ")
-            indent = len(code) - len(code.lstrip(" "))
-            lines.append(
-                [
-                    text(match["number"], 20),
-                    " " * min(indent, 80) + text(code.strip(), LONGEST_LINE),
-                    match["mark"] == ">",
-                ]
-            )
-        elif lines:
-            break
-    return lines[:MOST_CONTEXT]
+    return [
+        [
+            text(line, 20),
+            " " * min(len(code) - len(code.lstrip(" ")), 80) + text(code.strip(), LONGEST_LINE),
+            bad,
+        ]
+        for line, code, bad in around(path, incidents, number, root.text)
+    ]
 
 
 def timeline(data: ChartData | None, findings: Sequence[Finding], run: AnyRun) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import base64
 import hashlib
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 
 from holdfast._version import __version__
 from holdfast.charts.gather import ChartData
@@ -38,7 +39,7 @@ def render(report: sections.PageReport, data: ChartData, *, subject: str = "") -
             "main",
             sections.verdict(report),
             sections.causes(report, data),
-            sections.incidents(report, data),
+            sections.incidents(report, data, Path(subject) if subject else None),
             _timeline(data),
             _maps(data),
             _components(data),

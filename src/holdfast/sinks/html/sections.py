@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Protocol
 
 from holdfast.charts.gather import ChartData
@@ -13,6 +14,7 @@ from holdfast.core.numbers import encode_numbers, say, say_bytes
 from holdfast.core.records import EventRecord
 from holdfast.sinks.console import say_where
 from holdfast.sinks.coverage import unlocking
+from holdfast.sinks.html.around import Line, around, beginning
 from holdfast.sinks.html.markup import Child, Node, join, tag
 from holdfast.sinks.readable import ReadableCause, ReadableReport
 
@@ -21,6 +23,7 @@ LONGEST_VERDICT = 400
 ALIKE = 3
 """Causes of one code shown at once; the others are folded."""
 MOST_EVIDENCE = 40
+LONGEST_LINE = 300
 MOST_CHECKPOINTS = 300
 MOST_FACTS = 200
 MARKS = {"error": "✗", "warning": "!", "info": "i"}
@@ -253,17 +256,23 @@ def _symptoms(symptoms: Sequence[Finding], data: ChartData) -> Node | None:
     return tag("div", tag("h4", "It explains"), tag("ul", items, class_="plain"))
 
 
-def incidents(report: PageReport, data: ChartData) -> Node | None:
-    """The steps that were run again: the line, the numbers that met there, what was tried."""
+def incidents(report: PageReport, data: ChartData, run: Path | None) -> Node | None:
+    """The steps that were run again: the line, the numbers that met there, what was tried.
+
+    `run` is the run directory: the lines around are kept there.
+    """
     if not data.incidents:
         return None
     # What a finding above says already need not be said again.
     known = {str(item.evidence.get("why")) for item in report.findings}
-    told = [_incident(event, data, known) for event in data.incidents]
+    told = []
+    for number, event in enumerate(data.incidents):
+        lines = [] if run is None else around(run, data.incidents, number, beginning)
+        told.append(_incident(event, data, known, lines))
     return section("incidents", "Incidents", told)
 
 
-def _incident(event: EventRecord, data: ChartData, known: set[str]) -> Node:
+def _incident(event: EventRecord, data: ChartData, known: set[str], lines: Sequence[Line]) -> Node:
     told = event.data
     headline = str(told.get("headline") or "What happened could not be found out.")
     x = data.place((event.segment, event.seq), event.step)
@@ -284,11 +293,29 @@ def _incident(event: EventRecord, data: ChartData, known: set[str]) -> Node:
         "article",
         tag("h3", jump(x, event.step, data), " run again with instruments"),
         None if headline in known else tag("p", prose(headline)),
-        [_birth(birth, told_above=headline in known) for birth in births[:3]],
+        _code(lines) if lines else None,
+        [
+            _birth(birth, told_above=headline in known or (at == 0 and bool(lines)))
+            for at, birth in enumerate(births[:3])
+        ],
         facts_table(about) if about else None,
         None if headline in known else _trials(_list(told.get("trials"))),
         class_="cause",
     )
+
+
+def _code(lines: Sequence[Line]) -> Node:
+    """A stretch of the user's code, the bad line marked."""
+    shown = [
+        tag(
+            "span",
+            tag("span", number, class_="number"),
+            code[:LONGEST_LINE],
+            class_="line bad" if bad else "line",
+        )
+        for number, code, bad in lines
+    ]
+    return tag("pre", tag("code", shown), class_="context", tabindex="0")
 
 
 def _birth(birth: Mapping[str, Any], *, told_above: bool) -> Node:
