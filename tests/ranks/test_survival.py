@@ -57,7 +57,7 @@ def test_a_weight_poisoned_on_one_rank_rolls_all_of_them_back(kind: str, size: i
         assert_same(outcomes[0].whole, outcome.whole)
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "hsdp"])
+@pytest.mark.parametrize("kind", [*KINDS, pytest.param("hsdp", marks=pytest.mark.slow)])
 def test_a_run_that_died_goes_on_bit_for_bit(kind: str, tmp_path: Path) -> None:
     size = 4 if kind == "hsdp" else 2
     plan = Plan(kind=kind, guard={"run_dir": tmp_path, "snapshots": OFTEN})

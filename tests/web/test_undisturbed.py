@@ -61,6 +61,7 @@ def train(folder: Path, name: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_training_is_the_same_bit_by_bit(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     alone = train(tmp_path, "alone")
