@@ -105,7 +105,7 @@ class Shelf:
         while not self._stop.is_set():
             try:
                 work()
-            except Exception:
+            except Exception:  # whatever it is about one run, the others are still to be read
                 logger.exception("reading stumbled")
                 self._stop.wait(1.0)
 

@@ -49,7 +49,7 @@ def _open(item: Any, run_dir: Path | None, told: Told) -> tuple[str, Tracker] | 
         tracker: Tracker = module.opened(about, run_dir)
     except FrameworkMissing:
         raise
-    except Exception as error:
+    except Exception as error:  # of a tracker's own: no network, no rights, a wrong setting
         first = (str(error).splitlines() or [""])[0]
         told(
             f"tracker-opened-{name}",
