@@ -14,6 +14,10 @@ needs every pair of modalities, 3 N (N − 1). The claim is: at most 2 times the
 On a GPU kernels do the work between the products; their first call takes a few seconds, which
 are not counted. "plain" is without them. Peak memory is what the step allocates beyond the
 features; it needs a GPU.
+
+Times are of one step after the other, each waited for. A small step is then the time the host
+takes to ask for it, and not the device's to do it. "on the device" leaves the host out: the step
+is recorded once as a CUDA graph, and replayed; the products likewise.
 """
 
 from __future__ import annotations
@@ -38,6 +42,8 @@ from holdfast.numerics import nway_contrastive
 N, D = 6, 512
 LIMIT = 2.0
 """Times the products: the claim."""
+SMALL = 4096
+"""Up to this batch the time without the host is told, too."""
 TYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -70,6 +76,31 @@ class Bench:
             peak = torch.cuda.max_memory_allocated() - held
         times = max(3, min(30, int(self.seconds / first)))
         return statistics.median(self.once(step) for _ in range(times)), peak
+
+    def on_device(self, step: Callable[[], object]) -> float | None:
+        """Median seconds without the host; None where the step cannot be recorded."""
+        if not self.cuda:
+            return None
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(3):
+                step()
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                step()
+        except RuntimeError as failed:
+            print(f"cannot be recorded: {failed}"[:200])
+            return None
+        times = max(1, int(1e-2 / max(self.once(graph.replay), 1e-5)))
+
+        def often() -> None:
+            for _ in range(times):
+                graph.replay()
+
+        return statistics.median(self.once(often) for _ in range(5)) / times
 
     def features(self, batch: int, dtype: torch.dtype) -> list[Tensor]:
         draw = torch.Generator(self.device).manual_seed(0)
@@ -107,36 +138,47 @@ class Bench:
         seconds, peak = self.measure(step)
         return seconds, peak, value
 
-    def lines(
-        self, batch: int, dtype: torch.dtype, **options: Any
-    ) -> tuple[float, int | None, float]:
+    def lines(self, batch: int, dtype: torch.dtype, **options: Any) -> dict[str, Any]:
         features = self.features(batch, dtype)
-        value = 0.0
 
-        def step() -> None:
-            nonlocal value
+        def step() -> Tensor:
             loss = nway_contrastive(features, **options)
             torch.autograd.grad(loss, features)
-            value = loss.item()
+            return loss
 
         seconds, peak = self.measure(step)
-        return seconds, peak, value
+        value = step().item()
+        small = batch <= SMALL
+        return {
+            "seconds": seconds,
+            "peak": peak,
+            "value": value,
+            "on_device": self.on_device(step) if small else None,
+        }
 
-    def products(self, batch: int, dtype: torch.dtype, pairs: int = N) -> float:
+    def products(self, batch: int, dtype: torch.dtype, pairs: int = N) -> dict[str, Any]:
         """One forward and two backward products, as often as the score needs them."""
         X, Y = (f.detach() for f in self.features(batch, dtype)[:2])
         G = X @ Y.T
 
         def step() -> None:
-            X @ Y.T
-            G @ Y
-            G.T @ X
+            for _ in range(pairs):
+                X @ Y.T
+                G @ Y
+                G.T @ X
 
-        return self.measure(step)[0] * pairs
+        return {
+            "products": self.measure(step)[0],
+            "products_on_device": self.on_device(step) if batch <= SMALL else None,
+        }
 
 
 def shown(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds * 1e3:,.2f} ms"
+
+
+def times(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.2f} x"
 
 
 def size(peak: int | None) -> str:
@@ -157,45 +199,55 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
 
     def tell(**row: Any) -> None:
-        ratio = row.get("ratio")
+        for name, of, to in (
+            ("ratio", "seconds", "products"),
+            ("ratio_on_device", "on_device", "products_on_device"),
+        ):
+            if row.get(of) and row.get(to):
+                row[name] = row[of] / row[to]
         rows.append(row)
         print(
-            f"{row['form']:<28} {row['type']:<9} B={row['batch']:<6}"
-            f"{shown(row.get('seconds')):>14} {size(row.get('peak')):>12}"
-            f"  products {shown(row.get('products')):>13}"
-            f"  {'' if ratio is None else f'{ratio:.2f} x'}",
+            f"{row['form']:<24} {row['type']:<9} B={row['batch']:<6}"
+            f"{shown(row.get('seconds')):>12} {size(row.get('peak')):>11}"
+            f"  products {shown(row.get('products')):>10}  {times(row.get('ratio')):<7}"
+            + (
+                f" on the device {shown(row['on_device'])}, products "
+                f"{shown(row['products_on_device'])}  {times(row.get('ratio_on_device'))}"
+                if row.get("on_device")
+                else ""
+            ),
             flush=True,
         )
+
+    def told(form: str, kind: str, batch: int, about: dict[str, Any], **options: Any) -> None:
+        row = {"form": form, "type": kind, "batch": batch, **about}
+        try:
+            tell(**row, **bench.lines(batch, TYPES[kind], **options))
+        except Exception as failed:  # one form that fails must not hide the others
+            print(f"{form} {kind} B={batch}: {type(failed).__name__}: {failed}"[:300])
+            rows.append({**row, "failed": type(failed).__name__})
+        if bench.cuda:
+            torch.cuda.empty_cache()
 
     batch = 12 if bench.cuda else 4
     seconds, peak, value = bench.dense(batch)
     tell(form="dense norm", type="float32", batch=batch, seconds=seconds, peak=peak)
-    _, _, ours = bench.lines(batch, torch.float32)
-    print(f"{'':<28} the value is {value:.6f} dense and {ours:.6f} by lines\n")
+    ours = bench.lines(batch, torch.float32)["value"]
+    print(f"{'':<24} the value is {value:.6f} dense and {ours:.6f} by lines\n")
 
     batches = args.batches or ([12, 1024, 8192, 32768] if bench.cuda else [12, 128, 512])
     types = list(TYPES) if bench.cuda else ["float32"]
     for batch in batches:
         forms: list[tuple[str, dict[str, Any]]] = [("lines norm", {})]
-        if bench.cuda and batch >= 8192:
-            forms.append(("lines norm, fused", {"fuse": True}))
-        products = {}
+        if bench.cuda and batch >= 1024:
+            forms.append(("lines norm, plain", {"fuse": False}))
+        products: dict[str, dict[str, Any]] = {}
         for form, options in forms:
             for kind in types:
                 torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"
                 if kind not in products:
                     products[kind] = bench.products(batch, TYPES[kind])
-                about = {"form": form, "type": kind, "batch": batch, "products": products[kind]}
-                try:
-                    seconds, peak, value = bench.lines(batch, TYPES[kind], **options)
-                except Exception as failed:  # one form that fails must not hide the others
-                    print(f"{form} {kind} B={batch}: {type(failed).__name__}: {failed}"[:300])
-                    rows.append({**about, "failed": type(failed).__name__})
-                    continue
-                ratio = seconds / products[kind]
-                tell(**about, seconds=seconds, peak=peak, ratio=ratio, value=value)
-                if bench.cuda:
-                    torch.cuda.empty_cache()
+                told(form, kind, batch, products[kind], **options)
         print()
     torch.backends.cuda.matmul.allow_tf32 = False
 
@@ -203,17 +255,8 @@ def main() -> None:
     for score in ("product", "variance", "std", "leave-one-out", "pairwise", "cosine", "distance"):
         pairs = N * (N - 1) if score in ("leave-one-out", "pairwise") else N
         pairs = 2 * N if score in ("cosine", "distance") else pairs
-        products = bench.products(batch, torch.float32, pairs)
-        seconds, peak, _ = bench.lines(batch, torch.float32, score=score)
-        tell(
-            form=f"lines {score}",
-            type="float32",
-            batch=batch,
-            seconds=seconds,
-            peak=peak,
-            products=products,
-            ratio=seconds / products,
-        )
+        about = bench.products(batch, torch.float32, pairs)
+        told(f"lines {score}", "float32", batch, about, score=score)
 
     large = [row for row in rows if row.get("ratio") and row["batch"] == max(batches)]
     best = {

@@ -49,9 +49,9 @@ def _store(pointer: Pointer, value: Tensor, mask: Tensor | None = None) -> None:
         pointer.memory[at[mask]] = value[mask].to(pointer.memory.dtype)
 
 
-def _max(x: Tensor, _axis: int) -> Tensor:
+def _max(x: Tensor, axis: int) -> Tensor:
     """Without NaN, as the hardware's is: what must not be hidden may not rely on it."""
-    return torch.where(x.isnan(), -torch.inf, x).max()
+    return torch.where(x.isnan(), -torch.inf, x).amax(axis)
 
 
 class Kernel:
@@ -87,7 +87,7 @@ def stand_in() -> dict[str, ModuleType]:
         store=_store,
         where=torch.where,
         max=_max,
-        sum=lambda x, _axis: x.sum(),
+        sum=lambda x, axis: x.sum(axis),
         abs=abs,
         exp=torch.exp,
         log=torch.log,

@@ -63,12 +63,10 @@ def distance_tile(rows: list[Tensor], cols: list[Tensor]) -> tuple[Tensor, Pull]
     dots = torch.bmm(L, R.mT)
     n = len(dots)
     info = torch.finfo(dots.dtype)
-    size = left_squares.T[:, :, None] + right_squares.T[:, None, :]
-    q = torch.sub(size, dots, alpha=2, out=dots)
-    if size.shape != q.shape:
-        size = size.expand_as(q).clone()
-    noise = q <= size.mul_(NOISE * info.eps).add_(info.tiny)
-    del size
+    of_rows, of_cols = left_squares.T[:, :, None], right_squares.T[:, None, :]
+    q = torch.sub(of_cols, dots, alpha=2, out=dots).add_(of_rows)
+    part = NOISE * info.eps
+    noise = torch.sub(q, of_cols, alpha=part) <= of_rows * part + info.tiny
     length = q.masked_fill_(noise, 0).sqrt_()
     out = length.mean(0).neg_()
 
@@ -103,16 +101,17 @@ def leave_one_out_tile(rows: list[Tensor], cols: list[Tensor]) -> tuple[Tensor, 
     below = torch.sub(whole, over, alpha=2).sub_(squares.T[:, :, None])
     noise = below <= size.mul_(NOISE * NOISE * info.eps).add_(info.tiny**0.5)
     one_over = below.masked_fill_(noise, torch.inf).rsqrt_()
-    out = (over * one_over).sum(0).addcmul_(together, inverse[:, None])
-    del noise, size, whole
+    term = over.mul_(one_over)
+    out = term.sum(0).addcmul_(together, inverse[:, None])
+    del noise, size, whole, over
 
     def pull(G: Tensor) -> list[Tensor]:
-        ratio = over.mul_(one_over).mul_(one_over)
-        A = one_over.mul_(G)  # of `over`
-        B = ratio.mul_(A).mul_(-0.5)  # of ‖S − f‖²
-        B_all = B.sum(0)
-        g_squares = B.sum(2).neg_()
-        dot = A.sub_(B, alpha=2)
+        ratio = term.mul_(one_over)
+        A = one_over.mul_(G)  # of ⟨S − f, f⟩
+        B = ratio.mul_(A)  # of ‖S − f‖², times −2
+        B_all = B.sum(0).mul_(-0.5)
+        g_squares = B.sum(2).mul_(0.5)
+        dot = A.add_(B)
         g_with_rest = dot.sum(2)
         g_squares -= g_with_rest
         dot += torch.add(G * inverse[:, None], B_all, alpha=2)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 WIDEST_ROW = 1 << 14
-"""Entries of a feature that one program holds at once."""
+"""Entries of a feature, or of the N features of a sample, that one program holds at once."""
 WIDEST_LINE = 1 << 14
 """Logits of a row that one program holds at once; longer ones it reads twice, in pieces."""
 PIECE = 4096
@@ -72,13 +72,14 @@ def softmax_is_right(kernels: Any, device: torch.device) -> bool:
 def rests_are_right(kernels: Any, device: torch.device) -> bool:
     x = torch.tensor([[[3.0, 4.0]], [[0.0, 2.0]]], device=device)
     form = {"cross": 2.0, "x_squares": 1.0}
-    X, Y, numbers = _rests(kernels, x, x.dtype, **form, y_squares=1.0, noise=1e-7, floor=0.0)
+    operands, numbers = _rests(kernels, x, x.dtype, **form, y_squares=1.0, noise=1e-7, floor=0.0)
+    X, Y = operands
     one = torch.ones(2, 1, device=device)
-    rows = (one, numbers[3], numbers[4], one[:, 0])
-    grad = _rests_backward(kernels, x, X.flip(-1), Y, *rows, **form)
-    operands = torch.tensor([[[0.0, 2.0]], [[1.2, 1.6]]], device=device)
+    given = (X.flip(-1), Y, numbers, one, one[0, 0], one[0, 0])
+    grad = _rests_backward(kernels, x, *given, **form, weights=[1.0, 1.0])
+    expected = torch.tensor([[[0.0, 2.0]], [[1.2, 1.6]]], device=device)
     right = torch.tensor([[[0.1792, -0.1344]], [[2.0, 0.0]]], device=device)
-    return torch.allclose(X, operands, atol=1e-5) and torch.allclose(grad, right, atol=1e-5)
+    return torch.allclose(X, expected, atol=1e-5) and torch.allclose(grad, right, atol=1e-5)
 
 
 def can_fuse(like: Tensor, dtype: torch.dtype) -> bool:
@@ -90,8 +91,13 @@ def can_fuse_rests(like: Tensor, dtype: torch.dtype) -> bool:
     return dtype == torch.float32 and _rests_kernels(like.device) is not None
 
 
+def _power(size: int, least: int = 2) -> int:
+    """The power of two that holds it."""
+    return max(1 << (size - 1).bit_length(), least)
+
+
 def _sizes(width: int) -> dict[str, Any]:
-    block = max(1 << (width - 1).bit_length(), 16)
+    block = _power(width, 16)
     warps = 1 if block <= 512 else 4 if block <= 4096 else 8
     return {"BLOCK": block, "num_warps": warps, "enable_fp_fusion": False}
 
@@ -159,7 +165,7 @@ def _softmax(
 ) -> None:
     axes, rows, columns = q.shape
     whole = columns <= (widest or WIDEST_LINE)
-    block = max(1 << (columns - 1).bit_length(), 16) if whole else PIECE
+    block = _power(columns, 16) if whole else PIECE
     kernels.softmax_rows[(rows, axes)](
         q,
         out,
@@ -183,14 +189,35 @@ def _softmax(
         WANTED=wanted,
         WHOLE=whole,
         BLOCK=block,
-        num_warps=min(max(block // 512, 1), 16) if whole else 8,
+        num_warps=_warps(block) if whole else 8,
         enable_fp_fusion=False,
     )
 
 
-def fused_rests(x: Tensor, narrow: torch.dtype, **form: float) -> tuple[Tensor, Tensor, Tensor]:
-    """X and Y of `GramLines` from x (N, B, D), unit rows made on the way; and, (5, N, B), the
-    squares of Y, those of X, the least root, the length and the largest entry of each row.
+def rests_fit(count: int, width: int) -> bool:
+    """Whether a program holds the N rows of a sample."""
+    return _power(count) * _power(width, 16) <= WIDEST_ROW
+
+
+def _tile(count: int, width: int) -> dict[str, Any]:
+    axes, block = _power(count), _power(width, 16)
+    return {
+        "AXES": axes,
+        "BLOCK": block,
+        "num_warps": _warps(axes * block),
+        "enable_fp_fusion": False,
+    }
+
+
+def _warps(entries: int) -> int:
+    """About 16 entries for each thread."""
+    return min(max(entries // 512, 1), 16)
+
+
+def fused_rests(x: Tensor, narrow: torch.dtype, **form: float) -> tuple[Tensor, Tensor]:
+    """X and Y of `GramLines` together, (2, N, B, D), from x (N, B, D), unit rows made on the way;
+    and, (5, N, B), the squares of Y, those of X, the least root, the length and the largest entry
+    of each row.
     """
     return _rests(_rests_kernels(x.device), x, narrow, **form)
 
@@ -205,51 +232,51 @@ def _rests(
     y_squares: float,
     noise: float,
     floor: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:
     n, batch, width = x.shape
-    X, Y = torch.empty((2, n, batch, width), dtype=narrow, device=x.device)
+    operands = torch.empty((2, n, batch, width), dtype=narrow, device=x.device)
     numbers = torch.empty((5, n, batch), dtype=torch.float32, device=x.device)
-    tiny = torch.finfo(torch.float32).tiny
     kernels.rests_forward[(batch,)](
         x,
-        X,
-        Y,
-        *numbers,
+        operands,
+        numbers,
         n,
         batch,
         width,
+        n * batch,
+        x.numel(),
         cross,
         x_squares,
         y_squares,
         noise,
-        tiny,
         floor,
-        TINY=tiny,
-        **_sizes(width),
+        TINY=torch.finfo(torch.float32).tiny,
+        **_tile(n, width),
     )
-    return X, Y, numbers
+    return operands, numbers
 
 
-def fused_rests_backward(x: Tensor, *grads: Tensor | None, **form: float) -> Tensor:
-    """The gradient of x, in its type, from those of X, Y and the squares of X; then come length
-    and largest entry, and a factor (N,) of all.
+def fused_rests_backward(x: Tensor, *given: Tensor, **form: Any) -> Tensor:
+    """The gradient of x, in its type, from those of X and Y, the numbers of the rows, the gradient
+    of the squares of X (if they count), the scale, and the gradient from above.
     """
-    return _rests_backward(_rests_kernels(x.device), x, *grads, **form)
+    return _rests_backward(_rests_kernels(x.device), x, *given, **form)
 
 
 def _rests_backward(
     kernels: Any,
     x: Tensor,
-    gX: Tensor | None,
-    gY: Tensor | None,
+    gX: Tensor,
+    gY: Tensor,
+    numbers: Tensor,
     row_sum: Tensor | None,
-    length: Tensor | None,
-    largest: Tensor | None,
-    factor: Tensor | None,
+    scale: Tensor,
+    upstream: Tensor,
     /,
     *,
     cross: float,
     x_squares: float,
+    weights: list[float],
 ) -> Tensor:
     n, batch, width = x.shape
     out = torch.empty_like(x)
@@ -257,18 +284,21 @@ def _rests_backward(
         x,
         gX,
         gY,
-        length if row_sum is None else row_sum,
-        length,
-        largest,
-        factor,
+        numbers,
+        numbers if row_sum is None else row_sum,
+        scale,
+        upstream,
         out,
         n,
         batch,
         width,
+        n * batch,
         cross,
         2 * x_squares,
+        weights[0],
+        weights[1],
         MOST=torch.finfo(x.dtype).max,
         HAS_ROW=row_sum is not None,
-        **_sizes(width),
+        **_tile(n, width),
     )
     return out

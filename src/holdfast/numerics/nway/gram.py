@@ -36,6 +36,8 @@ class Rows:
     own_grad: Tensor | None
 
     def part(self, axes: slice, rows: slice) -> Rows:
+        if (axes.stop - axes.start, rows.stop - rows.start) == self.losses.shape:
+            return self
         cut: dict[str, Any] = {
             name: None if x is None else x[axes, rows] for name, x in vars(self).items()
         }
@@ -86,7 +88,7 @@ def gram_entropy(
         fuse=fuse,
         gcol=gcol,
     )
-    value = (numbers.losses.sum(1, dtype=sums) * weight[:, 0, 0]).sum().to(wide)
+    value = weighted(numbers.losses, lines.weights).to(wide)
     if gX is None or gY is None:
         return value, [None] * 5, [None] * 5
     gscale = None
@@ -167,6 +169,14 @@ def _times(x: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
 def _squares(x: Tensor, factor: float) -> Tensor:
     length: Tensor = torch.linalg.vector_norm(x, dim=-1)
     return length.square_().mul_(factor)
+
+
+def weighted(losses: Tensor, weights: list[float]) -> Tensor:
+    """The sum of (K, rows) numbers, in the widest type, each axis times its weight."""
+    sums = widest(losses.device)
+    if all(weight == weights[0] for weight in weights):
+        return losses.sum(dtype=sums) * weights[0]
+    return (losses.sum(1, dtype=sums) * axis_factor(weights, losses)[:, 0, 0]).sum()
 
 
 def axis_factor(weights: list[float], like: Tensor) -> Tensor:

@@ -18,103 +18,102 @@ import triton.language as tl
 
 
 @triton.jit
-def _unit_row(x, at, inside, TINY: tl.constexpr):
-    """A row divided by its largest entry, then by its length; that length; and that entry.
+def _unit_rows(v, TINY: tl.constexpr):
+    """Rows divided by their largest entry, then by their length; that length; and that entry.
 
     An empty row has length inf.
     """
-    v = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-    most = tl.max(tl.abs(v), 0)
+    most = tl.max(tl.abs(v), 1)[:, None]
     most = tl.where(most < TINY, TINY, most)
     v = tl.div_rn(v, tl.zeros_like(v) + most)
-    long = tl.sqrt_rn(tl.sum(v * v, 0))
+    long = tl.sqrt_rn(tl.sum(v * v, 1))[:, None]
     long = tl.where(long == 0, float("inf"), long)
     return tl.div_rn(v, tl.zeros_like(v) + long), long, most
 
 
 @triton.jit
+def _across(g, u, long, most, MOST: tl.constexpr):
+    """What of a gradient is across its row, over the length; inside the range of the type."""
+    across = g - u * tl.sum(g * u, 1)[:, None]
+    # Divided twice: the product of the two may not exist where both quotients do.
+    across = tl.div_rn(across, tl.zeros_like(g) + long)
+    across = tl.div_rn(across, tl.zeros_like(g) + most)
+    across = tl.where(across > MOST, MOST, across)
+    return tl.where(across < -MOST, -MOST, across)
+
+
+@triton.jit
 def unit_forward(x, unit, length, largest, D, TINY: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
+    at = tl.arange(0, BLOCK)[None, :]
     inside = at < D
-    u, long, most = _unit_row(x + row * D, at, inside, TINY)
+    v = tl.load(x + row * D + at, mask=inside, other=0.0).to(tl.float32)
+    u, long, most = _unit_rows(v, TINY)
     tl.store(unit + row * D + at, u, mask=inside)
-    tl.store(length + row, long)
-    tl.store(largest + row, most)
+    one = tl.arange(0, 1)[:, None]
+    tl.store(length + row + one, long)
+    tl.store(largest + row + one, most)
 
 
 @triton.jit
 def unit_backward(grad, unit, length, largest, out, D, MOST: tl.constexpr, BLOCK: tl.constexpr):
-    """What is across the row, over its length; inside the range of the type of `out`."""
     row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
+    at = tl.arange(0, BLOCK)[None, :]
     inside = at < D
     g = tl.load(grad + row * D + at, mask=inside, other=0.0)
     u = tl.load(unit + row * D + at, mask=inside, other=0.0)
-    across = g - u * tl.sum(g * u, 0)
-    # Divided twice: the product of the two may not exist where both quotients do.
-    across = tl.div_rn(across, tl.zeros_like(g) + tl.load(length + row))
-    across = tl.div_rn(across, tl.zeros_like(g) + tl.load(largest + row))
-    across = tl.where(across > MOST, MOST, across)
-    across = tl.where(across < -MOST, -MOST, across)
+    across = _across(g, u, tl.load(length + row), tl.load(largest + row), MOST)
     tl.store(out + row * D + at, across.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _same_row(x, at, inside, long, most):
-    """What `_unit_row` made of it."""
-    v = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-    return tl.div_rn(tl.div_rn(v, tl.zeros_like(v) + most), tl.zeros_like(v) + long)
+def _sample(N, B, D, AXES: tl.constexpr, BLOCK: tl.constexpr):
+    """Where the N rows of one sample begin, (AXES, 1); which of them exist; and a tile of them."""
+    k = tl.arange(0, AXES)[:, None]
+    place = k * B + tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)[None, :]
+    return place, k < N, place * D + at, (k < N) & (at < D)
 
 
 @triton.jit
 def rests_forward(
     x,
-    X,
-    Y,
-    col,
-    row,
-    least,
-    length,
-    largest,
+    operands,
+    numbers,
     N,
     B,
     D,
+    all_rows,
+    all_entries,
     cross,
     x_squares,
     y_squares,
     noise,
-    tiny,
     floor,
     TINY: tl.constexpr,
+    AXES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """One sample: its N unit rows Y, the sums of the others X (times `cross`), and their squares.
 
-    The unit rows are not kept: backward makes them again from x, which is smaller.
+    The unit rows are not kept in full: backward makes them again from x, which is smaller.
     """
-    b = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
-    inside = at < D
-    S = tl.zeros([BLOCK], tl.float32)
-    for k in range(N):
-        place = k * B + b
-        u, long, most = _unit_row(x + place * D, at, inside, TINY)
-        S += u
-    for k in range(N):
-        place = k * B + b
-        # Made again, not loaded: what a program stores its other threads may not yet see.
-        u, long, most = _unit_row(x + place * D, at, inside, TINY)
-        tl.store(length + place, long)
-        tl.store(largest + place, most)
-        rest = S - u
-        tl.store(X + place * D + at, (rest * cross).to(X.dtype.element_ty), mask=inside)
-        tl.store(Y + place * D + at, u.to(Y.dtype.element_ty), mask=inside)
-        constant = x_squares * tl.sum(rest * rest, 0)
-        tl.store(row + place, constant)
-        tl.store(col + place, y_squares * tl.sum(u * u, 0))
-        bound = tl.sqrt_rn(noise * (tl.abs(constant) + tl.abs(y_squares)) + tiny)
-        tl.store(least + place, tl.where(bound < floor, floor, bound))
+    place, is_row, at, inside = _sample(N, B, D, AXES, BLOCK)
+    v = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    u, long, most = _unit_rows(v, TINY)
+    rest = tl.where(inside, tl.sum(u, 0)[None, :] - u, 0.0)
+    element = operands.dtype.element_ty
+    tl.store(operands + at, (rest * cross).to(element), mask=inside)
+    tl.store(operands + all_entries + at, u.to(element), mask=inside)
+    col = y_squares * tl.sum(u * u, 1)[:, None]
+    row = x_squares * tl.sum(rest * rest, 1)[:, None]
+    bound = tl.sqrt_rn(noise * (tl.abs(row) + tl.abs(y_squares)) + TINY)
+    bound = tl.where(bound < floor, floor, bound)
+    tl.store(numbers + place, col, mask=is_row)
+    tl.store(numbers + all_rows + place, row, mask=is_row)
+    tl.store(numbers + 2 * all_rows + place, bound, mask=is_row)
+    tl.store(numbers + 3 * all_rows + place, long, mask=is_row)
+    tl.store(numbers + 4 * all_rows + place, most, mask=is_row)
 
 
 @triton.jit
@@ -122,76 +121,61 @@ def rests_backward(
     x,
     gX,
     gY,
+    numbers,
     row_sum,
-    length,
-    largest,
-    factor,
+    scale,
+    upstream,
     out,
     N,
     B,
     D,
+    all_rows,
     cross,
     twice,
+    weight,
+    second_weight,
     MOST: tl.constexpr,
     HAS_ROW: tl.constexpr,
+    AXES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """From the gradients of X (before `cross`), of Y and of `row` to those of x."""
-    b = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
-    inside = at < D
-    S = tl.zeros([BLOCK], tl.float32)
+    place, is_row, at, inside = _sample(N, B, D, AXES, BLOCK)
+    long = tl.load(numbers + 3 * all_rows + place, mask=is_row, other=1.0)
+    most = tl.load(numbers + 4 * all_rows + place, mask=is_row, other=1.0)
+    v = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    u = tl.div_rn(tl.div_rn(v, tl.zeros_like(v) + most), tl.zeros_like(v) + long)
+    by_rest = tl.load(gX + at, mask=inside, other=0.0) * cross
     if HAS_ROW:
-        for k in range(N):
-            place = k * B + b
-            S += _same_row(
-                x + place * D, at, inside, tl.load(length + place), tl.load(largest + place)
-            )
-    T = tl.zeros([BLOCK], tl.float32)
-    for k in range(N):
-        place = k * B + b
-        g = tl.load(gX + place * D + at, mask=inside, other=0.0) * cross
-        if HAS_ROW:
-            u = _same_row(
-                x + place * D, at, inside, tl.load(length + place), tl.load(largest + place)
-            )
-            g += (S - u) * (tl.load(row_sum + place) * twice)
-        T += g * tl.load(factor + k)
-    for k in range(N):
-        place = k * B + b
-        long = tl.load(length + place)
-        most = tl.load(largest + place)
-        u = _same_row(x + place * D, at, inside, long, most)
-        g = tl.load(gX + place * D + at, mask=inside, other=0.0) * cross
-        if HAS_ROW:
-            g += (S - u) * (tl.load(row_sum + place) * twice)
-        g = tl.load(gY + place * D + at, mask=inside, other=0.0) - g
-        g = T + g * tl.load(factor + k)
-        across = g - u * tl.sum(g * u, 0)
-        across = tl.div_rn(across, tl.zeros_like(g) + long)
-        across = tl.div_rn(across, tl.zeros_like(g) + most)
-        across = tl.where(across > MOST, MOST, across)
-        across = tl.where(across < -MOST, -MOST, across)
-        tl.store(out + place * D + at, across.to(out.dtype.element_ty), mask=inside)
+        of_row = tl.load(row_sum + place, mask=is_row, other=0.0) * twice
+        by_rest += (tl.sum(u, 0)[None, :] - u) * of_row
+    axis = tl.arange(0, AXES)[:, None]
+    factor = tl.load(scale) * tl.load(upstream)
+    factor = tl.where(axis == 1, second_weight, weight) * factor
+    by_rest = tl.where(inside, by_rest * factor, 0.0)
+    g = tl.load(gY + at, mask=inside, other=0.0) * factor
+    g += tl.sum(by_rest, 0)[None, :] - by_rest
+    across = _across(g, u, long, most, MOST)
+    tl.store(out + at, across.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _logit(q, row, SIGN: tl.constexpr):
-    """q, or what is under the root and not below zero; and the logit, before the scale."""
-    logit = q
+    """q, or ± its root, before the scale. What is under the root is not below zero."""
     if SIGN != 0:
         q = q + row
-        q = tl.where(q < 0, 0.0, q)
-        logit = tl.sqrt(q) * SIGN
-    return q, logit
+        q = tl.sqrt(tl.where(q < 0, 0.0, q)) * SIGN
+    return q
 
 
 @triton.jit
-def _gradient(p, q, at, right, least, SIGN: tl.constexpr, HAS_OWN: tl.constexpr):
+def _gradient(p, logit, at, right, least, SIGN: tl.constexpr, HAS_OWN: tl.constexpr):
     """Of the loss with respect to q, over the scale; of a root without the sign/2."""
     g = tl.where(at == right, 0.0 if HAS_OWN else p - 1, p)
     if SIGN != 0:
-        g = g * tl.rsqrt(tl.where(q < least * least, least * least, q))
+        # From the logit, not from q: of a whole row only logits and p stay in registers.
+        length = logit * SIGN
+        g = g / tl.where(length < least, least, length)
     return g
 
 
@@ -241,7 +225,7 @@ def softmax_rows(
         diagonal = tl.load(q + right)
         if HAS_COL:
             diagonal += tl.load(col + right)
-        _own_root, mine = _logit(diagonal, constant, SIGN)
+        mine = _logit(diagonal, constant, SIGN)
 
     own_logit = mine * s
     floor = 0.0
@@ -255,7 +239,7 @@ def softmax_rows(
         x = tl.load(q + at, mask=inside, other=0.0)
         if HAS_COL:
             x += tl.load(col + at, mask=inside, other=0.0)
-        x, logit = _logit(x, constant, SIGN)
+        logit = _logit(x, constant, SIGN)
         if HAS_OWN:
             logit = tl.where(at == right, mine, logit)
         scaled = tl.where(inside, logit * s, float("-inf"))
@@ -266,7 +250,7 @@ def softmax_rows(
         if WANTED:
             p *= 1.0 / total
             tl.store(slope + here, tl.sum(tl.where(inside, p * (logit - mine), 0.0), 0))
-            g = _gradient(p, x, at, right, floor, SIGN, HAS_OWN).to(out.dtype.element_ty)
+            g = _gradient(p, logit, at, right, floor, SIGN, HAS_OWN).to(out.dtype.element_ty)
             tl.store(out + at, g, mask=inside)
             if SIGN != 0:
                 tl.store(row_sum + here, tl.sum(tl.where(inside, g.to(tl.float32), 0.0), 0))
@@ -279,7 +263,7 @@ def softmax_rows(
             x = tl.load(q + at, mask=inside, other=0.0)
             if HAS_COL:
                 x += tl.load(col + at, mask=inside, other=0.0)
-            x, logit = _logit(x, constant, SIGN)
+            logit = _logit(x, constant, SIGN)
             if HAS_OWN:
                 logit = tl.where(at == right, mine, logit)
             scaled = tl.where(inside, logit * s, float("-inf"))
@@ -297,12 +281,12 @@ def softmax_rows(
                 x = tl.load(q + at, mask=inside, other=0.0)
                 if HAS_COL:
                     x += tl.load(col + at, mask=inside, other=0.0)
-                x, logit = _logit(x, constant, SIGN)
+                logit = _logit(x, constant, SIGN)
                 if HAS_OWN:
                     logit = tl.where(at == right, mine, logit)
                 p = tl.where(inside, tl.exp(logit * s - most) * inverse, 0.0)
                 slant += tl.sum(p * (logit - mine), 0)
-                g = _gradient(p, x, at, right, floor, SIGN, HAS_OWN).to(out.dtype.element_ty)
+                g = _gradient(p, logit, at, right, floor, SIGN, HAS_OWN).to(out.dtype.element_ty)
                 tl.store(out + at, g, mask=inside)
                 if SIGN != 0:
                     summed += tl.sum(tl.where(inside, g.to(tl.float32), 0.0), 0)

@@ -32,7 +32,7 @@ def nway_contrastive(
     targets: Tensor | None = None,
     mask: Tensor | None = None,
     limit: int = LIMIT,
-    fuse: bool = False,
+    fuse: bool = True,
 ) -> Tensor:
     """How badly N modalities of the same samples find each other, exactly, at any batch size.
 
@@ -56,8 +56,8 @@ def nway_contrastive(
     mask: of shape (B,)*N. A boolean one leaves tuples out; any other is multiplied with the logits,
         as published, so that a zero still counts in the softmax. Takes memory of B^N.
     limit: the bytes that `targets` and `mask` may take before they are refused.
-    fuse: whether kernels may do the work between the matrix products on a GPU (a preview). Where
-        Triton cannot compile them plain torch does the same; the first call compiles for seconds.
+    fuse: whether kernels may do the work between the matrix products on a GPU. The first call
+        compiles them, for seconds. Where Triton cannot, plain torch does the same.
     """
     given = prepare.checked(features)
     chosen = find_score(score)
@@ -79,11 +79,10 @@ def nway_contrastive(
             form = sums_form(chosen.name, given, dtype)
             if form is not None:
                 share = given[0].shape[0] if reduction == "mean" else 1
-                most = torch.finfo(dtype).max ** 0.85
                 return sums_entropy(
                     form,
                     given,
-                    _as_scale(scale, device).clamp(-most, most),
+                    _clamped(_as_scale(scale, device, dtype), dtype),
                     weights=[weight / share for weight in axis_weights(len(given), axes)],
                     block=block,
                     operands=_operands(chosen, given, normalize),
@@ -93,7 +92,7 @@ def nway_contrastive(
         batch = ranks.total if ranks else rows
         if batch == 0:
             return own.sum()
-        plain = _as_scale(scale, device)
+        plain = _as_scale(scale, device, widest(device))
         factor = plain
         common = None
         if normalize:
@@ -105,12 +104,10 @@ def nway_contrastive(
                 common = largest_of(common, ranks)
             own = prepare.shrunk(own, common)
             factor = factor * common.to(factor.dtype) ** (chosen.degree or count)
-        # Beyond it the logits themselves would overflow.
-        most = torch.finfo(dtype).max ** 0.85
-        factor = factor.clamp(-most, most)
+        factor = _clamped(factor, dtype)
         gain = factor.detach()
         if common is not None:
-            gain = (gain / common).clamp(-most, most)
+            gain = _clamped(gain / common, dtype)
         factor = factor.to(dtype)
         if dense:
             value = dense_cross_entropy(
@@ -144,13 +141,19 @@ def nway_contrastive(
         return shared_value(value, ranks) if ranks else value
 
 
-def _as_scale(scale: float | Tensor, device: torch.device) -> Tensor:
+def _as_scale(scale: float | Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
     if not isinstance(scale, Tensor):
         # Filled on the device: a copy from the host would wait for it.
-        return torch.full((), float(scale), dtype=widest(device), device=device)
+        return torch.full((), float(scale), dtype=dtype, device=device)
     if scale.numel() != 1:
         raise ValueError(f"scale must be one number, not of shape {tuple(scale.shape)}")
-    return prepare.widened(scale.reshape(()).to(device), widest(device))
+    return prepare.widened(scale.reshape(()).to(device), dtype)
+
+
+def _clamped(factor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Beyond these bounds the logits themselves would overflow."""
+    most = torch.finfo(dtype).max ** 0.85
+    return factor.clamp(-most, most)
 
 
 def _operands(score: Score, given: list[Tensor], normalize: bool) -> torch.dtype | None:

@@ -14,23 +14,25 @@ from torch.autograd.function import once_differentiable
 
 from holdfast.numerics.nway.applied import applied
 from holdfast.numerics.nway.fused import (
-    WIDEST_ROW,
     can_fuse_rests,
     fused_rests,
     fused_rests_backward,
+    rests_fit,
 )
-from holdfast.numerics.nway.gram import Rows, axis_factor, stream
+from holdfast.numerics.nway.gram import Rows, stream, weighted
 from holdfast.numerics.nway.roots import NOISE
 from holdfast.numerics.nway.scores import Form, form_of
-from holdfast.numerics.nway.widest import widest
 
 
 def sums_form(score: str, features: list[Tensor], dtype: torch.dtype) -> Form | None:
     """The form of the score, if this way is open to these features."""
-    first = features[0]
-    if any(f.dtype != first.dtype for f in features) or not 0 < first.shape[1] <= WIDEST_ROW:
+    first, count = features[0], len(features)
+    if any(f.dtype != first.dtype for f in features) or first.numel() == 0:
         return None
-    return form_of(score, len(features)) if can_fuse_rests(first, dtype) else None
+    form = form_of(score, count)
+    if form is None or not rests_fit(count, first.shape[1]):
+        return None
+    return form if can_fuse_rests(first, dtype) else None
 
 
 class _Sums(torch.autograd.Function):
@@ -46,65 +48,55 @@ class _Sums(torch.autograd.Function):
         *features: Tensor,
     ) -> Tensor:
         x = torch.stack(features)
-        info = torch.finfo(torch.float32)
-        X, Y, numbers = fused_rests(
+        operands, numbers = fused_rests(
             x,
             narrow,
             cross=form.cross,
             x_squares=form.x_squares,
             y_squares=form.y_squares,
-            noise=NOISE * info.eps,
+            noise=NOISE * torch.finfo(torch.float32).eps,
             # The inverse of the least root must exist in the type of the matrix products.
             floor=1e-4 if narrow == torch.float16 else 0.0,
         )
-        col, row, least, length, largest = numbers
+        col, row, least = numbers[0], numbers[1], numbers[2]
         wanted = wanted and any(ctx.needs_input_grad)
-        losses, slope, row_sum = torch.empty((3, *row.shape), dtype=row.dtype, device=row.device)
-        root = form.sign is not None
-        here = Rows(row, least, None, losses, slope, row_sum, None)
+        results = torch.empty((3, *row.shape), dtype=row.dtype, device=row.device)
+        losses, slope, row_sum = results[0], results[1], results[2]
         gX, gY = stream(
-            X,
-            Y,
+            operands[0],
+            operands[1],
             col,
-            here,
-            scale.to(row.dtype),
+            Rows(row, least, None, losses, slope, row_sum, None),
+            scale,
             sign=form.sign,
             offset=0,
             block=block,
             wanted=wanted,
             fuse=True,
         )
-        sums = widest(x.device)
-        weight = axis_factor(weights, x)[:, 0, 0]
         if wanted:
-            ctx.form = form
-            gscale = (slope.sum(1, dtype=sums) * weight).sum() if ctx.needs_input_grad[5] else None
-            factor = weight * (scale.detach() * ((form.sign or 2) / 2))
-            ctx.save_for_backward(
-                x, gX, gY, row_sum if root else None, length, largest, factor, gscale
-            )
-        value: Tensor = (losses.sum(1, dtype=sums) * weight).sum()
-        return value.to(row.dtype)
+            ctx.form, ctx.weights = form, weights
+            gscale = weighted(slope, weights) if ctx.needs_input_grad[5] else None
+            by_row = None if form.sign is None else row_sum
+            ctx.save_for_backward(x, gX, gY, numbers, by_row, scale, gscale)
+        return weighted(losses, weights).to(row.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Any, ...]:
-        x, gX, gY, row_sum, length, largest, factor, gscale = ctx.saved_tensors
-        grads: list[Tensor | None] = [None] * len(x)
+        *saved, gscale = ctx.saved_tensors
+        grads: list[Tensor | None] = [None] * len(saved[0])
         if any(ctx.needs_input_grad[6:]):
+            half = (ctx.form.sign or 2) / 2  # that of a root
             out = fused_rests_backward(
-                x,
-                gX,
-                gY,
-                row_sum,
-                length,
-                largest,
-                (factor * upstream).to(gX.dtype),
+                *saved,
+                upstream,
                 cross=ctx.form.cross,
                 x_squares=ctx.form.x_squares,
+                weights=[weight * half for weight in ctx.weights],
             )
             grads = list(out.unbind(0))
-        by_scale = None if gscale is None else gscale * upstream
+        by_scale = None if gscale is None else (gscale * upstream).to(upstream.dtype)
         return None, None, None, None, None, by_scale, *grads
 
 
@@ -117,7 +109,9 @@ def sums_entropy(
     block: int | None,
     operands: torch.dtype | None,
 ) -> Tensor:
-    """The weighted sum of the cross entropies along all axes; `scale` in the widest type."""
+    """The weighted sum of the cross entropies along all axes; `scale` in float32. All weights but
+    the second are the same.
+    """
     wanted = torch.is_grad_enabled()
     narrow = operands or torch.float32
     return applied(_Sums, form, weights, block, narrow, wanted, scale, *features)

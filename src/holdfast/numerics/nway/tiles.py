@@ -1,8 +1,8 @@
 """Lines of any score: value and gradient by tiles of rows and columns.
 
-The logits of a block of rows are computed tile by tile. Where one tile holds the whole block its
-graph is kept and used at once; otherwise each tile is computed a second time for its gradient, so
-that only one tile is ever held.
+The logits of a block of rows are computed tile by tile. Where one tile holds the whole block what
+it was made of is kept and used at once; otherwise each tile is computed a second time for its
+gradient, so that only one tile is ever held.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from holdfast.numerics.nway.blocks import room, rows_at_once
+from holdfast.numerics.nway.blocks import even, room, rows_at_once
 from holdfast.numerics.nway.lines import Pull, Tile, TileLine
 from holdfast.numerics.nway.widest import widest
 
@@ -31,8 +31,7 @@ def tile_entropy(
     like = line.cols[0]
     sums = widest(like.device)
     n_rows, n_cols = line.rows[0].shape[0], like.shape[0]
-    step = min(rows_at_once(like, n_cols, 1, block), _square(like, line.depth), n_rows)
-    width = max(room(like) // (step * line.depth), 16)
+    step, width = _shape(like, line.depth, n_rows, n_cols, block)
     any_grad = wanted and any(needs)
     grads = [torch.zeros_like(tensor) for tensor in (*line.rows, *line.cols)] if any_grad else []
     gown = torch.zeros_like(line.own) if any_grad and line.own is not None else None
@@ -73,10 +72,21 @@ def tile_entropy(
     ]
 
 
-def _square(like: Tensor, depth: int) -> int:
-    """The side of a square tile that fits: a thin one would read the columns over and over."""
-    side = int((room(like) / depth) ** 0.5)
-    return max(side, 16)
+ENOUGH_ROWS = 128
+
+
+def _shape(
+    like: Tensor, depth: int, rows: int, columns: int, block: int | None
+) -> tuple[int, int]:
+    """Rows and columns of a tile: whole rows if enough of them fit, which are then computed once."""
+    if block is None:
+        whole = min(room(like) // max(depth * columns, 1), rows)
+        if whole >= min(ENOUGH_ROWS, rows):
+            return even(whole, rows), columns
+    # A thin tile would read the columns over and over: as near to a square as there is room for.
+    side = max(int((room(like) / depth) ** 0.5), 16)
+    step = min(rows_at_once(like, columns, 1, block), side, rows)
+    return step, max(room(like) // (step * depth), 16)
 
 
 def _tile(line: TileLine, rows: slice, cols: slice) -> tuple[Tensor, Pull]:
