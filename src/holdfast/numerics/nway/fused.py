@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 WIDEST_ROW = 1 << 14
-"""Entries of a feature, or of the N features of a sample, that one program holds at once."""
+"""Entries of a feature that one program holds at once."""
 WIDEST_LINE = 1 << 14
 """Logits of a row that one program holds at once; longer ones it reads twice, in pieces."""
 PIECE = 4096
@@ -91,13 +91,13 @@ def can_fuse_rests(like: Tensor, dtype: torch.dtype) -> bool:
     return dtype == torch.float32 and _rests_kernels(like.device) is not None
 
 
-def _power(size: int, least: int = 2) -> int:
-    """The power of two that holds it."""
-    return max(1 << (size - 1).bit_length(), least)
+def _power(size: int) -> int:
+    """The power of two that holds it, 16 at least."""
+    return max(1 << (size - 1).bit_length(), 16)
 
 
 def _sizes(width: int) -> dict[str, Any]:
-    block = _power(width, 16)
+    block = _power(width)
     warps = 1 if block <= 512 else 4 if block <= 4096 else 8
     return {"BLOCK": block, "num_warps": warps, "enable_fp_fusion": False}
 
@@ -151,7 +151,7 @@ def _softmax(
     *,
     scale: Tensor,
     losses: Tensor,
-    slope: Tensor,
+    slope: Tensor | None = None,
     col: Tensor | None = None,
     row: Tensor | None = None,
     least: Tensor | None = None,
@@ -165,7 +165,7 @@ def _softmax(
 ) -> None:
     axes, rows, columns = q.shape
     whole = columns <= (widest or WIDEST_LINE)
-    block = _power(columns, 16) if whole else PIECE
+    block = _power(columns) if whole else PIECE
     kernels.softmax_rows[(rows, axes)](
         q,
         out,
@@ -177,41 +177,24 @@ def _softmax(
         losses,
         losses if row_sum is None else row_sum,
         losses if own_grad is None else own_grad,
-        slope,
+        losses if slope is None else slope,
         rows,
         columns,
         first,
         0 if col is None else col.stride(0),
         losses.stride(0),
-        SIGN=sign,
+        float(sign or 1),
+        IS_ROOT=sign != 0,
         HAS_COL=col is not None,
         HAS_OWN=own is not None,
         WANTED=wanted,
+        WANT_SLOPE=slope is not None,
         WHOLE=whole,
+        FULL=columns % block == 0,
         BLOCK=block,
-        num_warps=_warps(block) if whole else 8,
+        num_warps=min(max(block // 512, 1), 16) if whole else 8,
         enable_fp_fusion=False,
     )
-
-
-def rests_fit(count: int, width: int) -> bool:
-    """Whether a program holds the N rows of a sample."""
-    return _power(count) * _power(width, 16) <= WIDEST_ROW
-
-
-def _tile(count: int, width: int) -> dict[str, Any]:
-    axes, block = _power(count), _power(width, 16)
-    return {
-        "AXES": axes,
-        "BLOCK": block,
-        "num_warps": _warps(axes * block),
-        "enable_fp_fusion": False,
-    }
-
-
-def _warps(entries: int) -> int:
-    """About 16 entries for each thread."""
-    return min(max(entries // 512, 1), 16)
 
 
 def fused_rests(x: Tensor, narrow: torch.dtype, **form: float) -> tuple[Tensor, Tensor]:
@@ -251,7 +234,7 @@ def _rests(
         noise,
         floor,
         TINY=torch.finfo(torch.float32).tiny,
-        **_tile(n, width),
+        **_sizes(width),
     )
     return operands, numbers
 
@@ -299,6 +282,6 @@ def _rests_backward(
         weights[1],
         MOST=torch.finfo(x.dtype).max,
         HAS_ROW=row_sum is not None,
-        **_tile(n, width),
+        **_sizes(width),
     )
     return out

@@ -70,7 +70,7 @@ def gram_entropy(
     fuse = fuse and can_fuse(X, wide)
     Xn, Yn = _times(X, lines.cross, narrow), Y.to(narrow)
     col = _squares(Y, lines.y_squares) if lines.y_squares else None
-    numbers = _numbers(lines, col, narrow, any_grad, fuse)
+    numbers = _numbers(lines, col, narrow, any_grad, fuse and needs_scale)
     weight = axis_factor(lines.weights, X)
     # Euler's way to the gradient of the scale needs them, see below.
     sum_cols = col is not None and any_grad and (needs_col or (needs_scale and not fuse))
@@ -190,11 +190,11 @@ def axis_factor(weights: list[float], like: Tensor) -> Tensor:
 
 
 def _numbers(
-    lines: GramLines, col: Tensor | None, narrow: torch.dtype, wanted: bool, fuse: bool
+    lines: GramLines, col: Tensor | None, narrow: torch.dtype, wanted: bool, sloped: bool
 ) -> Rows:
     X = lines.X
     losses = X.new_empty(X.shape[:2])
-    slope = torch.empty_like(losses) if fuse else None
+    slope = torch.empty_like(losses) if sloped else None
     if lines.sign is None:
         return Rows(None, None, None, losses, slope, None, None)
     row = _squares(X, lines.x_squares)

@@ -18,23 +18,31 @@ import triton.language as tl
 
 
 @triton.jit
-def _unit_rows(v, TINY: tl.constexpr):
-    """Rows divided by their largest entry, then by their length; that length; and that entry.
+def _unit_row(x, at, inside, TINY: tl.constexpr):
+    """A row divided by its largest entry, then by its length; that length; and that entry.
 
     An empty row has length inf.
     """
-    most = tl.max(tl.abs(v), 1)[:, None]
+    v = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    most = tl.max(tl.abs(v), 0)
     most = tl.where(most < TINY, TINY, most)
     v = tl.div_rn(v, tl.zeros_like(v) + most)
-    long = tl.sqrt_rn(tl.sum(v * v, 1))[:, None]
+    long = tl.sqrt_rn(tl.sum(v * v, 0))
     long = tl.where(long == 0, float("inf"), long)
     return tl.div_rn(v, tl.zeros_like(v) + long), long, most
 
 
 @triton.jit
+def _same_row(x, at, inside, long, most):
+    """What `_unit_row` made of it."""
+    v = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    return tl.div_rn(tl.div_rn(v, tl.zeros_like(v) + most), tl.zeros_like(v) + long)
+
+
+@triton.jit
 def _across(g, u, long, most, MOST: tl.constexpr):
     """What of a gradient is across its row, over the length; inside the range of the type."""
-    across = g - u * tl.sum(g * u, 1)[:, None]
+    across = g - u * tl.sum(g * u, 0)
     # Divided twice: the product of the two may not exist where both quotients do.
     across = tl.div_rn(across, tl.zeros_like(g) + long)
     across = tl.div_rn(across, tl.zeros_like(g) + most)
@@ -45,34 +53,23 @@ def _across(g, u, long, most, MOST: tl.constexpr):
 @triton.jit
 def unit_forward(x, unit, length, largest, D, TINY: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)[None, :]
+    at = tl.arange(0, BLOCK)
     inside = at < D
-    v = tl.load(x + row * D + at, mask=inside, other=0.0).to(tl.float32)
-    u, long, most = _unit_rows(v, TINY)
+    u, long, most = _unit_row(x + row * D, at, inside, TINY)
     tl.store(unit + row * D + at, u, mask=inside)
-    one = tl.arange(0, 1)[:, None]
-    tl.store(length + row + one, long)
-    tl.store(largest + row + one, most)
+    tl.store(length + row, long)
+    tl.store(largest + row, most)
 
 
 @triton.jit
 def unit_backward(grad, unit, length, largest, out, D, MOST: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)[None, :]
+    at = tl.arange(0, BLOCK)
     inside = at < D
     g = tl.load(grad + row * D + at, mask=inside, other=0.0)
     u = tl.load(unit + row * D + at, mask=inside, other=0.0)
     across = _across(g, u, tl.load(length + row), tl.load(largest + row), MOST)
     tl.store(out + row * D + at, across.to(out.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _sample(N, B, D, AXES: tl.constexpr, BLOCK: tl.constexpr):
-    """Where the N rows of one sample begin, (AXES, 1); which of them exist; and a tile of them."""
-    k = tl.arange(0, AXES)[:, None]
-    place = k * B + tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)[None, :]
-    return place, k < N, place * D + at, (k < N) & (at < D)
 
 
 @triton.jit
@@ -91,29 +88,36 @@ def rests_forward(
     noise,
     floor,
     TINY: tl.constexpr,
-    AXES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """One sample: its N unit rows Y, the sums of the others X (times `cross`), and their squares.
 
     The unit rows are not kept in full: backward makes them again from x, which is smaller.
     """
-    place, is_row, at, inside = _sample(N, B, D, AXES, BLOCK)
-    v = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-    u, long, most = _unit_rows(v, TINY)
-    rest = tl.where(inside, tl.sum(u, 0)[None, :] - u, 0.0)
-    element = operands.dtype.element_ty
-    tl.store(operands + at, (rest * cross).to(element), mask=inside)
-    tl.store(operands + all_entries + at, u.to(element), mask=inside)
-    col = y_squares * tl.sum(u * u, 1)[:, None]
-    row = x_squares * tl.sum(rest * rest, 1)[:, None]
-    bound = tl.sqrt_rn(noise * (tl.abs(row) + tl.abs(y_squares)) + TINY)
-    bound = tl.where(bound < floor, floor, bound)
-    tl.store(numbers + place, col, mask=is_row)
-    tl.store(numbers + all_rows + place, row, mask=is_row)
-    tl.store(numbers + 2 * all_rows + place, bound, mask=is_row)
-    tl.store(numbers + 3 * all_rows + place, long, mask=is_row)
-    tl.store(numbers + 4 * all_rows + place, most, mask=is_row)
+    b = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < D
+    X, Y = operands, operands + all_entries
+    col, row, least = numbers, numbers + all_rows, numbers + 2 * all_rows
+    length, largest = numbers + 3 * all_rows, numbers + 4 * all_rows
+    S = tl.zeros([BLOCK], tl.float32)
+    for k in range(N):
+        u, _long, _most = _unit_row(x + (k * B + b) * D, at, inside, TINY)
+        S += u
+    for k in range(N):
+        place = k * B + b
+        # Made again, not loaded: what a program stores its other threads may not yet see.
+        u, long, most = _unit_row(x + place * D, at, inside, TINY)
+        tl.store(length + place, long)
+        tl.store(largest + place, most)
+        rest = S - u
+        tl.store(X + place * D + at, (rest * cross).to(X.dtype.element_ty), mask=inside)
+        tl.store(Y + place * D + at, u.to(Y.dtype.element_ty), mask=inside)
+        constant = x_squares * tl.sum(rest * rest, 0)
+        tl.store(row + place, constant)
+        tl.store(col + place, y_squares * tl.sum(u * u, 0))
+        bound = tl.sqrt_rn(noise * (tl.abs(constant) + tl.abs(y_squares)) + TINY)
+        tl.store(least + place, tl.where(bound < floor, floor, bound))
 
 
 @triton.jit
@@ -136,46 +140,62 @@ def rests_backward(
     second_weight,
     MOST: tl.constexpr,
     HAS_ROW: tl.constexpr,
-    AXES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """From the gradients of X (before `cross`), of Y and of `row` to those of x."""
-    place, is_row, at, inside = _sample(N, B, D, AXES, BLOCK)
-    long = tl.load(numbers + 3 * all_rows + place, mask=is_row, other=1.0)
-    most = tl.load(numbers + 4 * all_rows + place, mask=is_row, other=1.0)
-    v = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-    u = tl.div_rn(tl.div_rn(v, tl.zeros_like(v) + most), tl.zeros_like(v) + long)
-    by_rest = tl.load(gX + at, mask=inside, other=0.0) * cross
-    if HAS_ROW:
-        of_row = tl.load(row_sum + place, mask=is_row, other=0.0) * twice
-        by_rest += (tl.sum(u, 0)[None, :] - u) * of_row
-    axis = tl.arange(0, AXES)[:, None]
+    b = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < D
+    length, largest = numbers + 3 * all_rows, numbers + 4 * all_rows
     factor = tl.load(scale) * tl.load(upstream)
-    factor = tl.where(axis == 1, second_weight, weight) * factor
-    by_rest = tl.where(inside, by_rest * factor, 0.0)
-    g = tl.load(gY + at, mask=inside, other=0.0) * factor
-    g += tl.sum(by_rest, 0)[None, :] - by_rest
-    across = _across(g, u, long, most, MOST)
-    tl.store(out + at, across.to(out.dtype.element_ty), mask=inside)
+    S = tl.zeros([BLOCK], tl.float32)
+    if HAS_ROW:
+        for k in range(N):
+            place = k * B + b
+            S += _same_row(
+                x + place * D, at, inside, tl.load(length + place), tl.load(largest + place)
+            )
+    T = tl.zeros([BLOCK], tl.float32)
+    for k in range(N):
+        place = k * B + b
+        g = tl.load(gX + place * D + at, mask=inside, other=0.0) * cross
+        if HAS_ROW:
+            u = _same_row(
+                x + place * D, at, inside, tl.load(length + place), tl.load(largest + place)
+            )
+            g += (S - u) * (tl.load(row_sum + place) * twice)
+        T += g * (tl.where(k == 1, second_weight, weight) * factor)
+    for k in range(N):
+        place = k * B + b
+        long = tl.load(length + place)
+        most = tl.load(largest + place)
+        u = _same_row(x + place * D, at, inside, long, most)
+        g = tl.load(gX + place * D + at, mask=inside, other=0.0) * cross
+        if HAS_ROW:
+            g += (S - u) * (tl.load(row_sum + place) * twice)
+        g = tl.load(gY + place * D + at, mask=inside, other=0.0) - g
+        g = T + g * (tl.where(k == 1, second_weight, weight) * factor)
+        across = _across(g, u, long, most, MOST)
+        tl.store(out + place * D + at, across.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _logit(q, row, SIGN: tl.constexpr):
-    """q, or ± its root, before the scale. What is under the root is not below zero."""
-    if SIGN != 0:
+def _size(q, row, IS_ROOT: tl.constexpr):
+    """q, or its root: what the logit is but for the scale and the sign."""
+    if IS_ROOT:
         q = q + row
-        q = tl.sqrt(tl.where(q < 0, 0.0, q)) * SIGN
+        q = tl.sqrt(tl.where(q < 0, 0.0, q))
     return q
 
 
 @triton.jit
-def _gradient(p, logit, at, right, least, SIGN: tl.constexpr, HAS_OWN: tl.constexpr):
+def _gradient(p, size, at, right, least, IS_ROOT: tl.constexpr, HAS_OWN: tl.constexpr):
     """Of the loss with respect to q, over the scale; of a root without the sign/2."""
     g = tl.where(at == right, 0.0 if HAS_OWN else p - 1, p)
-    if SIGN != 0:
-        # From the logit, not from q: of a whole row only logits and p stay in registers.
-        length = logit * SIGN
-        g = g / tl.where(length < least, least, length)
+    if IS_ROOT:
+        size = tl.where(size < least, least, size)
+        # One instruction, where a quotient takes many.
+        g = g * tl.rsqrt(size * size)
     return g
 
 
@@ -197,15 +217,21 @@ def softmax_rows(
     first,
     col_stride,
     row_stride,
-    SIGN: tl.constexpr,
+    sign,
+    IS_ROOT: tl.constexpr,
     HAS_COL: tl.constexpr,
     HAS_OWN: tl.constexpr,
     WANTED: tl.constexpr,
+    WANT_SLOPE: tl.constexpr,
     WHOLE: tl.constexpr,
+    FULL: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """One row of one axis: its loss, and the gradient with respect to q (of a root, without the
     sign/2). `out` may be `q`: what is overwritten has been read.
+
+    The time goes into arithmetic as much as into memory, so exponentials are powers of two with
+    all factors in one, and nobody asks whether an entry exists where all do (`FULL`).
     """
     r = tl.program_id(0)
     axis = tl.program_id(1)
@@ -215,61 +241,72 @@ def softmax_rows(
     col += axis.to(tl.int64) * col_stride
     here = axis.to(tl.int64) * row_stride + r
     right = first + r
-    s = tl.load(scale)
+    s = tl.load(scale) * (sign * 1.4426950408889634)  # over log 2
     constant = 0.0
-    if SIGN != 0:
-        constant = tl.load(row + here)
-    if HAS_OWN:
-        mine = tl.load(own + here)
-    else:
-        diagonal = tl.load(q + right)
-        if HAS_COL:
-            diagonal += tl.load(col + right)
-        mine = _logit(diagonal, constant, SIGN)
-
-    own_logit = mine * s
     floor = 0.0
-    if SIGN != 0:
+    if IS_ROOT:
+        constant = tl.load(row + here)
         floor = tl.load(least + here)
+    if HAS_OWN:
+        mine = tl.load(own + here) * sign
+    else:
+        mine = tl.load(q + right)
+        if HAS_COL:
+            mine += tl.load(col + right)
+        mine = _size(mine, constant, IS_ROOT)
+    own_logit = mine * s
 
     if WHOLE:
         # The row stays in registers.
         at = tl.arange(0, BLOCK)
         inside = at < columns
-        x = tl.load(q + at, mask=inside, other=0.0)
-        if HAS_COL:
-            x += tl.load(col + at, mask=inside, other=0.0)
-        logit = _logit(x, constant, SIGN)
+        if FULL:
+            size = tl.load(q + at)
+            if HAS_COL:
+                size += tl.load(col + at)
+        else:
+            size = tl.load(q + at, mask=inside, other=0.0)
+            if HAS_COL:
+                size += tl.load(col + at, mask=inside, other=0.0)
+        size = _size(size, constant, IS_ROOT)
         if HAS_OWN:
-            logit = tl.where(at == right, mine, logit)
-        scaled = tl.where(inside, logit * s, float("-inf"))
-        most = tl.max(scaled, 0)
+            size = tl.where(at == right, mine, size)
+        logit = size * s
+        if not FULL:
+            logit = tl.where(inside, logit, float("-inf"))
+        most = tl.max(logit, 0)
         most = tl.where(own_logit == own_logit, most, own_logit)
-        p = tl.exp(scaled - most)
+        p = tl.exp2(logit - most)
         total = tl.sum(p, 0)
         if WANTED:
             p *= 1.0 / total
-            tl.store(slope + here, tl.sum(tl.where(inside, p * (logit - mine), 0.0), 0))
-            g = _gradient(p, logit, at, right, floor, SIGN, HAS_OWN).to(out.dtype.element_ty)
-            tl.store(out + at, g, mask=inside)
-            if SIGN != 0:
-                tl.store(row_sum + here, tl.sum(tl.where(inside, g.to(tl.float32), 0.0), 0))
+            if WANT_SLOPE:
+                tl.store(slope + here, tl.sum(p * (size - mine), 0) * sign)
+            g = _gradient(p, size, at, right, floor, IS_ROOT, HAS_OWN).to(out.dtype.element_ty)
+            if FULL:
+                tl.store(out + at, g)
+            else:
+                tl.store(out + at, g, mask=inside)
+            if IS_ROOT:
+                tl.store(row_sum + here, tl.sum(g.to(tl.float32), 0))
     else:
         most = own_logit
         total = 0.0
         for begin in range(0, columns, BLOCK):
             at = begin + tl.arange(0, BLOCK)
             inside = at < columns
-            x = tl.load(q + at, mask=inside, other=0.0)
+            size = tl.load(q + at, mask=inside, other=0.0)
             if HAS_COL:
-                x += tl.load(col + at, mask=inside, other=0.0)
-            logit = _logit(x, constant, SIGN)
+                size += tl.load(col + at, mask=inside, other=0.0)
+            size = _size(size, constant, IS_ROOT)
             if HAS_OWN:
-                logit = tl.where(at == right, mine, logit)
-            scaled = tl.where(inside, logit * s, float("-inf"))
-            more = tl.max(scaled, 0)
+                size = tl.where(at == right, mine, size)
+            logit = size * s
+            if not FULL:
+                logit = tl.where(inside, logit, float("-inf"))
+            more = tl.max(logit, 0)
             more = tl.where(more > most, more, most)
-            total = total * tl.exp(most - more) + tl.sum(tl.exp(scaled - more), 0)
+            total = total * tl.exp2(most - more) + tl.sum(tl.exp2(logit - more), 0)
             most = more
         if WANTED:
             inverse = 1.0 / total
@@ -278,21 +315,26 @@ def softmax_rows(
             for begin in range(0, columns, BLOCK):
                 at = begin + tl.arange(0, BLOCK)
                 inside = at < columns
-                x = tl.load(q + at, mask=inside, other=0.0)
+                size = tl.load(q + at, mask=inside, other=0.0)
                 if HAS_COL:
-                    x += tl.load(col + at, mask=inside, other=0.0)
-                logit = _logit(x, constant, SIGN)
+                    size += tl.load(col + at, mask=inside, other=0.0)
+                size = _size(size, constant, IS_ROOT)
                 if HAS_OWN:
-                    logit = tl.where(at == right, mine, logit)
-                p = tl.where(inside, tl.exp(logit * s - most) * inverse, 0.0)
-                slant += tl.sum(p * (logit - mine), 0)
-                g = _gradient(p, logit, at, right, floor, SIGN, HAS_OWN).to(out.dtype.element_ty)
+                    size = tl.where(at == right, mine, size)
+                p = tl.exp2(size * s - most) * inverse
+                if not FULL:
+                    p = tl.where(inside, p, 0.0)
+                if WANT_SLOPE:
+                    slant += tl.sum(p * (size - mine), 0)
+                g = _gradient(p, size, at, right, floor, IS_ROOT, HAS_OWN)
+                g = g.to(out.dtype.element_ty)
                 tl.store(out + at, g, mask=inside)
-                if SIGN != 0:
-                    summed += tl.sum(tl.where(inside, g.to(tl.float32), 0.0), 0)
-            tl.store(slope + here, slant)
-            if SIGN != 0:
+                if IS_ROOT:
+                    summed += tl.sum(g.to(tl.float32), 0)
+            if WANT_SLOPE:
+                tl.store(slope + here, slant * sign)
+            if IS_ROOT:
                 tl.store(row_sum + here, summed)
-    tl.store(losses + here, (most - own_logit) + tl.log(total))
+    tl.store(losses + here, (most - own_logit) * 0.6931471805599453 + tl.log(total))
     if WANTED and HAS_OWN:
-        tl.store(own_grad + here, tl.exp(own_logit - most) / total - 1)
+        tl.store(own_grad + here, tl.exp2(own_logit - most) / total - 1)

@@ -14,10 +14,10 @@ from torch.autograd.function import once_differentiable
 
 from holdfast.numerics.nway.applied import applied
 from holdfast.numerics.nway.fused import (
+    WIDEST_ROW,
     can_fuse_rests,
     fused_rests,
     fused_rests_backward,
-    rests_fit,
 )
 from holdfast.numerics.nway.gram import Rows, stream, weighted
 from holdfast.numerics.nway.roots import NOISE
@@ -26,13 +26,10 @@ from holdfast.numerics.nway.scores import Form, form_of
 
 def sums_form(score: str, features: list[Tensor], dtype: torch.dtype) -> Form | None:
     """The form of the score, if this way is open to these features."""
-    first, count = features[0], len(features)
-    if any(f.dtype != first.dtype for f in features) or first.numel() == 0:
+    first = features[0]
+    if any(f.dtype != first.dtype for f in features) or not 0 < first.shape[1] <= WIDEST_ROW:
         return None
-    form = form_of(score, count)
-    if form is None or not rests_fit(count, first.shape[1]):
-        return None
-    return form if can_fuse_rests(first, dtype) else None
+    return form_of(score, len(features)) if can_fuse_rests(first, dtype) else None
 
 
 class _Sums(torch.autograd.Function):
@@ -60,8 +57,8 @@ class _Sums(torch.autograd.Function):
         )
         col, row, least = numbers[0], numbers[1], numbers[2]
         wanted = wanted and any(ctx.needs_input_grad)
-        results = torch.empty((3, *row.shape), dtype=row.dtype, device=row.device)
-        losses, slope, row_sum = results[0], results[1], results[2]
+        losses, row_sum = torch.empty((2, *row.shape), dtype=row.dtype, device=row.device)
+        slope = torch.empty_like(losses) if wanted and ctx.needs_input_grad[5] else None
         gX, gY = stream(
             operands[0],
             operands[1],
@@ -76,7 +73,7 @@ class _Sums(torch.autograd.Function):
         )
         if wanted:
             ctx.form, ctx.weights = form, weights
-            gscale = weighted(slope, weights) if ctx.needs_input_grad[5] else None
+            gscale = None if slope is None else weighted(slope, weights)
             by_row = None if form.sign is None else row_sum
             ctx.save_for_backward(x, gX, gY, numbers, by_row, scale, gscale)
         return weighted(losses, weights).to(row.dtype)

@@ -75,9 +75,7 @@ def tile_entropy(
 ENOUGH_ROWS = 128
 
 
-def _shape(
-    like: Tensor, depth: int, rows: int, columns: int, block: int | None
-) -> tuple[int, int]:
+def _shape(like: Tensor, depth: int, rows: int, columns: int, block: int | None) -> tuple[int, int]:
     """Rows and columns of a tile: whole rows if enough of them fit, which are then computed once."""
     if block is None:
         whole = min(room(like) // max(depth * columns, 1), rows)
