@@ -76,7 +76,7 @@ ENOUGH_ROWS = 128
 
 
 def _shape(like: Tensor, depth: int, rows: int, columns: int, block: int | None) -> tuple[int, int]:
-    """Rows and columns of a tile: whole rows if enough of them fit, which are then computed once."""
+    """Rows and columns of a tile: whole rows where enough of them fit; they are computed once."""
     if block is None:
         whole = min(room(like) // max(depth * columns, 1), rows)
         if whole >= min(ENOUGH_ROWS, rows):
