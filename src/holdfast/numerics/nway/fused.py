@@ -98,7 +98,7 @@ def _power(size: int) -> int:
 
 def _sizes(width: int) -> dict[str, Any]:
     block = _power(width)
-    warps = 1 if block <= 512 else 4 if block <= 4096 else 8
+    warps = 2 if block <= 512 else 4 if block <= 4096 else 8
     return {"BLOCK": block, "num_warps": warps, "enable_fp_fusion": False}
 
 
@@ -192,7 +192,7 @@ def _softmax(
         WHOLE=whole,
         FULL=columns % block == 0,
         BLOCK=block,
-        num_warps=min(max(block // 512, 1), 16) if whole else 8,
+        num_warps=min(max(block // 2048, 1), 8) if whole else 8,
         enable_fp_fusion=False,
     )
 
