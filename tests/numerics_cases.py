@@ -29,11 +29,12 @@ class Case:
 
 
 def plain_masked_mean(x: Tensor) -> Tensor:
-    return (x * MASK).sum(-1) / MASK.sum(-1)
+    mask = MASK.to(x.device)
+    return (x * mask).sum(-1) / mask.sum(-1)
 
 
 def plain_masked_softmax(x: Tensor) -> Tensor:
-    return x.masked_fill(~MASK, -torch.inf).softmax(-1)
+    return x.masked_fill(~MASK.to(x.device), -torch.inf).softmax(-1)
 
 
 CASES = [
@@ -56,11 +57,17 @@ CASES = [
         inputs=2,
     ),
     Case("logsumexp", numerics.logsumexp, lambda x: x.logsumexp(-1)),
-    Case("masked_mean", lambda x: numerics.masked_mean(x, MASK, -1), plain_masked_mean),
-    Case("masked_softmax", lambda x: numerics.masked_softmax(x, MASK), plain_masked_softmax),
+    Case(
+        "masked_mean", lambda x: numerics.masked_mean(x, MASK.to(x.device), -1), plain_masked_mean
+    ),
+    Case(
+        "masked_softmax",
+        lambda x: numerics.masked_softmax(x, MASK.to(x.device)),
+        plain_masked_softmax,
+    ),
     Case(
         "masked_log_softmax",
-        lambda x: numerics.masked_log_softmax(x, MASK)[..., MASK],
+        lambda x: numerics.masked_log_softmax(x, MASK.to(x.device))[..., MASK],
         lambda x: x[..., MASK].log_softmax(-1),
     ),
 ]
@@ -85,5 +92,5 @@ def value_and_gradients(
     inputs = [item.detach().clone().requires_grad_() for item in inputs]
     value = op(*inputs)
     weights = torch.linspace(0.5, 1.0, max(value.numel(), 1), dtype=torch.float64)
-    weights = weights[: value.numel()].reshape(value.shape).to(value.dtype)
+    weights = weights[: value.numel()].reshape(value.shape).to(value.device, value.dtype)
     return value.detach(), torch.autograd.grad(value, inputs, weights)

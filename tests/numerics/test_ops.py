@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import jiterator_stand_in
 import numerics_cases as cases
 import pytest
 import torch
@@ -17,12 +18,24 @@ from holdfast.numerics.ops import _look, _row_norm
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+every_way = pytest.mark.parametrize("way", ["looking", "blind", "fused"])
+
+
+def go(way: str, request: pytest.FixtureRequest) -> None:
+    if way != "looking":
+        request.getfixturevalue(way)
 
 
 @pytest.fixture
 def blind(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on an accelerator: the safe form always runs."""
     close_eyes(monkeypatch)
+
+
+@pytest.fixture
+def fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: the kernels run, here by a compiler for the CPU."""
+    jiterator_stand_in.install(monkeypatch)
 
 
 def close_eyes(patch: pytest.MonkeyPatch) -> None:
@@ -69,12 +82,11 @@ def test_the_safe_form_gives_the_same_value_bit_for_bit(case: Case, dtype: torch
 
 @every_case
 @every_dtype
-@pytest.mark.parametrize("looking", [True, False], ids=["looking", "blind"])
+@every_way
 def test_each_dtype_agrees_with_float64_to_its_resolution(
-    case: Case, dtype: torch.dtype, looking: bool, request: pytest.FixtureRequest
+    case: Case, dtype: torch.dtype, way: str, request: pytest.FixtureRequest
 ) -> None:
-    if not looking:
-        request.getfixturevalue("blind")
+    go(way, request)
     inputs = cases.regular(case, dtype)
     ours, our_gradients = value_and_gradients(case.stable, inputs)
     exact, exact_gradients = value_and_gradients(case.plain, [item.double() for item in inputs])
@@ -90,12 +102,9 @@ def test_each_dtype_agrees_with_float64_to_its_resolution(
 
 
 @every_case
-@pytest.mark.parametrize("looking", [True, False], ids=["looking", "blind"])
-def test_gradcheck_and_gradgradcheck(
-    case: Case, looking: bool, request: pytest.FixtureRequest
-) -> None:
-    if not looking:
-        request.getfixturevalue("blind")
+@every_way
+def test_gradcheck_and_gradgradcheck(case: Case, way: str, request: pytest.FixtureRequest) -> None:
+    go(way, request)
     inputs = cases.regular(case, rows=2)
     assert torch.autograd.gradcheck(case.stable, inputs)
     assert torch.autograd.gradgradcheck(case.stable, inputs)
@@ -128,28 +137,26 @@ def test_rows_of_every_kind_are_finite_in_value_and_gradient(
 
     a = torch.stack([row(n) for n in range(4)])
     b = torch.stack([row(n) for n in range(4)])
-    for case in CASES:
-        if case.name == "var":  # the variance of 1e30 is 1e60, and says so
-            continue
-        for looking in (True, False):
-            with pytest.MonkeyPatch.context() as patch:
-                if not looking:
-                    close_eyes(patch)
+    for way in (lambda patch: None, close_eyes, jiterator_stand_in.install):
+        with pytest.MonkeyPatch.context() as patch:
+            way(patch)
+            for case in CASES:
+                if case.name == "var":  # the variance of 1e30 is 1e60, and says so
+                    continue
                 value, gradients = value_and_gradients(case.stable, [a, b][: case.inputs])
-            assert finite(value, gradients), (case.name, looking, a, b, value, gradients)
+                assert finite(value, gradients), (case.name, way, a, b, value, gradients)
 
 
-@pytest.mark.parametrize("looking", [True, False], ids=["looking", "blind"])
+@every_way
 @pytest.mark.parametrize("scale", [1e30, 1e-30, 1e-36, 1e37])
 @pytest.mark.parametrize("kind", ["identical", "random"])
 @pytest.mark.parametrize("name", ["norm", "normalize", "std", "cosine_similarity"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_scales_whose_squares_do_not_fit_are_still_right(
-    name: str, kind: str, scale: float, dtype: torch.dtype, looking: bool,
+    name: str, kind: str, scale: float, dtype: torch.dtype, way: str,
     request: pytest.FixtureRequest,
 ) -> None:  # fmt: skip
-    if not looking:
-        request.getfixturevalue("blind")
+    go(way, request)
     case = BY_NAME[name]
     inputs = [item.detach() / 4 for item in cases.regular(case)]
     if kind == "identical":
@@ -168,12 +175,11 @@ def test_scales_whose_squares_do_not_fit_are_still_right(
 
 
 @every_dtype
-@pytest.mark.parametrize("looking", [True, False], ids=["looking", "blind"])
+@every_way
 def test_what_is_bent_is_bent_as_the_docstrings_say(
-    dtype: torch.dtype, looking: bool, request: pytest.FixtureRequest
+    dtype: torch.dtype, way: str, request: pytest.FixtureRequest
 ) -> None:
-    if not looking:
-        request.getfixturevalue("blind")
+    go(way, request)
     limits = torch.finfo(dtype)
     eps = numerics.eps_for(dtype)
 
@@ -253,10 +259,9 @@ def test_what_lies_under_a_mask_is_never_touched() -> None:
 
 
 @every_case
-@pytest.mark.parametrize("looking", [True, False], ids=["looking", "blind"])
-def test_nan_is_not_hidden(case: Case, looking: bool, request: pytest.FixtureRequest) -> None:
-    if not looking:
-        request.getfixturevalue("blind")
+@every_way
+def test_nan_is_not_hidden(case: Case, way: str, request: pytest.FixtureRequest) -> None:
+    go(way, request)
     inputs = [item.detach().clone() for item in cases.regular(case, torch.float32)]
     inputs[0][0, 0] = math.nan
     assert case.stable(*inputs).isnan().any()

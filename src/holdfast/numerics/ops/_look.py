@@ -27,7 +27,11 @@ def holds(condition: Tensor) -> bool:
 
 def wide(x: Tensor) -> Tensor:
     """The tensor in the dtype to compute in: float32 for the half dtypes, else its own."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    return x.to(wide_dtype(x))
+
+
+def wide_dtype(x: Tensor) -> torch.dtype:
+    return torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
 
 
 def floating(x: Tensor) -> Tensor:

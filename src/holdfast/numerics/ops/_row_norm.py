@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from holdfast.numerics.ops._look import holds
+from holdfast.numerics.ops import _kernels
+from holdfast.numerics.ops._look import holds, wide_dtype
 
 _EXPONENT = {
     torch.float32: (torch.int32, 0x7F800000, 2.0**-126, 2.0**126),
@@ -37,7 +38,8 @@ def looks_fine(found: Tensor, dtype: torch.dtype, zero: Callable[[], Tensor]) ->
 def row_norm(x: Tensor, dim: int) -> Tensor:
     """The norm along a dimension, which is kept. The plain one's bits wherever that is right."""
     plain = torch.linalg.vector_norm(x, dim=dim, keepdim=True)
-    # A GPU reads float32 and adds in float64 in one pass; a CPU is quicker with two plain ones.
+    # Compiled for a GPU, float32 is read and added in float64 in one pass; a CPU is quicker with
+    # two plain ones.
     wider = x.dtype == torch.float32 and x.device.type == "cuda"
     careful = in_double(x, dim) if wider else rescaled(x, dim)
     return torch.where(trusted(plain), plain, careful)
@@ -47,6 +49,23 @@ def in_double(x: Tensor, dim: int) -> Tensor:
     """The norm of float32 rows, whose squares all fit float64."""
     norm: Tensor = torch.linalg.vector_norm(x, dim=dim, keepdim=True, dtype=torch.float64)
     return norm.float()
+
+
+def fused_row_norm(x: Tensor, dim: int, largest: float) -> Tensor:
+    """The same with kernels, for half types in float32; `largest` where it is larger than that."""
+    size = largest_entry(x, dim)
+    scale = _kernels.SCALE[size.dtype]
+    found = torch.linalg.vector_norm(_kernels.scaled(x, size, **scale), dim=dim, keepdim=True)
+    length: Tensor = _kernels.unscaled(found, size, **scale, largest=largest)
+    return length
+
+
+def largest_entry(x: Tensor, dim: int) -> Tensor:
+    """Per row, without its sign and in the dtype to compute in."""
+    size: Tensor = torch.linalg.vector_norm(
+        x, torch.inf, dim=dim, keepdim=True, dtype=wide_dtype(x)
+    )
+    return size
 
 
 def rescaled(x: Tensor, dim: int) -> Tensor:

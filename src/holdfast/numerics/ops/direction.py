@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from holdfast.numerics.eps import eps_for
+from holdfast.numerics.ops import _kernels
+from holdfast.numerics.ops._fused import again, can_fuse, must_be_plain
 from holdfast.numerics.ops._look import holds, may_look, wide
-from holdfast.numerics.ops._row_norm import row_norm, trusted
+from holdfast.numerics.ops._row_norm import fused_row_norm, row_norm, trusted
 
 
 def normalize(x: Tensor, dim: int = -1, eps: float | None = None) -> Tensor:
@@ -22,14 +25,21 @@ def normalize(x: Tensor, dim: int = -1, eps: float | None = None) -> Tensor:
     A row whose norm is too large for the dtype it is computed in gives 0, with gradient 0. A row
     with NaN or infinity gives NaN.
     """
-    least = eps_for(x.dtype) if eps is None else eps
+    least = eps_for(x.dtype) if eps is None else float(eps)
+    if can_fuse(x):
+        fused: Tensor = _FusedNormalize.apply(x, dim, least)  # type: ignore[no-untyped-call]
+        return fused
     inside = wide(x)
     if may_look(x):
         length: Tensor = torch.linalg.vector_norm(inside, dim=dim, keepdim=True)
         known = length.detach()
         if holds((trusted(known) & (known >= least)).all()):
             return (inside / length).to(x.dtype)
-    unit, _ = _Normalize.apply(inside, dim, least)  # type: ignore[no-untyped-call]
+    return _without_looking(x, dim, least)
+
+
+def _without_looking(x: Tensor, dim: int, eps: float) -> Tensor:
+    unit, _ = _Normalize.apply(wide(x), dim, eps)  # type: ignore[no-untyped-call]
     result: Tensor = unit.to(x.dtype)
     return result
 
@@ -58,3 +68,22 @@ class _Normalize(torch.autograd.Function):
             divisor = torch.where(trusted(length) & (length >= ctx.eps), length, divisor)
         along = (gradient * unit).sum(ctx.dim, keepdim=True)
         return torch.addcmul(gradient, unit, along, value=-1) / divisor, None, None
+
+
+class _FusedNormalize(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: int, eps: float) -> Tensor:
+        ctx.dim, ctx.eps = dim, eps
+        length = fused_row_norm(x, dim, torch.inf)
+        ctx.save_for_backward(x, length)
+        unit: Tensor = _kernels.unit(x, length, eps=eps)
+        return unit.to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, length = ctx.saved_tensors
+        if must_be_plain(gradient):
+            plain = partial(_without_looking, dim=ctx.dim, eps=ctx.eps)
+            return *again(plain, gradient, x), None, None
+        along = _kernels.unit_along(gradient, x, length, eps=ctx.eps).sum(ctx.dim, keepdim=True)
+        return _kernels.unit_backward(gradient, x, length, along, eps=ctx.eps), None, None

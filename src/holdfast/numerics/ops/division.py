@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from holdfast.numerics.eps import eps_for
+from holdfast.numerics.ops import _kernels
+from holdfast.numerics.ops._fused import again, can_fuse, must_be_plain
 from holdfast.numerics.ops._look import common_dtype, holds, may_look, wide
 
 
@@ -33,7 +36,10 @@ def divide(
     """
     a, b = _pair(numerator, denominator)
     dtype = common_dtype(a, b)
-    least = eps_for(dtype) if eps is None else eps
+    least = eps_for(dtype) if eps is None else float(eps)
+    if can_fuse(a, b):
+        fused: Tensor = _FusedDivide.apply(a.to(dtype), b.to(dtype), float(fill), least)  # type: ignore[no-untyped-call]
+        return fused
     if may_look(a) and may_look(b) and a.dtype == b.dtype == wide(a).dtype:
         smallest = b.detach().abs().amin()
         if holds(smallest >= least):
@@ -42,8 +48,13 @@ def divide(
             largest = torch.maximum(high, -low)
             if holds(largest / smallest <= torch.finfo(dtype).max):
                 return quotient
-    a, b = torch.broadcast_tensors(a.to(dtype), b.to(dtype))
-    result, _ = _Divide.apply(wide(a), wide(b), fill, least, torch.finfo(dtype).max)  # type: ignore[no-untyped-call]
+    return _without_looking(a.to(dtype), b.to(dtype), fill, least)
+
+
+def _without_looking(a: Tensor, b: Tensor, fill: float, eps: float) -> Tensor:
+    dtype = a.dtype
+    a, b = torch.broadcast_tensors(a, b)
+    result, _ = _Divide.apply(wide(a), wide(b), fill, eps, torch.finfo(dtype).max)  # type: ignore[no-untyped-call]
     filled: Tensor = result.to(dtype)
     return filled
 
@@ -55,7 +66,8 @@ def _pair(numerator: Tensor | float, denominator: Tensor | float) -> tuple[Tenso
         return torch.tensor(float(numerator)), torch.tensor(float(denominator))
     dtype = known.dtype if known.is_floating_point() else torch.get_default_dtype()
     a, b = (
-        item if isinstance(item, Tensor) else torch.tensor(item, dtype=dtype, device=known.device)
+        # Filled on the device: a copy to it would make the host wait.
+        item if isinstance(item, Tensor) else torch.full((), item, dtype=dtype, device=known.device)
         for item in (numerator, denominator)
     )
     if not (a.is_floating_point() or b.is_floating_point()):
@@ -92,3 +104,21 @@ class _Divide(torch.autograd.Function):
             divisor = torch.where(divisor.isinf(), divisor, b)
         slope = (quotient / divisor).clamp(-ctx.largest, ctx.largest)
         return gradient / divisor, -gradient * slope, None, None, None
+
+
+class _FusedDivide(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, fill: float, eps: float) -> Tensor:
+        ctx.eps, ctx.largest = eps, torch.finfo(a.dtype).max
+        ctx.save_for_backward(a, b)
+        value: Tensor = _kernels.quotient(a, b, fill=fill, eps=eps, largest=ctx.largest)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        a, b = ctx.saved_tensors
+        if must_be_plain(gradient):
+            plain = partial(_without_looking, fill=0.0, eps=ctx.eps)
+            return *again(plain, gradient, a, b), None, None
+        to_a, to_b = _kernels.quotient_backward(gradient, a, b, eps=ctx.eps, largest=ctx.largest)
+        return to_a, to_b, None, None

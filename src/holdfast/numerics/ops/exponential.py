@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.numerics.ops import _kernels
+from holdfast.numerics.ops._fused import can_fuse, must_be_plain
 from holdfast.numerics.ops._look import floating, holds, may_look
 
 
@@ -20,9 +22,13 @@ def exp(x: Tensor) -> Tensor:
     written with `logsumexp` or `log_softmax` instead. NaN stays NaN.
     """
     x = floating(x)
+    result: Tensor
+    if can_fuse(x):
+        result = _FusedExp.apply(x)  # type: ignore[no-untyped-call]
+        return result
     if may_look(x) and holds(x.detach().amax() < math.floor(math.log(torch.finfo(x.dtype).max))):
         return torch.exp(x)
-    result: Tensor = _Exp.apply(x)  # type: ignore[no-untyped-call]
+    result = _Exp.apply(x)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -45,4 +51,21 @@ class _Exp(torch.autograd.Function):
             gradient, value, -1.0, torch.finfo(value.dtype).max
         )
         slope: Tensor = below * value
+        return slope
+
+
+class _FusedExp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.largest = torch.finfo(x.dtype).max
+        value: Tensor = _kernels.exponential(x, largest=ctx.largest)
+        ctx.save_for_backward(value)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        if must_be_plain(gradient):
+            return _Exp.backward(ctx, gradient)
+        (value,) = ctx.saved_tensors
+        slope: Tensor = _kernels.exponential_backward(gradient, value, largest=ctx.largest)
         return slope

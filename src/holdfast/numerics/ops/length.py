@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.numerics.ops import _kernels
+from holdfast.numerics.ops._fused import again, can_fuse, must_be_plain
 from holdfast.numerics.ops._look import may_look, wide
-from holdfast.numerics.ops._row_norm import looks_fine, row_norm
+from holdfast.numerics.ops._row_norm import fused_row_norm, looks_fine, row_norm
 
 
 def norm(x: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
@@ -19,13 +21,20 @@ def norm(x: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
     a norm that does not fit the dtype is its largest finite number, with gradient 0. NaN and
     infinity stay.
     """
+    if can_fuse(x):
+        fused: Tensor = _FusedNorm.apply(x, dim, keepdim)  # type: ignore[no-untyped-call]
+        return fused
     inside = wide(x)
     if may_look(x):
         plain: Tensor = torch.linalg.vector_norm(inside, dim=dim, keepdim=keepdim)
         zero = partial(_all_zero, inside.detach(), dim, keepdim)
         if looks_fine(plain.detach(), x.dtype, zero):
             return plain.to(x.dtype)
-    length: Tensor = _Norm.apply(inside, dim, torch.finfo(x.dtype).max)  # type: ignore[no-untyped-call]
+    return _without_looking(x, dim, keepdim)
+
+
+def _without_looking(x: Tensor, dim: int, keepdim: bool) -> Tensor:
+    length: Tensor = _Norm.apply(wide(x), dim, torch.finfo(x.dtype).max)  # type: ignore[no-untyped-call]
     length = length.to(x.dtype)
     return length if keepdim else length.squeeze(dim)
 
@@ -57,3 +66,22 @@ class _Norm(torch.autograd.Function):
         x, length = ctx.saved_tensors
         divisor = torch.where((length == 0) | (length == ctx.largest), torch.inf, length)
         return x / divisor * gradient, None, None
+
+
+class _FusedNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: int, keepdim: bool) -> Tensor:
+        ctx.dim, ctx.keepdim, ctx.largest = dim, keepdim, torch.finfo(x.dtype).max
+        length = fused_row_norm(x, dim, ctx.largest)
+        ctx.save_for_backward(x, length)
+        value = length.to(x.dtype)
+        return value if keepdim else value.squeeze(dim)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, length = ctx.saved_tensors
+        if must_be_plain(gradient):
+            plain = partial(_without_looking, dim=ctx.dim, keepdim=ctx.keepdim)
+            return *again(plain, gradient, x), None, None
+        per_row = gradient.reshape(length.shape)
+        return _kernels.norm_backward(per_row, x, length, largest=ctx.largest), None, None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from holdfast.numerics.ops import _kernels
+from holdfast.numerics.ops._fused import again, can_fuse, must_be_plain
 from holdfast.numerics.ops._look import holds, may_look, wide
 
 
@@ -17,12 +20,19 @@ def logsumexp(x: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
     the sum is empty and its logarithm -inf; here it is the lowest finite number of the dtype, with
     gradient 0 (torch's gradient is NaN). +inf and NaN stay.
     """
+    if can_fuse(x):
+        fused: Tensor = _FusedLogSumExp.apply(x, dim, keepdim)  # type: ignore[no-untyped-call]
+        return fused
     inside = wide(x)
     if may_look(x):
         plain = torch.logsumexp(inside, dim, keepdim=keepdim)
         if holds((plain.detach() > -torch.inf).all()):
             return plain.to(x.dtype)
-    total: Tensor = _LogSumExp.apply(inside, dim, torch.finfo(x.dtype).min)  # type: ignore[no-untyped-call]
+    return _without_looking(x, dim, keepdim)
+
+
+def _without_looking(x: Tensor, dim: int, keepdim: bool) -> Tensor:
+    total: Tensor = _LogSumExp.apply(wide(x), dim, torch.finfo(x.dtype).min)  # type: ignore[no-untyped-call]
     total = total.to(x.dtype)
     return total if keepdim else total.squeeze(dim)
 
@@ -44,3 +54,25 @@ class _LogSumExp(torch.autograd.Function):
         x, total = ctx.saved_tensors
         # In a row without entries this is exp(-inf): zero.
         return gradient * (x - total).exp(), None, None
+
+
+class _FusedLogSumExp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: int, keepdim: bool) -> Tensor:
+        ctx.dim, ctx.keepdim = dim, keepdim
+        total = _kernels.full_sum(
+            torch.logsumexp(wide(x), dim, keepdim=True),
+            empty=-torch.inf,
+            lowest=torch.finfo(x.dtype).min,
+        )
+        ctx.save_for_backward(x, total)
+        value: Tensor = total.to(x.dtype)
+        return value if keepdim else value.squeeze(dim)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, total = ctx.saved_tensors
+        if must_be_plain(gradient):
+            plain = partial(_without_looking, dim=ctx.dim, keepdim=ctx.keepdim)
+            return *again(plain, gradient, x), None, None
+        return _kernels.full_sum_backward(gradient.reshape(total.shape), x, total), None, None

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from holdfast.numerics.eps import eps_for
+from holdfast.numerics.ops import _kernels
+from holdfast.numerics.ops._fused import can_fuse, must_be_plain
 from holdfast.numerics.ops._look import floating, holds, may_look
 
 
@@ -20,10 +22,14 @@ def log(x: Tensor, eps: float | None = None) -> Tensor:
     gradient 0 (float64 -708.4, float32 and bfloat16 -87.3, float16 -9.7). NaN stays NaN.
     """
     x = floating(x)
-    floor = eps_for(x.dtype) if eps is None else eps
+    floor = eps_for(x.dtype) if eps is None else float(eps)
+    result: Tensor
+    if can_fuse(x):
+        result = _FusedLog.apply(x, floor)  # type: ignore[no-untyped-call]
+        return result
     if may_look(x) and holds(x.detach().amin() > floor):
         return torch.log(x)
-    result: Tensor = _Log.apply(x, floor)  # type: ignore[no-untyped-call]
+    result = _Log.apply(x, floor)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -45,3 +51,19 @@ class _Log(torch.autograd.Function):
         # Below the floor the divisor is infinite, and the gradient zero.
         above = torch.nn.functional.threshold(x, ctx.floor, math.inf)
         return gradient / above, None
+
+
+class _FusedLog(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, floor: float) -> Tensor:
+        ctx.floor = floor
+        ctx.save_for_backward(x)
+        value: Tensor = _kernels.logarithm(x, floor=floor)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        if must_be_plain(gradient):
+            return _Log.backward(ctx, gradient)
+        (x,) = ctx.saved_tensors
+        return _kernels.logarithm_backward(gradient, x, floor=ctx.floor), None

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.numerics.ops import _kernels
+from holdfast.numerics.ops._fused import can_fuse, must_be_plain
 from holdfast.numerics.ops._look import floating, holds, may_look, wide
 
 
@@ -24,9 +26,17 @@ def masked_mean(
         raise TypeError(f"the mask is {mask.dtype}: masked_mean wants bool, true where it counts")
     x = floating(x)
     dims = tuple(range(x.dim())) if dim is None else dim
-    mean, _, _ = _MaskedMean.apply(wide(x), mask.expand_as(x), dims)  # type: ignore[no-untyped-call]
+    mask = mask.expand_as(x)
+    if can_fuse(x, mask):
+        fused: Tensor = _FusedMaskedMean.apply(x, mask, dims, keepdim)  # type: ignore[no-untyped-call]
+        return fused
+    mean, _, _ = _MaskedMean.apply(wide(x), mask, dims)  # type: ignore[no-untyped-call]
     result: Tensor = mean.to(x.dtype)
     return result if keepdim else result.squeeze(dims)
+
+
+def _smaller(x: Tensor) -> float:
+    return float(2.0 ** -math.ceil(math.log2(max(x.numel(), 1))))
 
 
 class _MaskedMean(torch.autograd.Function):
@@ -43,7 +53,7 @@ class _MaskedMean(torch.autograd.Function):
         if may_look(x) and holds(total.isfinite().all()):
             return total / count, weights, count
         # The sum of numbers that fit may not: then it is taken of as many times smaller ones.
-        smaller = 2.0 ** -math.ceil(math.log2(max(x.numel(), 1)))
+        smaller = _smaller(x)
         scaled = (kept * smaller).sum(dims, keepdim=True) / (count * smaller)
         return torch.where(total.isfinite(), total / count, scaled), weights, count
 
@@ -57,3 +67,28 @@ class _MaskedMean(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor, None, None]:
         weights, count = ctx.saved_tensors
         return weights * (gradient / count), None, None
+
+
+class _FusedMaskedMean(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, mask: Tensor, dims: int | tuple[int, ...], keepdim: bool
+    ) -> Tensor:
+        smaller = _smaller(x)
+        kept, less = _kernels.counted(wide(x), mask, smaller=smaller)
+        total = kept.sum(dims, keepdim=True)
+        count = mask.sum(dims, keepdim=True, dtype=total.dtype)
+        ctx.save_for_backward(mask, count)
+        mean: Tensor = _kernels.mean_counted(
+            total, less.sum(dims, keepdim=True), count, smaller=smaller
+        )
+        mean = mean.to(x.dtype)
+        return mean if keepdim else mean.squeeze(dims)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        mask, count = ctx.saved_tensors
+        per_row = gradient.reshape(count.shape)
+        if must_be_plain(gradient):
+            return mask.to(count.dtype) * (per_row / count.clamp_min(1)), None, None, None
+        return _kernels.counted_backward(per_row, mask, count), None, None, None

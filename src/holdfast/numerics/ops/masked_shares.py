@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.numerics.ops import _kernels
+from holdfast.numerics.ops._fused import can_fuse
 from holdfast.numerics.ops._look import wide
 
 
@@ -18,7 +20,8 @@ def masked_softmax(x: Tensor, mask: Tensor | None = None, dim: int = -1) -> Tens
     sum to one then.) Without a mask only the rows that are all -inf are special. What lies under
     the mask reaches neither value nor gradient, NaN included.
     """
-    shares: Tensor = _MaskedSoftmax.apply(wide(x), _checked(mask), dim)  # type: ignore[no-untyped-call]
+    softmax = _FusedMaskedSoftmax if _can_fuse(x, _checked(mask)) else _MaskedSoftmax
+    shares: Tensor = softmax.apply(wide(x), mask, dim)  # type: ignore[no-untyped-call]
     return shares.to(x.dtype)
 
 
@@ -30,7 +33,9 @@ def masked_log_softmax(x: Tensor, mask: Tensor | None = None, dim: int = -1) -> 
     gradient 0. Its exponential is 0, and zero times it is 0.
     """
     lowest = torch.finfo(x.dtype).min
-    found: Tensor = _MaskedLogSoftmax.apply(wide(x), _checked(mask), dim, lowest)  # type: ignore[no-untyped-call]
+    fused = _can_fuse(x, _checked(mask))
+    log_softmax = _FusedMaskedLogSoftmax if fused else _MaskedLogSoftmax
+    found: Tensor = log_softmax.apply(wide(x), mask, dim, lowest)  # type: ignore[no-untyped-call]
     return found.to(x.dtype)
 
 
@@ -38,6 +43,10 @@ def _checked(mask: Tensor | None) -> Tensor | None:
     if mask is not None and mask.dtype != torch.bool:
         raise TypeError(f"the mask is {mask.dtype}: bool is wanted, true where an entry counts")
     return mask
+
+
+def _can_fuse(x: Tensor, mask: Tensor | None) -> bool:
+    return can_fuse(x) if mask is None else can_fuse(x, mask)
 
 
 def _filled(x: Tensor, mask: Tensor | None, dim: int) -> tuple[Tensor, Tensor]:
@@ -100,3 +109,39 @@ class _MaskedLogSoftmax(torch.autograd.Function):
             counted, found, ctx.dim, found.dtype
         )
         return back, None, None, None
+
+
+def _fused_filled(x: Tensor, mask: Tensor | None, lowest: float) -> Tensor:
+    if mask is None:
+        return x.clamp_min(lowest)
+    entries: Tensor = _kernels.filled(x, mask, lowest=lowest)
+    return entries
+
+
+class _FusedMaskedSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mask: Tensor | None, dim: int) -> Tensor:
+        lowest = torch.finfo(x.dtype).min
+        entries = _fused_filled(x, mask, lowest)
+        # Beside an entry that counts those that do not have no share; alone they would have all.
+        shares: Tensor = _kernels.shares_of(torch.softmax(entries, dim), entries, lowest=lowest)
+        ctx.dim = dim
+        ctx.save_for_backward(shares)
+        return shares
+
+    backward = staticmethod(_MaskedSoftmax.backward)
+
+
+class _FusedMaskedLogSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mask: Tensor | None, dim: int, lowest: float) -> Tensor:
+        least = torch.finfo(x.dtype).min
+        entries = _fused_filled(x, mask, least)
+        found: Tensor = _kernels.logs_of(
+            torch.log_softmax(entries, dim), entries, least=least, lowest=lowest
+        )
+        ctx.dim, ctx.lowest = dim, lowest
+        ctx.save_for_backward(found)
+        return found
+
+    backward = staticmethod(_MaskedLogSoftmax.backward)

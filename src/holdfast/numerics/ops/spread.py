@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.numerics.ops import _kernels
+from holdfast.numerics.ops._fused import again, can_fuse, must_be_plain
 from holdfast.numerics.ops._look import holds, may_look, wide
-from holdfast.numerics.ops._row_norm import looks_fine, power_of_two
+from holdfast.numerics.ops._row_norm import largest_entry, looks_fine, power_of_two
 
 
 def std(x: Tensor, dim: int = -1, keepdim: bool = False, *, correction: int = 1) -> Tensor:
@@ -20,16 +22,23 @@ def std(x: Tensor, dim: int = -1, keepdim: bool = False, *, correction: int = 1)
     (torch says NaN); a deviation that does not fit the dtype is its largest finite number,
     with gradient 0.
     """
-    inside = wide(x)
     count = x.shape[dim]
     if count <= correction:
-        return (inside * 0).nan_to_num(0, 0, 0).sum(dim, keepdim).to(x.dtype)
+        return (wide(x) * 0).nan_to_num(0, 0, 0).sum(dim, keepdim).to(x.dtype)
+    if can_fuse(x):
+        fused: Tensor = _FusedStd.apply(x, dim, keepdim, correction)  # type: ignore[no-untyped-call]
+        return fused
+    inside = wide(x)
     if may_look(x) and _sums_fit(inside.detach(), count):
         plain = torch.std(inside, dim=dim, correction=correction, keepdim=keepdim)
         level = partial(_all_the_same, inside.detach(), dim, keepdim)
         if looks_fine(plain.detach(), x.dtype, level):
             return plain.to(x.dtype)
-    found: Tensor = _Std.apply(inside, dim, correction, torch.finfo(x.dtype).max)  # type: ignore[no-untyped-call]
+    return _without_looking(x, dim, keepdim, correction)
+
+
+def _without_looking(x: Tensor, dim: int, keepdim: bool, correction: int) -> Tensor:
+    found: Tensor = _Std.apply(wide(x), dim, correction, torch.finfo(x.dtype).max)  # type: ignore[no-untyped-call]
     found = found.to(x.dtype)
     return found if keepdim else found.squeeze(dim)
 
@@ -82,3 +91,35 @@ class _Std(torch.autograd.Function):
         centred = scaled - scaled.mean(ctx.dim, keepdim=True)
         share = gradient / (x.shape[ctx.dim] - ctx.correction)
         return centred / (divisor / scale) * share, None, None, None
+
+
+class _FusedStd(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: int, keepdim: bool, correction: int) -> Tensor:
+        ctx.plain = partial(_without_looking, dim=dim, keepdim=keepdim, correction=correction)
+        ctx.freedom = float(x.shape[dim] - correction)
+        ctx.largest = torch.finfo(x.dtype).max
+        size = largest_entry(x, dim)
+        scale = _kernels.SCALE[size.dtype]
+        deviation, mean = torch.std_mean(
+            _kernels.scaled(x, size, **scale), dim=dim, correction=correction, keepdim=True
+        )
+        ctx.save_for_backward(x, size, mean, deviation)
+        found: Tensor = _kernels.unscaled(deviation, size, **scale, largest=ctx.largest)
+        found = found.to(x.dtype)
+        return found if keepdim else found.squeeze(dim)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, *per_row = ctx.saved_tensors
+        if must_be_plain(gradient):
+            return *again(ctx.plain, gradient, x), None, None, None
+        slope = _kernels.spread_backward(
+            gradient.reshape(per_row[0].shape),
+            x,
+            *per_row,
+            **_kernels.SCALE[per_row[0].dtype],
+            largest=ctx.largest,
+            freedom=ctx.freedom,
+        )
+        return slope, None, None, None

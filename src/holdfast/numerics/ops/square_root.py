@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.numerics.ops import _kernels
+from holdfast.numerics.ops._fused import can_fuse, must_be_plain
 from holdfast.numerics.ops._look import floating, holds, may_look
 
 
@@ -18,9 +20,13 @@ def sqrt(x: Tensor) -> Tensor:
     NaN. Close to zero the slope is as steep as it truly is: up to 1e22 for the smallest float32.
     """
     x = floating(x)
+    result: Tensor
+    if can_fuse(x):
+        result = _FusedSqrt.apply(x)  # type: ignore[no-untyped-call]
+        return result
     if may_look(x) and holds(x.detach().amin() > 0):
         return torch.sqrt(x)
-    result: Tensor = _Sqrt.apply(x)  # type: ignore[no-untyped-call]
+    result = _Sqrt.apply(x)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -42,3 +48,18 @@ class _Sqrt(torch.autograd.Function):
         steep = torch.addcdiv(root.new_zeros(()), gradient, root, value=0.5)
         kept: Tensor = torch.ops.aten.threshold_backward(steep, root, 0)
         return kept
+
+
+class _FusedSqrt(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        root: Tensor = _kernels.root(x)
+        ctx.save_for_backward(root)
+        return root
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        if must_be_plain(gradient):
+            return _Sqrt.backward(ctx, gradient)
+        slope: Tensor = _kernels.root_backward(gradient, *ctx.saved_tensors)
+        return slope
