@@ -212,8 +212,12 @@ def test_what_is_bent_is_bent_as_the_docstrings_say(
     assert not gradients[0].any()
 
 
+@every_way
 @every_dtype
-def test_empty_single_and_fully_masked_rows(dtype: torch.dtype) -> None:
+def test_empty_single_and_fully_masked_rows(
+    dtype: torch.dtype, way: str, request: pytest.FixtureRequest
+) -> None:
+    go(way, request)
     lowest = torch.finfo(dtype).min
     for size in (0, 1):
         value, gradients = value_and_gradients(numerics.std, [torch.ones(3, size, dtype=dtype)])
@@ -247,7 +251,9 @@ def test_empty_single_and_fully_masked_rows(dtype: torch.dtype) -> None:
         assert not gradients[0].any()
 
 
-def test_what_lies_under_a_mask_is_never_touched() -> None:
+@every_way
+def test_what_lies_under_a_mask_is_never_touched(way: str, request: pytest.FixtureRequest) -> None:
+    go(way, request)
     x = torch.randn(3, 6)
     spoilt = x.masked_fill(~MASK, math.nan)
     for case in CASES:
@@ -269,7 +275,9 @@ def test_nan_is_not_hidden(case: Case, way: str, request: pytest.FixtureRequest)
     assert case.stable(*inputs).isnan().any()
 
 
-def test_keepdim_and_other_dimensions() -> None:
+@every_way
+def test_keepdim_and_other_dimensions(way: str, request: pytest.FixtureRequest) -> None:
+    go(way, request)
     x = torch.randn(3, 5, 4)
     x[0, :, 0] = 0
     for op in (numerics.norm, numerics.std, numerics.logsumexp, numerics.var):
@@ -285,7 +293,11 @@ def test_keepdim_and_other_dimensions() -> None:
     assert numerics.masked_softmax(x, mask, 1).sum(1).gt(1.1).sum() == 0
 
 
-def test_divide_takes_numbers_broadcasts_and_promotes() -> None:
+@every_way
+def test_divide_takes_numbers_broadcasts_and_promotes(
+    way: str, request: pytest.FixtureRequest
+) -> None:
+    go(way, request)
     x = torch.tensor([[2.0, 0.0], [4.0, 8.0]], requires_grad=True)
     assert numerics.divide(8, x).tolist() == [[4, 0], [2, 1]]
     assert numerics.divide(x, 2).tolist() == [[1, 0], [2, 4]]
@@ -306,8 +318,12 @@ def test_both_ways_around_squares_that_do_not_fit_agree() -> None:
     torch.testing.assert_close(_row_norm.rescaled(x, 1), exact, rtol=2.4e-7, atol=1e-44)
 
 
+@every_way
 @pytest.mark.parametrize("dtype", FULL, ids=str)
-def test_sums_that_do_not_fit_do_not_spoil_what_does(dtype: torch.dtype) -> None:
+def test_sums_that_do_not_fit_do_not_spoil_what_does(
+    dtype: torch.dtype, way: str, request: pytest.FixtureRequest
+) -> None:
+    go(way, request)
     large = torch.finfo(dtype).max
     rows = torch.tensor([[0.9, 0.8, 0.7, 0.9, 0.8, 0.9], [-0.9, 0.9, 0.1, 0.2, 0.3, 0.4]])
     for name in ("std", "masked_mean"):
@@ -318,7 +334,11 @@ def test_sums_that_do_not_fit_do_not_spoil_what_does(dtype: torch.dtype) -> None
         torch.testing.assert_close(gradient.double(), right, rtol=1e-4, atol=1e-5)
 
 
-def test_whole_numbers_are_taken_as_torch_takes_them() -> None:
+@every_way
+def test_whole_numbers_are_taken_as_torch_takes_them(
+    way: str, request: pytest.FixtureRequest
+) -> None:
+    go(way, request)
     whole = torch.tensor([0, 4])
     assert numerics.sqrt(whole).tolist() == [0, 2]
     assert numerics.exp(whole)[0] == 1
