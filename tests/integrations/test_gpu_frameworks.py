@@ -55,6 +55,8 @@ def test_hugging_face_is_the_same_bit_for_bit_when_healthy(name: str, tmp_path: 
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning")
 @pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is dep:FutureWarning")
+# The scaler begins too high and skips the first step, with and without a guard.
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step:UserWarning")
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
 def test_lightning_holds_a_poisoned_batch(precision: str, tmp_path: Path) -> None:
     from pl_runs import Witness as Watcher
