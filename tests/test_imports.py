@@ -44,7 +44,7 @@ TORCH_FREE = [
     "holdfast.report",
     "holdfast.sinks.run_dir",
     "holdfast.sources.run_dir",
-    "holdfast.sources.follow",
+    "holdfast.sources.growing.records",
     *(
         f"holdfast.{folder.replace('/', '.')}.{path.stem}"
         for folder in ("core", "sinks/trackers")

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.charts import live, tail
+from holdfast.charts import live
 from holdfast.charts.gather import ChartData, gather
 from holdfast.charts.heat import BAD, CELLS
 from holdfast.charts.live import LiveTimeline, charts_of
 from holdfast.charts.places import Places
 from holdfast.core.codec import to_json
 from holdfast.core.records import Column, EventRecord, Header, Record, StepRecord
+from holdfast.sources.growing import lines
 from holdfast.sources.run_dir import RunDir
 
 HEADER = Header("holdfast", axes={"param": ("a", "b", "c")}, facts={"models": ["Net"]})
@@ -107,7 +108,7 @@ def test_the_same_as_record_by_record(tmp_path: Path) -> None:
 def test_a_zoom_is_read_again_from_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tail, "AT_ONCE", 1 << 12)
+    monkeypatch.setattr(lines, "AT_ONCE", 1 << 12)
     run = _write(tmp_path / "run", _steps(0, 20_000, s777=math.nan, s12345=50.0))
     timeline = _read(LiveTimeline(run, buckets=64))
     assert timeline.progress == 1.0
@@ -147,7 +148,7 @@ def test_odd_windows(tmp_path: Path, ends: tuple[int | None, int]) -> None:
 def test_a_sketch_at_once_then_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "SKETCH_PLACES", 20)
     monkeypatch.setattr(live, "SKETCH_BYTES", 400)
-    monkeypatch.setattr(tail.Tail.read, "__defaults__", (1 << 12,))
+    monkeypatch.setattr(lines.Tail.read, "__defaults__", (1 << 12,))
     run = _write(tmp_path / "run", _steps(0, 5000, s2222=math.nan))
     timeline = LiveTimeline(run)
     first = timeline.window()
@@ -304,7 +305,7 @@ def test_hostile_lines(tmp_path: Path) -> None:
 def test_a_line_longer_than_any_record_is_not_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tail, "LONGEST_LINE", 1 << 19)
+    monkeypatch.setattr(lines, "LONGEST_LINE", 1 << 19)
     run = _write(tmp_path / "run", _steps(0, 5))
     with open(run / "steps.rank0.jsonl", "ab") as file:
         file.write(b"x" * (1 << 21) + b"\n")

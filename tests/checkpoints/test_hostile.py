@@ -14,7 +14,8 @@ import torch
 
 from holdfast.checkpoints import inert, load_inert, open_checkpoint, settings_of
 from holdfast.checkpoints.danger import judged, verdict
-from holdfast.checkpoints.inert import Damaged, Global, load
+from holdfast.checkpoints.inert import load
+from holdfast.checkpoints.stubs import Damaged, Global
 
 
 class Touch:

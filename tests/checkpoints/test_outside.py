@@ -22,8 +22,10 @@ from saved_files import safetensors
 
 from holdfast.checkpoints import open_checkpoint, zips
 from holdfast.checkpoints import records as streams
-from holdfast.checkpoints.measure import ALL_ZEROS, CHUNK, measure, measure_all
+from holdfast.checkpoints.counting import CHUNK
+from holdfast.checkpoints.measure import measure, measure_all
 from holdfast.checkpoints.mistaken import of_head
+from holdfast.checkpoints.tallying import ALL_ZEROS
 from holdfast.cli.main import cli
 from holdfast.core.saved import short_name
 from holdfast.postmortem.scan import scan

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from holdfast.checkpoints import open_checkpoint, recognise, settings_of
-from holdfast.checkpoints.measure import Measured, measure, measure_all
+from holdfast.checkpoints.measure import measure, measure_all
+from holdfast.checkpoints.measured import Measured
 from holdfast.errors import UnreadableInput
 
 FLOATS = (

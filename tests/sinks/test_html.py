@@ -35,7 +35,7 @@ from holdfast.report import Report
 from holdfast.sinks.html.drawing import embed
 from holdfast.sinks.html.markup import tag
 from holdfast.sinks.html.page import render
-from holdfast.sinks.html.sections import said
+from holdfast.sinks.html.sections.pieces import said
 
 
 class Elements(HTMLParser):

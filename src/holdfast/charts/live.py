@@ -23,6 +23,7 @@ may be called from several threads.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -40,10 +41,13 @@ from holdfast.charts.gather import ChartData, Gatherer
 from holdfast.charts.heat import CELLS, HeatMap
 from holdfast.charts.places import Places
 from holdfast.charts.rows import SEQ_BITS, RowReader, Rows, decode
-from holdfast.charts.tail import Piece, Tail, lines_between, sample_lines
 from holdfast.charts.timeline import FARTHEST, offsets
 from holdfast.core.codec import NO_RECORD, from_json
 from holdfast.core.records import EventRecord, Header, Record, SetupRecord
+from holdfast.errors import UnreadableInput
+from holdfast.sources.growing.lines import Piece, Tail
+from holdfast.sources.growing.stretches import lines_between, sample_lines
+from holdfast.sources.run_header import header_of
 
 KEPT = 16_384
 """Buckets kept of each signal."""
@@ -198,17 +202,12 @@ class LiveTimeline:
         self._renewals = getattr(self, "_renewals", -1) + 1
 
     def _take_header(self) -> None:
-        path = self.run / "run.json"
-        if self._header is not None or not path.is_file():
+        if self._header is not None:
             return
-        try:
-            text = path.read_text(encoding="utf-8")
-            record = from_json(json.loads(text), rank=self.rank)
-        except (OSError, *NO_RECORD):
-            return
-        if isinstance(record, Header):
-            self._header = record
-            self._gatherer.feed(record)
+        with contextlib.suppress(UnreadableInput):
+            self._header = header_of(self.run, rank=self.rank)
+        if self._header is not None:
+            self._gatherer.feed(self._header)
 
     def _read_steps(self) -> bool:
         piece = self._steps.read()

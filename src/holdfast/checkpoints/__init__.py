@@ -7,9 +7,10 @@ what is wrong; `records` measures the tensors, as a stream for the checks.
 from __future__ import annotations
 
 from holdfast.checkpoints.finding import find_checkpoints
-from holdfast.checkpoints.inert import load_inert, settings_of
+from holdfast.checkpoints.inert import load_inert
 from holdfast.checkpoints.model import Checkpoint, Problem, SavedTensor, Span
 from holdfast.checkpoints.opening import SUPPORTED, open_checkpoint, recognise
+from holdfast.checkpoints.settings import settings_of
 
 __all__ = [
     "SUPPORTED",

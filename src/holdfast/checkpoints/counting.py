@@ -1,4 +1,4 @@
-"""Counting what is in one chunk of a tensor's bytes: see `measure.py` for the why of it."""
+"""Counting what is in one chunk of a tensor's bytes: see `tallying.py` for the why of it."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Literal
 
-from holdfast.checkpoints.inert import Global, Loaded, Stub
+from holdfast.checkpoints.stubs import Global, Loaded, Stub
 
 Verdict = Literal["known", "unknown", "dangerous"]
 

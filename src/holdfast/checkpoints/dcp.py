@@ -11,10 +11,10 @@ from typing import Any, BinaryIO
 
 from holdfast.checkpoints import dtypes, inert, locate, steps, torch_file
 from holdfast.checkpoints.danger import judged
-from holdfast.checkpoints.inert import Global, Stub
 from holdfast.checkpoints.model import Checkpoint, Part, Problem, SavedTensor, Span
 from holdfast.checkpoints.naming import WRAPPERS, role_of
 from holdfast.checkpoints.rebuild import TensorRef
+from holdfast.checkpoints.stubs import Global, Stub
 
 METADATA = ".metadata"
 MAX_METADATA = 1 << 30

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints import locate, steps, torch_file
-from holdfast.checkpoints.inert import Stub
 from holdfast.checkpoints.model import Checkpoint, Problem, SavedTensor
 from holdfast.checkpoints.naming import Walk, is_optimizer
 from holdfast.checkpoints.rebuild import TensorRef
+from holdfast.checkpoints.stubs import Stub
 
 _MODEL = re.compile(r"(^|_)model_states\.pt$")
 _OPTIMIZER = re.compile(r"_optim_states\.pt$")

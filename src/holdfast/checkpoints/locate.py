@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Literal, cast
 
 from holdfast.checkpoints import dtypes
-from holdfast.checkpoints.inert import Blob, Located
 from holdfast.checkpoints.model import Inflate, SavedTensor, Span
 from holdfast.checkpoints.rebuild import NOWHERE, ArrayRef, StorageRef, TensorRef
+from holdfast.checkpoints.stubs import Blob, Located
 from holdfast.checkpoints.torch_legacy import _ViewRef
 
 MAX_ELEMENTS = 1 << 46

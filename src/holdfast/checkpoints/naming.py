@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.checkpoints.inert import Stub
 from holdfast.checkpoints.rebuild import ArrayRef, TensorRef
+from holdfast.checkpoints.stubs import Stub
 
 WRAPPERS = (
     "state_dict",

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.checkpoints import dtypes
-from holdfast.checkpoints.inert import Blob, Damaged, Global, Located, Machine, Rebuild, Stub
+from holdfast.checkpoints.inert import Machine, Rebuild
+from holdfast.checkpoints.stubs import Blob, Damaged, Global, Located, Stub, hashable
 
 NOWHERE = ""
 """The key of a storage whose bytes are written as text, so that no range of the file is them."""
@@ -152,8 +153,6 @@ def _list(machine: Machine, args: tuple[Any, ...]) -> list[Any]:
 
 
 def _set(machine: Machine, args: tuple[Any, ...]) -> Any:
-    from holdfast.checkpoints.inert import hashable
-
     return {item for item in (args[0] if args else ()) if hashable(item)}
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints import dtypes
-from holdfast.checkpoints.measure import Measured, measure_all
+from holdfast.checkpoints.measure import measure_all
+from holdfast.checkpoints.measured import Measured
 from holdfast.checkpoints.model import Checkpoint, Problem, SavedTensor
 from holdfast.checkpoints.opening import open_checkpoint
 from holdfast.core.records import EventRecord, Header, Record, TensorRecord

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints import torch_file
-from holdfast.checkpoints.inert import Global, Stub
 from holdfast.checkpoints.locate import Lost
+from holdfast.checkpoints.stubs import Global, Stub
 from holdfast.errors import UnreadableInput
 
 MAX_DEPTH = 8

@@ -15,11 +15,11 @@ from typing import Any, BinaryIO
 
 from holdfast.checkpoints import inert, locate, steps, zips
 from holdfast.checkpoints.danger import judged
-from holdfast.checkpoints.inert import Loaded
 from holdfast.checkpoints.locate import Placed, Places
 from holdfast.checkpoints.model import Checkpoint, Problem, SavedTensor
 from holdfast.checkpoints.naming import Leaf, Optimizer, Walk
 from holdfast.checkpoints.rebuild import StorageRef, TensorRef
+from holdfast.checkpoints.stubs import Loaded
 from holdfast.checkpoints.torch_legacy import Stream, read_stream, root_of, storage_of
 
 _KEY = re.compile(r"^(?:[^/]*/)?(?:data|constants)/([^/]+)$")

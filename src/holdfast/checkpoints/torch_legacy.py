@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from holdfast.checkpoints import dtypes
-from holdfast.checkpoints.inert import Global, Loaded, Machine, Stub
+from holdfast.checkpoints.inert import Machine
 from holdfast.checkpoints.rebuild import StorageRef
+from holdfast.checkpoints.stubs import Global, Loaded, Stub
 
 MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
 MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from holdfast.core.check import Check, Needs
-from holdfast.core.facts import Facts
-from holdfast.core.findings import Finding, Where
-from holdfast.core.moment import Moment, moment_of, record_at
+from holdfast.core.findings import Finding
+from holdfast.core.layers_in_a_row import LayersInARow
+from holdfast.core.moment import record_at
 from holdfast.core.numbers import say
 from holdfast.core.records import Header, SetupRecord, StepRecord
 
@@ -53,47 +53,32 @@ class DeadUnits(Check):
         """So many looks in a row."""
 
     def start(self) -> None:
-        self.in_a_row: dict[int, int] = {}
-        self.since: dict[int, Moment] = {}
-        self.told: set[int] = set()
-        self.places: dict[str, tuple[str | None, int | None, str | None]] = {}
+        self.layers = LayersInARow()
 
     def begin(self, header: Header) -> None:
-        self.in_a_row = {}  # steps that are taken again tell nothing new
+        self.layers.begin()
 
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
         if isinstance(record, SetupRecord):
-            facts = Facts.of(record)
-            if record.topic == "activation" and (member := facts.text("member")):
-                at = facts.where()
-                self.places[member] = (at.file, at.line, at.function)
+            self.layers.learn(record)
             return
         column = record.columns.get("act/zero_share")
         if column is None:
             return
-        for position, share in column.items():
-            if not share >= self.limits.share:
-                self.in_a_row.pop(position, None)
-                self.told.discard(position)
-                continue
-            if position not in self.in_a_row:
-                self.since[position] = moment_of(record)
-            self.in_a_row[position] = self.in_a_row.get(position, 0) + 1
-            if self.in_a_row[position] >= self.limits.looks and position not in self.told:
-                self.told.add(position)
-                yield self._finding(position, share)
+        share, looks = self.limits.share, self.limits.looks
+        for position, found in self.layers.reached(record, column, share=share, looks=looks):
+            yield self._finding(position, found)
 
     def _finding(self, position: int, share: float) -> Finding:
         member = self.context.name("act", position)
-        file, line, function = self.places.get(member, (None, None, None))
         units = "all units" if share >= 1 else f"{say(100 * share)} % of the units"
-        since = self.since[position]
+        since, looks = self.layers.since[position], self.layers.count[position]
         return self.find(
             record_at(since),
-            f"{units} of {member} are 0 for every sample, in {self.in_a_row[position]} looks "
+            f"{units} of {member} are 0 for every sample, in {looks} looks "
             f"since step {since[2]} (limit {say(100 * self.limits.share)} %): they cannot recover",
             subject=member,
-            where=Where(file, line, function, member, rank=since[3] or None),
+            where=self.layers.where(position, member),
             remedies=[
                 "Look at the bias and the weights of the layer before it, and at the learning "
                 "rate of the steps before: a single large update can do this.",
@@ -102,5 +87,5 @@ class DeadUnits(Check):
             ],
             share=share,
             limit=self.limits.share,
-            looks=self.in_a_row[position],
+            looks=looks,
         )

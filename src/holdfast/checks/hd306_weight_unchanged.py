@@ -14,6 +14,7 @@ from holdfast.core.numbers import say
 from holdfast.core.parameters import LISTED, Parameters, some
 from holdfast.core.records import Column, EventRecord, Header, SetupRecord, StepRecord, TensorRecord
 from holdfast.core.saved import CHECKPOINT, Saved
+from holdfast.core.succession import Succession
 from holdfast.core.trained import trained
 
 
@@ -81,8 +82,7 @@ class WeightUnchanged(Check):
         self.rate, self.peak = 0.0, 0.0
         self.lost: tuple[str | None, int | None, str | None] = (None, None, None)
         """The line of the user's optimizer that makes a copy and writes to that."""
-        self.before: Saved | None = None
-        self.now: Saved | None = None
+        self.saved = Succession()
         self._restart()
 
     def _restart(self) -> None:
@@ -97,7 +97,7 @@ class WeightUnchanged(Check):
         """Position → samples without change, and the weight's norm meanwhile."""
 
     def begin(self, header: Header) -> None:
-        self.before = self.now = None
+        self.saved = Succession()
         self._restart()
 
     def observe(
@@ -105,11 +105,10 @@ class WeightUnchanged(Check):
     ) -> Iterable[Finding]:
         if isinstance(record, EventRecord):
             yield from self._compare()
-            self.now = Saved.of(record)
+            self.saved.announce(record)
             return
         if isinstance(record, TensorRecord):
-            if self.now is not None:
-                self.now.add(record)
+            self.saved.add(record)
             return
         if isinstance(record, SetupRecord):
             if record.topic == "lost-write":
@@ -146,12 +145,9 @@ class WeightUnchanged(Check):
                 yield self._finding(never, self.samples)
 
     def _compare(self) -> Iterable[Finding]:
-        now, before = self.now, self.before
-        if now is not None and before is not None and now.follows(before):
-            yield from self._between(now, before)
-        if now is not None and now.weights:
-            self.before = now
-        self.now = None
+        pair = self.saved.pair()
+        if pair is not None:
+            yield from self._between(*pair)
 
     def _between(self, now: Saved, before: Saved) -> Iterable[Finding]:
         owners, then = now.trained_by(), before.trained_by()

@@ -9,6 +9,7 @@ from holdfast.core.moment import record_at
 from holdfast.core.parameters import LISTED, some
 from holdfast.core.records import EventRecord, Header, SetupRecord, TensorRecord
 from holdfast.core.saved import CHECKPOINT, Saved, is_follower
+from holdfast.core.succession import Succession
 
 
 class FrozenWeightMoved(Check):
@@ -59,8 +60,7 @@ class FrozenWeightMoved(Check):
     )
 
     def start(self) -> None:
-        self.before: Saved | None = None
-        self.now: Saved | None = None
+        self.saved = Succession()
         self.rested: set[str] = set()
         """Weights without moments that did not move between two checkpoints."""
 
@@ -70,20 +70,16 @@ class FrozenWeightMoved(Check):
     def observe(self, record: SetupRecord | TensorRecord | EventRecord) -> Iterable[Finding]:
         if isinstance(record, EventRecord):
             yield from self.finish()
-            self.now = Saved.of(record)
+            self.saved.announce(record)
         elif isinstance(record, TensorRecord):
-            if self.now is not None:
-                self.now.add(record)
+            self.saved.add(record)
         else:
             yield from self._at_setup(record)
 
     def finish(self) -> Iterable[Finding]:
-        now, before = self.now, self.before
-        if now is not None and before is not None and now.follows(before):
-            yield from self._between(now, before)
-        if now is not None and now.weights:
-            self.before = now
-        self.now = None
+        pair = self.saved.pair()
+        if pair is not None:
+            yield from self._between(*pair)
 
     def _between(self, now: Saved, before: Saved) -> Iterable[Finding]:
         then = before.trained_by()

@@ -3,9 +3,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from holdfast.core.check import Check, Needs
-from holdfast.core.facts import Facts
 from holdfast.core.findings import Finding, Severity, Where
 from holdfast.core.records import EventRecord
+from holdfast.core.trouble import Trouble
 
 KIND = "unreadable-checkpoint"
 
@@ -45,18 +45,15 @@ class UnreadableCheckpoint(Check):
     def observe(self, record: EventRecord) -> Iterable[Finding]:
         if record.kind != KIND:
             return
-        facts = Facts.of(record)
-        path = facts.text("path")
-        more = {key: record.data[key] for key in record.data if key not in ("message", "path")}
+        trouble = Trouble.of(record)
         yield self.find(
             record,
-            facts.text("message") or f"{path or 'the checkpoint'} cannot be read",
-            subject=f"{path} {facts.text('message')}",
-            where=Where(file=path),
+            trouble.message or f"{trouble.path or 'the checkpoint'} cannot be read",
+            subject=trouble.subject,
+            where=Where(file=trouble.path),
             remedies=[
                 "Use the checkpoint before it; `holdfast scan RUN --last-good` names it.",
                 "Save to another name and rename when complete, and keep at least two.",
             ],
-            path=path,
-            **{str(key): value for key, value in more.items() if str(key).isidentifier()},
+            **trouble.evidence,
         )

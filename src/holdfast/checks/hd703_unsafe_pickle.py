@@ -3,9 +3,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from holdfast.core.check import Check, Needs
-from holdfast.core.facts import Facts
 from holdfast.core.findings import Finding, Severity, Where
 from holdfast.core.records import EventRecord
+from holdfast.core.trouble import Trouble
 
 KIND = "unsafe-pickle"
 
@@ -45,20 +45,17 @@ class UnsafePickle(Check):
     def observe(self, record: EventRecord) -> Iterable[Finding]:
         if record.kind != KIND:
             return
-        facts = Facts.of(record)
-        path = facts.text("path")
-        more = {key: record.data[key] for key in record.data if key not in ("message", "path")}
+        trouble = Trouble.of(record)
         yield self.find(
             record,
-            facts.text("message") or f"loading {path or 'the checkpoint'} would run code",
-            subject=f"{path} {facts.text('message')}",
-            where=Where(file=path),
+            trouble.message or f"loading {trouble.path or 'the checkpoint'} would run code",
+            subject=trouble.subject,
+            where=Where(file=trouble.path),
             remedies=[
                 "Do not load it with torch.load(weights_only=False) or pickle. It was read here "
                 "without running any of it.",
                 "Ask where it came from; weights without code are safetensors, or torch.load with "
                 "weights_only=True.",
             ],
-            path=path,
-            **{str(key): value for key, value in more.items() if str(key).isidentifier()},
+            **trouble.evidence,
         )

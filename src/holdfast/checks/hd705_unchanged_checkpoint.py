@@ -7,6 +7,7 @@ from holdfast.core.findings import Finding, Where
 from holdfast.core.moment import record_at
 from holdfast.core.records import EventRecord, Header, TensorRecord
 from holdfast.core.saved import CHECKPOINT, Saved
+from holdfast.core.succession import Succession
 
 
 class UnchangedCheckpoint(Check):
@@ -47,29 +48,24 @@ class UnchangedCheckpoint(Check):
     )
 
     def start(self) -> None:
-        self.before: Saved | None = None
-        self.now: Saved | None = None
+        self.saved = Succession()
 
     def begin(self, header: Header) -> None:
         self.start()
 
     def observe(self, record: TensorRecord | EventRecord) -> Iterable[Finding]:
         if isinstance(record, EventRecord):
-            yield from self._compare()
-            if self.now is not None and self.now.weights:
-                self.before = self.now
-            self.now = Saved.of(record)
-        elif self.now is not None:
-            self.now.add(record)
+            yield from self.finish()
+            self.saved.announce(record)
+        else:
+            self.saved.add(record)
 
     def finish(self) -> Iterable[Finding]:
-        yield from self._compare()
-        self.now = None
+        pair = self.saved.pair()
+        if pair is not None:
+            yield from self._compare(*pair)
 
-    def _compare(self) -> Iterable[Finding]:
-        now, before = self.now, self.before
-        if now is None or before is None or not now.follows(before):
-            return
+    def _compare(self, now: Saved, before: Saved) -> Iterable[Finding]:
         if not all(now.same(before, name) for name in now.weights):
             return
         if any(item[5] for item in now.weights.values()):

@@ -1,15 +1,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding, Severity
-from holdfast.core.growth import Growth, GrowthRule, GrowthWatch, began, labels_of, rule_for
-from holdfast.core.moment import Moment, moment_of, record_at
+from holdfast.core.growth import Growth, GrowthRule
 from holdfast.core.numbers import say_bytes
 from holdfast.core.origin import Origin, origin_of, said_growth, tells_growth, where_made
 from holdfast.core.records import EventRecord, Header, StepRecord
+from holdfast.core.segment_growth import SegmentGrowth
 
 SIGNAL = "host_rss_bytes"
 
@@ -62,19 +62,11 @@ class HostMemoryGrowth(Check):
         amount: float = 64 * 2**20
 
     def start(self) -> None:
-        self.watch = GrowthWatch()
+        self.growth = SegmentGrowth()
         self.origin: Origin = {}
-        self.latest: Moment | None = None
-        self.per_label = 1
-        self.past: list[tuple[Moment, GrowthWatch]] = []
-        """In a log of another tool, which is judged at its end: the segments before."""
 
     def begin(self, header: Header) -> None:
-        if header.foreign and self.latest is not None:
-            self.past = [*self.past, (self.latest, self.watch)][-4:]
-            self.watch = GrowthWatch()
-        self.watch.restart()  # a new process starts from a level of its own
-        self.per_label = labels_of(header, SIGNAL)
+        self.growth.begin(header, SIGNAL, segments=4)
 
     def observe(self, record: StepRecord | EventRecord) -> Iterable[Finding]:
         if isinstance(record, EventRecord):
@@ -84,25 +76,13 @@ class HostMemoryGrowth(Check):
         level = record.values.get(SIGNAL)
         if level is None or record.held:
             return
-        self.latest = moment_of(record)
-        rule = rule_for(self.per_label, self.limits)
-        if self.context.header.foreign:
-            self.watch.note(record.step, level, rule)
-            return
-        growth = self.watch.admit(record.step, level, rule)
+        growth = self.growth.admit(record, level, self.limits)
         if growth is not None:
             yield self._finding(record, growth)
 
     def finish(self) -> Iterable[Finding]:
-        if not self.context.header.foreign or self.latest is None:
-            return
-        rule = rule_for(self.per_label, self.limits)
-        for at, watch in (*self.past, (self.latest, self.watch)):
-            growth = watch.verdict(rule)
-            if growth is not None:  # a log is dated by where it began
-                record = replace(record_at(at), step=began(watch, growth))
-                yield self._finding(record, growth)
-                return
+        for record, growth in self.growth.at_the_end(self.limits):
+            yield self._finding(record, growth)
 
     def _finding(self, record: StepRecord, growth: Growth) -> Finding:
         return self.find(

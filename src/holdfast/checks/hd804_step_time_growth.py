@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.findings import Finding
-from holdfast.core.growth import Growth, GrowthRule, GrowthWatch, began, labels_of, rule_for
-from holdfast.core.moment import Moment, moment_of, record_at
+from holdfast.core.growth import Growth, GrowthRule
 from holdfast.core.numbers import say
 from holdfast.core.records import Header, StepRecord
+from holdfast.core.segment_growth import SegmentGrowth
 from holdfast.core.signals import Signal
 from holdfast.core.window import Window
 
@@ -64,17 +64,14 @@ class StepTimeGrowth(Check):
         """The robust spread (of logarithms) above which eight steps do not do the same work."""
 
     def start(self) -> None:
-        self.watch = GrowthWatch()
+        self.growth = SegmentGrowth()
         self.lately = Window(TOGETHER)
         self.scatters = Window(32)
-        self.per_label = 1
-        self.latest: Moment | None = None
 
     def begin(self, header: Header) -> None:
         # A new process may be on another machine, with a pace of its own.
-        self.watch.restart()
+        self.growth.begin(header, SIGNAL)
         self.lately.clear()
-        self.per_label = labels_of(header, SIGNAL)
         if header.foreign:  # a row may already be a mean over so many steps
             steps = header.signals.get(SIGNAL, Signal()).steps
             self.lately = Window(max(TOGETHER // steps, 1))
@@ -93,22 +90,13 @@ class StepTimeGrowth(Check):
         lately.clear()
         if self.scatters.median > self.limits.scatter:
             return  # the work varies from step to step: a growing episode, not a growing graph
-        rule = rule_for(self.per_label, self.limits)
-        if self.context.header.foreign:
-            self.latest = moment_of(record)
-            self.watch.note(record.step, pace, rule)
-            return
-        growth = self.watch.admit(record.step, pace, rule)
+        growth = self.growth.admit(record, pace, self.limits)
         if growth is not None:
             yield self._finding(record, growth)
 
     def finish(self) -> Iterable[Finding]:
-        if not self.context.header.foreign or self.latest is None:
-            return
-        growth = self.watch.verdict(rule_for(self.per_label, self.limits))
-        if growth is not None:  # a log is dated by where it began
-            step = began(self.watch, growth)
-            yield self._finding(replace(record_at(self.latest), step=step), growth)
+        for record, growth in self.growth.at_the_end(self.limits):
+            yield self._finding(record, growth)
 
     def _finding(self, record: StepRecord, growth: Growth) -> Finding:
         times = growth.after / growth.before

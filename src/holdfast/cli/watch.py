@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,10 @@ from holdfast.errors import UnreadableInput
 if TYPE_CHECKING:
     from holdfast.cli.watch_page import Watched
     from holdfast.sinks.page import Page
-    from holdfast.sources.follow import Follow
+    from holdfast.sources.growing.records import GrowingRun
+
+AT_ONCE = 20_000
+"""Records taken at one look: a long run that is read for the first time is seen to come."""
 
 
 @click.command()
@@ -37,35 +41,38 @@ def command(run: Path, every: float, once: bool) -> int:
     """
     from holdfast.cli.watch_page import Watched
     from holdfast.sinks.page import Page
-    from holdfast.sources.follow import Follow
+    from holdfast.sources.growing.records import PATIENCE, GrowingRun
 
-    follow, page = Follow(run), Page()
-    watched = Watched(run)
+    page, watched = Page(), Watched(run)
+    growing = GrowingRun(run, patience=0.0 if once else PATIENCE)
     try:
         if page.live and not once:
-            _show(follow, watched, page, every)
+            _show(growing, watched, page, every)
         else:
-            _print(follow, watched, page, every, once)
+            _print(growing, watched, page, every, once)
     except KeyboardInterrupt:
         return INTERRUPTED
     return 0
 
 
-def _look(follow: Follow, watched: Watched) -> bool:
+def _look(growing: GrowingRun, watched: Watched) -> bool:
     """Whether anything new has come."""
-    records = follow.read()
-    for record in records:
+    if not growing.path.is_dir():
+        raise UnreadableInput(f"{growing.path} is not a run directory")
+    count = 0
+    for record in islice(growing.records(), AT_ONCE):
         watched.feed(record)
-    return bool(records)
+        count += 1
+    return count > 0
 
 
-def _show(follow: Follow, watched: Watched, page: Page, every: float) -> None:
+def _show(growing: GrowingRun, watched: Watched, page: Page, every: float) -> None:
     from rich.live import Live
 
     with Live(console=page.console, auto_refresh=False) as live:
         while True:
-            more = _look(follow, watched)
-            ended = watched.over and not more and not follow.waiting
+            more = _look(growing, watched)
+            ended = watched.over and not more and not growing.waiting
             if ended:
                 watched.finish()
             live.update(watched.picture(page), refresh=True)
@@ -75,10 +82,10 @@ def _show(follow: Follow, watched: Watched, page: Page, every: float) -> None:
                 time.sleep(every)
 
 
-def _print(follow: Follow, watched: Watched, page: Page, every: float, once: bool) -> None:
+def _print(growing: GrowingRun, watched: Watched, page: Page, every: float, once: bool) -> None:
     while True:
-        more = _look(follow, watched)
-        ended = not more and (once or watched.over) and not follow.waiting
+        more = _look(growing, watched)
+        ended = not more and (once or watched.over) and not growing.waiting
         if ended:
             watched.finish()
         for line in watched.news():
@@ -86,7 +93,7 @@ def _print(follow: Follow, watched: Watched, page: Page, every: float, once: boo
         page.console.file.flush()
         if ended:
             if not watched.begun:
-                raise UnreadableInput(f"{follow.path} holds no run yet: there is no run.json")
+                raise UnreadableInput(f"{growing.path} holds no run yet: there is no run.json")
             return
         if not more and not once:
             time.sleep(every)

@@ -25,9 +25,9 @@ from holdfast.sources import run_dir
 if TYPE_CHECKING:
     from holdfast.charts.gather import ChartData
     from holdfast.postmortem.last_good import Looked
+    from holdfast.postmortem.long_run import LongRun
     from holdfast.postmortem.stories import Story
     from holdfast.sources.log.log import Log
-    from holdfast.sources.long_run import LongRun
 
 _CHECKPOINT = re.compile(r"^checkpoint-(\d{1,15})$")
 SHORT = 2_000_000
@@ -133,7 +133,7 @@ def _long(source: run_dir.RunDir) -> LongRun | None:
     if not path.is_file() or path.stat().st_size < SHORT or not source.one_tells_all:
         return None
     # A short run of our own needs no numpy.
-    from holdfast.sources.long_run import LongRun
+    from holdfast.postmortem.long_run import LongRun
 
     return LongRun.of(source.path)
 

@@ -184,7 +184,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _inert(path: Path) -> Mapping[str, Any]:
-    from holdfast.checkpoints.inert import settings_of
+    from holdfast.checkpoints.settings import settings_of
     from holdfast.errors import HoldfastError
 
     try:

@@ -17,10 +17,10 @@ from holdfast.core.codec import NO_RECORD, from_json
 from holdfast.core.records import Header, Record
 from holdfast.core.stream import merge
 from holdfast.errors import UnreadableInput
+from holdfast.sources.growing.lines import LONGEST_LINE
+from holdfast.sources.run_header import header_of
 
 _RANK = re.compile(r"\.rank(\d+)\.jsonl$")
-LONGEST_LINE = 1 << 26
-"""A longer line is no record of ours: skipped, not read into memory."""
 AHEAD = 1 << 24
 """Bytes read ahead in all files together …"""
 AT_ONCE = (1 << 10, 1 << 16)
@@ -64,16 +64,12 @@ class RunDir:
         return sorted(path for path in found if path.is_file())
 
     def _header(self) -> Header:
-        path = self.path / "run.json"
-        try:
-            record = from_json(json.loads(path.read_text(encoding="utf-8")))
-        except OSError as error:
-            raise UnreadableInput(f"cannot read {path}: {error.strerror}") from error
-        except NO_RECORD as error:
-            raise UnreadableInput(f"{path} is not a run header: {error}") from error
-        if not isinstance(record, Header):
-            raise UnreadableInput(f"{path} is not a run header")
-        return record
+        header = header_of(self.path)
+        if header is None:
+            raise UnreadableInput(
+                f"cannot read {self.path / 'run.json'}: No such file or directory"
+            )
+        return header
 
     def _file(self, path: Path, ahead: int) -> Iterator[Record]:
         match = _RANK.search(path.name)

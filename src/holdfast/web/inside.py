@@ -54,30 +54,24 @@ class Root:
             return False
         return all(self.plain(run / name) for name in names)
 
-    def open(self, path: Path) -> BinaryIO | None:
-        """A plain file within, for reading; None for anything else."""
+    def open(self, path: Path) -> BinaryIO:
+        """A plain file within, for reading; an OSError for anything else."""
         if not self.holds(path):
-            return None
-        try:
-            # A pipe in the folder must not stop the page, whoever has put it there.
-            handle = os.open(path.resolve(), os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-        except OSError:
-            return None
+            raise FileNotFoundError(path)
+        # A pipe in the folder must not stop the page, whoever has put it there.
+        handle = os.open(path.resolve(), os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             os.close(handle)
-            return None
+            raise FileNotFoundError(path)
         return os.fdopen(handle, "rb")
 
     def text(self, path: Path, most: int = MOST_TEXT) -> bytes | None:
         """The beginning of a file within."""
-        file = self.open(path)
-        if file is None:
-            return None
-        with file:
-            try:
+        try:
+            with self.open(path) as file:
                 return file.read(most)
-            except OSError:
-                return None
+        except OSError:
+            return None
 
     def name(self, path: Path) -> str:
         """What a path within is called on the page."""

@@ -14,12 +14,14 @@ from typing import Any
 from holdfast.charts.gather import ChartData
 from holdfast.core.codec import NO_RECORD, from_json
 from holdfast.core.records import EventRecord, Header, Record, StepRecord
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, UnreadableInput
 from holdfast.report import Report
+from holdfast.sources.growing.records import EVENTS, STEPS
+from holdfast.sources.growing.stretches import last_lines
+from holdfast.sources.run_header import header_of
 from holdfast.web.inside import Root
-from holdfast.web.ordered import EVENTS, STEPS, Replaced, header_of
 from holdfast.web.seam import POINTS, Charts, gathered, narrowed
-from holdfast.web.verdicts import Verdicts
+from holdfast.web.verdicts import Replaced, Verdicts
 
 SILENT = 60.0
 """Seconds without a line after which a run is not said to be running."""
@@ -95,7 +97,8 @@ class OwnRun:
             sizes.append(about.st_size)
             changed = max(changed, about.st_mtime)
         if self.header is None:
-            self.header = header_of(self.root, self.path)
+            with contextlib.suppress(UnreadableInput):
+                self.header = header_of(self.path, self.root.open)
         if (sizes[0], sizes[1]) == self._seen:
             return False
         self._seen = (sizes[0], sizes[1])
@@ -251,18 +254,8 @@ class OwnRun:
         }
 
     def _end_of(self, name: str) -> list[Record]:
-        file = self.root.open(self.path / name)
-        if file is None:
-            return []
-        try:
-            with file:
-                size = file.seek(0, 2)
-                file.seek(max(size - LAST, 0))
-                lines = file.read(LAST).splitlines()
-        except OSError:
-            return []
         found: list[Record] = []
-        for line in lines:
+        for line in last_lines(self.path / name, LAST, self.root.open):
             try:
                 found.append(from_json(json.loads(line)))
             except NO_RECORD:  # torn, or cut off at the beginning

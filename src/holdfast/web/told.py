@@ -17,8 +17,14 @@ from holdfast.core.records import EventRecord
 from holdfast.report import Report
 from holdfast.sinks.console import say_where
 from holdfast.sinks.coverage import unlocking
-from holdfast.sinks.html import drawing, sections
+from holdfast.sinks.html import drawing
 from holdfast.sinks.html.around import around
+from holdfast.sinks.html.sections import pieces
+from holdfast.sinks.html.sections.incidents import (
+    ABOUT_INCIDENT,
+    SAID_OF_INCIDENT,
+    TOLD_OF_INCIDENT,
+)
 from holdfast.sinks.plain import clean
 from holdfast.web.inside import Root
 from holdfast.web.runs import ForeignRun, OwnRun
@@ -167,11 +173,7 @@ def finding(item: Finding, data: ChartData, incidents: Sequence[EventRecord]) ->
             for remedy in item.remedies[:MOST_REMEDIES]
         ],
         "evidence": _rows(
-            {
-                key: value
-                for key, value in item.evidence.items()
-                if key not in sections.TOLD_OF_INCIDENT
-            },
+            {key: value for key, value in item.evidence.items() if key not in TOLD_OF_INCIDENT},
             MOST_EVIDENCE,
         ),
         "incident": explained[0] if explained else None,
@@ -180,7 +182,7 @@ def finding(item: Finding, data: ChartData, incidents: Sequence[EventRecord]) ->
 
 def _rows(facts: Mapping[str, Any], most: int) -> list[list[str]]:
     return [
-        [text(str(key).replace("_", " "), 100), text(sections.said(value, str(key)), 600)]
+        [text(str(key).replace("_", " "), 100), text(pieces.said(value, str(key)), 600)]
         for key, value in list(facts.items())[:most]
         if value not in (None, {}, [])
     ]
@@ -194,8 +196,8 @@ def _incident(
     rows = _list(births[0].get("rows")) if births else []
     about: dict[str, Any] = {"samples of the batch": rows, "in the data set": told.get("samples")}
     about |= {
-        words: sections.SAID_OF_INCIDENT.get(str(told.get(key)), told.get(key))
-        for key, words in sections.ABOUT_INCIDENT.items()
+        words: SAID_OF_INCIDENT.get(str(told.get(key)), told.get(key))
+        for key, words in ABOUT_INCIDENT.items()
     }
     return {
         "number": number,
@@ -232,8 +234,8 @@ def _birth(birth: Mapping[str, Any]) -> dict[str, Any]:
             [
                 text(item.get("name"), 100),
                 text("×".join(str(size) for size in _list(item.get("shape"))) or "scalar", 100),
-                *(text(sections.said(item.get(key)), 40) for key in ("dtype", "low", "high")),
-                *(text(sections.said(item.get(key, 0)), 40) for key in ("nan", "inf", "zero")),
+                *(text(pieces.said(item.get(key)), 40) for key in ("dtype", "low", "high")),
+                *(text(pieces.said(item.get(key, 0)), 40) for key in ("nan", "inf", "zero")),
             ]
             for item in operands[:MOST_OPERANDS]
         ],

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.core.records import EventRecord
+from holdfast.core.records import EventRecord, Record
 from holdfast.engine import Engine
+from holdfast.errors import UnreadableInput
 from holdfast.report import Report
+from holdfast.sources.growing.records import GrowingRun
 from holdfast.web.inside import Root
-from holdfast.web.ordered import Ordered, Replaced
 
 REFRESH = 4.0
 """Seconds after which what is told of a run that goes on is told anew."""
+
+
+class Replaced(Exception):
+    """The files are not those that were being read: another run has taken their place."""
 
 
 @dataclass
@@ -26,7 +33,7 @@ class Verdicts:
     """Rises when there is something new to tell."""
     finished: bool = field(default=False, init=False)
     """The checks have said their last word."""
-    _stream: Ordered = field(init=False)
+    _stream: GrowingRun = field(init=False)
     _engine: Engine | None = field(default=None, init=False)
     """None before the first record, and after the last word."""
     _refreshed: float = field(default=0.0, init=False)
@@ -34,7 +41,7 @@ class Verdicts:
     _told: int = field(default=-1, init=False)
 
     def __post_init__(self) -> None:
-        self._stream = Ordered(self.root, self.path)
+        self._stream = GrowingRun(self.path, self.root.open)
 
     @property
     def read(self) -> tuple[int, int]:
@@ -45,9 +52,7 @@ class Verdicts:
         """Look on for about so long; how many records came. Raises `Replaced`."""
         until = time.monotonic() + seconds
         count = 0
-        for record in self._stream.records():
-            if self.finished:  # it had ended, and goes on: its checks are gone
-                raise Replaced
+        for record in self._records():
             if self._engine is None:
                 self._engine = Engine()
             self._engine.feed(record)
@@ -62,9 +67,22 @@ class Verdicts:
             self.version += 1  # more of the checks may have found what they need
         return count
 
+    def _records(self) -> Iterator[Record]:
+        """What is new, as long as it is the same run."""
+        stream = self._stream
+        with contextlib.suppress(UnreadableInput):  # what it says of itself may be mended yet
+            for record in stream.records():
+                # Where it had ended, and goes on, its checks are gone.
+                if self.finished or stream.renewed:
+                    raise Replaced
+                yield record
+        if stream.renewed:
+            raise Replaced
+
     def conclude(self, report: Report) -> None:
         """The run was looked at as a whole: that is what there is to say of it."""
-        self._stream.skip()
+        with contextlib.suppress(UnreadableInput):
+            self._stream.skip()
         self._report, self._engine, self.finished = report, None, True
         self.version += 1
 

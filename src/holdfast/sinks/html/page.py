@@ -15,16 +15,25 @@ from pathlib import Path
 
 from holdfast._version import __version__
 from holdfast.charts.gather import ChartData
-from holdfast.sinks.html import drawing, sections
+from holdfast.sinks.html import drawing
 from holdfast.sinks.html.markup import Child, Node, join, tag
 from holdfast.sinks.html.paths import shortener
+from holdfast.sinks.html.sections.asked import PageReport
+from holdfast.sinks.html.sections.causes import causes
+from holdfast.sinks.html.sections.checkpoints import checkpoints
+from holdfast.sinks.html.sections.coverage import coverage
+from holdfast.sinks.html.sections.environment import environment
+from holdfast.sinks.html.sections.happened import happened
+from holdfast.sinks.html.sections.incidents import incidents
+from holdfast.sinks.html.sections.pieces import section
+from holdfast.sinks.html.sections.verdict import verdict
 from holdfast.sinks.plain import clean
 
 SCRIPTS = ("uPlot.iife.min.js", "report.js")
 STYLES = ("uPlot.min.css", "report.css")
 
 
-def render(report: sections.PageReport, data: ChartData, *, subject: str = "") -> str:
+def render(report: PageReport, data: ChartData, *, subject: str = "") -> str:
     """The whole document."""
     shorten = shortener(subject)
     title = f"holdfast: {subject}" if subject else "holdfast report"
@@ -37,15 +46,15 @@ def render(report: sections.PageReport, data: ChartData, *, subject: str = "") -
         ),
         tag(
             "main",
-            sections.verdict(report),
-            sections.causes(report, data),
-            sections.incidents(report, data, Path(subject) if subject else None),
+            verdict(report),
+            causes(report, data),
+            incidents(report, data, Path(subject) if subject else None),
             _timeline(data),
             _maps(data),
             _components(data),
-            sections.checkpoints(report),
-            sections.coverage(report.not_run, report.coverage.ran, report.coverage.of),
-            sections.environment(report, data),
+            checkpoints(report),
+            coverage(report.not_run, report.coverage.ran, report.coverage.of),
+            environment(report, data),
         ),
         tag("footer", tag("p", f"Written by holdfast {__version__}. This file needs no network.")),
         tag("p", role="status", id="told", class_="unseen"),
@@ -77,7 +86,7 @@ def _timeline(data: ChartData) -> Node:
     drawn = drawing.panels(data)
     if not drawn:
         said = "No numbers of steps were in what was read, so there is nothing to draw."
-        return sections.section("timeline", "Timeline", [tag("p", said, class_="quiet")])
+        return section("timeline", "Timeline", [tag("p", said, class_="quiet")])
     absent = drawing.missing(data)
     inside: list[Child] = [
         tag(
@@ -90,9 +99,9 @@ def _timeline(data: ChartData) -> Node:
         tag("button", "Show the whole run", type="button", id="whole", hidden=True),
         tag("div", [_figure(panel) for panel in drawn], class_="charts"),
         tag("p", f"Not in this source: {', '.join(absent)}.", class_="quiet") if absent else None,
-        sections.happened(data),
+        happened(data),
     ]
-    return sections.section("timeline", "Timeline", inside)
+    return section("timeline", "Timeline", inside)
 
 
 def _figure(panel: dict[str, object]) -> Node:
@@ -116,7 +125,7 @@ def _components(data: ChartData) -> Node | None:
     if data.series_left_out:
         said = tag("p", f"At least {data.series_left_out} more are not shown.", class_="quiet")
     charts = tag("div", [_figure(panel) for panel in drawn], class_="charts")
-    return sections.section("components", "Loss components", [charts, said])
+    return section("components", "Loss components", [charts, said])
 
 
 def _maps(data: ChartData) -> Node | None:
@@ -131,7 +140,7 @@ def _maps(data: ChartData) -> Node | None:
         )
         for name, said in ((item, drawing.map_says(data, item)) for item in data.maps)
     ]
-    return sections.section("layers", "Layer by layer", figures)
+    return section("layers", "Layer by layer", figures)
 
 
 def _policy() -> str:

@@ -17,11 +17,12 @@ import numpy as np
 from holdfast.charts.gather import ChartData
 from holdfast.charts.live import charts_of
 from holdfast.charts.rows import Ints, Rows
-from holdfast.charts.tail import Piece, lines_between
 from holdfast.core.codec import NO_RECORD, from_json
 from holdfast.core.findings import Finding
 from holdfast.core.records import Record
-from holdfast.sources.screening import Chosen, Screen, kept
+from holdfast.postmortem.screening import Chosen, Screen, kept
+from holdfast.sources.growing.lines import Piece
+from holdfast.sources.growing.stretches import lines_between
 
 LONG = 50_000
 """A run of no more steps is looked at whole."""

@@ -10,14 +10,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+
+from holdfast.sources.plain_file import Opener, opened
 
 AT_ONCE = 1 << 18
 """Bytes taken at one reading."""
 LONGEST_LINE = 1 << 26
 """A longer line is no record of ours."""
-FARTHEST_LINE = 1 << 18
-"""How far the next line is looked for, where only a sample is wanted."""
 HEAD = 64
 """Bytes at the beginning of a file by which it is known again."""
 
@@ -38,6 +37,7 @@ class Tail:
     """Reads on from where the last reading ended. Never raises: a file may not be there yet."""
 
     path: Path
+    opener: Opener = opened
     place: int = 0
     """Where the next line begins."""
     size: int = 0
@@ -56,7 +56,7 @@ class Tail:
     def read(self, most: int = AT_ONCE) -> Piece | None:
         """The next whole lines; None where there are none for the moment."""
         try:
-            with _opened(self.path) as file:
+            with self.opener(self.path) as file:
                 self._look(file.fileno(), file.read(HEAD))
                 file.seek(self.place)
                 if self._inside:
@@ -74,6 +74,15 @@ class Tail:
             return None
         end = data.rfind(b"\n") + 1
         return self._take(data[:end], data[:end]) if end else None
+
+    def skip(self) -> None:
+        """Go on from the end, as if all that is there had been read."""
+        try:
+            with self.opener(self.path) as file:
+                self._look(file.fileno(), file.read(HEAD))
+        except OSError:
+            return
+        self.place, self._inside = self.size, False
 
     def _take(self, data: bytes, lines: bytes, passed_over: int = 0) -> Piece:
         start = self.place
@@ -98,43 +107,3 @@ class Tail:
                 self.renewed += 1
         # A beginning that was still being written says nothing about the rest of it.
         self._known = (status.st_dev, status.st_ino, head[: self.place])
-
-
-def _opened(path: Path) -> BinaryIO:
-    """The file; an OSError where it is none: reading from a pipe would never end."""
-    if not path.is_file():
-        raise FileNotFoundError(path)
-    return open(path, "rb")
-
-
-def lines_between(path: Path, start: int, end: int) -> list[bytes]:
-    """The lines in a stretch of a file that begins and ends with a line."""
-    try:
-        with _opened(path) as file:
-            file.seek(start)
-            return file.read(max(end - start, 0)).split(b"\n")[:-1]
-    except OSError:
-        return []
-
-
-def sample_lines(path: Path, places: int, length: int) -> list[bytes]:
-    """Lines from so many places at equal distances, in order; of the last at each, maybe a part."""
-    try:
-        with _opened(path) as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(0)
-            if size <= places * length:
-                return file.read(size).split(b"\n")[:-1]
-            lines: list[bytes] = []
-            before = 0
-            for number in range(places):
-                at = max(number * (size - length) // max(places - 1, 1), before)
-                file.seek(at)
-                if at:
-                    at += len(file.readline(FARTHEST_LINE))  # to where the next one begins
-                data = file.read(length)
-                lines += data.split(b"\n")
-                before = at + len(data)
-            return lines
-    except OSError:
-        return []

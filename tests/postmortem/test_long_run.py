@@ -15,10 +15,10 @@ from holdfast.charts.rows import decode
 from holdfast.core.findings import Severity
 from holdfast.engine import Engine
 from holdfast.postmortem import diagnose as postmortem
-from holdfast.sources import long_run
-from holdfast.sources.long_run import LongRun
+from holdfast.postmortem import long_run
+from holdfast.postmortem.long_run import LongRun
+from holdfast.postmortem.screening import Chosen, Screen
 from holdfast.sources.run_dir import RunDir
-from holdfast.sources.screening import Chosen, Screen
 
 STEPS, TENSORS, EVERY = 6000, 6, 10
 SMALL = Chosen(head=300, tail=300, stretch=60, stretches=12, most=4000)
