@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -106,6 +107,7 @@ def _beside(done: Ran, folder: Path) -> dict[str, Any]:
 
 def _write(done: Ran, folder: Path) -> None:
     from holdfast.sinks.console import ReportPage
+    from holdfast.sinks.nearby import nearby
     from holdfast.sinks.page import Page
 
     if not done.steps:
@@ -116,4 +118,4 @@ def _write(done: Ran, folder: Path) -> None:
     held = sum(action.rung.value == "skip" for action in done.actions)
     told = f"{done.steps} steps, {held} held back" if held else f"{done.steps} steps"
     page.line((told, "dim"))
-    page.next(f"holdfast diagnose {folder}")
+    page.next(f"holdfast diagnose {shlex.quote(nearby(str(folder)))}")
