@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.checkpoints import inert, load_inert, open_checkpoint, settings_of
+from holdfast.checkpoints import inert, load_inert, members, open_checkpoint, settings_of
 from holdfast.checkpoints.danger import judged, verdict
 from holdfast.checkpoints.inert import load
 from holdfast.checkpoints.stubs import Damaged, Global
@@ -187,3 +187,91 @@ def test_an_archive_that_unpacks_to_too_much(tmp_path: Path) -> None:
         made.writestr("a.npy", b"\x00" * 50_000_000)
     problems = open_checkpoint(path).problems
     assert [p.kind for p in problems] == ["unreadable"]
+
+
+def archive(path: Path, members: dict[str, bytes], packing: int = zipfile.ZIP_STORED) -> Path:
+    """What torch.save writes, with further members."""
+    torch.save({"w": torch.ones(3)}, path)
+    with zipfile.ZipFile(path, "a", packing) as file:
+        for name, data in members.items():
+            file.writestr(name, data)
+    return path
+
+
+def evil() -> bytes:
+    return pickle.dumps(Touch(Path("mark")))
+
+
+@pytest.mark.parametrize("packing", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize(
+    "name", ["x/.data/other.pkl", "x/extra/a.PICKLE", "notes.txt", "x/data/9", "x/constants/0"]
+)
+def test_a_pickle_beside_the_one_that_is_read(tmp_path: Path, name: str, packing: int) -> None:
+    path = archive(tmp_path / "x.pt", {"x/extra/plain.pkl": pickle.dumps(1), name: evil()}, packing)
+    found = open_checkpoint(path)
+    (problem,) = found.problems
+    assert problem.kind == "unsafe"
+    assert problem.facts["members"] == [name]
+    assert f"its member {name!r} would run code" in problem.message
+    assert problem.facts["globals"] == ["posix.system"]
+    assert [t.name for t in found.tensors] == ["w"]
+
+
+def test_several_of_them_are_one_problem(tmp_path: Path) -> None:
+    path = archive(tmp_path / "x.pt", {f"x/{n}.pkl": evil() for n in range(30)})
+    (problem,) = open_checkpoint(path).problems
+    assert "and 29 more of its members" in problem.message
+
+
+def test_a_pickle_beside_the_main_one_in_a_file_that_lost_its_end(tmp_path: Path) -> None:
+    path = archive(tmp_path / "x.pt", {"x/other": evil()})
+    data = path.read_bytes()
+    path.write_bytes(data[: data.index(b"PK\x01\x02")])
+    assert unsafe(path) == ["posix.system"]
+
+
+def test_two_members_of_one_name(tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("x/data.pkl", pickle.dumps({"w": 1}))
+        with pytest.warns(UserWarning, match="Duplicate"):
+            file.writestr("x/data.pkl", evil())
+    kinds = {problem.kind for problem in open_checkpoint(path).problems}
+    assert kinds == {"unreadable", "unsafe"}
+
+
+def test_a_pickle_that_cannot_be_looked_into_is_no_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = archive(tmp_path / "x.pt", {"x/other.pkl": evil()}, zipfile.ZIP_LZMA)
+    (problem,) = open_checkpoint(path).problems
+    assert problem.kind == "unreadable"
+    assert "'x/other.pkl' could not be looked into: entry" in problem.message
+    monkeypatch.setattr(members, "MAX_BYTES", 100)
+    path = archive(tmp_path / "y.pt", {"y/big.pkl": pickle.dumps("x" * 100)})
+    (problem,) = open_checkpoint(path).problems
+    assert "more than 100 bytes" in problem.message
+
+
+def test_numbers_and_words_that_begin_like_a_pickle(tmp_path: Path) -> None:
+    bytes_of_one = torch.frombuffer(bytearray(evil()), dtype=torch.uint8)
+    path = tmp_path / "x.pt"
+    torch.save({"w": torch.ones(3), "raw": bytes_of_one.clone()}, path)
+    members_of = {"x/labels.txt": b"cos\nsin\ntan\n", "x/numbers": b"\x80\x02\x00\x3f" * 64}
+    with zipfile.ZipFile(path, "a") as file:
+        for name, data in members_of.items():
+            file.writestr(name, data)
+    found = open_checkpoint(path)
+    assert found.problems == []
+    assert "stubbed" not in found.facts
+
+
+def test_lists_of_torchscript_are_no_trap(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
+    path = tmp_path / "traced.pt"
+    torch.jit.trace(model.eval(), torch.zeros(1, 1, 4, 4)).save(str(path))
+    with zipfile.ZipFile(path) as file:
+        assert any(b"restore_type_tag" in file.read(n) for n in file.namelist())
+    assert open_checkpoint(path).problems == []
+    assert verdict(Global("torch.jit._pickle", "restore_type_tag")) == "known"
+    assert verdict(Global("torch.jit", "load")) == "dangerous"

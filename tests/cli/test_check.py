@@ -192,6 +192,26 @@ def test_a_script_that_leaves(tmp_path: Path) -> None:
     assert "no optimizer step was reached" in done.stdout
 
 
+NEVER_STEPS = """
+import torch
+net = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+net(torch.ones(1, 4)).sum().backward()
+print("done")
+"""
+
+
+def test_a_run_of_a_script_that_never_steps(tmp_path: Path, invoke: Invoke) -> None:
+    script(tmp_path, NEVER_STEPS)
+    done = invoke("run", "train.py")
+    assert done.exit_code == 0, "the script did what it does, and nothing was found"
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["done", "holdfast: nothing was guarded"]
+    said = " ".join(" ".join(lines[2:-1]).split())
+    assert said.startswith("no optimizer step was reached: backward() ran once")
+    assert lines[-1] == "Next: holdfast check train.py"
+
+
 def test_a_script_that_never_steps(tmp_path: Path, invoke: Invoke) -> None:
     script(tmp_path, "print('hello')\n")
     done = invoke("check", "train.py")

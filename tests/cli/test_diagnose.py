@@ -140,6 +140,17 @@ def test_settings_with_a_mistake(invoke, sick, tmp_path, content):
     assert invoke("diagnose", sick, "--config", tmp_path / "gone.toml").exit_code == 2
 
 
+def test_a_key_that_no_policy_has(invoke, sick, tmp_path):
+    ours = tmp_path / "ours.toml"
+    ours.write_text("[policy]\nskips-in-row = 3\n")
+    for command in ("diagnose", "scan"):
+        result = invoke(command, sick, "--config", ours)
+        assert result.exit_code == 2
+        assert "unknown setting 'skips_in_row'; did you mean 'skips_in_a_row'?" in result.stderr
+    ours.write_text("[policy]\nskips-in-a-row = 3\n")
+    assert invoke("diagnose", sick, "--config", ours).exit_code == 1
+
+
 def test_names_from_strangers_are_only_text(invoke, make_run):
     name = "enc[red]x\x1b[31m\x1b]0;title\x07\u202egnp.evil"
     path = make_run(

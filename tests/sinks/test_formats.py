@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from holdfast.core.findings import Finding, Severity, Where
+from holdfast.diagnosis import Cause
 from holdfast.engine import Engine
 from holdfast.report import Report
-from holdfast.sinks.console import say_where
+from holdfast.sinks.console import ReportPage, say_where
 from holdfast.sinks.github import commands
+from holdfast.sinks.nearby import nearby
+from holdfast.sinks.page import Page
 from holdfast.sinks.plain import clean
 from holdfast.sinks.sarif import document
 
@@ -85,6 +89,46 @@ def test_sarif_of_a_healthy_run(tmp_path):
 )
 def test_where(where, words):
     assert say_where(where) == words
+
+
+@pytest.mark.parametrize(
+    ("whole", "near"),
+    [
+        ("at /app/train.py:7 in f", "at train.py:7 in f"),
+        ("(/app/a b/x.py:7)", "(a b/x.py:7)"),
+        ("/app/x.pt: its member '/app/y'", "x.pt: its member 'y'"),
+        ("/srv/app/train.py", "/srv/app/train.py"),
+        ("/application/train.py", "/application/train.py"),
+        ("the folder /app/ itself", "the folder /app/ itself"),
+        ("a.py:3", "a.py:3"),
+    ],
+)
+def test_paths_below_this_folder(whole, near, monkeypatch):
+    monkeypatch.setattr("os.getcwd", lambda: "/app")
+    assert nearby(whole) == near
+
+
+def test_paths_where_there_is_no_folder(monkeypatch):
+    monkeypatch.setattr("os.getcwd", lambda: "/")
+    assert nearby("at /train.py:7") == "at /train.py:7"
+
+    def gone():
+        raise FileNotFoundError
+
+    monkeypatch.setattr("os.getcwd", gone)
+    assert nearby("at /train.py:7") == "at /train.py:7"
+
+
+def test_the_page_is_near_and_json_is_whole(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = str(tmp_path / "train.py")
+    made = Report.from_engine(Engine(), command="check")
+    placed = replace(PLAIN, where=Where(file=file, line=41))
+    made = replace(made, findings=(placed,), causes=(Cause(placed, ()),))
+    text = StringIO()
+    ReportPage(Page(text)).write(made)
+    assert "at train.py:41" in text.getvalue()
+    assert made.to_dict()["findings"][0]["where"]["file"] == file
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from holdfast.checkpoints import npz, safetensors, torch_file, zips
+from holdfast.checkpoints import members, npz, safetensors, torch_file, zips
 from holdfast.checkpoints.dcp import is_dcp
 from holdfast.checkpoints.dcp import read as read_dcp
 from holdfast.checkpoints.deepspeed import folder_of as deepspeed_folder
@@ -58,7 +58,7 @@ def _recognise_file(path: Path) -> str | None:
             return "safetensors"
         if head.startswith(MAGIC):
             return _lightning(file.read(_SCANNED_PICKLE), "torch-legacy")
-        if torch_file.looks_like_pickle(head):
+        if members.looks_like_pickle(head):
             opened = torch_file.read(path, file)
             return "pickle" if torch_file.worth_reading(opened) else None
     if head[:1] in b"{ \n" and path.name.endswith(".index.json"):

@@ -285,6 +285,7 @@ REBUILDS: dict[tuple[str, str], Rebuild] = {
     ("torch._tensor", "_rebuild_from_type"): lambda m, a: m.call(a[0], a[2]),
     ("torch._tensor", "_rebuild_from_type_v2"): _from_type,
     ("torch.storage", "_load_from_bytes"): _nested,
+    ("torch.jit._pickle", "restore_type_tag"): _first,
     ("torch", "Size"): _tuple,
     ("collections", "OrderedDict"): _mapping,
     ("collections", "defaultdict"): lambda m, a: {},

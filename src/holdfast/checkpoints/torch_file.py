@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from holdfast.checkpoints import inert, locate, steps, zips
+from holdfast.checkpoints import inert, locate, members, steps, zips
 from holdfast.checkpoints.danger import judged
 from holdfast.checkpoints.locate import Placed, Places
+from holdfast.checkpoints.members import Member
 from holdfast.checkpoints.model import Checkpoint, Problem, SavedTensor
 from holdfast.checkpoints.naming import Leaf, Optimizer, Walk
 from holdfast.checkpoints.rebuild import StorageRef, TensorRef
@@ -38,6 +39,10 @@ class Opened:
     problems: list[Problem] = field(default_factory=list)
     missing: int = 0
     """Bytes cut off."""
+    main: str = ""
+    """The member of the archive that `torch.load` reads."""
+    others: list[Member] = field(default_factory=list)
+    """Further pickles of the archive."""
 
     @property
     def value(self) -> Any:
@@ -96,25 +101,11 @@ def _read_zip(path: Path, file: BinaryIO, start: int, size: int) -> Opened:
         elif entry.method == zips.STORED:
             places.keys[found.group(1)] = Placed(path, entry.offset, entry.size)
     opened = Opened(path, "torchscript" if script else "torch-zip", loaded, places, problems)
-    if script:
-        _other_pickles(file, entries, pickle.name, opened)
+    opened.main = pickle.name
+    stem = pickle.name.removesuffix("data.pkl")
+    known = {pickle.name, *(f"{stem}data/{key}" for key in storages)}
+    opened.others = list(members.further(file, entries, known))
     return opened
-
-
-def _other_pickles(
-    file: BinaryIO, entries: dict[str, zips.Entry], main: str, opened: Opened
-) -> None:
-    """Further pickles of an archive: only what they ask for matters."""
-    for name, entry in list(entries.items())[:10_000]:
-        if not name.endswith(".pkl") or name == main or entry.size > inert.MAX_PICKLE:
-            continue
-        try:
-            loaded = inert.load(zips.read(file, entry))
-        except zips.BadZip:
-            continue
-        opened.loaded.requested += loaded.requested
-        opened.loaded.called += loaded.called
-        opened.loaded.calls = {**loaded.calls, **opened.loaded.calls}
 
 
 def _order(file: BinaryIO, entries: dict[str, zips.Entry]) -> str:
@@ -136,6 +127,9 @@ def _recover(path: Path, file: BinaryIO, start: int, size: int, why: str) -> Ope
     loaded: Loaded | None = None
     torn = 0
     broken = False
+    main = ""
+    others: list[Member] = []
+    left = members.MAX_BYTES
     while (header := zips.local_name(file, at)) is not None:
         name, data = header
         after = data
@@ -146,6 +140,7 @@ def _recover(path: Path, file: BinaryIO, start: int, size: int, why: str) -> Ope
             )
             after = loaded.end
             broken = loaded.damage is not None
+            main = name
         elif found is not None and found.group(1) in storages:
             ref = storages[found.group(1)]
             after = data + ref.nbytes
@@ -156,6 +151,9 @@ def _recover(path: Path, file: BinaryIO, start: int, size: int, why: str) -> Ope
         elif name.endswith("/byteorder"):
             file.seek(data)
             places.byteorder = "big" if file.read(3) == b"big" else "little"
+        elif (further := members.at(file, name, data, min(end, data + left))) is not None:
+            others.append(further)
+            left -= further.length
         following = _next_header(file, after, end)
         if following is None:
             break
@@ -172,7 +170,7 @@ def _recover(path: Path, file: BinaryIO, start: int, size: int, why: str) -> Ope
         said += f"; at least {missing} bytes of {size + missing} are missing"
     loaded.damage = None
     problem = Problem("unreadable", said, path, facts)
-    return Opened(path, "torch-zip", loaded, places, [problem], missing)
+    return Opened(path, "torch-zip", loaded, places, [problem], missing, main, others)
 
 
 def _next_header(file: BinaryIO, at: int, end: int) -> int | None:
@@ -218,22 +216,49 @@ def problems_of(opened: Opened, *, where: str = "") -> tuple[list[Problem], list
     problems = list(opened.problems)
     dangerous, unknown = judged(loaded)
     if dangerous:
-        said = ", ".join(
-            f"{key}({value})" if value else key for key, value in list(dangerous.items())[:3]
-        )
-        more = f" and {len(dangerous) - 3} more" if len(dangerous) > 3 else ""
-        problems.append(
-            Problem(
-                "unsafe",
-                f"{name} would run code when it is loaded: {said}{more}; it was not loaded",
-                opened.path,
-                {
-                    "globals": list(dangerous)[:100],
-                    "calls": dict(list(dangerous.items())[:_LISTED]),
-                },
-            )
-        )
+        message = f"{name} would run code when it is loaded: {_told(dangerous)}; it was not loaded"
+        problems.append(Problem("unsafe", message, opened.path, _asked(dangerous)))
+    problems += _of_others(opened, name, unknown)
     return problems, unknown
+
+
+def _of_others(opened: Opened, name: str, unknown: list[str]) -> list[Problem]:
+    """The same of the pickles beside the main one; the unknown classes are added."""
+    problems = []
+    traps: dict[str, dict[str, str]] = {}
+    for member in opened.others:
+        dangerous, more = member.judged
+        unknown += [known for known in more if known not in unknown]
+        if dangerous:
+            traps[member.name] = dangerous
+    if traps:
+        first, dangerous = next(iter(traps.items()))
+        further = f", and {len(traps) - 1} more of its members" if len(traps) > 1 else ""
+        message = (
+            f"{name}: its member {first[:200]!r} would run code when it is unpickled: "
+            f"{_told(dangerous)}{further}; torch.load reads {opened.main!r} of it, and nothing was "
+            "loaded here"
+        )
+        facts = {"members": [member[:200] for member in traps][:_LISTED], **_asked(dangerous)}
+        problems.append(Problem("unsafe", message, opened.path, facts))
+    closed = [member for member in opened.others if member.loaded is None]
+    if closed:
+        one = closed[0]
+        message = f"{name}: its member {one.name[:200]!r} could not be looked into: {one.why}"
+        facts = {"members": [member.name[:200] for member in closed][:_LISTED]}
+        problems.append(Problem("unreadable", message, opened.path, facts))
+    return problems
+
+
+def _told(dangerous: dict[str, str]) -> str:
+    said = ", ".join(
+        f"{key}({value})" if value else key for key, value in list(dangerous.items())[:3]
+    )
+    return f"{said} and {len(dangerous) - 3} more" if len(dangerous) > 3 else said
+
+
+def _asked(dangerous: dict[str, str]) -> dict[str, Any]:
+    return {"globals": list(dangerous)[:100], "calls": dict(list(dangerous.items())[:_LISTED])}
 
 
 def tensors_of(opened: Opened) -> tuple[list[SavedTensor], Walk, dict[str, Any], list[Problem]]:
@@ -413,18 +438,6 @@ def _scalar(tensors: list[SavedTensor]) -> int | None:
             except (struct.error, ValueError, OverflowError):
                 return None
     return None
-
-
-_NAME = rb"[A-Za-z_][\w.]*\n[A-Za-z_][\w.]*\n"
-_BY_HAND = re.compile(rb"\(*c" + _NAME + rb"|\((?:[SV][^\n]{0,60}\n)+i" + _NAME)
-"""The old protocol, which is text: `cos\\nsystem\\n(S'…'\\ntR.`."""
-
-
-def looks_like_pickle(head: bytes) -> bool:
-    """Whether the first bytes are those of a pickle: of protocol 2 or later, or of one by hand."""
-    if len(head) > 2 and head[0] == 0x80:
-        return 2 <= head[1] <= 5
-    return _BY_HAND.match(head) is not None
 
 
 def worth_reading(opened: Opened) -> bool:

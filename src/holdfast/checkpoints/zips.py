@@ -80,6 +80,10 @@ def directory(file: BinaryIO, size: int, start: int = 0) -> dict[str, Entry]:
                 f"entry {name!r}: {packed} bytes unpack to {full}, more than {BOMB_RATIO} times "
                 "as many; left alone"
             )
+        if name in entries:
+            raise BadZip(
+                f"two of its entries are called {name!r}: readers differ in which they take"
+            )
         entries[name] = Entry(name, method, start + where, packed, full)
         taken.append((where, packed, name))
     taken.sort()

@@ -71,7 +71,7 @@ class NonfiniteLoss(Check):
             yield self.find(
                 record,
                 f"{name} is {say(value)}{source}"
-                + ("; the update was held back, weights are untouched" if record.held else ""),
+                + ("; the update was held back, weights are as before" if record.held else ""),
                 subject=name,
                 remedies=self._remedies(record),
                 value=value,

@@ -209,7 +209,7 @@ class NonfiniteGradient(Check):
         nearest = self.context.name("param", guilty[-1]) if guilty else None
         said = f"{name} is {say(norm)}{self._extent(record, guilty, nearest, overflow=overflow)}"
         if record.held:
-            said += "; the update was held back, weights are untouched"
+            said += "; the update was held back, weights are as before"
         return self.find(
             record,
             said,

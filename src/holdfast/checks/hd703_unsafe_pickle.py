@@ -23,10 +23,12 @@ class UnsafePickle(Check):
     ## How it is measured
     The pickle is read as a list of instructions; a name that is none of those tensors, optimizers
     and plain containers are made of, and that can start a process, open a file or run code, is
-    reported. Nothing is imported and nothing is called.
+    reported. Nothing is imported and nothing is called. Of an archive every member is looked into
+    that is a pickle by its name or its first bytes, not only the one that `torch.load` reads.
 
     ## False alarms
-    Classes of your own in a checkpoint are not reported: only what can run code of itself.
+    Classes of your own in a checkpoint are not reported: only what can run code of itself. The
+    numbers of a tensor are never taken for a pickle, whatever they begin with.
 
     ## What to do
     Do not load it. Ask where the file came from; if you trust it, save its tensors anew as

@@ -7,7 +7,7 @@ from statistics import median
 
 from holdfast.core.check import Check, Needs
 from holdfast.core.facts import Facts
-from holdfast.core.findings import Finding, Where
+from holdfast.core.findings import Finding, Severity, Where
 from holdfast.core.moment import record_at
 from holdfast.core.numbers import say
 from holdfast.core.parameters import LISTED
@@ -20,31 +20,39 @@ from holdfast.core.saved import (
     is_statistic,
     kind_of,
 )
+from holdfast.core.zeroed import Zeroed, is_matrix
 
 FP16_MAX = 65504.0
 _HALF = ("float16", "fp16", "half", "16", "16-mixed", "16-true")
 
 
 class ExtremeWeight(Check):
-    """A saved weight is finite, but far too large.
+    """A saved weight is finite, but far too large; or a whole layer is 0.
 
     ## What it checks
     The largest element of every weight of a checkpoint, against its peers: the same layer of the
-    other blocks, or where there are too few, the other weights with as many dimensions.
+    other blocks, or where there are too few, the other weights with as many dimensions. And whether
+    a layer's weight is 0 in every element.
 
     ## Why it matters
     A weight that is a thousand times as large as all others is a flipped bit, a diverged layer or a
-    broken conversion. Above 65504 it becomes Inf as soon as the model is used in fp16.
+    broken conversion. Above 65504 it becomes Inf as soon as the model is used in fp16. A layer
+    whose weight is 0 gives the same output whatever comes in.
 
     ## How it is measured
     Told if it is above 100, a thousand times the median of at least three peers, and a hundred
-    times the largest of them. Where the model is to be used in fp16 (its configuration says so, or
-    its other weights are): if it is above 65504.
+    times the largest of them. With one or two peers: if it is a million times the larger, and so on
+    one side only, while the other end of the same matrix is as its peers are. Where the model is to
+    be used in fp16 (its configuration says so, or its other weights are): if it is above 65504. A
+    matrix of 0 is told where its layer was trained: its moments are not 0 after ten steps, or its
+    bias is spread out in a model whose batch norms have seen batches.
 
     ## False alarms
     Embeddings, positions, frequencies, running statistics, step counts and moments are not looked
     at, nor single numbers (a temperature, a scale). Trained language models do have a few very
-    large weights; they are tens of times their peers, not thousands.
+    large weights; they are tens of times their peers, not thousands. Masks of -1e9 have no other
+    end. A matrix of 0 of which nothing says that it was trained is information only: new heads,
+    last layers of residual branches and control convolutions begin so. LoRA is left out.
 
     ## What to do
     Compare with the checkpoint before: a single element points at the file or the memory, a whole
@@ -58,7 +66,11 @@ class ExtremeWeight(Check):
     name = "extreme-weight"
     summary = "a finite weight far outside its peers, or outside what fp16 can hold"
     needs = Needs(
-        kinds=(TensorRecord, EventRecord), roles=("weight",), events=(CHECKPOINT,), checkpoints=1
+        kinds=(TensorRecord, EventRecord),
+        roles=("weight", "buffer", "moment"),
+        events=(CHECKPOINT,),
+        checkpoints=1,
+        decisive=("weight",),
     )
 
     @dataclass(frozen=True)
@@ -67,19 +79,26 @@ class ExtremeWeight(Check):
         """Of the peers' largest elements."""
         times_largest: float = 100.0
         """Of any peer."""
+        times_few: float = 1e6
+        """Of the larger, where there are one or two peers only."""
         least: float = 100.0
         """Nothing below is called extreme."""
         peers: int = 3
-        """With fewer nobody can tell."""
+        """With fewer, only what is beyond doubt is told."""
 
     def start(self) -> None:
         self.saved: Saved | None = None
+        self.told: set[str] = set()
+        """Idle weights, told once for all checkpoints of a run."""
         self._clear()
 
     def _clear(self) -> None:
         self.half = False
         self.largest: dict[str, tuple[float, int, str]] = {}
         """Name → largest element, dimensions, file."""
+        self.other_end: dict[str, float] = {}
+        """Name → how far a matrix goes on the side of 0 where its largest element is not."""
+        self.zeroed = Zeroed()
 
     def begin(self, header: Header) -> None:
         self.saved = None
@@ -91,7 +110,11 @@ class ExtremeWeight(Check):
             self.saved = Saved.of(record)
             self.half = _asks_for_half(Facts.of(record))
             return
-        if self.saved is None or record.role != "weight":
+        if self.saved is None:
+            return
+        self.saved.add(record)
+        self.zeroed.add(record)
+        if record.role != "weight":
             return
         self.half = self.half or record.dtype == "float16"
         if record.stats.get("numel", 0) > 1 and record.nonfinite == 0 and _judged(record.name):
@@ -100,10 +123,14 @@ class ExtremeWeight(Check):
                 file = record.facts.get("file")
                 told = file if isinstance(file, str) else ""
                 self.largest[record.name] = (largest, len(record.shape), told)
+                low, high = record.stats.get("min", 0.0), record.stats.get("max", 0.0)
+                if is_matrix(record) and low < 0.0 < high:
+                    self.other_end[record.name] = min(-low, high)
 
     def finish(self) -> Iterable[Finding]:
         if self.saved is not None:
             yield from self._judge(self.saved)
+            yield from self._zeros(self.saved)
         self.saved = None
         self._clear()
 
@@ -142,6 +169,34 @@ class ExtremeWeight(Check):
             above_fp16=sum(item[0] > FP16_MAX for item in told),
         )
 
+    def _zeros(self, saved: Saved) -> Iterable[Finding]:
+        if not self.zeroed.others:
+            return  # nothing to compare with: a state before its first step, or no model
+        trained = self.zeroed.trained(saved)
+        if trained:
+            why = next(iter(trained.values()))
+            yield self._zero(saved, list(trained), Severity.WARNING, f", {why}")
+        idle = [name for name in self.zeroed.zero if name not in trained and name not in self.told]
+        self.told.update(idle)
+        if idle:
+            why = "; new heads and adapters begin so, and no trained layer stays so"
+            yield self._zero(saved, idle, Severity.INFO, why)
+
+    def _zero(self, saved: Saved, names: list[str], severity: Severity, why: str) -> Finding:
+        more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+        return self.find(
+            record_at(saved.moment),
+            f"{saved.name}: every element of {names[0]}{more} is 0{why}",
+            severity=severity,
+            subject=f"{saved.path} zero {severity.name}",
+            where=Where(file=self.zeroed.zero[names[0]] or saved.path, module=names[0]),
+            remedies=["Compare with the checkpoint before it, and with what made this file of it."],
+            path=saved.path,
+            value=0.0,
+            tensors=names[:LISTED],
+            tensor_count=len(names),
+        )
+
     def _middle_of_peers(self, name: str) -> float | None:
         """The middle of the peers' largest elements, if this one is far outside; else None."""
         size, dimensions, _ = self.largest[name]
@@ -159,7 +214,7 @@ class ExtremeWeight(Check):
                 if key != name and other > 0 and shape > 1
             ]
         if len(peers) < self.limits.peers:
-            return None
+            return self._of_few(name, peers)
         middle = median(peers)
         # Several may be broken at once: those above their limit are no peers to measure by.
         ordinary = [other for other in peers if other <= middle * self.limits.times_median]
@@ -168,6 +223,16 @@ class ExtremeWeight(Check):
             and size > max(ordinary) * self.limits.times_largest
         )
         return middle if far else None
+
+    def _of_few(self, name: str, peers: list[float]) -> float | None:
+        """The larger of one or two peers, where this one stands out against itself as well."""
+        end = self.other_end.get(name)
+        if not peers or end is None:
+            return None
+        larger = max(peers)
+        ordinary = end <= larger * self.limits.times_largest
+        far = self.largest[name][0] > larger * self.limits.times_few
+        return larger if far and ordinary else None
 
 
 def _judged(name: str) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.replay.explanation import Birth, Explanation, Operand
 from holdfast.replay.page import GUILT, say_range, say_shape
 from holdfast.replay.versions import differences
+from holdfast.sinks.nearby import nearby
 
 if TYPE_CHECKING:
     from holdfast.cli.script import Crash
@@ -33,7 +33,7 @@ def write_replay(
     verdict = "crashed" if seen is None else seen.verdict
     said = str(crash) if seen is None else seen.said
     page.line((f"{verdict}: ", STYLES[verdict]), said, rest="  ")
-    page.line((f"step {capsule.step}, run by {_short(how)}", "dim"), rest="  ")
+    page.line((f"step {capsule.step}, run by {nearby(how)}", "dim"), rest="  ")
     for hint in hints:
         page.line(hint, rest="  ")
     told = seen.explanation if seen is not None else None
@@ -71,7 +71,7 @@ def _birth(page: Page, birth: Birth) -> None:
         if place is not None:
             within = f" in {place.within}" if place.within else ""
             page.line(
-                (f"at {_short(place.file)}:{place.line}{within}", "cyan"), first="  ", rest="    "
+                (f"at {nearby(place.file)}:{place.line}{within}", "cyan"), first="  ", rest="    "
             )
             if place.source.strip():
                 page.line((place.source.strip(), "bold"), first="    ")
@@ -83,12 +83,6 @@ def _birth(page: Page, birth: Birth) -> None:
         page.line(f"rows of the batch: {_named(birth.rows)}", first="  ", rest="    ")
     if birth.reached:
         page.line(f"reached: {_named(birth.reached)}", first="  ", rest="    ")
-
-
-def _short(path: str) -> str:
-    """A path below this folder as one would type it."""
-    here = os.path.join(os.getcwd(), "")
-    return path.removeprefix(here)
 
 
 def _operand(item: Operand) -> str:

@@ -12,6 +12,7 @@ import click
 from holdfast.config import Settings
 from holdfast.core.nearest import nearest
 from holdfast.errors import UsageError
+from holdfast.policy import Policy
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -73,6 +74,7 @@ def settings_from(
     A typed selection replaces the file's choice altogether; a typed `--ignore` alone adds to it.
     """
     settings = Settings.load(config)
+    Policy.from_mapping(settings.policy)  # a misspelt key is told by every command, used or not
     kept = () if select else settings.ignore
     return replace(
         settings,

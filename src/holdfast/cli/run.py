@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from holdfast.cli.launched import (
 from holdfast.cli.waiting import waiting
 
 if TYPE_CHECKING:
+    from holdfast.cli.script import Script
     from holdfast.preflight.guarded_run import Ran
 
 CRASHED = 3
@@ -81,7 +83,7 @@ def command(
         show_crash(done.error)
     if first_rank():
         if form == "text":
-            _write(done, folder)
+            _write(done, folder, target)
         else:
             write_for_machines(done.report, form, target, _beside(done, folder))
     if done.interrupted:
@@ -104,16 +106,22 @@ def _beside(done: Ran, folder: Path) -> dict[str, Any]:
     return more
 
 
-def _write(done: Ran, folder: Path) -> None:
+def _write(done: Ran, folder: Path, target: Script) -> None:
     from holdfast.sinks.console import ReportPage
+    from holdfast.sinks.nearby import nearby
     from holdfast.sinks.page import Page
 
-    if not done.steps:
-        tell(str(done.unreached))
-        return
+    sys.stdout.flush()
     page = Page(sys.stdout)
-    ReportPage(page).write(done.report, "holdfast")
+    if done.unreached is not None and not done.report.findings:
+        page.line("holdfast: ", ("nothing was guarded", "bold yellow"))
+    else:
+        ReportPage(page).write(done.report, "holdfast")
+    if done.unreached is not None:
+        page.line(str(done.unreached), rest="  ")
+        page.next(f"holdfast check {target.said}")
+        return
     held = sum(action.rung.value == "skip" for action in done.actions)
     told = f"{done.steps} steps, {held} held back" if held else f"{done.steps} steps"
     page.line((told, "dim"))
-    page.next(f"holdfast diagnose {folder}")
+    page.next(f"holdfast diagnose {shlex.quote(nearby(str(folder)))}")

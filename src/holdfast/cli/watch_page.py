@@ -13,6 +13,7 @@ from holdfast.core.numbers import say, say_bytes
 from holdfast.core.records import EventRecord, Record, StepRecord
 from holdfast.engine import Engine
 from holdfast.sinks.console import STYLES, say_where
+from holdfast.sinks.nearby import nearby
 from holdfast.sinks.plain import clean
 from holdfast.sinks.sparkline import BAD, BARS, sparkline
 
@@ -198,7 +199,7 @@ def _line(finding: Finding) -> str:
     place = say_where(finding.where)
     at = f" (at {place})" if place and place not in finding.message else ""
     told = f"{finding.severity}{step}: {finding.code} {finding.name}: {finding.message}{at}"
-    return clean(told)
+    return clean(nearby(told))
 
 
 def _cut(line: str, width: int) -> str:

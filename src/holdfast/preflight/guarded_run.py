@@ -63,5 +63,5 @@ def run(
         actions=tuple(recorder.actions),
         error=error,
         interrupted=interrupted,
-        unreached=None if steps else why_unreached(launch, error),
+        unreached=None if steps else why_unreached(launch, error, "run"),
     )

@@ -23,12 +23,12 @@ class Unreached:
         return f"no optimizer step was reached: {self.why}. {self.advice}"
 
 
-def why_unreached(launch: Launch, error: BaseException | None) -> Unreached:
-    """The first reason that fits."""
+def why_unreached(launch: Launch, error: BaseException | None, command: str = "check") -> Unreached:
+    """The first reason that fits, for whoever typed `holdfast command`."""
     if error is not None:
         return Unreached(
             f"the script ended with {type(error).__name__} before its first step",
-            "Its traceback is shown below",
+            "Its own message is shown as well",
         )
     if launch.enough:
         return Unreached(
@@ -38,7 +38,7 @@ def why_unreached(launch: Launch, error: BaseException | None) -> Unreached:
     if multiprocessing.active_children() or children_seconds() - launch.children_before > WORKED:
         return Unreached(
             "the training ran in processes the script started itself, which cannot be watched",
-            "Start them by torchrun: `torchrun --nproc-per-node N -m holdfast check SCRIPT`",
+            f"Start them by torchrun: `torchrun --nproc-per-node N -m holdfast {command} SCRIPT`",
         )
     if launch.backwards:
         return Unreached(
@@ -52,7 +52,7 @@ def why_unreached(launch: Launch, error: BaseException | None) -> Unreached:
         )
     return Unreached(
         "it ended without making a torch optimizer",
-        "Give the arguments that make it train after `--`: holdfast check SCRIPT -- --train",
+        f"Give the arguments that make it train after `--`: holdfast {command} SCRIPT -- --train",
     )
 
 

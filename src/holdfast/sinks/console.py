@@ -8,6 +8,7 @@ from itertools import groupby
 
 from holdfast.core.findings import Finding, Remedy, Severity, Where
 from holdfast.sinks.coverage import in_short, unlocking
+from holdfast.sinks.nearby import nearby
 from holdfast.sinks.page import Page, Part
 from holdfast.sinks.readable import ReadableCause, ReadableReport
 
@@ -112,11 +113,12 @@ class ReportPage:
             rest=margin + "  ",
         )
         inner = margin + "  "
-        self.page.line(finding.message, first=inner)
+        message = nearby(finding.message)
+        self.page.line(message, first=inner)
         if again := _again(finding):
             self.page.line((again, "dim"), first=inner)
-        place = say_where(finding.where)
-        if place and place not in finding.message:
+        place = nearby(say_where(finding.where))
+        if place and place not in message:
             self.page.line((f"at {place}", "cyan"), first=inner)
         if full or self.verbose:
             self._remedies(finding.remedies, inner)
