@@ -13,6 +13,7 @@ from holdfast.core.numbers import encode_numbers
 from holdfast.live.incident import Incident
 from holdfast.live.notices import Notices, logger
 from holdfast.policy import Policy
+from holdfast.replay import words
 from holdfast.replay.explanation import Explanation
 from holdfast.replay.scene import Scene
 
@@ -56,8 +57,19 @@ class Conclusions:
         if self._policy.cure == "apply":
             self._apply(incident, found, scene)
 
+    def unexplained(self, step: int, why: str) -> None:
+        """Tell that a bad step could not be run again, and what would help."""
+        if self.captured:
+            return
+        explanation = words.told(Explanation(step, "nonfinite", "unknown", notes=(why,)))
+        self._session.recorder.event(step, INCIDENT, encode_numbers(explanation.to_dict()))
+        if self._session.survival.together.rank == 0:
+            logger.warning("holdfast: step %s: %s", step, explanation.summary)
+
     def _write_down(self, incident: Incident, explanation: Explanation) -> None:
         """The incident into the run directory, where it was born."""
+        if incident.before is None:
+            return
         writer, ranks = self._session.recorder.writer, self._session.ranks
         mine = ranks is None or ranks.rank == (explanation.rank or 0)
         if writer is None or writer.broken or not mine:

@@ -10,7 +10,7 @@ import importlib
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -23,6 +23,8 @@ from holdfast.live.loop_body import LoopBody
 from holdfast.live.meeting import StepEnded
 from holdfast.live.notices import Notices, logger
 from holdfast.live.stage import Stage
+from holdfast.live.turn_body import TurnBody
+from holdfast.live.turns import Turn
 from holdfast.live.waiting import may_wait
 from holdfast.policy import Policy, Verdict
 from holdfast.replay.ambient import compiled_code_runs
@@ -33,12 +35,15 @@ from holdfast.torch_tools.rng import Moment
 if TYPE_CHECKING:
     from holdfast.live.note import Note
     from holdfast.live.session import Session
+    from holdfast.replay.explanation import Explanation
     from holdfast.replay.investigation import Elsewhere, Findings, Plan
 
 MOVED = (
     "other weights of the model had been updated within the same step, so it could not be run "
     "again as it was"
 )
+
+ELSEWHERE = "its batch was not the one that its loop is over"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,8 @@ class Missed:
 
     step: int
     parameters: Sequence[Tensor] = ()
+    why: str = ""
+    """Why that is so, where the loop is the reason."""
 
 
 class Incidents:
@@ -68,6 +75,9 @@ class Incidents:
         """The loop changes its batches in place: from then on, each is copied beforehand."""
         self._moved: Moment | None = None
         """Since then weights have moved."""
+        self._moved_turn: Turn | None = None
+        """They have moved within this turn."""
+        self._say_again_from = 0
         self.missed: Missed | None = None
         """The last bad step that nothing was there to be run again for."""
         self.conclusions = Conclusions(session, policy, notices)
@@ -83,16 +93,19 @@ class Incidents:
     def step_was_good(self, note: Note) -> None:
         self._healthy = [kept for kept in note.batches[-1:] if not kept.lost]
         self._notice_changes(note)
-        self._moved = note.before
-        if self._pending is not None and self._pending.before is note.before:
-            self._pending.inexact = MOVED
+        self._moved, self._moved_turn = note.before, note.turn
+        pending = self._pending
+        if pending is not None and (
+            pending.before is note.before is not None or pending.turn is note.turn is not None
+        ):
+            pending.inexact = MOVED
 
     def step_was_bad(self, verdict: Verdict, note: Note, optimizer: str = "") -> None:
         """An optimizer's step was held back: worth a look?"""
         self._notice_changes(note)
         if not verdict.spike and self._policy.replay:
             self.missed = Missed(note.step, note.parameters)
-        if self._pending is not None or note.before is None or not note.again:
+        if self._pending is not None or not note.again:
             return
         if not self._left or note.step < self._not_before or note.step != self._session.step:
             return
@@ -112,8 +125,15 @@ class Incidents:
                 for parameter in group["params"]
                 if watch.suffix == optimizer
             ],
-            MOVED if note.before is self._moved else "",
+            MOVED if self._has_moved(note) else "",
+            note.turn,
         )
+
+    def _has_moved(self, note: Note) -> bool:
+        """Whether weights have moved since the step began."""
+        if note.turn is not None:
+            return note.turn is self._moved_turn
+        return note.before is self._moved
 
     def abandon(self) -> None:
         """The guard is closed, perhaps in the middle of a pass: nothing may listen any more."""
@@ -147,7 +167,7 @@ class Incidents:
                 "that made it is not known",
             )
             return False
-        return run is not None and bool(batches)
+        return run is not None and (bool(batches) or isinstance(run, TurnBody))
 
     def all_can(self, can: bool) -> bool:
         """Whether every rank can."""
@@ -158,18 +178,30 @@ class Incidents:
         """Looking into a step has failed: no other is looked into."""
         self._left, self._pending = 0, None
 
-    def forget(self) -> None:
+    def forget(self, why: str = "") -> None:
         """What waited can no longer be run again."""
-        if self._pending is None:
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self.say_why_not(Missed(pending.step, why=why or ELSEWHERE))
+
+    def say_why_not(self, missed: Missed) -> None:
+        """A bad step has not been run again: that its line is not known shall surprise nobody."""
+        if missed.step < self._say_again_from or not self._policy.replay or not missed.why:
             return
-        self._pending = None
-        if self.conclusions.found:
+        if any(missed.step - found.step < self._policy.replay_gap for found in self._explained()):
             return  # lines have been told: this step's is most likely the same
-        self._notices.once(
-            "replay-late",
-            "a bad step could not be run again, so the line that made it is not known: that needs "
-            "a plain loop over guard(loader)",
-        )
+        self._say_again_from = missed.step + self._policy.replay_gap
+        self.conclusions.unexplained(missed.step, missed.why)
+
+    def _explained(self) -> list[Explanation]:
+        return [found for found in self.conclusions.found if found.nature != "unknown"]
+
+    def take_missed(self) -> Missed | None:
+        """The step that was made last, if it went bad and waits for nobody."""
+        missed, self.missed = self.missed, None
+        if missed is None or self._pending is not None:
+            return missed
+        return replace(missed, why=missed.why or self._session.turns.obstacle)
 
     @property
     def pending(self) -> bool:
@@ -179,7 +211,25 @@ class Incidents:
     @property
     def latest(self) -> Kept | None:
         """The last batch of the step that waits."""
-        return None if self._pending is None else self._pending.batches[-1]
+        batches = () if self._pending is None else self._pending.batches
+        return batches[-1] if batches else None
+
+    @property
+    def looking(self) -> bool:
+        """Whether a step of a loop that makes its own data would be looked into."""
+        return bool(self._left) and self._session.ranks is None
+
+    @property
+    def turn(self) -> Turn | None:
+        """The turn that waits to be looked into, of a loop that makes its own data."""
+        return None if self._pending is None else self._pending.turn
+
+    def as_turn(self) -> None:
+        """The step that waits is to be run again as a turn: no batch leads back to it."""
+        incident = self._pending
+        assert incident is not None
+        assert incident.turn is not None
+        incident.batches, incident.before = (), incident.turn.begin.moment
 
     def stand_in(self, incident: Incident) -> None:
         """A step from elsewhere waits to be looked into."""
@@ -221,6 +271,9 @@ class Incidents:
         try:
             incident, answer = self._begin(gentle=False)
             with self._staged(incident, observer) as stage, self._kept_by(run):
+                if isinstance(run, TurnBody) and (why := _unlike(stage, run)):
+                    self.say_why_not(Missed(incident.step, why=why))
+                    return
                 for one in answer:
                     stage.perform(one, run)
         except StepEnded:
@@ -250,7 +303,7 @@ class Incidents:
         """What a loop's body reaches through its variables, or a framework through its trainer, is
         as before afterwards."""
         put_back = None
-        if isinstance(run, (LoopBody, InTurn)):
+        if isinstance(run, (LoopBody, TurnBody, InTurn)):
             put_back = run.keep(self._session.models, tensors=compiled_code_runs())
         try:
             yield
@@ -274,6 +327,7 @@ class Incidents:
 
     @contextmanager
     def _staged(self, incident: Incident, observer: Any) -> Iterator[Stage]:
+        assert incident.before is not None
         stage = Stage(
             self._session,
             observer,
@@ -325,6 +379,13 @@ class Incidents:
         if answer.findings is not None:
             scene = self._scene(incident, gentle=False)
             self.conclusions.draw(incident, answer.findings, scene)
+
+
+def _unlike(stage: Stage, run: TurnBody) -> str:
+    """Why a turn that is run again is not the one that failed; empty: it is."""
+    proof = Pass("again", ())
+    stage.perform(proof, run)
+    return run.unlike(proof.outcome)
 
 
 class Answer:

@@ -41,6 +41,15 @@ class Moment:
         if self._cuda is not None:
             torch.cuda.set_rng_state_all(self._cuda)
 
+    def same_as(self, other: Moment) -> bool:
+        """Whether every generator would go on alike from both."""
+        return (
+            self._python == other._python
+            and torch.equal(self._torch, other._torch)
+            and repr(self._numpy) == repr(other._numpy)
+            and _alike(self._cuda, other._cuda)
+        )
+
     def to_state(self) -> dict[str, Any]:
         """As `capture` gives it: plain data and tensors."""
         now = Moment(exact=True)
@@ -66,6 +75,12 @@ def _numpys() -> Any:
     if _numpy_known is None or _numpy_known[0] is not generator or _numpy_known[1] != memory:
         _numpy_known = (generator, memory, numpy.random.get_state(legacy=False))
     return _numpy_known[2]
+
+
+def _alike(one: Any, other: Any) -> bool:
+    if one is None or other is None:
+        return one is other
+    return len(one) == len(other) and all(map(torch.equal, one, other))
 
 
 def capture() -> dict[str, Any]:
