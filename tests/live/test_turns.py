@@ -244,6 +244,7 @@ class Run:
     def __init__(self, loop: Any, bad: int = BAD, **options: Any) -> None:
         torch.manual_seed(0)
         random.seed(0)
+        np.random.seed(0)
         self.net = Net()
         self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-2)
         self.seen: list[Any] = []
@@ -251,12 +252,13 @@ class Run:
         self.guard = Guard(self.net, self.optimizer, **options) if guarded else None
         with self.guard or nullcontext():
             loop(self.net, self.optimizer, bad, self.seen)
+        self.drawn = (random.random(), torch.rand(1).item(), np.random.random())
 
     def everything(self) -> dict[str, Any]:
         return {
             **state_of(self.net, self.optimizer),
             "seen": repr(self.seen),
-            "drawn": (random.random(), torch.rand(1).item(), np.random.rand()),
+            "drawn": self.drawn,
         }
 
 

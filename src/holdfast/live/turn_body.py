@@ -107,9 +107,7 @@ class TurnBody:
         for name in self._loop.in_order(self._made):
             if _differ(self._made[name], seen.made.get(name)):
                 return f"run again, it made another `{name}`{self._because()}"
-        # Whether it has drawn any: if not, it does not matter where they stood.
-        drawn = not seen.moment.same_as(self._begin.moment)
-        if drawn and not seen.moment.same_as(self._end.moment):
+        if not seen.moment.follows(self._begin.moment, self._end.moment):
             return (
                 "random numbers were drawn between the step before it and its own beginning, so "
                 "its own are not known"
@@ -154,7 +152,7 @@ class TurnBody:
         if stride is None or type(first) is not int or type(last) is not int:
             return None
         count, rest = divmod(last - first, stride)
-        return None if rest or not 1 < count <= MOST_TURNS else range(first, last, stride)[1:]
+        return None if rest or not 1 < count <= MOST_TURNS else range(first + stride, last + stride, stride)
 
     def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         frame = turn_loop.frame_at(self._function.__code__, self._loop.line)

@@ -41,14 +41,16 @@ class Moment:
         if self._cuda is not None:
             torch.cuda.set_rng_state_all(self._cuda)
 
-    def same_as(self, other: Moment) -> bool:
-        """Whether every generator would go on alike from both."""
-        return (
-            self._python == other._python
-            and torch.equal(self._torch, other._torch)
-            and repr(self._numpy) == repr(other._numpy)
-            and _alike(self._cuda, other._cuda)
-        )
+    def follows(self, begin: Moment, end: Moment) -> bool:
+        """Whether what was drawn from `begin` to here may be what was drawn until `end`.
+
+        A generator that nothing was drawn from tells nothing: where it stood did not matter.
+        """
+        states = zip(self._states(), begin._states(), end._states(), strict=False)
+        return all(_alike(now, first) or _alike(now, last) for now, first, last in states)
+
+    def _states(self) -> list[Any]:
+        return [self._python, self._torch, self._numpy, *(self._cuda or ())]
 
     def to_state(self) -> dict[str, Any]:
         """As `capture` gives it: plain data and tensors."""
@@ -78,9 +80,12 @@ def _numpys() -> Any:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    if one is None or other is None:
-        return one is other
-    return len(one) == len(other) and all(map(torch.equal, one, other))
+    """Whether two states of one generator are the same."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict) and isinstance(other, dict):  # NumPy's, with its words in an array
+        return one.keys() == other.keys() and all(_alike(one[key], other[key]) for key in one)
+    return bool((one == other).all()) if hasattr(one, "all") else bool(one == other)
 
 
 def capture() -> dict[str, Any]:
