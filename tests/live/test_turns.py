@@ -1,9 +1,8 @@
-"""Loops that make their own data: a bad step is run again as the turn it was, or it says why not."""
+"""Loops that make their own data: a bad step is run again as the turn it was, or says why not."""
 
 from __future__ import annotations
 
 import itertools
-import logging
 import random
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -264,14 +263,18 @@ class Run:
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_the_line_of_a_bad_step_is_named_and_a_cure_tried(loop: Loop) -> None:
-    guard = Run(loop).guard
-    assert guard is not None
-    (why,) = guard.explanations
+    run = Run(loop)
+    assert run.guard is not None
+    (why,) = run.guard.explanations
     assert (why.step, why.nature) == (BAD, "deterministic")
-    assert why.birth is not None and why.birth.place is not None
+    assert why.birth is not None
+    assert why.birth.place is not None
     assert (why.birth.op, why.birth.place.line, why.birth.kind) == ("log", BORN, "log-of-zero")
     assert why.cure is not None
-    assert not guard.replaying
+    assert not run.guard.replaying
+    # Later steps are as if it had merely been skipped.
+    plain = Run(loop, policy=Policy(replay=False))
+    assert_same(run.everything(), plain.everything())
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -279,7 +282,90 @@ def test_a_healthy_run_is_the_same_bit_for_bit(loop: Loop) -> None:
     assert_same(Run(loop, bad=-1).everything(), Run(loop, bad=-1, guarded=False).everything())
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-def test_later_steps_are_as_if_the_bad_one_was_merely_skipped(loop: Loop) -> None:
+# Where a turn cannot be run again as it was.
+
+
+def from_an_iterator(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None:
+    source = itertools.cycle([poison(torch.rand(4, 3) + 0.5, at, bad) for at in range(STEPS)])
+    for _ in range(STEPS):
+        x = next(source)
+        loss = loss_of(net, x)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        seen.append(loss.item())
+
+
+def drawing_in_between(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None:
+    for step in range(STEPS):
+        x = poison(torch.full((4, 3), 0.5), step, bad)
+        loss = loss_of(net, x)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        seen.append(torch.rand(1).item())
+
+
+def yielding(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None:
+    def losses() -> Iterator[float]:
+        for step in range(STEPS):
+            x = poison(torch.rand(4, 3) + 0.5, step, bad)
+            loss = loss_of(net, x)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            yield loss.item()
+
+    seen.extend(losses())
+
+
+def at_once(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None:
+    inline(net, optimizer, 0, seen)
+
+
+def popping(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None:
+    deck = [poison(torch.rand(4, 3) + 0.5, at, bad) for at in range(STEPS)]
+    while deck:
+        x = deck.pop(0)
+        loss = loss_of(net, x)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        seen.append(loss.item())
+
+
+UNREPEATABLE = {
+    from_an_iterator: "it draws from `source`, and what an iterator has given is gone",
+    drawing_in_between: "random numbers were drawn between the step before it and its own",
+    yielding: "yields",
+    at_once: "it was the first of its loop",
+    popping: "it made another `x`: something that it reads has moved on",
+}
+
+
+@pytest.mark.parametrize("loop", UNREPEATABLE)
+def test_nothing_is_claimed_of_another_turn_and_the_reason_is_told(
+    loop: Loop, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run(loop)
+    assert run.guard is not None
+    assert not run.guard.explanations
+    finding = next(item for item in run.guard.findings if item.code == "HD101")
+    assert UNREPEATABLE[loop] in finding.message
+    assert UNREPEATABLE[loop] in finding.evidence["why"]
+    assert "guard(range(n))" in finding.remedies[0].text
+    assert not finding.remedies[0].tested
+    assert "To have the line named" in caplog.text
     plain = Run(loop, policy=Policy(replay=False))
-    assert_same(Run(loop).everything(), plain.everything())
+    assert_same(run.everything(), plain.everything())
+
+
+def test_a_loop_over_guarded_numbers_knows_its_first_step() -> None:
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+    with Guard(net, optimizer) as guard:
+        for step in guard(range(3)):
+            loss_of(net, poison(torch.rand(4, 3) + 0.5, step, 0)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert guard.explanations[0].birth is not None

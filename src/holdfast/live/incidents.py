@@ -43,7 +43,7 @@ MOVED = (
     "again as it was"
 )
 
-ELSEWHERE = "its batch was not the one that its loop is over"
+BY_HAND = "its loop draws the batches by hand, not by a `for` over them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class Incidents:
         """What waited can no longer be run again."""
         pending, self._pending = self._pending, None
         if pending is not None:
-            self.say_why_not(Missed(pending.step, why=why or ELSEWHERE))
+            self.say_why_not(Missed(pending.step, why=why or BY_HAND))
 
     def say_why_not(self, missed: Missed) -> None:
         """A bad step has not been run again: that its line is not known shall surprise nobody."""

@@ -14,12 +14,13 @@ from contextlib import redirect_stdout, suppress
 from io import StringIO
 from itertools import repeat
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils._python_dispatch import _disable_current_modes
 
 from holdfast.live import loop_body, turn_loop
 from holdfast.live.turn_loop import TurnLoop
@@ -54,7 +55,14 @@ class TurnBody:
         *,
         late: bool,
     ) -> None:
-        """`late`: the loop has gone on since, and its variables are those of the next turn."""
+        """`late`: the loop has gone on since, and its variables are those of the next turn.
+
+        Raises Unrepeatable.
+        """
+        if begin.moving.iterator:
+            raise Unrepeatable(
+                f"it draws from `{begin.moving.iterator}`, and what an iterator has given is gone"
+            )
         self._loop = loop
         self._begin = begin
         self._end = end
@@ -104,21 +112,17 @@ class TurnBody:
         seen, self._seen = self._seen, None
         if seen is None:
             return "run again, it did not come to the optimizer's step"
-        for name in self._loop.in_order(self._made):
-            if _differ(self._made[name], seen.made.get(name)):
-                return f"run again, it made another `{name}`{self._because()}"
+        if seen.another is not None:
+            return (
+                f"run again, it made another `{seen.another}`: something that it reads has moved "
+                "on and cannot be set back"
+            )
         if not seen.moment.follows(self._begin.moment, self._end.moment):
             return (
                 "random numbers were drawn between the step before it and its own beginning, so "
                 "its own are not known"
             )
         return ""
-
-    def _because(self) -> str:
-        iterator = self._begin.moving.iterator
-        if iterator:
-            return f": it draws from `{iterator}`, and what an iterator has given is gone"
-        return ": something it reads has moved on and cannot be set back"
 
     def _carried(self) -> dict[str, Any]:
         """Variables whose value comes from the turn before, as they were when this one began."""
@@ -143,7 +147,7 @@ class TurnBody:
         try:
             return (_bound(node.target, values),)
         except KeyError as error:
-            raise Unrepeatable("what its loop was over is gone") from error
+            raise Unrepeatable("what its loop had drawn for it is gone") from error
 
     def _counted(self, node: ast.For, name: str, frame: FrameType) -> range | None:
         """Of `for name in range(…)`, the numbers since the step before."""
@@ -152,21 +156,33 @@ class TurnBody:
         if stride is None or type(first) is not int or type(last) is not int:
             return None
         count, rest = divmod(last - first, stride)
-        return None if rest or not 1 < count <= MOST_TURNS else range(first + stride, last + stride, stride)
+        if rest or not 1 < count <= MOST_TURNS:
+            return None
+        return range(first + stride, last + stride, stride)
 
     def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         frame = turn_loop.frame_at(self._function.__code__, self._loop.line)
         if frame is not None:
-            self._seen = _Seen(Moment(), variables_of(frame, self._loop.early))
+            made = variables_of(frame, self._loop.early)
+            with _disable_current_modes():  # nobody needs to see what is only read
+                another = next(
+                    (
+                        name
+                        for name in self._loop.in_order(self._made)
+                        if _differ(self._made[name], made.get(name))
+                    ),
+                    None,
+                )
+            self._seen = _Seen(Moment(), another)
             raise _Enough
 
 
-class _Seen:
+class _Seen(NamedTuple):
     """How a turn ended that was run again."""
 
-    def __init__(self, moment: Moment, made: dict[str, Any]) -> None:
-        self.moment = moment
-        self.made = made
+    moment: Moment
+    another: str | None
+    """The first variable that holds something else than it did."""
 
 
 def _bound(target: ast.expr, values: dict[str, Any]) -> Any:

@@ -26,7 +26,7 @@ FARTHEST = 24
 the user's own."""
 
 
-NO_LOOP = "no loop around it was found"
+NO_LOOP = "no loop was found around it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def find(frame: FrameType | None) -> TurnLoop | NoLoop:
         tree = loop_body.source_of(candidate)
         if tree is None:
             if instead is None:
-                return NoLoop("its source is not to be had")
+                return NoLoop("the source of its loop is not to be had")
             break
         loops = _loops_around(tree, candidate)
         training = next((loop for loop in loops if _goes_back(loop.body)), None)
@@ -130,9 +130,9 @@ def _described(frame: FrameType, loop: Loop) -> TurnLoop:
 
 def _obstacle(loop: Loop) -> str:
     if not loop_body.liftable(loop):
-        return "its body yields, awaits, or uses `nonlocal` or `super()`"
+        return "the body of its loop yields, awaits, or uses `nonlocal` or `super()`"
     if isinstance(loop, ast.For) and not _plain(loop.target):
-        return "it binds something else than plain variables"
+        return "its loop binds something else than plain variables"
     return ""
 
 

@@ -9,6 +9,7 @@ the user's own. Nothing that takes memory is held, but for tensors that one turn
 from __future__ import annotations
 
 import dis
+import io
 import random
 import sys
 from collections import deque
@@ -177,7 +178,11 @@ class _Search:
     def _look(self, name: str, value: Any, depth: int) -> None:
         if type(value) in _PLAIN or isinstance(value, Tensor) or depth == 0:
             return
-        if id(value) in self._seen or loop_body.is_ours(value):
+        if id(value) in self._seen:
+            return
+        if hasattr(type(value), "__next__") and not _only_written(value):
+            self.found.iterator = self.found.iterator or name
+        if loop_body.is_ours(value):
             return
         self._seen[id(value)] = value
         if _is_generator(value):
@@ -190,8 +195,6 @@ class _Search:
             self._look_at_members(name, value, depth)
         elif not isinstance(value, type) and _is_users(type(value)):
             self._look_at_object(name, value, depth)
-        elif hasattr(type(value), "__next__"):
-            self.found.iterator = self.found.iterator or name
 
     def _look_at_members(self, name: str, value: Any, depth: int) -> None:
         if len(value) <= MOST_ITEMS:
@@ -216,8 +219,6 @@ class _Search:
             self._waiting.append((name, content, depth - 1))
 
     def _look_at_object(self, name: str, value: Any, depth: int) -> None:
-        if hasattr(type(value), "__next__"):
-            self.found.iterator = self.found.iterator or name
         attributes = getattr(value, "__dict__", None)
         if isinstance(value, torch.nn.Module) or not isinstance(attributes, dict):
             return
@@ -232,6 +233,11 @@ class _Search:
     def _note(self, where: list[Any], what: Any) -> None:
         if len(where) < MOST_MOVING:
             where.append(what)
+
+
+def _only_written(value: Any) -> bool:
+    """A log file: what is read from others is gone."""
+    return isinstance(value, io.IOBase) and not (value.closed or value.readable())
 
 
 def _some(mapping: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MOST_PLACES = 64
 """Places that steps are made at; a script that makes code as it goes has more and more."""
-FIRST = "it was the first of its loop, and nothing was known yet of how its turns begin"
+FIRST = "it was the first of its loop, and how it began was not known yet"
 OVER_BATCHES = NoLoop("")
 """The loop is over batches that are handed out: another way leads back there."""
 
@@ -103,7 +103,7 @@ class Turns:
         """
         inside = turn_loop.frame_of(turn.loop, frame)
         if turn.end is None or inside is None:
-            return "its loop is no longer where it was"
+            return "its loop has gone on meanwhile"
         try:
             return TurnBody(turn.loop, turn.begin, turn.end, inside, late=late)
         except Unrepeatable as error:
