@@ -35,7 +35,6 @@ from holdfast.torch_tools.rng import Moment
 if TYPE_CHECKING:
     from holdfast.live.note import Note
     from holdfast.live.session import Session
-    from holdfast.replay.explanation import Explanation
     from holdfast.replay.investigation import Elsewhere, Findings, Plan
 
 MOVED = (
@@ -43,6 +42,8 @@ MOVED = (
     "again as it was"
 )
 
+QUIET = 200
+"""Steps for which nothing more is said about steps that cannot be run again."""
 BY_HAND = "its loop draws the batches by hand, not by a `for` over them"
 
 
@@ -188,13 +189,11 @@ class Incidents:
         """A bad step has not been run again: that its line is not known shall surprise nobody."""
         if missed.step < self._say_again_from or not self._policy.replay or not missed.why:
             return
-        if any(missed.step - found.step < self._policy.replay_gap for found in self._explained()):
+        quiet = max(self._policy.replay_gap, QUIET)
+        if any(missed.step - found.step < quiet for found in self.conclusions.found):
             return  # lines have been told: this step's is most likely the same
-        self._say_again_from = missed.step + self._policy.replay_gap
+        self._say_again_from = missed.step + quiet
         self.conclusions.unexplained(missed.step, missed.why)
-
-    def _explained(self) -> list[Explanation]:
-        return [found for found in self.conclusions.found if found.nature != "unknown"]
 
     def take_missed(self) -> Missed | None:
         """The step that was made last, if it went bad and waits for nobody."""
@@ -223,6 +222,10 @@ class Incidents:
     def turn(self) -> Turn | None:
         """The turn that waits to be looked into, of a loop that makes its own data."""
         return None if self._pending is None else self._pending.turn
+
+    def pass_over(self) -> None:
+        """What waited is explained by something else."""
+        self._pending = None
 
     def as_turn(self) -> None:
         """The step that waits is to be run again as a turn: no batch leads back to it."""

@@ -113,6 +113,9 @@ class ScriptGuard(Guard):
     def _look_into_turn(self, frame: FrameType, *, late: bool) -> None:
         incidents = self._session.incidents
         if incidents.turn is not None:
+            if self.next_step.knows():
+                incidents.pass_over()
+                return
             self.next_step.disarm()
         explained = len(incidents.conclusions.found)
         super()._look_into_turn(frame, late=late)
