@@ -369,3 +369,22 @@ def test_a_loop_over_guarded_numbers_knows_its_first_step() -> None:
             optimizer.step()
             optimizer.zero_grad()
     assert guard.explanations[0].birth is not None
+
+
+def test_data_that_came_bad_is_named_and_not_the_step() -> None:
+    data = torch.rand(32, 3) + 0.5
+    data[17, 1] = float("nan")
+    net = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+    with Guard(net, optimizer) as guard:
+        for step in range(8):
+            x = data[4 * step : 4 * step + 4]
+            optimizer.zero_grad()
+            net(x).mean().backward()
+            optimizer.step()
+    (why,) = guard.explanations
+    assert why.birth is not None
+    assert (why.birth.kind, why.guilt) == ("poisoned-batch", "batch")
+    assert "in `data`" in why.headline
+    found = next(item for item in guard.findings if item.code == "HD501")
+    assert (found.step, found.where.sample) == (4, 1)

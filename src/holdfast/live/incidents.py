@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -272,7 +272,8 @@ class Incidents:
         company, step = self._session.company, self._session.step
         answer: Answer | None = None
         try:
-            incident, answer = self._begin(gentle=False)
+            data = run.data() if isinstance(run, TurnBody) else None
+            incident, answer = self._begin(gentle=False, data=data)
             with self._staged(incident, observer) as stage, self._kept_by(run):
                 if isinstance(run, TurnBody) and (why := _unlike(stage, run)):
                     self.say_why_not(Missed(incident.step, why=why))
@@ -287,6 +288,8 @@ class Incidents:
             if company is not None and open_still and not isinstance(error, RankLost):
                 company.give_up()
             raise
+        if isinstance(run, TurnBody) and answer.blames_data:
+            self._session.inspection.batches(incident.step, [Kept(run.came_bad())])
         self._conclude(incident, answer)
 
     def yield_again(self, observer: Any) -> Generator[Any, None, None]:
@@ -314,14 +317,16 @@ class Incidents:
             if put_back is not None:
                 put_back()
 
-    def _begin(self, *, gentle: bool) -> tuple[Incident, Answer]:
+    def _begin(
+        self, *, gentle: bool, data: Mapping[str, Tensor] | None = None
+    ) -> tuple[Incident, Answer]:
         incident, self._pending = self._pending, None
         assert incident is not None
         # Only now: reading it in takes time that a healthy run need not spend.
         replay = importlib.import_module("holdfast.replay.investigation")
         together, company = self._session.survival.together, self._session.company
         plan = replay.investigate(
-            self._scene(incident, gentle=gentle),
+            self._scene(incident, gentle=gentle, data=data),
             self._elsewhere(incident, replay.Elsewhere),
             together.gathered if company is None else company.agree,
             together.rank,
@@ -348,7 +353,9 @@ class Incidents:
             self.stage = None
             self._session.leave_out(time.perf_counter() - began)
 
-    def _scene(self, incident: Incident, *, gentle: bool) -> Scene:
+    def _scene(
+        self, incident: Incident, *, gentle: bool, data: Mapping[str, Tensor] | None = None
+    ) -> Scene:
         session, company = self._session, self._session.company
         return Scene(
             models=session.models,
@@ -360,6 +367,7 @@ class Incidents:
             scaler=session.scaling.scaler,
             limit=incident.limit,
             usual=session.usual(),
+            data=data or {},
             sample_names=incident.named(),
             gentle=gentle,
             inexact=incident.inexact or ("" if company is None else company.inexact),
@@ -400,3 +408,9 @@ class Answer:
 
     def __iter__(self) -> Iterator[Any]:
         self.findings = yield from self._plan
+
+    @property
+    def blames_data(self) -> bool:
+        """Whether the numbers were bad before the model had them."""
+        birth = None if self.findings is None else self.findings.explanation.birth
+        return birth is not None and birth.kind == "poisoned-batch"

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from holdfast.live import loop_body, turn_loop
 from holdfast.live.turn_loop import TurnLoop
-from holdfast.live.turn_state import TurnState, variables_of
+from holdfast.live.turn_state import TurnState, data_of, variables_of
 from holdfast.replay.passes import Outcome
 from holdfast.torch_tools.put_back import PutBack
 from holdfast.torch_tools.rng import Moment
@@ -104,6 +104,18 @@ class TurnBody:
             now.restore()
 
         return undo
+
+    def data(self) -> dict[str, Tensor]:
+        """What the turn makes its batch of, as far as that are tensors."""
+        return data_of(self._loop, self._frame)
+
+    def came_bad(self) -> dict[str, Tensor]:
+        """The first tensor that the turn has made without the model, and that is not finite."""
+        for name in self._loop.in_order(self._made):
+            value = self._made[name]
+            if isinstance(value, Tensor) and not value.requires_grad and _bad(value):
+                return {name: value}
+        return {}
 
     def unlike(self, outcome: Outcome) -> str:
         """Why the turn that was just run is not the one that failed; empty: it is."""
@@ -209,6 +221,10 @@ def _stride(iterated: ast.expr, frame: FrameType) -> int | None:
         literal = ast.literal_eval(third)
         return literal if type(literal) is int and literal else None
     return None
+
+
+def _bad(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and not bool(tensor.isfinite().all())
 
 
 def _differ(one: Any, other: Any) -> bool:

@@ -66,6 +66,8 @@ class Moving:
     cells: list[CellType] = field(default_factory=list)
     """Variables of functions that functions within them bind."""
     generators: list[Any] = field(default_factory=list)
+    data: dict[str, Tensor] = field(default_factory=dict)
+    """Tensors that batches may be made of; only where somebody asks for them."""
     iterator: str = ""
     """The name of one: what it has given cannot be had again."""
 
@@ -159,7 +161,14 @@ def _set_state(generator: Any, state: Any) -> None:
 
 def look_through(loop: TurnLoop, frame: FrameType) -> Moving:
     """Find what may move on from turn to turn."""
-    return _Search(loop, frame).found
+    moving = _Search(loop, frame).found
+    moving.data.clear()  # it may be large, and its owner may want it to go
+    return moving
+
+
+def data_of(loop: TurnLoop, frame: FrameType) -> dict[str, Tensor]:
+    """The tensors that a turn may make its batch of, by the names they are reached by."""
+    return _Search(loop, frame).found.data
 
 
 class _Search:
@@ -169,14 +178,20 @@ class _Search:
         self._waiting: deque[tuple[str, Any, int]] = deque()
         names = frozenset(loop_body.used([loop.node]))
         held = {**_some(frame.f_globals, names), **variables_of(frame, names)}
-        for name, value in held.items():
+        for name, value in sorted(held.items()):
+            if name in loop.bound and isinstance(value, Tensor):
+                continue
             self._waiting.append((name, value, DEEPEST))
         while self._waiting and len(self._seen) < MOST_FOUND:
             self._look(*self._waiting.popleft())
         self._seen.clear()
 
     def _look(self, name: str, value: Any, depth: int) -> None:
-        if type(value) in _PLAIN or isinstance(value, Tensor) or depth == 0:
+        if type(value) in _PLAIN or depth == 0:
+            return
+        if isinstance(value, Tensor):
+            if not value.requires_grad and len(self.found.data) < MOST_MOVING:
+                self.found.data.setdefault(name, value)
             return
         if id(value) in self._seen:
             return
@@ -224,8 +239,8 @@ class _Search:
             return
         if any(type(item) in _PLAIN for item in attributes.values()):
             self._note(self.found.attributes, attributes)
-        for item in attributes.values():
-            self._waiting.append((name, item, depth - 1))
+        for of, item in attributes.items():
+            self._waiting.append((f"{name}.{of}", item, depth - 1))
         for method in vars(type(value)).values():
             if isinstance(method, FunctionType):
                 self._waiting.append((name, method, depth - 1))
