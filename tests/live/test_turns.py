@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from trainings import assert_same, state_of
 
 from holdfast import Guard, Policy
+from holdfast.live import watch
+from holdfast.live.transfer import HostTransfer
 
 STEPS, BAD = 14, 9
 Loop = Callable[[nn.Module, Any, Any, list[Any]], None]
@@ -388,3 +390,56 @@ def test_data_that_came_bad_is_named_and_not_the_step() -> None:
     assert "in `data`" in why.headline
     found = next(item for item in guard.findings if item.code == "HD501")
     assert (found.step, found.where.sample) == (4, 1)
+
+
+class Late(HostTransfer):
+    """As of a fused optimizer on CUDA: nobody knows of a bad step before the next."""
+
+    lag = 1
+
+    def __init__(self, take: Any) -> None:
+        super().__init__(take)
+        self._waiting: list[Any] = []
+
+    def send(self, note: Any, tensors: Any) -> None:
+        self._waiting.append((note, dict(tensors)))
+
+    def collect(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for note, tensors in waiting:
+            super().send(note, tensors)
+
+
+@pytest.mark.parametrize("loop", [inline, counting_first, counting_last, fed, drawn_ahead])
+def test_a_step_that_is_known_to_be_bad_one_step_late_is_that_very_turn(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "HostTransfer", Late)
+    run = Run(loop)
+    assert run.guard is not None
+    (why,) = run.guard.explanations
+    assert why.step == BAD
+    assert why.birth is not None
+    assert (why.birth.kind, why.birth.place and why.birth.place.line) == ("log-of-zero", BORN)
+    plain = Run(loop, policy=Policy(replay=False))
+    assert_same(run.everything(), plain.everything())
+
+
+def test_two_optimizers_share_a_turn() -> None:
+    torch.manual_seed(0)
+    first, second = Net(), Net()
+    optimizers = [torch.optim.SGD(net.parameters(), lr=1e-2) for net in (first, second)]
+    with Guard([first, second], optimizers) as guard:
+        for step in range(8):
+            x = torch.rand(4, 3) + 0.5
+            loss = loss_of(first, x)
+            optimizers[0].zero_grad()
+            loss.backward()
+            optimizers[0].step()
+            other = loss_of(second, poison(torch.rand(4, 3) + 0.5, step, 5))
+            optimizers[1].zero_grad()
+            other.backward()
+            optimizers[1].step()
+    assert [why.step for why in guard.explanations] == [5]
+    assert guard.explanations[0].birth is not None
+    assert guard.explanations[0].birth.module == "model1"

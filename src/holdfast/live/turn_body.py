@@ -82,6 +82,9 @@ class TurnBody:
             if not loop_body.is_ours(reached[name])
         ]
         self._seen: _Seen | None = None
+        self.weights_moved = False
+        """Another optimizer has stepped in this turn: what comes of weights need not be the
+        same."""
 
     def __call__(self, batches: Sequence[Any]) -> None:
         """Run the turn to its optimizer's step; what it prints is not printed again."""
@@ -122,6 +125,8 @@ class TurnBody:
         if outcome.error is not None:
             return f"run again, it raised {outcome.error}"
         seen, self._seen = self._seen, None
+        if not outcome.complete:
+            return "run again, it made no gradients"
         if seen is None:
             return "run again, it did not come to the optimizer's step"
         if seen.another is not None:
@@ -181,7 +186,8 @@ class TurnBody:
                     (
                         name
                         for name in self._loop.in_order(self._made)
-                        if _differ(self._made[name], made.get(name))
+                        if not (self.weights_moved and _comes_of_weights(self._made[name]))
+                        and _differ(self._made[name], made.get(name))
                     ),
                     None,
                 )
@@ -225,6 +231,10 @@ def _stride(iterated: ast.expr, frame: FrameType) -> int | None:
 
 def _bad(tensor: Tensor) -> bool:
     return tensor.is_floating_point() and not bool(tensor.isfinite().all())
+
+
+def _comes_of_weights(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad
 
 
 def _differ(one: Any, other: Any) -> bool:
