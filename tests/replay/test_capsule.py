@@ -303,7 +303,7 @@ def test_only_guilty_rows_reach_the_disk(tmp_path: Path) -> None:
     [
         ({"capture": "off"}, "private"),
         ({"most_bytes": 64}, "too large: 128 B, at most 64 B"),
-        ({"batches": []}, "no batch was seen"),
+        ({"batches": []}, "nobody handed it out"),
         ({"explanation": replace(EXPLANATION, births=()), "capture": "guilty-rows"}, "told"),
         (
             {"explanation": OTHER, "batches": [torch.ones(8)] * 2, "capture": "guilty-rows"},

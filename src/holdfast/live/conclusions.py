@@ -13,12 +13,19 @@ from holdfast.core.numbers import encode_numbers
 from holdfast.live.incident import Incident
 from holdfast.live.notices import Notices, logger
 from holdfast.policy import Policy
-from holdfast.replay.explanation import Explanation
+from holdfast.replay import words
+from holdfast.replay.explanation import Explanation, Trial
 from holdfast.replay.scene import Scene
 
 if TYPE_CHECKING:
     from holdfast.live.session import Session
     from holdfast.replay.investigation import Findings
+
+LOOP_KEY = "loop-over-guard"
+LOOP_OVER_GUARD = (
+    "To have the line named next time, loop over guard(loader), or over guard(range(n)) if the "
+    "loop makes its own data."
+)
 
 
 @dataclass(slots=True)
@@ -56,8 +63,23 @@ class Conclusions:
         if self._policy.cure == "apply":
             self._apply(incident, found, scene)
 
+    def unexplained(self, step: int, why: str) -> None:
+        """Tell that a bad step could not be run again, and what would help."""
+        if self.captured:
+            return
+        note = f"the step could not be run again, so its line is not known: {why}"
+        help_ = Trial(LOOP_KEY, LOOP_OVER_GUARD)
+        told = Explanation(step, "nonfinite", "unknown", notes=(note,), trials=(help_,))
+        explanation = words.told(told)
+        self._session.recorder.event(step, INCIDENT, encode_numbers(explanation.to_dict()))
+        if self._session.survival.together.rank == 0:
+            said = f"{explanation.headline} {LOOP_OVER_GUARD}"
+            logger.warning("holdfast: step %s: %s", step, said)
+
     def _write_down(self, incident: Incident, explanation: Explanation) -> None:
         """The incident into the run directory, where it was born."""
+        if incident.before is None:
+            return
         writer, ranks = self._session.recorder.writer, self._session.ranks
         mine = ranks is None or ranks.rank == (explanation.rank or 0)
         if writer is None or writer.broken or not mine:
@@ -82,7 +104,8 @@ class Conclusions:
             said = getattr(error, "strerror", None) or str(error).splitlines()[0]
             self._notices.once("incident-disk", f"cannot write the incident down: {said}")
             return
-        logger.warning("holdfast: step %s: next: holdfast replay %s", incident.step, folder)
+        next_ = "next: holdfast replay" if incident.batches else "written down:"
+        logger.warning("holdfast: step %s: %s %s", incident.step, next_, folder)
 
     def _apply(self, incident: Incident, found: Findings, scene: Scene) -> None:
         for remedy in found.cured:

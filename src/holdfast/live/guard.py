@@ -61,6 +61,7 @@ from holdfast.live.shield import Shield
 from holdfast.live.snapshots import Snapshots
 from holdfast.live.stage import Stage
 from holdfast.live.together import Alone, Together
+from holdfast.live.turn_body import TurnBody
 from holdfast.live.watch import OptimizerWatch
 from holdfast.policy import Action, Policy
 from holdfast.replay.explanation import Explanation
@@ -428,6 +429,8 @@ class Guard:
         incidents = self._session.incidents
         if self._closed or not incidents.pending:
             return True
+        if incidents.turn is not None and incidents.latest is None:
+            return True  # it waits for its loop to come to the step again
         if self._shield.tripped or incidents.latest is None:  # the other ranks ask all the same
             return not incidents.foreseen or not incidents.all_can(False)
         run: Rerun | None = incidents.framework()
@@ -449,6 +452,33 @@ class Guard:
             return False
         incidents.forget()
         return True
+
+    def _look_into_turn(self, frame: FrameType, *, late: bool) -> None:
+        """Run the bad step that waits again where its loop makes its own data.
+
+        `late`: the loop has gone on to its next step meanwhile.
+        """
+        incidents = self._session.incidents
+        if self._closed or self._shield.tripped or incidents.turn is None:
+            return
+        latest = incidents.latest
+        if latest is not None and not late:
+            found = self._shield(loop_body.find, frame, latest.batch, incidents.ages(latest))
+            if found is not None and (found.body is not None or found.again):
+                return  # it is over batches, and will be run again when it asks for the next
+        run = self._shield(self._session.turns.run_of, incidents.turn, frame, late)
+        if not isinstance(run, TurnBody):
+            incidents.forget(run or "")
+            return
+        incidents.as_turn()
+        if not self._shield.spare(LOOKING, incidents.look_into, run, self._observer):
+            incidents.give_up()
+
+    def _say_why_not(self) -> None:
+        """If the last step went bad and cannot be run again."""
+        missed = self._session.incidents.take_missed()
+        if missed is not None:
+            self._session.incidents.say_why_not(missed)
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         if self._stage is not None:
@@ -477,6 +507,8 @@ class Guard:
             watch.let_go()
         self._stay_together()
         self._shield(self._session.step_ended)
+        self._look_into_turn(sys._getframe(1), late=False)
+        self._shield(self._say_why_not)
         self._go_on()
 
     def _go_on(self) -> None:
@@ -500,7 +532,10 @@ class Guard:
         self._shield(watch.transfer.collect)
         if self._shield.tripped:
             self._duty.hear(watch)
-        if not self._look_into(sys._getframe(2)):
+        frame = sys._getframe(2)
+        if self._session.incidents.latest is None:
+            self._look_into_turn(frame, late=True)
+        if not self._look_into(frame):
             # Past this step the weights are others, and the step before it cannot be run again.
             self._session.incidents.forget()
         held = self._shield(watch.before)

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from holdfast.live.batch_identity import Kept
+from holdfast.live.turns import Turn
 from holdfast.replay.scene import SampleNames
 from holdfast.torch_tools.put_back import PutBack
 from holdfast.torch_tools.rng import Moment
@@ -24,13 +25,16 @@ class Incident:
     step: int
     symptom: str
     batches: Sequence[Kept]
-    before: Moment
+    before: Moment | None
+    """The random numbers before its first batch; None where nobody handed one out."""
     scale: Tensor | None
     limit: float | None
     parameters: Sequence[Tensor] = ()
     """Those whose gradients were bad; empty: any."""
     inexact: str = ""
     """Why the step cannot be run again just as it was; empty: it can."""
+    turn: Turn | None = None
+    """The turn of its loop that it was, where the loop makes its own data."""
     sample_names: SampleNames | None = None
     """What the data set calls the samples; unset, as its loader has told."""
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -23,6 +23,8 @@ from holdfast.live.loop_body import LoopBody
 from holdfast.live.meeting import StepEnded
 from holdfast.live.notices import Notices, logger
 from holdfast.live.stage import Stage
+from holdfast.live.turn_body import TurnBody
+from holdfast.live.turns import Turn
 from holdfast.live.waiting import may_wait
 from holdfast.policy import Policy, Verdict
 from holdfast.replay.ambient import compiled_code_runs
@@ -40,6 +42,10 @@ MOVED = (
     "again as it was"
 )
 
+QUIET = 200
+"""Steps for which nothing more is said about steps that cannot be run again."""
+BY_HAND = "its loop draws the batches by hand, not by a `for` over them"
+
 
 @dataclass(frozen=True, slots=True)
 class Missed:
@@ -47,6 +53,8 @@ class Missed:
 
     step: int
     parameters: Sequence[Tensor] = ()
+    why: str = ""
+    """Why that is so, where the loop is the reason."""
 
 
 class Incidents:
@@ -68,6 +76,9 @@ class Incidents:
         """The loop changes its batches in place: from then on, each is copied beforehand."""
         self._moved: Moment | None = None
         """Since then weights have moved."""
+        self._moved_turn: Turn | None = None
+        """They have moved within this turn."""
+        self._say_again_from = 0
         self.missed: Missed | None = None
         """The last bad step that nothing was there to be run again for."""
         self.conclusions = Conclusions(session, policy, notices)
@@ -83,16 +94,19 @@ class Incidents:
     def step_was_good(self, note: Note) -> None:
         self._healthy = [kept for kept in note.batches[-1:] if not kept.lost]
         self._notice_changes(note)
-        self._moved = note.before
-        if self._pending is not None and self._pending.before is note.before:
-            self._pending.inexact = MOVED
+        self._moved, self._moved_turn = note.before, note.turn
+        pending = self._pending
+        if pending is not None and (
+            pending.before is note.before is not None or pending.turn is note.turn is not None
+        ):
+            pending.inexact = MOVED
 
     def step_was_bad(self, verdict: Verdict, note: Note, optimizer: str = "") -> None:
         """An optimizer's step was held back: worth a look?"""
         self._notice_changes(note)
         if not verdict.spike and self._policy.replay:
             self.missed = Missed(note.step, note.parameters)
-        if self._pending is not None or note.before is None or not note.again:
+        if self._pending is not None or not note.again:
             return
         if not self._left or note.step < self._not_before or note.step != self._session.step:
             return
@@ -112,8 +126,15 @@ class Incidents:
                 for parameter in group["params"]
                 if watch.suffix == optimizer
             ],
-            MOVED if note.before is self._moved else "",
+            MOVED if self._has_moved(note) else "",
+            note.turn,
         )
+
+    def _has_moved(self, note: Note) -> bool:
+        """Whether weights have moved since the step began."""
+        if note.turn is not None:
+            return note.turn is self._moved_turn
+        return note.before is self._moved
 
     def abandon(self) -> None:
         """The guard is closed, perhaps in the middle of a pass: nothing may listen any more."""
@@ -147,7 +168,7 @@ class Incidents:
                 "that made it is not known",
             )
             return False
-        return run is not None and bool(batches)
+        return run is not None and (bool(batches) or isinstance(run, TurnBody))
 
     def all_can(self, can: bool) -> bool:
         """Whether every rank can."""
@@ -158,18 +179,28 @@ class Incidents:
         """Looking into a step has failed: no other is looked into."""
         self._left, self._pending = 0, None
 
-    def forget(self) -> None:
+    def forget(self, why: str = "") -> None:
         """What waited can no longer be run again."""
-        if self._pending is None:
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self.say_why_not(Missed(pending.step, why=why or BY_HAND))
+
+    def say_why_not(self, missed: Missed) -> None:
+        """A bad step has not been run again: that its line is not known shall surprise nobody."""
+        if missed.step < self._say_again_from or not self._policy.replay or not missed.why:
             return
-        self._pending = None
-        if self.conclusions.found:
+        quiet = max(self._policy.replay_gap, QUIET)
+        if any(missed.step - found.step < quiet for found in self.conclusions.found):
             return  # lines have been told: this step's is most likely the same
-        self._notices.once(
-            "replay-late",
-            "a bad step could not be run again, so the line that made it is not known: that needs "
-            "a plain loop over guard(loader)",
-        )
+        self._say_again_from = missed.step + quiet
+        self.conclusions.unexplained(missed.step, missed.why)
+
+    def take_missed(self) -> Missed | None:
+        """The step that was made last, if it went bad and waits for nobody."""
+        missed, self.missed = self.missed, None
+        if missed is None or self._pending is not None:
+            return missed
+        return replace(missed, why=missed.why or self._session.turns.obstacle)
 
     @property
     def pending(self) -> bool:
@@ -179,7 +210,29 @@ class Incidents:
     @property
     def latest(self) -> Kept | None:
         """The last batch of the step that waits."""
-        return None if self._pending is None else self._pending.batches[-1]
+        batches = () if self._pending is None else self._pending.batches
+        return batches[-1] if batches else None
+
+    @property
+    def looking(self) -> bool:
+        """Whether a step of a loop that makes its own data would be looked into."""
+        return bool(self._left) and self._session.ranks is None
+
+    @property
+    def turn(self) -> Turn | None:
+        """The turn that waits to be looked into, of a loop that makes its own data."""
+        return None if self._pending is None else self._pending.turn
+
+    def pass_over(self) -> None:
+        """What waited is explained by something else."""
+        self._pending = None
+
+    def as_turn(self) -> None:
+        """The step that waits is to be run again as a turn: no batch leads back to it."""
+        incident = self._pending
+        assert incident is not None
+        assert incident.turn is not None
+        incident.batches, incident.before = (), incident.turn.begin.moment
 
     def stand_in(self, incident: Incident) -> None:
         """A step from elsewhere waits to be looked into."""
@@ -219,8 +272,12 @@ class Incidents:
         company, step = self._session.company, self._session.step
         answer: Answer | None = None
         try:
-            incident, answer = self._begin(gentle=False)
+            data = run.data() if isinstance(run, TurnBody) else None
+            incident, answer = self._begin(gentle=False, data=data)
             with self._staged(incident, observer) as stage, self._kept_by(run):
+                if isinstance(run, TurnBody) and (why := _unlike(stage, run, incident)):
+                    self.say_why_not(Missed(incident.step, why=why))
+                    return
                 for one in answer:
                     stage.perform(one, run)
         except StepEnded:
@@ -231,6 +288,8 @@ class Incidents:
             if company is not None and open_still and not isinstance(error, RankLost):
                 company.give_up()
             raise
+        if isinstance(run, TurnBody) and answer.blames_data:
+            self._session.inspection.batches(incident.step, [Kept(run.came_bad())])
         self._conclude(incident, answer)
 
     def yield_again(self, observer: Any) -> Generator[Any, None, None]:
@@ -250,7 +309,7 @@ class Incidents:
         """What a loop's body reaches through its variables, or a framework through its trainer, is
         as before afterwards."""
         put_back = None
-        if isinstance(run, (LoopBody, InTurn)):
+        if isinstance(run, (LoopBody, TurnBody, InTurn)):
             put_back = run.keep(self._session.models, tensors=compiled_code_runs())
         try:
             yield
@@ -258,14 +317,16 @@ class Incidents:
             if put_back is not None:
                 put_back()
 
-    def _begin(self, *, gentle: bool) -> tuple[Incident, Answer]:
+    def _begin(
+        self, *, gentle: bool, data: Mapping[str, Tensor] | None = None
+    ) -> tuple[Incident, Answer]:
         incident, self._pending = self._pending, None
         assert incident is not None
         # Only now: reading it in takes time that a healthy run need not spend.
         replay = importlib.import_module("holdfast.replay.investigation")
         together, company = self._session.survival.together, self._session.company
         plan = replay.investigate(
-            self._scene(incident, gentle=gentle),
+            self._scene(incident, gentle=gentle, data=data),
             self._elsewhere(incident, replay.Elsewhere),
             together.gathered if company is None else company.agree,
             together.rank,
@@ -274,6 +335,7 @@ class Incidents:
 
     @contextmanager
     def _staged(self, incident: Incident, observer: Any) -> Iterator[Stage]:
+        assert incident.before is not None
         stage = Stage(
             self._session,
             observer,
@@ -291,7 +353,9 @@ class Incidents:
             self.stage = None
             self._session.leave_out(time.perf_counter() - began)
 
-    def _scene(self, incident: Incident, *, gentle: bool) -> Scene:
+    def _scene(
+        self, incident: Incident, *, gentle: bool, data: Mapping[str, Tensor] | None = None
+    ) -> Scene:
         session, company = self._session, self._session.company
         return Scene(
             models=session.models,
@@ -303,6 +367,7 @@ class Incidents:
             scaler=session.scaling.scaler,
             limit=incident.limit,
             usual=session.usual(),
+            data=data or {},
             sample_names=incident.named(),
             gentle=gentle,
             inexact=incident.inexact or ("" if company is None else company.inexact),
@@ -327,6 +392,17 @@ class Incidents:
             self.conclusions.draw(incident, answer.findings, scene)
 
 
+def _unlike(stage: Stage, run: TurnBody, incident: Incident) -> str:
+    """Why a turn that is run again is not the one that failed; empty: it is."""
+    run.weights_moved = bool(incident.inexact)
+    proof = Pass("again", ())
+    stage.perform(proof, run)
+    why = run.unlike(proof.outcome)
+    if not why and proof.outcome.cured(incident.limit):
+        return "run again, it went well: something that it reads has moved on, or it was transient"
+    return why
+
+
 class Answer:
     """A plan's passes, and what it returns when they are done."""
 
@@ -336,3 +412,9 @@ class Answer:
 
     def __iter__(self) -> Iterator[Any]:
         self.findings = yield from self._plan
+
+    @property
+    def blames_data(self) -> bool:
+        """Whether the numbers were bad before the model had them."""
+        birth = None if self.findings is None else self.findings.explanation.birth
+        return birth is not None and birth.kind == "poisoned-batch"

@@ -28,6 +28,7 @@ from torch.optim.optimizer import (
 from holdfast.config import Settings
 from holdfast.live import discovery, drawn, seams
 from holdfast.live.guard import Guard
+from holdfast.live.incidents import Missed
 from holdfast.live.next_step import NextStep
 from holdfast.live.notices import Notices, logger
 from holdfast.live.recorder import Recorder
@@ -63,6 +64,8 @@ class ScriptGuard(Guard):
         self._make_recorder = make_recorder  # type: ignore[assignment]
         self._rhythm = rhythm
         self.next_step = next_step
+        self._untold: Missed | None = None
+        """A bad step that was not run again and that the next one may explain."""
         super().__init__(models, optimizers, **more)
         self.models = tuple(models)
         self.optimizers = tuple(optimizers)
@@ -91,11 +94,33 @@ class ScriptGuard(Guard):
     def step_over(self) -> None:
         """A step is complete: what was watched of it is told; the next is watched if need be."""
         incidents = self._session.incidents
-        missed, incidents.missed = incidents.missed, None
+        missed = incidents.take_missed()
         explained = len(incidents.conclusions.found)
         self._shield.spare(WATCHING, self.next_step.step_over, self._session, missed)
+        self._say_of_last()
         if missed is not None and len(incidents.conclusions.found) == explained:
             self._shield.spare(WATCHING, self.next_step.arm, self._session, missed)
+            self._untold = missed
+
+    def _say_why_not(self) -> None:
+        """The next step may tell more: see `step_over`."""
+
+    def _say_of_last(self) -> None:
+        untold, self._untold = self._untold, None
+        if untold is not None:
+            self._shield(self._session.incidents.say_why_not, untold)
+
+    def _look_into_turn(self, frame: FrameType, *, late: bool) -> None:
+        incidents = self._session.incidents
+        if incidents.turn is not None:
+            if self.next_step.knows():
+                incidents.pass_over()
+                return
+            self.next_step.disarm()
+        explained = len(incidents.conclusions.found)
+        super()._look_into_turn(frame, late=late)
+        if len(incidents.conclusions.found) > explained:
+            incidents.missed = self._untold = None
 
     def _look_into(self, frame: FrameType | None = None) -> bool:
         incidents = self._session.incidents
@@ -106,6 +131,11 @@ class ScriptGuard(Guard):
         if len(incidents.conclusions.found) > explained:
             incidents.missed = None
         return done
+
+    def _close(self, *, well: bool, last: bool = True) -> None:
+        if not self._closed:
+            self._say_of_last()
+        super()._close(well=well, last=last)
 
     def retire(self) -> None:
         """Stop watching and leave the record open: another guard takes over."""

@@ -29,6 +29,7 @@ from holdfast.torch_tools.places import is_installed, is_machinery
 from holdfast.torch_tools.put_back import PutBack
 
 VALUES = "__holdfast_values__"
+TURN = "__holdfast_turn__"
 FARTHEST = 12
 """Frames between the guard's iterator and the loop: tqdm and its like put one or two there."""
 _UNLIFTABLE = (ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith, ast.Nonlocal)
@@ -44,16 +45,16 @@ class LoopBody:
     ) -> None:
         self._variable = variable
         self._ages = ages
-        used = _used([loop])
+        named = used([loop])
         at_module_level = frame.f_locals is frame.f_globals
         stored = bound_in([loop.target, *loop.body])
         # A module's variables are found as globals; only what the body binds must be its own.
-        wanted = stored if at_module_level else used
+        wanted = stored if at_module_level else named
         self._arguments = {name: v for name, v in frame.f_locals.items() if name in wanted}
         everything = {**frame.f_globals, **frame.f_locals}
-        reached = [everything[name] for name in sorted(_used(loop.body)) if name in everything]
-        self._reachable = [item for item in reached if not _is_ours(item)]
-        self._function = _compile(frame, loop, list(self._arguments))
+        reached = [everything[name] for name in sorted(used(loop.body)) if name in everything]
+        self._reachable = [item for item in reached if not is_ours(item)]
+        self._function = compiled(frame, loop, list(self._arguments))
 
     def __call__(self, batches: Sequence[Any]) -> None:
         """Run the body once for each batch; what it prints is not printed again."""
@@ -61,7 +62,7 @@ class LoopBody:
         values = [
             self._variable.holding(batch, age) for batch, age in zip(batches, ages, strict=True)
         ]
-        with redirect_stdout(StringIO()), _without_logs():
+        with redirect_stdout(StringIO()), without_logs():
             self._function(values, **self._arguments)
 
     def keep(self, trained: Sequence[nn.Module], *, tensors: bool) -> PutBack:
@@ -74,7 +75,7 @@ class LoopBody:
 
 
 @contextmanager
-def _without_logs() -> Iterator[None]:
+def without_logs() -> Iterator[None]:
     """What was logged once is not logged again."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -100,7 +101,7 @@ def find(frame: FrameType | None, latest: Any, ages: Sequence[int]) -> Found:
     body will be run over.
     """
     handed_on: Found | None = None
-    for candidate in _users_frames(frame):
+    for candidate in users_frames(frame):
         loops = _loops_at(candidate)
         if loops is None:
             return handed_on or Found(again=True)  # no source: most loops are over the loader alone
@@ -108,7 +109,7 @@ def find(frame: FrameType | None, latest: Any, ages: Sequence[int]) -> Found:
             variable = loop_variable.match(loop, candidate.f_locals, latest)
             if variable is None or (variable.beside and any(ages)):
                 continue
-            if not _liftable(loop):
+            if not liftable(loop):
                 found = Found(again=not variable.beside)
                 if not _yields(loop):
                     return found
@@ -121,8 +122,9 @@ def find(frame: FrameType | None, latest: Any, ages: Sequence[int]) -> Found:
     return handed_on or Found()
 
 
-def _users_frames(frame: FrameType | None) -> Iterator[FrameType]:
-    for _ in range(FARTHEST):
+def users_frames(frame: FrameType | None, farthest: int = FARTHEST) -> Iterator[FrameType]:
+    """The frames of the user's own code, from this one outwards."""
+    for _ in range(farthest):
         if frame is None:
             return
         file = frame.f_code.co_filename
@@ -131,14 +133,19 @@ def _users_frames(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _loops_at(frame: FrameType) -> list[ast.For] | None:
-    """The `for` statements that the frame is in, innermost first; None without source."""
+def source_of(frame: FrameType) -> ast.Module | None:
+    """The file that the frame's code is from; None where it is not to be had."""
     try:
         lines = linecache.getlines(frame.f_code.co_filename, frame.f_globals)
-        tree = ast.parse("".join(lines))
+        return ast.parse("".join(lines)) if lines else None
     except (SyntaxError, ValueError):
         return None
-    if not lines:
+
+
+def _loops_at(frame: FrameType) -> list[ast.For] | None:
+    """The `for` statements that the frame is in, innermost first; None without source."""
+    tree = source_of(frame)
+    if tree is None:
         return None
     found = [
         node
@@ -149,7 +156,8 @@ def _loops_at(frame: FrameType) -> list[ast.For] | None:
     return sorted(found, key=lambda node: -node.lineno)
 
 
-def _liftable(loop: ast.For) -> bool:
+def liftable(loop: ast.For | ast.While) -> bool:
+    """Whether its body can be a function of its own."""
     for node in _own_nodes(loop):
         if isinstance(node, _UNLIFTABLE):
             return False
@@ -162,9 +170,9 @@ def _yields(loop: ast.For) -> bool:
     return any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in _own_nodes(loop))
 
 
-def _own_nodes(loop: ast.For) -> Iterator[ast.AST]:
+def _own_nodes(loop: ast.For | ast.While) -> Iterator[ast.AST]:
     """The nodes of the body that are not in a function of their own."""
-    waiting: list[ast.AST] = [loop.target, *loop.body]
+    waiting: list[ast.AST] = [_target(loop), *loop.body]
     while waiting:
         node = waiting.pop()
         yield node
@@ -172,19 +180,29 @@ def _own_nodes(loop: ast.For) -> Iterator[ast.AST]:
             waiting.extend(ast.iter_child_nodes(node))
 
 
-def _used(nodes: Sequence[ast.AST]) -> set[str]:
+def _target(loop: ast.For | ast.While) -> ast.expr:
+    """What the loop binds at every turn; a `while` gets a variable that nobody reads."""
+    return loop.target if isinstance(loop, ast.For) else ast.Name(TURN, ast.Store())
+
+
+def used(nodes: Sequence[ast.AST]) -> set[str]:
+    """Every name in there."""
     return {node.id for top in nodes for node in ast.walk(top) if isinstance(node, ast.Name)}
 
 
-def _is_ours(value: Any) -> bool:
+def is_ours(value: Any) -> bool:
+    """Whether it is one of our own objects: a guard among the loop's variables."""
     return type(value).__module__.startswith("holdfast.")
 
 
-def _compile(frame: FrameType, loop: ast.For, arguments: list[str]) -> Callable[..., None]:
+def compiled(
+    frame: FrameType, loop: ast.For | ast.While, arguments: list[str]
+) -> Callable[..., None]:
+    """The loop's body as a function of what the loop binds at every turn, and of these."""
     code = frame.f_code
     name = code.co_name if code.co_name.isidentifier() else "training_loop"
     again = ast.For(
-        target=loop.target,
+        target=_target(loop),
         iter=ast.Name(VALUES, ast.Load()),
         body=loop.body,
         orelse=[],
@@ -205,11 +223,11 @@ def _compile(frame: FrameType, loop: ast.For, arguments: list[str]) -> Callable[
     module = ast.Module(body=[ast.copy_location(function, loop)], type_ignores=[])
     ast.copy_location(again, loop)
     ast.fix_missing_locations(module)
-    compiled = compile(
+    built = compile(
         module, code.co_filename, "exec", flags=code.co_flags & _FUTURES, dont_inherit=True
     )
     made: dict[str, Any] = {}
-    exec(compiled, frame.f_globals, made)
+    exec(built, frame.f_globals, made)
     result: FunctionType = made[name]
     result.__code__ = result.__code__.replace(co_name=code.co_name)  # `<module>`, where it is one
     return result

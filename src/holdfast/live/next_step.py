@@ -65,6 +65,11 @@ class NextStep:
         if self._look is not None and self._look.heard:
             self._finish(self._look)
 
+    def knows(self) -> bool:
+        """Whether the step that was made tells the line of the bad one before it."""
+        self.step_comes()
+        return self._due is not None and self._seen is not None and bool(self._seen.births)
+
     def step_over(self, session: Session, missed: Missed | None) -> None:
         """The step was made or held back; `missed`: it is another bad one."""
         if self._look is not None and self._look.heard:

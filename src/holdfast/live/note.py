@@ -9,6 +9,7 @@ from torch import Tensor
 
 from holdfast.core.bound import LARGEST
 from holdfast.live.batch_identity import Kept
+from holdfast.live.turns import Turn
 from holdfast.torch_tools.rng import Moment
 
 
@@ -37,6 +38,8 @@ class Note:
     """The loss scale of the step, on its device."""
     before: Moment | None = None
     """The random numbers before the step, where somebody may want to run it again."""
+    turn: Turn | None = None
+    """The turn of its loop that the step is, where the loop makes its own data."""
     again: bool = True
     """Whether every rank has what it needs to run the step again."""
     held: bool = False

@@ -6,6 +6,7 @@ The guard is what the user holds; the session is what the hooks, the seams and t
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -48,6 +49,7 @@ from holdfast.live.survival import Survival
 from holdfast.live.tally import COLUMNS, NONFINITE, Slot, Tally
 from holdfast.live.together import Alone
 from holdfast.live.transfer import Readings
+from holdfast.live.turns import Turns
 from holdfast.live.waiting import may_wait
 from holdfast.live.watch import OptimizerWatch
 from holdfast.policy import Action, BackOff, Policy, Rung, Verdict
@@ -122,6 +124,7 @@ class Session:
         )
         """The other ranks, for steps that are run again."""
         self.incidents = Incidents(self, policy, notices)
+        self.turns = Turns(lambda: self.latest)
         self._usual: dict[str, float] = {}
         self._step = -1
         self._stepped: set[int] = set()
@@ -193,6 +196,7 @@ class Session:
         run: Callable[[Any], Any] | None = None,
     ) -> None:
         """A batch is handed to the loop."""
+        self.turns.batch_came()
         made, self._step_made = self._step_made, False
         if made or not any(watch.tokens.filled for watch in self.watches.values()):
             # Between steps: what the user did to the buffers meanwhile is meant.
@@ -310,6 +314,8 @@ class Session:
             self._stepped.clear()
             self._batch_turned = False
             self._last_good = True
+            if self.incidents.looking:
+                self.turns.step_begins()
         self._stepped.add(id(watch))
         self._step_made = self._body_open = True
         return self._step, time.perf_counter()
@@ -418,6 +424,14 @@ class Session:
     def step_ended(self) -> None:
         """An optimizer has stepped, or was held back."""
         self.survival.after_step()
+        if self.incidents.looking:
+            self.turns.step_ended(sys._getframe(1))
+            all_made = len(self._stepped) == len(self.watches) > 1
+            late = any(watch.transfer.lag for watch in self.watches.values())
+            if all_made and not late and self.turns.present is not None:
+                self._emit()  # the loop is where it went bad, if it did
+        else:
+            self.turns.forget()
         if not self._boundaries and len(self._stepped) == len(self.watches):
             self._boundary()  # nobody will tell us when the loop's body is complete
 

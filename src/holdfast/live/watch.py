@@ -206,6 +206,8 @@ class OptimizerWatch:
         self._sample_update(note, tensors)
         self._forget_losses()
         self.transfer.send(note, tensors)
+        if note.held and note.turn is not None:
+            self.transfer.flush()  # while the loop is where it went bad
 
     def foresee(self) -> None:
         """Whatever has failed: what the other ranks learn of the last step only now."""
@@ -292,9 +294,11 @@ class OptimizerWatch:
             components=tuple(self._components),
             batches=self._session.batches_of_step(),
             before=self._session.incidents.moment,
+            turn=self._session.turns.present,
             rates=rates,
         )
-        note.again = note.before is not None and bool(note.batches)
+        known = note.before is not None and bool(note.batches)
+        note.again = known or note.turn is not None
         if note.sampled:
             self._sampled_at = step
         if self._session.first_of_step(self):

@@ -55,7 +55,7 @@ class Contents:
             self._leave("the data", "private: capture is off")
             return "off"
         if not batches:
-            self._leave("the data", "no batch was seen")
+            self._leave("the data", "the loop makes it itself, or nobody handed it out")
             return "off"
         chosen: Sequence[tuple[Any, Rows | None]] = [(batch, None) for batch in batches]
         if capture == "guilty-rows":

@@ -79,6 +79,8 @@ class Owners:
                 self._given.append((name, tensor))
                 if tensor.device.type == "cpu" and tensor.layout is torch.strided:
                     self._at[tensor.untyped_storage().data_ptr()] = ("batch", name)
+        for name, tensor in scene.data.items():
+            self._own(tensor, "data", name)
         for number, model in enumerate(scene.models):
             prefix = f"model{number}." if len(scene.models) > 1 else ""
             for path, buffer in users_model(model).named_buffers():

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from torch import nn
+from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
@@ -34,6 +34,8 @@ class Scene:
     usual: Mapping[str, float] = field(default_factory=dict)
     """What was normal before, where somebody knows: `loss`, `loss/<component>`, and
     `grad_norm/<parameter>`."""
+    data: Mapping[str, Tensor] = field(default_factory=dict)
+    """What a loop that makes its own batches makes them of, by the user's names."""
     sample_names: SampleNames | None = None
     inexact: str = ""
     """Why a pass may not be quite the step that failed; empty: it is. A pass that goes well then

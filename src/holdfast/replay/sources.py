@@ -184,7 +184,7 @@ class Sources:
 
 
 def _is_somebodys(leaf: Leaf | None) -> bool:
-    return leaf is not None and leaf.operand.role in ("weight", "buffer", "batch")
+    return leaf is not None and leaf.operand.role in ("weight", "buffer", "batch", "data")
 
 
 def _chosen(aten: str, name: str, tensor: Tensor, masks: Mapping[str, Tensor]) -> Tensor:

@@ -5,9 +5,12 @@ States are plain data and tensors, so that a snapshot on disk loads with `weight
 
 from __future__ import annotations
 
+import _random
 import ctypes
 import random
+import struct
 import sys
+from functools import cache
 from typing import Any
 
 import torch
@@ -26,7 +29,7 @@ class Moment:
         global _numpy_known
         if exact:
             _numpy_known = None
-        self._python = random.getstate()
+        self._python = _pythons()
         self._torch = torch.get_rng_state()
         self._numpy = _numpys() if "numpy" in sys.modules else None
         started = torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing()
@@ -41,6 +44,17 @@ class Moment:
         if self._cuda is not None:
             torch.cuda.set_rng_state_all(self._cuda)
 
+    def follows(self, begin: Moment, end: Moment) -> bool:
+        """Whether what was drawn from `begin` to here may be what was drawn until `end`.
+
+        A generator that nothing was drawn from tells nothing: where it stood did not matter.
+        """
+        states = zip(self._states(), begin._states(), end._states(), strict=False)
+        return all(_alike(now, first) or _alike(now, last) for now, first, last in states)
+
+    def _states(self) -> list[Any]:
+        return [self._python, self._torch, self._numpy, *(self._cuda or ())]
+
     def to_state(self) -> dict[str, Any]:
         """As `capture` gives it: plain data and tensors."""
         now = Moment(exact=True)
@@ -49,6 +63,42 @@ class Moment:
             return capture()
         finally:
             now.restore()
+
+
+_python_known: tuple[bytes, Any, Any] | None = None
+"""The memory of Python's generator and its state when last asked, as with NumPy's below."""
+
+
+def _pythons() -> Any:
+    global _python_known
+    memory = _memory_of_python()
+    if memory is None:
+        return random.getstate()
+    spare = random._inst.gauss_next  # type: ignore[attr-defined]
+    if _python_known is None or _python_known[0] != memory or _python_known[1] != spare:
+        _python_known = (memory, spare, random.getstate())
+    return _python_known[2]
+
+
+def _memory_of_python() -> bytes | None:
+    """What Python's generator holds: its 624 words and the position among them."""
+    if not _python_readable():
+        return None
+    place = id(random._inst) + object.__basicsize__  # type: ignore[attr-defined]
+    return ctypes.string_at(place, MT19937_BYTES)
+
+
+@cache
+def _python_readable() -> bool:
+    """Whether the words lie where CPython has put them so far: looked at, not believed."""
+    generator = getattr(random, "_inst", None)
+    if sys.implementation.name != "cpython" or type(generator) is not random.Random:
+        return False
+    if _random.Random.__basicsize__ < object.__basicsize__ + MT19937_BYTES:
+        return False
+    memory = ctypes.string_at(id(generator) + object.__basicsize__, MT19937_BYTES)
+    position, *words = struct.unpack("i624I", memory)
+    return (*words, position) == generator.getstate()[1]
 
 
 _numpy_known: tuple[Any, bytes, Any] | None = None
@@ -66,6 +116,15 @@ def _numpys() -> Any:
     if _numpy_known is None or _numpy_known[0] is not generator or _numpy_known[1] != memory:
         _numpy_known = (generator, memory, numpy.random.get_state(legacy=False))
     return _numpy_known[2]
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two states of one generator are the same."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict) and isinstance(other, dict):  # NumPy's, with its words in an array
+        return one.keys() == other.keys() and all(_alike(one[key], other[key]) for key in one)
+    return bool((one == other).all()) if hasattr(one, "all") else bool(one == other)
 
 
 def capture() -> dict[str, Any]:

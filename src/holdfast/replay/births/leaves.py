@@ -16,6 +16,7 @@ def explain_leaf(operand: Operand) -> Kind:
 
 _STORIES = {
     "batch": ("poisoned-batch", "the data came bad, in {name}, before the model touched it"),
+    "data": ("poisoned-batch", "the data is bad, in `{name}`, before the step touched it"),
     "weight": ("poisoned-weight", "the parameter {name} is bad already, from an earlier update"),
     "buffer": ("poisoned-buffer", "the buffer {name} is bad already, from an earlier step"),
     "carried": ("carried-state", "{name} was made before this step and carried into it"),
