@@ -15,6 +15,8 @@ from holdfast import numerics
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 FULL = [torch.float64, torch.float32]
 MASK = torch.tensor([True, False, True, True, False, True])
+KEPT = MASK.nonzero().flatten()
+"""The same as indices: the number of results is then known, as torch.compile wants it."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,8 @@ CASES = [
     Case("masked_softmax", lambda x: numerics.masked_softmax(x, MASK), plain_masked_softmax),
     Case(
         "masked_log_softmax",
-        lambda x: numerics.masked_log_softmax(x, MASK)[..., MASK],
-        lambda x: x[..., MASK].log_softmax(-1),
+        lambda x: numerics.masked_log_softmax(x, MASK)[..., KEPT],
+        lambda x: x[..., KEPT].log_softmax(-1),
     ),
 ]
 BY_NAME = {case.name: case for case in CASES}
