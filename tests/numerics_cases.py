@@ -15,6 +15,8 @@ from holdfast import numerics
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 FULL = [torch.float64, torch.float32]
 MASK = torch.tensor([True, False, True, True, False, True])
+KEPT = MASK.nonzero().flatten()
+"""The same as indices: the number of results is then known, as torch.compile wants it."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,8 @@ CASES = [
     ),
     Case(
         "masked_log_softmax",
-        lambda x: numerics.masked_log_softmax(x, MASK.to(x.device))[..., MASK],
-        lambda x: x[..., MASK].log_softmax(-1),
+        lambda x: numerics.masked_log_softmax(x, MASK.to(x.device))[..., KEPT.to(x.device)],
+        lambda x: x[..., KEPT.to(x.device)].log_softmax(-1),
     ),
 ]
 BY_NAME = {case.name: case for case in CASES}

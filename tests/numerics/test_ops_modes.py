@@ -6,8 +6,11 @@ import numerics_cases as cases
 import pytest
 import torch
 from numerics_cases import CASES, Case, value_and_gradients
+from old_torch import VMAPS_BIT_PATTERNS
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+READ_BITS = {"norm", "normalize", "std", "cosine_similarity"}
+"""Those that scale by a power of two, which they read off the bits of a number."""
 
 
 def spoilt(case: Case, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
@@ -33,6 +36,8 @@ def test_it_compiles_to_one_graph(case: Case) -> None:
 
 @every_case
 def test_vmap_and_func_grad(case: Case) -> None:
+    if case.name in READ_BITS and not VMAPS_BIT_PATTERNS:
+        pytest.skip("this torch cannot vmap a view of a float's bits")
     for inputs in (cases.regular(case, torch.float32), spoilt(case)):
         inputs = [item.detach() for item in inputs]
         together = case.stable(*inputs)

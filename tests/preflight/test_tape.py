@@ -225,6 +225,21 @@ def test_a_tape_that_grows_too_long_is_given_up() -> None:
             Player(made, made.roots)
 
 
+def test_custom_functions_whose_apply_is_written_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is since torch 2.14; older ones have it below their own in Python."""
+    in_c = vars(torch._C._FunctionBase)["apply"]
+    monkeypatch.setattr(torch.autograd.Function, "apply", in_c)
+    with tape() as made:
+        model, loss = CASES["own_function"]()
+        root = recorded(loss, made)
+        assert made.trouble is None
+        player = Player(made, made.roots)
+        moved(model)
+        assert player.play() == pytest.approx([float(loss().detach())], rel=1e-6)
+        assert player.play() != pytest.approx([float(root.detach())], rel=1e-6)
+    assert vars(torch.autograd.Function)["apply"] is in_c
+
+
 def test_another_dispatch_mode_is_left_alone() -> None:
     from torch.utils.flop_counter import FlopCounterMode
 

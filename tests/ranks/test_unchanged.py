@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from gang import gang
+from old_torch import CLIPS_BY_WHOLE_NORM
 from together import Plan, halved, run_all, train
 from trainings import assert_same
 
@@ -44,7 +45,10 @@ def test_replicas_are_left_as_they_are(size: int) -> None:
 
 
 def test_shards_are_left_as_they_are() -> None:
-    compare(2, SHARDED)
+    plans = dict(SHARDED)
+    if not CLIPS_BY_WHOLE_NORM:  # the guard does, so that the last digits differ
+        del plans["fsdp, clipped"]
+    compare(2, plans)
 
 
 @pytest.mark.slow

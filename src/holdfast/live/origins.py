@@ -3,7 +3,7 @@
 A NaN that one rank's backward makes is on every rank as soon as gradients are averaged. Under
 DistributedDataParallel a communication hook sees each bucket just before; it then does what torch
 does by itself, down to the rounding. Under FSDP2 the reduce-scatter of each group of parameters is
-watched in the same way.
+watched in the same way, or what comes just before it.
 """
 
 from __future__ import annotations
@@ -169,8 +169,13 @@ class Origins:
         origin = Origin([item.sharded_param for group in groups for item in group.fsdp_params])
         for group in groups:
             comm = getattr(group, "_reduce_scatter_comm", None)
-            if comm is not None and "told" not in vars(comm):
+            if "told" in vars(group if comm is None else comm):
+                continue
+            if comm is not None:
                 self._undo.append(_observe(comm, partial(self._shield, origin.piece)))
+            else:
+                told = partial(self._shield, _tell_pieces, origin.piece)
+                self._undo.append(_observe_group(group, told))
         if self._undo:
             self._origins.append(origin)
 
@@ -251,3 +256,35 @@ def _observe(comm: Any, told: Callable[[Tensor], Any]) -> Callable[[], None]:
         del comm.told
 
     return undo
+
+
+def _observe_group(group: Any, told: Callable[[Any], Any]) -> Callable[[], None]:
+    """The same for a torch whose reduce-scatter is no object that could be watched, as 2.7's."""
+    kind = type(group)
+
+    def post_backward(self: Any, *unused: Any) -> Any:
+        if self.reduce_grads:
+            self.told(self)
+        return kind.post_backward(self, *unused)
+
+    group.__class__ = type(kind.__name__, (kind,), {"post_backward": post_backward})
+    group.told = told
+    found = weakref.ref(group)  # it holds parameters, which are not ours to keep
+
+    def undo() -> None:
+        group = found()
+        if group is not None:
+            group.__class__ = kind
+            del group.told
+
+    return undo
+
+
+def _tell_pieces(piece: Callable[[Tensor], Any], group: Any) -> None:
+    """The gradients of a group that FSDP2 is about to reduce."""
+    for unit in group.fsdp_params:
+        unit.accumulate_unsharded_grad_if_needed()  # torch is about to; a second time does nothing
+        if unit.unsharded_accumulated_grad is not None:
+            piece(unit.unsharded_accumulated_grad_data)
+        elif getattr(getattr(unit, "_unsharded_param", None), "grad", None) is not None:
+            piece(unit.unsharded_grad_data)

@@ -466,14 +466,16 @@ def _watch_functions(tape: Tape) -> Callable[[], None]:
     original = vars(Function)["apply"]
     told = weakref.ref(tape)
 
-    @functools.wraps(original.__func__)
+    # Written in Python, and since torch 2.14 in C: bound to a class, both are called alike.
+    @functools.wraps(getattr(original, "__func__", original))
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        plain = original.__get__(None, cls)
         heard = told()
         if heard is None or not heard.running or not torch.is_grad_enabled():
-            return original.__func__(cls, *args, **kwargs)
+            return plain(*args, **kwargs)
         heard._inside += 1
         try:
-            return original.__func__(cls, *args, **kwargs)
+            return plain(*args, **kwargs)
         finally:
             heard._inside -= 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from functools import cache
 from typing import Any
 
@@ -27,13 +28,21 @@ def _complex_numbers_load() -> bool:
     return survives(1j)
 
 
+def load(file: Any, map_location: str | None = None) -> Any:
+    """Tensors and plain data, and nothing that could run."""
+    with warnings.catch_warnings():
+        # Torch 2.14 says so at every sparse tensor: that it is looked through is what we want.
+        warnings.filterwarnings("ignore", message="Validating sparse tensor invariants")
+        return torch.load(file, weights_only=True, map_location=map_location)
+
+
 def survives(value: Any) -> bool:
     """Whether a value can be stored and loaded, which is tried."""
     file = io.BytesIO()
     try:
         torch.save(value, file)
         file.seek(0)
-        torch.load(file, weights_only=True)
+        load(file)
     except Exception:  # whatever torch raises: it cannot be stored
         return False
     return True

@@ -13,6 +13,8 @@ from typing import Any, BinaryIO, cast
 
 import torch
 
+from holdfast.torch_tools import safe_loading
+
 _NAME = re.compile(r"([0-9]+)-step([0-9]+)")
 
 
@@ -40,7 +42,7 @@ def save(path: Path, content: Any) -> dict[str, Any]:
 
 def load(path: Path) -> Any:
     """Tensors and plain data, and nothing that could run."""
-    return torch.load(path, weights_only=True, map_location="cpu")
+    return safe_loading.load(path, map_location="cpu")
 
 
 def write_text(path: Path, text: str) -> None:
