@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from holdfast.checkpoints import inert, zips
 from holdfast.checkpoints.danger import judged
-from holdfast.checkpoints.inert import Loaded
+from holdfast.checkpoints.stubs import Loaded
 
 ENDINGS = (".pkl", ".pickle", ".debug_pkl")
 MOST = 10_000

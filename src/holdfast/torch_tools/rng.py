@@ -5,12 +5,9 @@ States are plain data and tensors, so that a snapshot on disk loads with `weight
 
 from __future__ import annotations
 
-import _random
 import ctypes
 import random
-import struct
 import sys
-from functools import cache
 from typing import Any
 
 import torch
@@ -29,7 +26,7 @@ class Moment:
         global _numpy_known
         if exact:
             _numpy_known = None
-        self._python = _pythons()
+        self._python = random.getstate()
         self._torch = torch.get_rng_state()
         self._numpy = _numpys() if "numpy" in sys.modules else None
         started = torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing()
@@ -63,42 +60,6 @@ class Moment:
             return capture()
         finally:
             now.restore()
-
-
-_python_known: tuple[bytes, Any, Any] | None = None
-"""The memory of Python's generator and its state when last asked, as with NumPy's below."""
-
-
-def _pythons() -> Any:
-    global _python_known
-    memory = _memory_of_python()
-    if memory is None:
-        return random.getstate()
-    spare = random._inst.gauss_next  # type: ignore[attr-defined]
-    if _python_known is None or _python_known[0] != memory or _python_known[1] != spare:
-        _python_known = (memory, spare, random.getstate())
-    return _python_known[2]
-
-
-def _memory_of_python() -> bytes | None:
-    """What Python's generator holds: its 624 words and the position among them."""
-    if not _python_readable():
-        return None
-    place = id(random._inst) + object.__basicsize__  # type: ignore[attr-defined]
-    return ctypes.string_at(place, MT19937_BYTES)
-
-
-@cache
-def _python_readable() -> bool:
-    """Whether the words lie where CPython has put them so far: looked at, not believed."""
-    generator = getattr(random, "_inst", None)
-    if sys.implementation.name != "cpython" or type(generator) is not random.Random:
-        return False
-    if _random.Random.__basicsize__ < object.__basicsize__ + MT19937_BYTES:
-        return False
-    memory = ctypes.string_at(id(generator) + object.__basicsize__, MT19937_BYTES)
-    position, *words = struct.unpack("i624I", memory)
-    return (*words, position) == generator.getstate()[1]
 
 
 _numpy_known: tuple[Any, bytes, Any] | None = None
