@@ -269,7 +269,15 @@ def main() -> None:
         f" of the products (claim: at most {LIMIT:g}); {time.perf_counter() - begun:.0f} s in all"
     )
     if args.json:
-        about = {"device": where, "torch": torch.__version__, "N": N, "D": D, "limit": LIMIT}
+        about = {
+            "date": time.strftime("%Y-%m-%d"),
+            "device": where,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "N": N,
+            "D": D,
+            "limit": LIMIT,
+        }
         args.json.write_text(json.dumps({**about, "best": best, "rows": rows}, indent=1) + "\n")
 
 
