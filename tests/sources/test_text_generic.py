@@ -428,3 +428,28 @@ def test_one_number_has_one_name(tmp_path: Path) -> None:
 def test_what_follows_a_nan_does_not_swallow_it(line: str, expected: dict[str, str]) -> None:
     found = {pair.name: str(pair.value) for pair in pairs(line)}
     assert {name: str(float(value)) for name, value in expected.items()}.items() <= found.items()
+
+
+GRAD = "[GRAD] Step {:4d} | Global: {:.2e} | Zero: {}/40 | NaN/Inf: {}/40 | Max: 1.0e-01 | Avg: 2.0e-02 | Range: [1.0e-06, 5.0e-01]"
+
+
+def test_a_line_marked_as_one_of_gradients(tmp_path: Path) -> None:
+    lines = []
+    for step in range(0, 4000, 10):  # more rows than a shape is learned from
+        lines.append(GRAD.format(step, 1.5 + step / 1000, 1, 0))
+        lines += ["[GRAD] Problematic parameters:", "  fc.bias: norm=0.00e+00, zero=1, nan_inf=0"]
+        lines.append(f"Step {step}: loss {3 - step / 4000:.4f}")
+    lines.append(GRAD.format(4000, math.nan, 1, 40))
+    log = log_of(tmp_path, lines)
+    norms = log.table.series["global_grad_norm"]
+    known = [value for value in norms.values if value == value]
+    assert known[:2] == [1.5, 1.51]
+    assert len(known) == 400
+    report = holdfast.diagnose(tmp_path / "train.log")
+    assert [item.code for item in report.findings if item.severity.name == "ERROR"] == ["HD201"]
+    assert report.findings[0].step == 4000
+
+
+def test_the_total_of_gradients_is_no_loss(tmp_path: Path) -> None:
+    log = log_of(tmp_path, [f"[grad] step {n} total: {n + 1}.5" for n in range(5)])
+    assert list(log.table.series) == ["global_grad_norm"]

@@ -3,9 +3,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 from holdfast.core.check import Check, Needs
+from holdfast.core.eras import PARTS, Eras
 from holdfast.core.findings import Finding, Severity
 from holdfast.core.moment import Moment, moment_of, record_at
 from holdfast.core.numbers import say
@@ -51,7 +53,9 @@ class ExplodingGradient(Check):
     rise by a factor of 10000 are one as well. Without a loss to ask, the factors are 1000 times
     larger. In another tool's log, three rows or more that end in NaN or Inf at 50 times the usual
     norm are one too, and medians at 100 times, whatever the loss did; and so are five rows at the
-    log's end, at 200 times, with a worse loss.
+    log's end, at 200 times, with a worse loss. A slow growth, with ups and downs, is told where
+    every norm of the run's last eighth is 10000 times those of the first, each eighth of its second
+    half is at least twice the one before, and the loss is a tenth worse than it was at its best.
 
     ## False alarms
     One spike changes no median. A norm that grows while the loss falls is a run that learns. Coming
@@ -79,15 +83,19 @@ class ExplodingGradient(Check):
         """Growth of the medians."""
         ratio_at_once: float = 1e4
         """Growth of single norms, each above the one before."""
+        ratio_slow: float = 1e4
+        """Growth from the run's first eighth to its last."""
         above_start: float = 100.0
         """Times the run's first medians, or the largest norm before."""
         unseen_loss: float = 1e3
-        """Factor on the first two where no loss is logged."""
+        """Factor on the first two where no loss is logged; on the third a tenth of it."""
 
     def start(self) -> None:
         self.blocks: dict[str, list[tuple[float, float]]] = {}
         """The norms and losses since the latest median."""
         self.points: dict[str, list[Point]] = {}
+        self.eras: dict[str, Eras] = {}
+        """The whole run, evenly."""
         self.streaks: dict[str, list[Point]] = {}
         """The latest norms, each far above the one before (of many: the first and the latest)."""
         self.largest: dict[str, float] = {}
@@ -109,9 +117,10 @@ class ExplodingGradient(Check):
             loss = values.get(name.replace("grad_norm", "loss"), values.get("loss", math.nan))
             at = moment_of(record)
             growth = self._leap(name, (at, norm, loss)) or self._trend(name, (at, norm, loss))
-            if growth and name not in self.told:
-                self.told[name] = growth[0][1]
-                yield self._finding(name, growth)
+            slow = [] if growth or self.blocks.get(name) else self._slow_growth(name)
+            if (growth or slow) and name not in self.told:
+                self.told[name] = (growth or slow)[0][1]
+                yield self._finding(name, growth or slow, slow=bool(slow))
 
     def finish(self) -> Iterable[Finding]:
         yield from self._ending(3 + 2, RAN_OUT, lasted=True)
@@ -199,6 +208,7 @@ class ExplodingGradient(Check):
         norm = median(norm for norm, _ in block)
         points.append((point[0], norm, median(losses) if losses else math.nan))
         block.clear()
+        self.eras.setdefault(name, Eras()).add(points[-1])
         if points[-1][1] < WIGGLE * self.told.get(name, 0.0):
             del self.told[name]
         growth = self._unbroken(points)
@@ -229,6 +239,28 @@ class ExplodingGradient(Check):
         )
         return growth if exploded else []
 
+    def _slow_growth(self, name: str) -> list[Point]:
+        """The growth from the run's beginning, ups and downs and all, if it goes on and on."""
+        eras = self.eras.get(name)
+        if eras is None or eras.waiting or len(eras.points) < 2 * PARTS:
+            return []
+        parts = eras.parts()
+        early = max(norm for _, norm, _ in parts[0])
+        late = min(norm for _, norm, _ in parts[-1])
+        levels = [median(norm for _, norm, _ in part) for part in parts[PARTS // 2 - 1 :]]
+        rising = all(after >= WIGGLE * before for before, after in pairwise(levels))
+        ratio = self.limits.ratio_slow
+        losses = [loss for part in parts for _, _, loss in part]
+        if any(math.isnan(loss) for loss in losses):
+            ratio *= self.limits.unseen_loss / 10
+        else:
+            middles = [median(loss for _, _, loss in part) for part in parts]
+            rising = rising and middles[-1] > min(middles) + abs(min(middles)) / 10
+        if not rising or late < ratio * early:
+            return []
+        last_low = max(at for at, (_, norm, _) in enumerate(eras.points) if norm <= WIGGLE * early)
+        return eras.points[last_low:]
+
     def _without_progress(self, growth: list[Point], ratio: float) -> bool:
         """Whether the norm grew that much and the loss is none the better for it."""
         (_, norm, loss), (_, later_norm, later_loss) = growth[0], growth[-1]
@@ -238,14 +270,15 @@ class ExplodingGradient(Check):
             return False
         return later_norm > ratio * norm
 
-    def _finding(self, name: str, growth: list[Point]) -> Finding:
+    def _finding(self, name: str, growth: list[Point], *, slow: bool = False) -> Finding:
         (onset, norm, loss), (end, later_norm, later_loss) = growth[0], growth[-1]
         known = not math.isnan(loss + later_loss)
+        how = "and still growing" if slow else "without a break"
         then = f", while the loss went from {say(loss)} to {say(later_loss)}" if known else ""
         return self.find(
             record_at(onset),
             f"{name} has grown from {say(norm)} here to {say(later_norm)} at step {end[2]}, by a "
-            f"factor of {say(later_norm / norm)} without a break{then}",
+            f"factor of {say(later_norm / norm)} {how}{then}",
             subject=name,
             remedies=[
                 "Lower the learning rate or lengthen the warm-up, and clip the norm at what is "

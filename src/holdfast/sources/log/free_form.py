@@ -32,6 +32,9 @@ _ALSO = re.compile(
 _EVALUATION = re.compile(
     r"^\W{0,8}(?:val(?:id(?:ation)?)?|eval(?:uation)?|test(?:ing)?|dev)\b(?!\w)(?!/)", re.IGNORECASE
 )
+_GRADIENTS = re.compile(r"\[grad(?:ient)?s?\]", re.IGNORECASE)
+"""A mark at the beginning of a line that says what its numbers are of."""
+_WHOLE = ("global", "total", "overall")
 _OWN_EVALUATION = re.compile(r"val|eval|test|dev", re.IGNORECASE)
 _BRACKETS = re.compile(
     r"\W{0,6}(?:\w{1,20}:?\s{1,2}){0,2}\[\s{0,6}(?P<epoch>\d{1,12})(?:/\d{1,12})?(?:\s{0,4}\]\s?\[|,)\s{0,8}"
@@ -126,11 +129,14 @@ class Reading:
         if not counted:  # a sentence names little, and what it names counts
             found = [pair for pair in found if pair.strong or weight_of(pair.name)]
         evaluation = _EVALUATION.match(line) is not None
-        values = {_called(n, evaluation): v for n, v in rows.values(found).items()}
+        gradients = _GRADIENTS.search(plain, 0, 80) is not None
+        values = {_called(n, evaluation, gradients): v for n, v in rows.values(found).items()}
         if not self._take(values, epoch, count, total, rank):
             return
         if len(rows) >= 300 and not label and (counted or best == 2):
-            places = [(_called(n, evaluation), at, by) for n, at, by in rows.places(found)]
+            places = [
+                (_called(n, evaluation, gradients), at, by) for n, at, by in rows.places(found)
+            ]
             rows.shapes.learn(parts, line, places, where, rank)
 
     def _take(
@@ -222,8 +228,10 @@ def _bracketed(
     return values[0], values[1], values[2], (places[0], places[1], places[2]), found
 
 
-def _called(name: str, evaluation: bool) -> str:
-    """A name in a line that tells of an evaluation."""
+def _called(name: str, evaluation: bool, gradients: bool = False) -> str:
+    """A name in a line that tells of an evaluation, or is marked as one of gradients."""
+    if gradients and name.lower() in _WHOLE:
+        return "global_grad_norm"
     return f"eval/{name}" if evaluation and not _OWN_EVALUATION.search(name) else name
 
 
