@@ -67,7 +67,7 @@ def report_picture(scratch: Path) -> None:
 
 def live_picture(scratch: Path) -> None:
     """A run on the live page, light and dark."""
-    from holdfast.web.runs import id_of
+    from holdfast.web.entry import id_of
 
     run = _demo_run(scratch)
     command = [sys.executable, "-m", "holdfast", "serve", str(run.parent), "--port", "0"]

@@ -11,14 +11,14 @@ from report_pages import sick_records, write
 
 pytest.importorskip("starlette")
 
-from holdfast.web import runs
+from holdfast.web import own_run
 from holdfast.web.inside import Root
-from holdfast.web.runs import OwnRun
+from holdfast.web.own_run import OwnRun
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OwnRun:
-    monkeypatch.setattr(runs, "LONG", 1000)
+    monkeypatch.setattr(own_run, "LONG", 1000)
     found = OwnRun(Root(tmp_path), write(tmp_path / "long", sick_records()))
     found.glance()
     return found

@@ -36,12 +36,13 @@ from threading import RLock
 
 import numpy as np
 
-from holdfast.charts.downsample import BUCKETS, Downsampler, Ints
+from holdfast.charts.downsample import BUCKETS, Ints
 from holdfast.charts.gather import ChartData, Gatherer
-from holdfast.charts.heat import CELLS, HeatMap
+from holdfast.charts.heat import CELLS
 from holdfast.charts.places import Places
 from holdfast.charts.rows import SEQ_BITS, RowReader, Rows, decode
-from holdfast.charts.timeline import FARTHEST, offsets
+from holdfast.charts.timeline import offsets
+from holdfast.charts.windows import ends_of, joined, narrowed
 from holdfast.core.codec import NO_RECORD, from_json
 from holdfast.core.records import EventRecord, Header, Record, SetupRecord
 from holdfast.errors import UnreadableInput
@@ -299,7 +300,7 @@ class LiveTimeline:
     def _exact(
         self, data: ChartData, first: int | None, last: int | None, points: int
     ) -> ChartData:
-        begin, end = _ends(data, first, last)
+        begin, end = ends_of(data, first, last)
         for series in data.series.values():
             series.points()  # only then are the buckets as wide as they have to be
         whole = max((series.width for series in data.series.values()), default=1)
@@ -310,7 +311,7 @@ class LiveTimeline:
         blurred = any(few < FEW_CELLS for few in cells) and rows <= MAP_ROWS
         if whole > 1 and rows <= CLOSE_ROWS and (wide or blurred):
             return self._close(data, begin, end, points)
-        return _narrowed(data, begin, end, points)
+        return narrowed(data, begin, end, points)
 
     def _close(self, data: ChartData, begin: int, end: int, points: int) -> ChartData:
         """A stretch of the run, read again."""
@@ -328,9 +329,9 @@ class LiveTimeline:
                 gatherer.feed_rows(rows, np.maximum.accumulate(x))
         found = gatherer.data()
         return replace(
-            _narrowed(data, begin, end, points),
+            narrowed(data, begin, end, points),
             series=found.series,
-            maps=found.maps or _narrowed(data, begin, end, points).maps,
+            maps=found.maps or narrowed(data, begin, end, points).maps,
             held=found.held,
         )
 
@@ -346,15 +347,15 @@ class LiveTimeline:
         """What has been read, and beyond that the sample."""
         sample = self._sample()
         end = max(exact.end, sample.end)
-        joined = replace(exact, end=end)
-        begin, until = _ends(joined, first, last)
-        part = _narrowed(joined, begin, until, points)
-        beyond = _narrowed(sample, max(begin, exact.end + 1), until, points)
+        both = replace(exact, end=end)
+        begin, until = ends_of(both, first, last)
+        part = narrowed(both, begin, until, points)
+        beyond = narrowed(sample, max(begin, exact.end + 1), until, points)
         names = dict.fromkeys([*part.series, *beyond.series])
         part.series = {
-            name: _joined(part.series.get(name), beyond.series.get(name), points) for name in names
+            name: joined(part.series.get(name), beyond.series.get(name), points) for name in names
         }
-        part.held = _joined(part.held, beyond.held, points)
+        part.held = joined(part.held, beyond.held, points)
         part.maps = {**beyond.maps, **part.maps}
         part.marks = [*part.marks, *beyond.marks]
         part.turns = [*exact.turns, *(turn for turn in sample.turns if turn.x > exact.end)]
@@ -403,44 +404,3 @@ def charts_of(run: str | Path, listener: Callable[[Piece, Rows], None] | None = 
     while timeline.read(seconds=60.0):
         pass
     return timeline.window()
-
-
-def _ends(data: ChartData, first: int | None, last: int | None) -> tuple[int, int]:
-    begin = 0 if first is None else min(max(first, 0), FARTHEST)
-    end = data.end if last is None else min(max(last, 0), FARTHEST)
-    return begin, max(end, begin)
-
-
-def _narrowed(data: ChartData, begin: int, end: int, points: int) -> ChartData:
-    return replace(
-        data,
-        series={name: series.narrowed(begin, end, points) for name, series in data.series.items()},
-        held=data.held.narrowed(begin, end, points),
-        marks=[mark for mark in data.marks if begin <= mark.x <= end],
-        maps={
-            name: cut
-            for name, picture in data.maps.items()
-            if (cut := _cut(picture, begin, end)) is not None
-        },
-    )
-
-
-def _cut(picture: HeatMap, begin: int, end: int) -> HeatMap | None:
-    """The cells of a stretch."""
-    first = max((begin - picture.start) // picture.width, 0)
-    last = (end - picture.start) // picture.width
-    codes = picture.codes[:, first : max(last + 1, first)]
-    if not codes.shape[1]:
-        return None
-    start, width = picture.start + first * picture.width, picture.width
-    size = -(-codes.shape[1] // CELLS)
-    if size > 1:  # the codes are in the order of what they stand for: the worst stays
-        codes = np.maximum.reduceat(codes, np.arange(0, codes.shape[1], size), axis=1)
-        width *= size
-    return replace(picture, start=start, width=width, codes=codes)
-
-
-def _joined(one: Downsampler | None, other: Downsampler | None, points: int) -> Downsampler:
-    if one is None or other is None:
-        return one or other or Downsampler(points)
-    return one.followed_by(other)

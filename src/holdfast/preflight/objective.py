@@ -13,7 +13,8 @@ from typing import Any
 from torch import Tensor
 
 from holdfast.preflight.playing import Player
-from holdfast.preflight.tape import Op, Root, Tape, Weight
+from holdfast.preflight.tape import Tape
+from holdfast.preflight.taped import Op, Root, Weight
 
 MOST = 6
 """Means that are looked at, the last ones of a loss first."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from holdfast.preflight.playing import CannotPlay, Player
-from holdfast.preflight.tape import Begin, Held, Op, View, Weight
+from holdfast.preflight.taped import Begin, Held, Op, View, Weight
 
 STEPS = 100
 RATES = (1e-2, 1e-3)

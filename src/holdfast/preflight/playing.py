@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, UntypedStorage
 
-from holdfast.preflight.tape import Begin, Held, Op, Root, Tape, View, Weight
+from holdfast.preflight.tape import Tape
+from holdfast.preflight.taped import Begin, Held, Op, Root, View, Weight
 from holdfast.torch_tools.rng import Moment
 
 Change = Callable[[Tensor], Tensor]

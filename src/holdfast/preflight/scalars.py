@@ -10,6 +10,7 @@ from torch import Tensor
 
 from holdfast.live.graph import LEAF, nodes
 from holdfast.preflight.naming import GENERIC, Level
+from holdfast.torch_tools.places import is_installed
 
 BENEATH = 400
 """Nodes below a term that are searched for the losses it is made of."""
@@ -94,4 +95,12 @@ def _own_name(levels: Sequence[Level], keys: set[Any], functions: set[Any]) -> s
             return level.name
         if (level.file, level.function) not in functions and level.function not in GENERIC:
             return level.function.lstrip("_")
+    return None
+
+
+def place_of(item: Scalar) -> dict[str, Any] | None:
+    """The line of the user's that makes it."""
+    for level in item.levels:
+        if not is_installed(level.file):
+            return {"file": level.file, "line": level.line, "function": level.function}
     return None

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,88 +22,24 @@ from torch import Tensor
 from torch.autograd.function import Function
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from holdfast.preflight.taped import (
+    Begin,
+    Held,
+    Op,
+    Root,
+    View,
+    Weight,
+    bytes_of,
+    content_of,
+    key_of,
+    version_of,
+    view_of,
+)
 from holdfast.preflight.taped_ops import Treatment, is_mean, treatment_of
 
 MOST_OPS = 50_000
 MOST_BYTES = 1 << 30
 """A tape that would hold more than this is given up."""
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """A tensor on memory that the tape has made."""
-
-    number: int
-    dtype: torch.dtype
-    device: torch.device
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
-    conj: bool = False
-    neg: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Weight:
-    """A tensor on memory of a parameter, read as it is when the tape is played."""
-
-    tensor: Tensor
-
-
-@dataclass(slots=True)
-class Held:
-    """A constant."""
-
-    tensor: Tensor
-    version: int | None
-    """None for a copy of ours, which nobody changes."""
-
-    @property
-    def changed(self) -> bool:
-        """Whether somebody has written to it since."""
-        return self.version is not None and _version(self.tensor) != self.version
-
-
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """Memory that somebody else made, as it was before the tape wrote to it."""
-
-    number: int
-    content: Tensor
-    """Its bytes."""
-
-
-@dataclass(slots=True)
-class Op:
-    """One op to be run again."""
-
-    func: Any
-    args: Any
-    kwargs: Any
-    reads: tuple[int, ...]
-    writes: tuple[int, ...]
-    makes: tuple[tuple[int, int, int], ...] = ()
-    """(position among the results, number, bytes) of the memory it makes."""
-    random: Any = None
-    """The random state to run it from."""
-    mean: bool = False
-    """Its result is a mean over everything it was given."""
-    size: int = 0
-    """How many numbers its first result has."""
-    older: bool = False
-    """It depends on a graph made before the tape began."""
-    drawn: list[tuple[int, Tensor]] = field(default_factory=list)
-    """(number, bytes) of memory it filled with drawn numbers."""
-
-
-@dataclass(slots=True)
-class Root:
-    """Something that a backward pass began at."""
-
-    view: View
-    value: float
-    end: int
-    """How many entries the tape had then."""
 
 
 @dataclass(slots=True)
@@ -201,15 +137,17 @@ class Tape(TorchDispatchMode):
         """A backward pass begins here."""
         if self.trouble is not None:
             return
-        memory = self._memories.get(_key(root))
+        memory = self._memories.get(key_of(root))
         if memory is None:
             self.give_up("the loss is not made of what was recorded")
             return
-        self.roots.append(Root(_view(root, memory.number), float(root.detach()), len(self.entries)))
+        self.roots.append(
+            Root(view_of(root, memory.number), float(root.detach()), len(self.entries))
+        )
 
     def number_of(self, tensor: Tensor) -> int | None:
         """The memory that a tensor lies on, where the tape has made it."""
-        memory = self._memories.get(_key(tensor))
+        memory = self._memories.get(key_of(tensor))
         return None if memory is None else memory.number
 
     # Recording.
@@ -251,7 +189,7 @@ class Tape(TorchDispatchMode):
         if how.view:
             return None
         written = list(_written(how, args, kwargs))
-        overwrites_ours = any(_key(tensor) in self._memories for tensor in written)
+        overwrites_ours = any(key_of(tensor) in self._memories for tensor in written)
         recording = torch.is_grad_enabled() or self._inside > 0
         live = recording and any(alive) and not (how.sampler or how.factory)
         for tensor in written:
@@ -283,28 +221,28 @@ class Tape(TorchDispatchMode):
     def _after(
         self, func: Any, op: Op | None, args: Any, kwargs: dict[str, Any], result: Any
     ) -> None:
-        given = {_key(tensor) for tensor in _tensors((args, kwargs))}
+        given = {key_of(tensor) for tensor in _tensors((args, kwargs))}
         fresh = [
             (position, tensor)
             for position, tensor in enumerate(_tensors(result))
-            if _key(tensor) not in given
+            if key_of(tensor) not in given
         ]
         if op is None:
             for _, tensor in fresh:  # memory that had another use before
-                self._memories.pop(_key(tensor), None)
+                self._memories.pop(key_of(tensor), None)
             return
         how = treatment_of(func)
         if how.sampler:
-            seen = {self._memories[_key(t)].number: t for t in _written(how, args, kwargs)}
-            op.drawn = [(number, _content(tensor)) for number, tensor in seen.items()]
+            seen = {self._memories[key_of(t)].number: t for t in _written(how, args, kwargs)}
+            op.drawn = [(number, content_of(tensor)) for number, tensor in seen.items()]
         wants = torch.is_grad_enabled() and any(t.requires_grad for t in _tensors((args, kwargs)))
         makes = []
         for position, tensor in fresh:
             if not _differentiable(tensor) and tensor.dtype is not torch.bool:
-                self._memories.pop(_key(tensor), None)  # indices are kept as they were
+                self._memories.pop(key_of(tensor), None)  # indices are kept as they were
                 continue
             by_flag = _differentiable(tensor) and (wants or self._inside > 0)
-            makes.append((position, self._new(tensor, by_flag=by_flag), _bytes(tensor)))
+            makes.append((position, self._new(tensor, by_flag=by_flag), bytes_of(tensor)))
             self._note_resolution(tensor)
         op.makes = tuple(makes)
         op.size = fresh[0][1].numel() if fresh else 0
@@ -312,7 +250,7 @@ class Tape(TorchDispatchMode):
 
     def _is_alive(self, tensor: Tensor, how: Treatment) -> bool:
         """Whether a tensor stands for something that depends on the weights."""
-        key = _key(tensor)
+        key = key_of(tensor)
         memory = self._memories.get(key)
         if memory is not None:
             return tensor.requires_grad or self._inside > 0 or not memory.by_flag
@@ -324,10 +262,10 @@ class Tape(TorchDispatchMode):
         return tensor.requires_grad
 
     def _use(self, tensor: Tensor, how: Treatment, op: Op, *, writes: bool, live: bool) -> Any:
-        key = _key(tensor)
+        key = key_of(tensor)
         memory = self._memories.get(key)
         if memory is not None and (writes or (live and self._is_alive(tensor, how))):
-            return _view(tensor, memory.number)
+            return view_of(tensor, memory.number)
         if key in self._weights:
             if live and self._is_alive(tensor, how):
                 self._read.add(key)
@@ -338,9 +276,9 @@ class Tape(TorchDispatchMode):
                 op.older = True
             return self._copied(tensor)
         # The tensor itself: below autograd, a detached one would not share its version.
-        held = Held(tensor, _version(tensor))
+        held = Held(tensor, version_of(tensor))
         if key not in self._held:
-            self._bytes += _bytes(tensor)
+            self._bytes += bytes_of(tensor)
         self._held.setdefault(key, []).append(held)
         return held
 
@@ -350,7 +288,7 @@ class Tape(TorchDispatchMode):
 
     def _about_to_write(self, tensor: Tensor) -> None:
         """Keep what a constant of the tape was, and notice weights that are changed in between."""
-        key = _key(tensor)
+        key = key_of(tensor)
         if key in self._read:
             self.trouble = "weights are changed between the forward pass and the step"
         for held in self._held.pop(key, ()):
@@ -360,10 +298,10 @@ class Tape(TorchDispatchMode):
 
     def _begun(self, tensor: Tensor) -> int:
         """The number of memory that is about to be written to."""
-        memory = self._memories.get(_key(tensor))
+        memory = self._memories.get(key_of(tensor))
         if memory is not None:
             return memory.number
-        content = _content(tensor)
+        content = content_of(tensor)
         self._bytes += content.numel()
         number = self._new(tensor, by_flag=True)
         self.entries.append(Begin(number, content))
@@ -371,7 +309,7 @@ class Tape(TorchDispatchMode):
 
     def _new(self, tensor: Tensor, *, by_flag: bool) -> int:
         number, self._next = self._next, self._next + 1
-        self._memories[_key(tensor)] = _Memory(number, by_flag)
+        self._memories[key_of(tensor)] = _Memory(number, by_flag)
         return number
 
     def _note_resolution(self, tensor: Tensor) -> None:
@@ -408,39 +346,6 @@ def _written(how: Treatment, args: Sequence[Any], kwargs: dict[str, Any]) -> Ite
         for name, value in kwargs.items():
             if name in how.mutated:
                 yield from _tensors(value)
-
-
-def _key(tensor: Tensor) -> int:
-    key: int = tensor.untyped_storage()._cdata
-    return key
-
-
-def _bytes(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage().nbytes())
-
-
-def _content(tensor: Tensor) -> Tensor:
-    """A copy of all the memory a tensor lies on."""
-    storage = tensor.untyped_storage()
-    everything = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-    return everything.set_(storage, 0, (storage.nbytes(),), (1,)).clone()
-
-
-def _view(tensor: Tensor, number: int) -> View:
-    return View(
-        number,
-        tensor.dtype,
-        tensor.device,
-        tuple(tensor.shape),
-        tuple(tensor.stride()),
-        int(tensor.storage_offset()),
-        tensor.is_conj(),
-        tensor.is_neg(),
-    )
-
-
-def _version(tensor: Tensor) -> int | None:
-    return None if tensor.is_inference() else tensor._version
 
 
 def _differentiable(tensor: Tensor) -> bool:

@@ -18,9 +18,10 @@ from starlette.routing import Route
 from holdfast.charts.timeline import FARTHEST
 from holdfast.sinks.html.paths import shortener
 from holdfast.web import told
+from holdfast.web.foreign_run import ForeignRun
 from holdfast.web.hub import Hub
 from holdfast.web.inside import Root
-from holdfast.web.runs import ForeignRun, OwnRun
+from holdfast.web.own_run import OwnRun
 from holdfast.web.seam import POINTS
 from holdfast.web.shelf import Shelf
 

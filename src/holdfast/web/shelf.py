@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from holdfast.web.foreign_run import ForeignRun
 from holdfast.web.inside import Root
-from holdfast.web.runs import ForeignRun, OwnRun
+from holdfast.web.own_run import OwnRun
 
 EVERY = 0.5
 """Seconds from one glance at all runs to the next."""

@@ -26,8 +26,9 @@ from holdfast.sinks.html.sections.incidents import (
     TOLD_OF_INCIDENT,
 )
 from holdfast.sinks.plain import clean
+from holdfast.web.foreign_run import ForeignRun
 from holdfast.web.inside import Root
-from holdfast.web.runs import ForeignRun, OwnRun
+from holdfast.web.own_run import OwnRun
 
 LONGEST = 1200
 LONGEST_LINE = 300

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,44 +20,24 @@ from torch.optim import Optimizer
 from holdfast.live.discovery import leaves
 from holdfast.live.graph import nodes
 from holdfast.preflight.addends import Term, terms_of
-from holdfast.preflight.naming import GENERIC, levels
+from holdfast.preflight.idle_losses import MOST_COMPONENTS, TOPIC, IdleLosses
+from holdfast.preflight.loss_functions import ARITHMETIC, LOSSES, READS, REDUCTIONS
+from holdfast.preflight.naming import levels
 from holdfast.preflight.observer import Call, Observer
-from holdfast.preflight.scalars import Scalar, beneath, names_for, oldest_of
+from holdfast.preflight.scalars import Scalar, beneath, names_for, oldest_of, place_of
 from holdfast.preflight.spellings import spellings
 from holdfast.preflight.weighting import given_at, is_fixed
-from holdfast.torch_tools.places import is_installed
-
-TOPIC = "loss-component"
-LOSSES = (
-    "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
-    "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "ctc_loss",
-    "cosine_embedding_loss", "triplet_margin_loss", "triplet_margin_with_distance_loss",
-    "margin_ranking_loss", "gaussian_nll_loss", "poisson_nll_loss", "hinge_embedding_loss",
-    "soft_margin_loss", "multi_margin_loss", "multilabel_margin_loss",
-    "multilabel_soft_margin_loss",
-)  # fmt: skip
-REDUCTIONS = (
-    "mean", "sum", "norm", "vector_norm", "logsumexp",
-)  # fmt: skip
-ARITHMETIC = (
-    "add", "add_", "sub", "sub_", "mul", "mul_", "div", "div_", "true_divide", "neg", "__rsub__",
-)  # fmt: skip
-READS = (
-    "item", "__float__", "__format__", "tolist", "numpy", "__array__",
-)  # fmt: skip
 
 MOST_SCALARS = 400
 """Of one step."""
-MOST_COMPONENTS = 12
 FIRST, THEN = 5, 10
 """The first steps are looked at closely, then every so-many-th."""
 GRADIENTS_FIRST, GRADIENTS_THEN, GRADIENTS_OF = 3, 20, 6
 """The same for the gradient of each component, of at most so many."""
 UNSURE = 100
-"""Steps with a weight of 0 that is not seen to be a fixed number."""
+"""Steps with a weight of 0 that is not seen to be a fixed number …"""
 SURE = 3
-SAME = 0.01
-"""How far the ratio of two numbers may vary and still be one weight."""
+"""… and of one that is."""
 NEGLIGIBLE = 1e-4
 MOST_PLAYERS = 3
 """Optimizers whose steps a scalar waits for: it keeps its graph meanwhile."""
@@ -78,27 +58,6 @@ class Part:
     told: bool = False
 
 
-@dataclass(slots=True)
-class Idle:
-    """A scalar that looks like a loss and that no backward pass has begun at."""
-
-    name: str
-    first: int
-    place: dict[str, Any] | None
-    steps: int = 0
-    last: float = 0.0
-    own: list[str] = field(default_factory=list)
-    """Parameters that only it would train."""
-    joined: bool = False
-    """It was added to what trains, and the sum was not used."""
-    forgotten: bool = False
-    """It stands beside losses that do train, and nobody looks at it."""
-    ratios: list[float] = field(default_factory=list)
-    """What the loss holds beyond its parts, over the value of this one."""
-    values: list[float] = field(default_factory=list)
-    told: bool = False
-
-
 class LossComponents(Observer):
     """Hears scalars being made and follows the loss back to them."""
 
@@ -113,10 +72,7 @@ class LossComponents(Observer):
         self._by_node: dict[Any, Scalar] = {}
         self._parts: dict[str, Part] = {}
         self._weightless: list[Any] = []
-        self._idle: dict[Any, Idle] = {}
-        self._fed_keys: set[Any] = set()
-        self._reached: set[int] = set()
-        self._rest: float | None = None
+        self._idle = IdleLosses(self.scene, self.evidence)
         self._scaled: dict[int, tuple[Tensor, float]] = {}
         self._backwards = 0
         self._checkpointed = False
@@ -182,8 +138,7 @@ class LossComponents(Observer):
         self._end_step()
         for name, part in self._parts.items():
             self._tell_weightless(name, part, 2)
-        for key, idle in self._idle.items():
-            self._tell_idle(key, idle, 2)
+        self._idle.finish()
 
     def _look_at(self, root: Tensor) -> None:
         step = self.scene.step
@@ -214,9 +169,10 @@ class LossComponents(Observer):
             # What is no sum of others and was computed in one line is called what that line says.
             named = [scalar] if scalar is not None and scalar.source else sources
             made_of.setdefault(shown.key, []).extend(named)
-        self._rest = float(root.detach()) / scale - held if complete else None
-        if self._rest is not None and abs(self._rest) < NEGLIGIBLE * max(abs(held), 1e-8):
-            self._rest = 0.0
+        rest = float(root.detach()) / scale - held if complete else None
+        if rest is not None and abs(rest) < NEGLIGIBLE * max(abs(held), 1e-8):
+            rest = 0.0
+        self._idle.rest = rest
         if len(groups) > MOST_COMPONENTS:
             return
         names = names_for([made_of[key] for key in groups]) if groups else []
@@ -233,9 +189,9 @@ class LossComponents(Observer):
             scalar = known.get(node)
             if scalar is not None:
                 scalar.fed = True
-                self._fed_keys.add(scalar.key)
+                self._idle.fed.add(scalar.key)
         if close:
-            self._reached |= {id(leaf) for leaf in leaves([root])}
+            self._idle.reached |= {id(leaf) for leaf in leaves([root])}
 
     def _weights(self, root: Tensor, terms: Sequence[Term], scale: float) -> list[float | None]:
         """How much of each term is in the loss."""
@@ -263,7 +219,7 @@ class LossComponents(Observer):
             if part is None:
                 if len(self._parts) >= 4 * MOST_COMPONENTS:
                     continue
-                part = self._parts[name] = Part(self.scene.step, _place(members[0][1]))
+                part = self._parts[name] = Part(self.scene.step, place_of(members[0][1]))
                 self._tell_part(name, part, members)
             part.steps += 1
             weights = [weight for _, _, weight in members]
@@ -275,7 +231,7 @@ class LossComponents(Observer):
                     if product is not None:
                         called = {level.name for level in members[0][1].levels if level.name}
                         part.fixed = is_fixed(product.levels, called)
-                        part.place = given_at(product.levels, called) or _place(product)
+                        part.place = given_at(product.levels, called) or place_of(product)
                 self._tell_weightless(name, part, None)
         guard = self.scene.launch.guard
         if guard is not None and len(values) > 1:
@@ -394,100 +350,10 @@ class LossComponents(Observer):
             item.age += 1
             (gone if item.age >= optimizers else kept).append(item)
         if self._backwards and (self._backwards <= 2 * FIRST or self.scene.step % THEN in (0, 1)):
-            self._look_at_idle(gone)
+            self._idle.look_at(gone)
         self._keep(kept)
         if not kept:
-            self._reached = set()
-            self._rest = None
-
-    def _look_at_idle(self, gone: Sequence[Scalar]) -> None:
-        loose = [
-            item
-            for item in gone
-            if item.source and not item.fed and item.key not in self._fed_keys and item.levels
-        ]
-        if not loose or not self._fed_keys:
-            return
-        known = {item.node: item for item in gone if item.node is not None}
-        joined = self._joined(gone, known)
-        beside = {key[0][:2] for key in self._fed_keys if key}
-        optimized = {
-            id(p)
-            for optimizer in self.scene.optimizers
-            for group in optimizer.param_groups
-            for p in group["params"]
-            if p.requires_grad
-        }
-        fresh: dict[Any, Scalar] = {}
-        for item in loose:
-            fresh.setdefault(item.key, item)
-        for key, item in list(fresh.items())[: 2 * MOST_COMPONENTS]:
-            idle = self._idle.get(key)
-            if idle is None:
-                if len(self._idle) >= 8 * MOST_COMPONENTS:
-                    continue
-                name = names_for([[item]])[0]
-                idle = self._idle[key] = Idle(name, self.scene.step, _place(item))
-            idle.steps += 1
-            if item.node is not None and self._reached:
-                own = [leaf for leaf in _leaves(item) if id(leaf) not in self._reached]
-                own = [leaf for leaf in own if id(leaf) in optimized]
-                idle.own = [self.scene.name_of(leaf) or "?" for leaf in own][:20]
-                if item.node in joined:
-                    idle.joined, idle.place = True, _place(joined[item.node])
-                idle.forgotten = (
-                    not item.read
-                    and _called_loss(item)
-                    and item.levels[0].key[:2] in beside
-                    and item.op in LOSSES
-                )
-            self._compare(idle, item)
-            self._tell_idle(key, idle, 8)
-
-    def _joined(self, gone: Sequence[Scalar], known: Mapping[Any, Scalar]) -> dict[Any, Scalar]:
-        """Sources that were added to what trains, and the sum that nothing came of."""
-        found: dict[Any, Scalar] = {}
-        for item in gone:
-            if item.fed or item.op not in ("add", "sum") or item.node is None:
-                continue
-            below = [term.node for term in terms_of(item.node)]
-            if any(node in known and known[node].fed for node in below):
-                found |= {node: item for node in below if node in known and not known[node].fed}
-        return found
-
-    def _compare(self, idle: Idle, item: Scalar) -> None:
-        """Whether the loss holds this value as a number without a graph."""
-        value = idle.last = float(item.value)
-        if self._rest and value and math.isfinite(value) and len(idle.ratios) < 64:
-            idle.ratios.append(self._rest / value)
-            idle.values.append(value)
-
-    def _tell_idle(self, key: Any, idle: Idle, enough: int) -> None:
-        if idle.told or key in self._fed_keys:
-            return
-        weight = _one_weight(idle)
-        if weight is not None:
-            kind = "detached"
-        elif idle.own or idle.joined or idle.forgotten:
-            kind = "discarded"
-        else:
-            return
-        self.evidence.value(f"loss/{idle.name}", idle.last)
-        if idle.steps < enough:
-            return
-        idle.told = True
-        self.evidence.tell(
-            TOPIC,
-            {
-                "kind": kind,
-                "name": idle.name,
-                "steps": idle.steps,
-                "first_step": idle.first,
-                "place": idle.place,
-                "own": idle.own,
-                **({} if weight is None else {"weight": weight}),
-            },
-        )
+            self._idle.forget()
 
     def _keep(self, scalars: list[Scalar]) -> None:
         self._scalars = scalars
@@ -498,38 +364,6 @@ def _weight(gradient: Tensor | None, scale: float) -> float | None:
     if gradient is None:
         return 0.0
     return float(gradient) / scale if gradient.numel() == 1 else None
-
-
-def _one_weight(idle: Idle) -> float | None:
-    """The factor by which the value stands in the loss, if it is one and the same."""
-    ratios = idle.ratios
-    if len(ratios) < SURE or len(ratios) < 0.8 * idle.steps:
-        return None
-    middle = sorted(ratios)[len(ratios) // 2]
-    moves = max(idle.values) - min(idle.values) > 10 * SAME * abs(idle.values[0]) / 10
-    near = all(abs(item - middle) <= SAME * abs(middle) for item in ratios)
-    return middle if moves and near and 1e-6 < abs(middle) < 1e6 else None
-
-
-def _leaves(item: Scalar) -> list[Tensor]:
-    found = []
-    for node in nodes([item.node], most=20_000):
-        variable = getattr(node, "variable", None)
-        if isinstance(variable, Tensor):
-            found.append(variable)
-    return found
-
-
-def _called_loss(item: Scalar) -> bool:
-    name = (item.levels[0].name or "").lower()
-    return "loss" in name and name not in GENERIC
-
-
-def _place(item: Scalar) -> dict[str, Any] | None:
-    for level in item.levels:
-        if not is_installed(level.file):
-            return {"file": level.file, "line": level.line, "function": level.function}
-    return None
 
 
 def _distributed() -> bool:

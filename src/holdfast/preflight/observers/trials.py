@@ -26,7 +26,8 @@ from holdfast.preflight.observer import Call, Observer
 from holdfast.preflight.overfit import overfit
 from holdfast.preflight.playing import CannotPlay, Player
 from holdfast.preflight.spellings import spellings
-from holdfast.preflight.tape import Root, Tape
+from holdfast.preflight.tape import Tape
+from holdfast.preflight.taped import Root
 from holdfast.preflight.trial import Trial, Update, run_trial
 from holdfast.preflight.write_lines import WriteLines
 from holdfast.torch_tools.places import Place, is_installed, is_machinery

@@ -1,14 +1,11 @@
-"""One entry of the page: a run directory of ours, or the log of another tool."""
+"""A run directory of ours on the page."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
-import threading
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from holdfast.charts.gather import ChartData
@@ -19,12 +16,10 @@ from holdfast.report import Report
 from holdfast.sources.growing.records import EVENTS, STEPS
 from holdfast.sources.growing.stretches import last_lines
 from holdfast.sources.run_header import header_of
-from holdfast.web.inside import Root
-from holdfast.web.seam import POINTS, Charts, gathered, narrowed
+from holdfast.web.entry import SILENT, Entry
+from holdfast.web.seam import POINTS, Charts
 from holdfast.web.verdicts import Replaced, Verdicts
 
-SILENT = 60.0
-"""Seconds without a line after which a run is not said to be running."""
 GIVEN_UP = 600.0
 """Seconds without a line after which the checks say their last word."""
 CAUGHT_UP = 0.98
@@ -37,21 +32,10 @@ FIRST = 0.15
 """Seconds that a run is read before its charts are first shown."""
 
 
-def id_of(name: str) -> str:
-    """What a run is called in an address: no path is ever one."""
-    return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-
-
 @dataclass
-class OwnRun:
+class OwnRun(Entry):
     """A run directory: the end of it is known at once, the rest is read bit by bit."""
 
-    root: Root
-    path: Path
-    id: str = field(init=False)
-    name: str = field(init=False)
-    lock: threading.RLock = field(default_factory=threading.RLock, init=False)
-    version: int = field(default=0, init=False)
     header: Header | None = field(default=None, init=False)
     wanted: float = field(default=0.0, init=False)
     """When somebody last looked at its charts."""
@@ -71,8 +55,7 @@ class OwnRun:
     """The run has said that it ended; a resume takes that back."""
 
     def __post_init__(self) -> None:
-        self.name = self.root.name(self.path)
-        self.id = id_of(self.name)
+        super().__post_init__()
         self._verdicts = Verdicts(self.root, self.path)
 
     @property
@@ -261,115 +244,6 @@ class OwnRun:
             except NO_RECORD:  # torn, or cut off at the beginning
                 continue
         return found
-
-
-@dataclass
-class ForeignRun:
-    """The log of another tool: read as a whole, again when it has changed."""
-
-    root: Root
-    path: Path
-    id: str = field(init=False)
-    name: str = field(init=False)
-    lock: threading.RLock = field(default_factory=threading.RLock, init=False)
-    version: int = field(default=0, init=False)
-    wrong: str = field(default="", init=False)
-    """Why it cannot be read."""
-    _changed: float = field(default=0.0, init=False)
-    _known: tuple[float, int] | None = field(default=None, init=False)
-    _report: Report | None = field(default=None, init=False)
-    _data: ChartData | None = field(default=None, init=False)
-
-    def __post_init__(self) -> None:
-        self.name = self.root.name(self.path)
-        self.id = id_of(self.name)
-
-    @property
-    def source(self) -> str:
-        """The tool whose log it is."""
-        if self._data is not None and self._data.source:
-            return self._data.source
-        return "log"
-
-    @property
-    def changed(self) -> float:
-        """When it was last written to."""
-        return self._changed
-
-    def due(self) -> bool:
-        """Whether it has to be read, or read again."""
-        try:
-            about = self.path.stat()
-        except OSError:
-            return False
-        self._changed = about.st_mtime
-        return (about.st_mtime, about.st_size) != self._known and self.root.holds(self.path)
-
-    def look(self) -> None:
-        """Read it."""
-        from holdfast.postmortem.diagnose import diagnose
-
-        about = self.path.stat()
-        report, data, wrong = None, None, ""
-        try:
-            report = diagnose(self.path)
-            if report.reread is not None:
-                data = gathered(report.reread())
-        except (HoldfastError, OSError) as error:
-            wrong = str(error)
-        with self.lock:
-            self._report, self._data, self.wrong = report, data, wrong
-            self._known = (about.st_mtime, about.st_size)
-            self.version += 1
-
-    def state(self) -> str:
-        """`running` while it is written to."""
-        if self.wrong:
-            return "unreadable"
-        return "running" if time.time() - self._changed < SILENT else "ended"
-
-    def latest(self) -> dict[str, Any]:
-        """The last step and its loss."""
-        data = self._data
-        if data is None or not data.series:
-            return {}
-        last: dict[str, Any] = {"step": data.end}
-        loss = data.series.get("loss")
-        if loss is not None:
-            _, y = loss.points()
-            last["loss"] = float(y[-1]) if len(y) else None
-        return last
-
-    def touch(self) -> None:
-        """Somebody looks at it: all of it is here already."""
-
-    def guard(self) -> dict[str, Any]:
-        """There was none."""
-        return {}
-
-    def progress(self) -> tuple[float, float]:
-        """All or nothing."""
-        done = 0.0 if self._known is None else 1.0
-        return done, done
-
-    def report(self) -> Report | None:
-        """What was found."""
-        return self._report
-
-    @property
-    def told(self) -> int:
-        """Rises when it was read again."""
-        return self.version
-
-    def charts(self, low: int | None, high: int | None, buckets: int = POINTS) -> ChartData | None:
-        """What there is to draw."""
-        with self.lock:
-            data = self._data
-            if data is None:
-                return None
-            if low is None or high is None:
-                low, high = 0, data.end
-            return narrowed(data, low, high, buckets)
 
 
 def _part(read: tuple[int, int]) -> float:
