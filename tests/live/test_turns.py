@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import itertools
 import random
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,9 +21,10 @@ from trainings import assert_same, state_of
 
 from holdfast import Guard, Policy
 from holdfast.config import Settings
-from holdfast.live import watch
+from holdfast.live import turn_state, watch
 from holdfast.live.launch import Launch
 from holdfast.live.transfer import HostTransfer
+from holdfast.torch_tools import rng
 
 STEPS, BAD = 14, 9
 Loop = Callable[[nn.Module, Any, Any, list[Any]], None]
@@ -480,3 +483,35 @@ def test_batches_drawn_by_hand_from_a_loader_are_given_again(bad: int) -> None:
             assert why.cure is not None
         launch.close()
     assert_same(runs[0].everything(), runs[1].everything())
+
+
+def test_reading_a_frame_keeps_nothing_alive() -> None:
+    """Older Pythons keep a copy of the variables that were asked for, and all tensors with it."""
+    step, large = 3, torch.rand(4)
+    gone = weakref.ref(large)
+    frame = inspect.currentframe()
+    assert frame is not None
+    assert turn_state.variables_of(frame, frozenset(("step", "none"))) == {"step": step}
+    del large
+    assert gone() is None
+
+
+def test_the_variables_that_somebody_asked_for_stay_theirs() -> None:
+    held = torch.rand(4)
+    mine = locals()
+    frame = inspect.currentframe()
+    assert frame is not None
+    turn_state.variables_of(frame, frozenset(("held",)))
+    assert mine["held"] is held
+
+
+def test_pythons_random_state_is_read_as_it_is() -> None:
+    random.seed(5)
+    for draw in (random.random, lambda: random.gauss(0, 1), lambda: random.seed(6)):
+        before = rng.Moment()
+        draw()
+        expected = random.getstate()
+        now = rng.Moment()
+        before.restore()
+        now.restore()
+        assert random.getstate() == expected
