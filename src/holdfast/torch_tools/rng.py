@@ -74,7 +74,7 @@ def _pythons() -> Any:
     memory = _memory_of_python()
     if memory is None:
         return random.getstate()
-    spare = random._inst.gauss_next  # type: ignore[attr-defined]
+    spare = _generator().gauss_next
     if _python_known is None or _python_known[0] != memory or _python_known[1] != spare:
         _python_known = (memory, spare, random.getstate())
     return _python_known[2]
@@ -84,21 +84,25 @@ def _memory_of_python() -> bytes | None:
     """What Python's generator holds: its 624 words and the position among them."""
     if not _python_readable():
         return None
-    place = id(random._inst) + object.__basicsize__  # type: ignore[attr-defined]
-    return ctypes.string_at(place, MT19937_BYTES)
+    return ctypes.string_at(id(_generator()) + object.__basicsize__, MT19937_BYTES)
 
 
 @cache
 def _python_readable() -> bool:
     """Whether the words lie where CPython has put them so far: looked at, not believed."""
-    generator = getattr(random, "_inst", None)
+    generator = _generator()
     if sys.implementation.name != "cpython" or type(generator) is not random.Random:
         return False
     if _random.Random.__basicsize__ < object.__basicsize__ + MT19937_BYTES:
         return False
     memory = ctypes.string_at(id(generator) + object.__basicsize__, MT19937_BYTES)
     position, *words = struct.unpack("i624I", memory)
-    return (*words, position) == generator.getstate()[1]
+    return bool((*words, position) == generator.getstate()[1])
+
+
+def _generator() -> Any:
+    """The one behind `random.random()`."""
+    return getattr(random, "_inst", None)
 
 
 _numpy_known: tuple[Any, bytes, Any] | None = None
