@@ -275,6 +275,41 @@ def test_run_holds_a_bad_update_back(tmp_path: Path) -> None:
     assert all("nan" not in line for line in losses(done.stdout))
 
 
+OWN_DATA = """
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+data = torch.rand(64, 3) + 0.5
+step = 0
+while step < 12:
+    step += 1
+    x = data[torch.randint(0, 64, (4,))]
+    if step == 7:
+        x[1] = 0.0
+    loss = (model(x.log()) - x.sum(1, keepdim=True)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(f"epoch {loss.item()}")
+"""
+
+
+def test_run_names_the_line_where_the_loop_makes_its_own_data(tmp_path: Path) -> None:
+    script(tmp_path, OWN_DATA)
+    done = shell("run", "train.py", "--out", "kept", "--format", "json", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert len(losses(done.stderr)) == 12
+    (found,) = [item for item in json.loads(done.stdout)["findings"] if item["code"] == "HD101"]
+    assert found["step"] == 6
+    where = found["where"]
+    assert (where["op"], Path(where["file"]).name) == ("log", "train.py")
+    lines = (tmp_path / "train.py").read_text().splitlines()
+    assert "x.log()" in lines[where["line"] - 1]
+    assert found["remedies"][0]["cured"] is True
+
+
 def test_run_for_machines_has_stdout_to_itself(tmp_path: Path) -> None:
     script(tmp_path, HEALTHY)
     done = shell("run", "train.py", "--out", "kept", "--format", "json", cwd=tmp_path)

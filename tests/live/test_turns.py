@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import inspect
 import itertools
 import random
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,11 +16,15 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 from trainings import assert_same, state_of
 
 from holdfast import Guard, Policy
-from holdfast.live import watch
+from holdfast.config import Settings
+from holdfast.live import turn_state, watch
+from holdfast.live.launch import Launch
 from holdfast.live.transfer import HostTransfer
+from holdfast.torch_tools import rng
 
 STEPS, BAD = 14, 9
 Loop = Callable[[nn.Module, Any, Any, list[Any]], None]
@@ -443,3 +450,68 @@ def test_two_optimizers_share_a_turn() -> None:
     assert [why.step for why in guard.explanations] == [5]
     assert guard.explanations[0].birth is not None
     assert guard.explanations[0].birth.module == "model1"
+
+
+def by_hand(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None:
+    data = torch.rand(4 * STEPS, 3) + 0.5
+    if bad >= 0:
+        data[4 * bad + 2, 1] = 0.0
+    loader = DataLoader(TensorDataset(data), 4)
+    batches = iter(loader)
+    for step in range(STEPS):
+        (x,) = next(batches)
+        loss = loss_of(net, x)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        seen.append((step, x.tolist(), loss.item()))
+
+
+@pytest.mark.parametrize("bad", [-1, BAD])
+def test_batches_drawn_by_hand_from_a_loader_are_given_again(bad: int) -> None:
+    runs = []
+    gc.collect()  # a launch watches whatever optimizer is still there
+    for replay in (True, False):
+        with Launch(settings=Settings(), policy=Policy(replay=replay)) as launch:
+            runs.append(Run(by_hand, bad=bad, guarded=False))
+        assert launch.guard is not None
+        found = launch.guard.explanations
+        assert [why.step for why in found] == ([BAD] if replay and bad == BAD else [])
+        for why in found:
+            assert why.birth is not None
+            assert (why.birth.kind, why.birth.rows) == ("log-of-zero", (2,))
+            assert why.cure is not None
+        launch.close()
+    assert_same(runs[0].everything(), runs[1].everything())
+
+
+def test_reading_a_frame_keeps_nothing_alive() -> None:
+    """Older Pythons keep a copy of the variables that were asked for, and all tensors with it."""
+    step, large = 3, torch.rand(4)
+    gone = weakref.ref(large)
+    frame = inspect.currentframe()
+    assert frame is not None
+    assert turn_state.variables_of(frame, frozenset(("step", "none"))) == {"step": step}
+    del large
+    assert gone() is None
+
+
+def test_the_variables_that_somebody_asked_for_stay_theirs() -> None:
+    held = torch.rand(4)
+    mine = locals()
+    frame = inspect.currentframe()
+    assert frame is not None
+    turn_state.variables_of(frame, frozenset(("held",)))
+    assert mine["held"] is held
+
+
+def test_pythons_random_state_is_read_as_it_is() -> None:
+    random.seed(5)
+    for draw in (random.random, lambda: random.gauss(0, 1), lambda: random.seed(6)):
+        before = rng.Moment()
+        draw()
+        expected = random.getstate()
+        now = rng.Moment()
+        before.restore()
+        now.restore()
+        assert random.getstate() == expected

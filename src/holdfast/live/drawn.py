@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Protocol
@@ -48,6 +48,8 @@ class DrawnBatches:
         return getattr(self._source, name)
 
     def __next__(self) -> Any:
+        if _handed_out is not None:
+            return next(_handed_out)
         if self._again is None:
             self._again = self._listener.batch_wanted(sys._getframe(1))
         if self._again is not None:
@@ -58,6 +60,21 @@ class DrawnBatches:
         batch = next(self._source)
         self._listener.batch_drawn(self._loader, batch, time.perf_counter() - asked)
         return batch
+
+
+_handed_out: Iterator[Any] | None = None
+"""While a step is run again that draws its batches by hand: those it had."""
+
+
+@contextmanager
+def handing_out(batches: Iterable[Any]) -> Iterator[None]:
+    """While this lasts, every loader gives these: nothing is drawn that training would miss."""
+    global _handed_out
+    _handed_out = iter(batches)
+    try:
+        yield
+    finally:
+        _handed_out = None
 
 
 @contextmanager

@@ -461,6 +461,8 @@ class Guard:
         incidents = self._session.incidents
         if self._closed or self._shield.tripped or incidents.turn is None:
             return
+        if incidents.framework() is not None:
+            return
         latest = incidents.latest
         if latest is not None and not late:
             found = self._shield(loop_body.find, frame, latest.batch, incidents.ages(latest))
@@ -470,7 +472,10 @@ class Guard:
         if not isinstance(run, TurnBody):
             incidents.forget(run or "")
             return
-        incidents.as_turn()
+        incidents.as_turn(by_hand=run.by_hand)
+        if not incidents.can_now(run):
+            incidents.forget("it changed its batch in place")
+            return
         if not self._shield.spare(LOOKING, incidents.look_into, run, self._observer):
             incidents.give_up()
 

@@ -227,12 +227,16 @@ class Incidents:
         """What waited is explained by something else."""
         self._pending = None
 
-    def as_turn(self) -> None:
-        """The step that waits is to be run again as a turn: no batch leads back to it."""
+    def as_turn(self, *, by_hand: bool) -> None:
+        """The step that waits is to be run again as a turn: no batch leads back to its loop.
+
+        `by_hand`: its batches are those that it has drawn itself.
+        """
         incident = self._pending
         assert incident is not None
         assert incident.turn is not None
-        incident.batches, incident.before = (), incident.turn.begin.moment
+        incident.batches = incident.batches if by_hand else ()
+        incident.before = incident.turn.begin.moment
 
     def stand_in(self, incident: Incident) -> None:
         """A step from elsewhere waits to be looked into."""
@@ -395,7 +399,7 @@ class Incidents:
 def _unlike(stage: Stage, run: TurnBody, incident: Incident) -> str:
     """Why a turn that is run again is not the one that failed; empty: it is."""
     run.weights_moved = bool(incident.inexact)
-    proof = Pass("again", ())
+    proof = Pass("again", [kept.batch for kept in incident.batches])
     stage.perform(proof, run)
     why = run.unlike(proof.outcome)
     if not why and proof.outcome.cured(incident.limit):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import nullcontext, redirect_stdout, suppress
 from io import StringIO
 from itertools import repeat
 from types import FrameType
@@ -23,6 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
 from holdfast.live import loop_body, turn_loop
+from holdfast.live.drawn import handing_out
 from holdfast.live.turn_loop import TurnLoop
 from holdfast.live.turn_state import TurnState, data_of, variables_of
 from holdfast.replay.passes import Outcome
@@ -82,6 +83,8 @@ class TurnBody:
             if not loop_body.is_ours(reached[name])
         ]
         self._seen: _Seen | None = None
+        self.by_hand = begin.moving.by_hand
+        """The body draws its batches itself, from a loader: it is given those it had."""
         self.weights_moved = False
         """Another optimizer has stepped in this turn: what comes of weights need not be the
         same."""
@@ -92,7 +95,12 @@ class TurnBody:
         self._seen = None
         hook = register_optimizer_step_post_hook(self._stepped)
         try:
-            with redirect_stdout(StringIO()), loop_body.without_logs(), suppress(_Enough):
+            with (
+                redirect_stdout(StringIO()),
+                loop_body.without_logs(),
+                handing_out(batches) if self.by_hand else nullcontext(),
+                suppress(_Enough),
+            ):
                 self._function(self._values, **self._arguments)
         finally:
             hook.remove()

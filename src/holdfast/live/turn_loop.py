@@ -19,6 +19,7 @@ from types import CodeType, FrameType
 
 from holdfast.live import loop_body
 from holdfast.live.loop_variable import bound_in
+from holdfast.torch_tools.places import is_installed, is_machinery
 
 Loop = ast.For | ast.While
 FARTHEST = 24
@@ -90,25 +91,44 @@ def frame_at(code: CodeType, line: int) -> FrameType | None:
 
 
 def find(frame: FrameType | None) -> TurnLoop | NoLoop:
-    """The loop that a step, made at this moment, is a turn of."""
-    instead: tuple[FrameType, Loop] | None = None
+    """The loop that a step, made at this moment, is a turn of.
+
+    It is the innermost around both the backward pass and the step: one of a framework's, or one
+    over whole trainings, is not to be run again.
+    """
     gone_back = False
-    for candidate in loop_body.users_frames(frame, FARTHEST):
+    for candidate in _own_frames(frame):
+        if candidate is None:
+            return NoLoop("its loop is in an installed package")
         tree = loop_body.source_of(candidate)
         if tree is None:
-            if instead is None:
-                return NoLoop("the source of its loop is not to be had")
-            break
+            return NoLoop("the source of its loop is not to be had")
         loops = _loops_around(tree, candidate)
         training = next((loop for loop in loops if _goes_back(loop.body)), None)
-        if training is None and loops and gone_back:
+        function = _function_around(tree, candidate)
+        if training is None and loops and (gone_back or _goes_back(_closures(function))):
             training = loops[0]
         if training is not None:
             return _described(candidate, training)
-        gone_back = gone_back or _goes_back(_function_around(tree, candidate))
-        if loops and not gone_back and instead is None:
-            instead = candidate, loops[0]
-    return NoLoop(NO_LOOP) if instead is None else _described(*instead)
+        gone_back = gone_back or _goes_back(function)
+    return NoLoop(NO_LOOP)
+
+
+def _own_frames(frame: FrameType | None) -> Iterator[FrameType | None]:
+    """The user's frames around a step; None where a framework has called them."""
+    began = False
+    for _ in range(FARTHEST):
+        if frame is None:
+            return
+        file = frame.f_code.co_filename
+        if not is_machinery(file):
+            installed = is_installed(file)
+            if not installed:
+                yield frame
+            elif began:
+                yield None
+            began = began or not installed
+        frame = frame.f_back
 
 
 def _described(frame: FrameType, loop: Loop) -> TurnLoop:
@@ -173,6 +193,11 @@ def _surrounds(node: ast.stmt, line: int) -> bool:
 def _goes_back(nodes: Iterable[ast.AST]) -> bool:
     """Whether a backward pass is asked for there."""
     return any(isinstance(n, ast.Attribute) and "backward" in n.attr for n in _nodes(nodes))
+
+
+def _closures(function: Sequence[ast.AST]) -> list[ast.AST]:
+    """What is defined there to be called later: by `optimizer.step(closure)`, say."""
+    return [node for node in _nodes(function) if isinstance(node, (ast.FunctionDef, ast.Lambda))]
 
 
 def _nodes(tops: Iterable[ast.AST]) -> Iterator[ast.AST]:

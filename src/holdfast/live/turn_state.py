@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from holdfast.live import loop_body
+from holdfast.live.drawn import DrawnBatches
 from holdfast.live.turn_loop import TurnLoop
 from holdfast.torch_tools.places import is_installed, is_machinery
 from holdfast.torch_tools.rng import Moment
@@ -68,6 +69,8 @@ class Moving:
     generators: list[Any] = field(default_factory=list)
     data: dict[str, Tensor] = field(default_factory=dict)
     """Tensors that batches may be made of; only where somebody asks for them."""
+    by_hand: bool = False
+    """Batches of a loader are drawn from an iterator that can give them again."""
     iterator: str = ""
     """The name of one: what it has given cannot be had again."""
 
@@ -195,7 +198,9 @@ class _Search:
             return
         if id(value) in self._seen:
             return
-        if hasattr(type(value), "__next__") and not _only_written(value):
+        if isinstance(value, DrawnBatches):
+            self.found.by_hand = True
+        elif hasattr(type(value), "__next__") and not _only_written(value):
             self.found.iterator = self.found.iterator or name
         if loop_body.is_ours(value):
             return

@@ -75,11 +75,10 @@ class Turns:
     def step_ended(self, frame: FrameType | None) -> None:
         """An optimizer has stepped, or was held back; called by this frame."""
         self._last = None
-        if not self._without:
-            return
         found = self._find(frame)
         if isinstance(found, NoLoop):
-            self.present, self.obstacle = None, found.obstacle
+            self.present = None
+            self.obstacle = found.obstacle if self._without else ""
             return
         loop, inside = found
         if id(inside) != self._looked_through:
@@ -94,7 +93,6 @@ class Turns:
     def forget(self) -> None:
         """Nobody will ask any more."""
         self._last = self.present = None
-        self._without = False
 
     def run_of(self, turn: Turn, frame: FrameType | None, late: bool) -> TurnBody | str:
         """A turn as something to call; a text says why it cannot be.
