@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numerics_cases as cases
 import pytest
 import torch
 from numerics_cases import CASES, Case, value_and_gradients
+from torch.utils._python_dispatch import TorchDispatchMode
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
@@ -45,6 +48,21 @@ def test_vmap_and_func_grad(case: Case) -> None:
         [expected, *_] = torch.autograd.grad(case.stable(*leaves).sum(), leaves)
         per_row = torch.func.vmap(torch.func.grad(total))(*inputs)
         torch.testing.assert_close(per_row, expected)
+
+
+class Bits(TorchDispatchMode):
+    """Refuses what vmap has no rule for before torch 2.13."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func is not torch.ops.aten.view.dtype
+        return func(*args, **(kwargs or {}))
+
+
+@every_case
+def test_numbers_are_not_taken_for_their_bits(case: Case) -> None:
+    with Bits():
+        value_and_gradients(case.stable, spoilt(case))
+        value_and_gradients(case.stable, [item * 1e-30 for item in spoilt(case)])
 
 
 @every_case
