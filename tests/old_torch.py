@@ -18,6 +18,3 @@ CLIPS_BY_WHOLE_NORM = _VERSION >= (2, 8)
 
 CHECKPOINTS_COMPILED = _VERSION >= (2, 8)
 """Before, a compiled BatchNorm in a checkpointed part counts each batch twice."""
-
-VMAPS_BIT_PATTERNS = _VERSION >= (2, 8)
-"""Before, `vmap` has no rule for reading the bits of a float, as the careful norms do."""

@@ -174,6 +174,20 @@ def test_scales_whose_squares_do_not_fit_are_still_right(
             torch.testing.assert_close(mine.double(), right, rtol=0, atol=8 * step * largest)
 
 
+@every_way
+@pytest.mark.parametrize("dtype", FULL, ids=str)
+def test_a_spread_in_the_last_digit_is_seen_at_every_scale(
+    dtype: torch.dtype, way: str, request: pytest.FixtureRequest
+) -> None:
+    go(way, request)
+    x = 2.0 ** torch.arange(-120, 127, 3, dtype=dtype).unsqueeze(1)
+    rows = x.repeat(1, 6)
+    rows[:, 2] = torch.nextafter(x, x.new_full((), torch.inf)).squeeze(1)
+    steps = numerics.std(rows).double() / x[:, 0].double() / torch.finfo(dtype).eps
+    # The mean is rounded to a digit that is as large as the spread.
+    torch.testing.assert_close(steps, torch.full_like(steps, 6**-0.5), rtol=0.3, atol=0)
+
+
 @every_dtype
 @every_way
 def test_what_is_bent_is_bent_as_the_docstrings_say(

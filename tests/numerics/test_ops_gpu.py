@@ -35,15 +35,12 @@ def test_the_kernels_are_used() -> None:
 
 @every_case
 @every_dtype
-@pytest.mark.parametrize("rows", [4, 3000])
-@pytest.mark.parametrize("strided", [False, True], ids=["contiguous", "strided"])
-def test_it_agrees_with_float64_on_the_cpu(
-    case: Case, dtype: torch.dtype, rows: int, strided: bool
-) -> None:
+@pytest.mark.parametrize("rows", [4, 3000], ids=["few, contiguous", "many, strided"])
+def test_it_agrees_with_float64_on_the_cpu(case: Case, dtype: torch.dtype, rows: int) -> None:
     inputs = cases.regular(case, dtype, rows)
     exact, exact_gradients = value_and_gradients(case.plain, [item.double() for item in inputs])
     here = on_gpu(inputs)
-    if strided:
+    if rows > 4:
         here = [item.T.contiguous().T for item in here]
     ours, our_gradients = value_and_gradients(case.stable, here)
     assert ours.dtype == dtype
@@ -256,7 +253,7 @@ def test_they_can_be_captured_in_a_graph(case: Case) -> None:
 
 
 def test_every_kernel_compiles_in_every_dtype() -> None:
-    """With what it would be given: same dtypes, mixed ones, a number per row."""
+    """With what it would be given: one dtype, or a number per row that is wider."""
     from torch.cuda.jiterator import _CodeParser
 
     for kernel in vars(_kernels).values():
@@ -267,6 +264,5 @@ def test_every_kernel_compiles_in_every_dtype() -> None:
         numbers = dict.fromkeys(kernel.numbers, 1.0)
         for dtype in DTYPES:
             x = torch.ones(4, 6, device="cuda", dtype=dtype)
-            kernel(*[x] * given, **numbers)
-            kernel(*[x] * (given - 1), x[:, :1], **numbers)
-            kernel(*[x] * (given - 1), x[:, :1].float(), **numbers)
+            per_row = x[:, :1].float() if x.element_size() == 2 else x[:, :1]
+            kernel(*[x] * (given - 1), per_row, **numbers)

@@ -77,9 +77,10 @@ quotient_backward = Kernel(
 )
 
 # Rows whose squares do not fit are multiplied by a power of two, which loses no bit: by `down` if
-# the largest entry, `size`, is above `big`, and by `up` if it is below `small`.
+# the largest entry, `size`, is above `big`, and by `up` if it is below `small`. Afterwards the
+# square of its last digit fits, too: that may be all the spread a row has.
 SCALE = {
-    torch.float32: {"big": 2.0**50, "small": 2.0**-50, "down": 2.0**-75, "up": 2.0**100},
+    torch.float32: {"big": 2.0**50, "small": 2.0**-38, "down": 2.0**-75, "up": 2.0**88},
     torch.float64: {"big": 2.0**400, "small": 2.0**-400, "down": 2.0**-600, "up": 2.0**700},
 }
 _SCALE = ("big", "small", "down", "up")

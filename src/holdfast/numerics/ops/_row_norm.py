@@ -10,10 +10,6 @@ from torch import Tensor
 from holdfast.numerics.ops import _kernels
 from holdfast.numerics.ops._look import holds, wide_dtype
 
-_EXPONENT = {
-    torch.float32: (torch.int32, 0x7F800000, 2.0**-126, 2.0**126),
-    torch.float64: (torch.int64, 0x7FF0000000000000, 2.0**-1022, 2.0**1022),
-}
 _LOW = {torch.float32: 2.0**-50, torch.float64: 2.0**-480}
 """A norm above this has lost nothing to squares that were too small."""
 
@@ -76,12 +72,13 @@ def rescaled(x: Tensor, dim: int) -> Tensor:
 
 
 def power_of_two(x: Tensor, dim: int) -> Tensor:
-    """Per row the power of two next to its largest number: dividing by it loses no bit."""
+    """Per row a power of two. Divided by it, which loses no bit, its squares fit the dtype."""
     if x.shape[dim] == 0:
         shape = list(x.shape)
         shape[dim] = 1
         return x.new_ones(shape)
-    largest = torch.maximum(x.amax(dim, keepdim=True), -x.amin(dim, keepdim=True))
-    integers, exponent, least, most = _EXPONENT[x.dtype]
-    power = (largest.view(integers) & exponent).view(x.dtype)
-    return power.clamp(least, most)
+    size = torch.maximum(x.amax(dim, keepdim=True), -x.amin(dim, keepdim=True))
+    # As in the kernels. Not from the bits of the number: before torch 2.13 vmap cannot view them.
+    scale = _kernels.SCALE[x.dtype]
+    power = torch.where(size < scale["small"], 1 / scale["up"], torch.ones_like(size))
+    return torch.where(size > scale["big"], 1 / scale["down"], power)
