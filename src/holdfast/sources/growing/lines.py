@@ -8,8 +8,10 @@ shorter, or is another one under the same name, is noticed.
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from holdfast.sources.plain_file import Opener, opened
 
@@ -19,6 +21,10 @@ LONGEST_LINE = 1 << 26
 """A longer line is no record of ours."""
 HEAD = 64
 """Bytes at the beginning of a file by which it is known again."""
+STILL = 1.0
+"""Seconds without a write after which the time of a write tells whether there was another."""
+
+Stamp = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,31 +53,38 @@ class Tail:
     _known: tuple[int, int, bytes] | None = field(default=None, repr=False)
     _inside: bool = field(default=False, repr=False)
     """Whether `place` lies within a line that is too long."""
-
-    @property
-    def left(self) -> int:
-        """Bytes that were there at the last look and are not read yet."""
-        return max(self.size - self.place, 0)
+    _quiet: Stamp | None = field(default=None, repr=False)
+    """What the file was when it had rested for a while and there was nothing new in it."""
 
     def read(self, most: int = AT_ONCE) -> Piece | None:
         """The next whole lines; None where there are none for the moment."""
         try:
+            # Most looks find what the last one found: that is seen without opening the file.
+            if self._quiet is not None and _stamp(os.stat(self.path)) == self._quiet:
+                return None
             with self.opener(self.path) as file:
-                self._look(file.fileno(), file.read(HEAD))
-                file.seek(self.place)
-                if self._inside:
-                    return self._go_on(file.read(most))
-                data = file.read(most)
-                while b"\n" not in data and len(data) >= most:
-                    if len(data) >= LONGEST_LINE:
-                        self._inside = True
-                        return self._take(data, b"", passed_over=1)
-                    more = file.read(len(data))
-                    if not more:  # it is half written
-                        break
-                    data += more
+                status = os.fstat(file.fileno())
+                self._look(status, file.read(HEAD))
+                piece = self._next(file, most)
         except OSError:
             return None
+        still = piece is None and time.time() - status.st_mtime > STILL
+        self._quiet = _stamp(status) if still else None
+        return piece
+
+    def _next(self, file: BinaryIO, most: int) -> Piece | None:
+        file.seek(self.place)
+        data = file.read(most)
+        if self._inside:
+            return self._go_on(data)
+        while b"\n" not in data and len(data) >= most:
+            if len(data) >= LONGEST_LINE:
+                self._inside = True
+                return self._take(data, b"", passed_over=1)
+            more = file.read(len(data))
+            if not more:  # it is half written
+                break
+            data += more
         end = data.rfind(b"\n") + 1
         return self._take(data[:end], data[:end]) if end else None
 
@@ -79,7 +92,7 @@ class Tail:
         """Go on from the end, as if all that is there had been read."""
         try:
             with self.opener(self.path) as file:
-                self._look(file.fileno(), file.read(HEAD))
+                self._look(os.fstat(file.fileno()), file.read(HEAD))
         except OSError:
             return
         self.place, self._inside = self.size, False
@@ -95,8 +108,7 @@ class Tail:
         self._inside = not end
         return self._take(data[: end or len(data)], b"") if data else None
 
-    def _look(self, handle: int, head: bytes) -> None:
-        status = os.fstat(handle)
+    def _look(self, status: os.stat_result, head: bytes) -> None:
         self.size = status.st_size
         known = self._known
         if known is not None:
@@ -107,3 +119,8 @@ class Tail:
                 self.renewed += 1
         # A beginning that was still being written says nothing about the rest of it.
         self._known = (status.st_dev, status.st_ino, head[: self.place])
+
+
+def _stamp(status: os.stat_result) -> Stamp:
+    """By what it is seen from outside whether a file was written to."""
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
