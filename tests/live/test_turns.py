@@ -515,3 +515,17 @@ def test_pythons_random_state_is_read_as_it_is() -> None:
         before.restore()
         now.restore()
         assert random.getstate() == expected
+
+
+def test_an_object_that_cannot_be_looked_at_costs_the_line_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise TypeError("not for you")
+
+    monkeypatch.delenv("HOLDFAST_STRICT")
+    monkeypatch.setattr(turn_state, "look_through", fail)
+    run = Run(inline)
+    assert run.guard is not None
+    assert not run.guard.explanations
+    assert [item.step for item in run.guard.findings if item.code == "HD101"] == [BAD]

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 LOOP_KEY = "loop-over-guard"
 LOOP_OVER_GUARD = (
-    "To have the line named next time, loop over guard(loader), or over guard(range(n)) if the "
-    "loop makes its own data."
+    "To have the line named next time, loop over guard(…): over what gives the batches, as in "
+    "guard(loader), or over guard(range(n)) where the loop makes them itself."
 )
 
 

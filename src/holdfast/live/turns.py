@@ -8,12 +8,14 @@ that (the loop may have drawn something in between) shows when it is run again: 
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING
 
 from holdfast.live import loop_body, loop_variable, turn_loop, turn_state
+from holdfast.live.notices import logger
 from holdfast.live.turn_body import TurnBody, Unrepeatable
 from holdfast.live.turn_loop import NO_LOOP, NoLoop, TurnLoop
 from holdfast.live.turn_state import Moving, TurnState
@@ -52,6 +54,7 @@ class Turns:
         """Where the last step ended, and in which loop."""
         self._last_loop: TurnLoop | None = None
         self._batch_came = False
+        self._given_up = False
         self._without = False
         """Whether a step was made that no batch had been handed out for."""
         self.present: Turn | None = None
@@ -75,6 +78,19 @@ class Turns:
     def step_ended(self, frame: FrameType | None) -> None:
         """An optimizer has stepped, or was held back; called by this frame."""
         self._last = None
+        if self._given_up:
+            self.present = None
+            return
+        try:
+            self._follow(frame)
+        except Exception:  # ours, or an object that cannot be looked at: the guard goes on
+            if os.environ.get("HOLDFAST_STRICT") == "1":
+                raise
+            logger.debug("the loop cannot be followed", exc_info=True)
+            self._given_up, self._last, self.present = True, None, None
+            self.obstacle = NO_LOOP
+
+    def _follow(self, frame: FrameType | None) -> None:
         found = self._find(frame)
         if isinstance(found, NoLoop):
             self.present = None
