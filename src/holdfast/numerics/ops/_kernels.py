@@ -23,6 +23,7 @@ class Kernel:
 
     def __init__(self, code: str, *numbers: str, outputs: int = 1) -> None:
         self.code = f"template <typename T> {code}"
+        self.name = code.split("(")[0].split()[-1]
         self.numbers = numbers
         self.outputs = outputs
 
