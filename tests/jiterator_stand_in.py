@@ -20,13 +20,8 @@ from torch import Tensor
 
 from holdfast.numerics.ops import _fused, _kernels
 
-_WORKS: dict[Any, bool] = {}
+_WORKS: dict[Any, frozenset[int]] = {}
 _TYPES = {torch.float32: "float", torch.float64: "double"}
-
-
-def _name(kernel: _kernels.Kernel) -> str:
-    """What stands before the first parenthesis after the template."""
-    return kernel.code.split("(")[0].split()[-1]
 
 
 def _inputs(kernel: _kernels.Kernel) -> int:
@@ -36,7 +31,7 @@ def _inputs(kernel: _kernels.Kernel) -> int:
 
 
 def _loop(kernel: _kernels.Kernel, type_: str) -> str:
-    name, inputs = _name(kernel), _inputs(kernel)
+    name, inputs = kernel.name, _inputs(kernel)
     arguments = [f"x[{n}][i]" for n in range(inputs)]
     arguments += [f"numbers[{n}]" for n in range(len(kernel.numbers))]
     if kernel.outputs > 1:
@@ -67,7 +62,7 @@ def _library() -> ctypes.CDLL:
 
 
 def launch(kernel: _kernels.Kernel, tensors: tuple[Tensor, ...], numbers: dict[str, float]) -> Any:
-    assert set(numbers) == set(kernel.numbers)
+    assert tuple(numbers) == kernel.numbers, "torch takes them in their order"
     assert all(isinstance(number, float) for number in numbers.values()), numbers
     assert len(tensors) == _inputs(kernel)
     seen = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
@@ -84,7 +79,7 @@ def launch(kernel: _kernels.Kernel, tensors: tuple[Tensor, ...], numbers: dict[s
         return (ctypes.c_void_p * len(items))(*(item.data_ptr() for item in items))
 
     given = [numbers[name] for name in kernel.numbers]
-    getattr(_library(), f"{_name(kernel)}_{type_}")(
+    getattr(_library(), f"{kernel.name}_{type_}")(
         ctypes.c_long(wide[0].numel()),
         pointers(wide),
         pointers(outs),

@@ -12,7 +12,7 @@ from numerics_cases import CASES, DTYPES, FULL, MASK, Case, value_and_gradients
 from torch import Tensor
 
 from holdfast import numerics
-from holdfast.numerics.ops import _fused, _kernels
+from holdfast.numerics.ops import _fused
 
 pytestmark = [
     pytest.mark.gpu,
@@ -250,19 +250,3 @@ def test_they_can_be_captured_in_a_graph(case: Case) -> None:
     graph.replay()
     for one, other in zip(caught, plain, strict=True):
         assert torch.equal(one, other)
-
-
-def test_every_kernel_compiles_in_every_dtype() -> None:
-    """With what it would be given: one dtype, or a number per row that is wider."""
-    from torch.cuda.jiterator import _CodeParser
-
-    for kernel in vars(_kernels).values():
-        if not isinstance(kernel, _kernels.Kernel):
-            continue
-        parameters = _CodeParser(kernel.code).function_params.count(",") + 1
-        given = parameters - len(kernel.numbers) - (kernel.outputs if kernel.outputs > 1 else 0)
-        numbers = dict.fromkeys(kernel.numbers, 1.0)
-        for dtype in DTYPES:
-            x = torch.ones(4, 6, device="cuda", dtype=dtype)
-            per_row = x[:, :1].float() if x.element_size() == 2 else x[:, :1]
-            kernel(*[x] * (given - 1), per_row, **numbers)

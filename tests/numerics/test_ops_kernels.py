@@ -159,7 +159,68 @@ def test_kernels_that_cannot_be_compiled_are_not_used(
         monkeypatch.setattr(_fused, "_WORKS", {})
         monkeypatch.setattr(_fused, "launch", launch)
         assert numerics.exp(torch.tensor([0.0, 1e4])).tolist()[0] == 1
-        assert list(_fused._WORKS.values()) == [False]
+        assert list(_fused._WORKS.values()) == [frozenset()]
+
+
+@pytest.mark.parametrize("name", ["_transformed", "_watching_modes", "_tracing", "_keys"])
+def test_without_torch_s_private_names_the_plain_form_runs(
+    name: str, monkeypatch: pytest.MonkeyPatch, launched: list[_kernels.Kernel]
+) -> None:
+    x = torch.tensor([0.0, 4.0], requires_grad=True)
+    root = numerics.sqrt(x)
+    launched.clear()
+    monkeypatch.setattr(_fused, name, None)
+    root.sum().backward()
+    assert numerics.sqrt(x).tolist() == [0, 2]
+    assert not launched
+
+
+def test_without_torch_s_way_to_launch_the_plain_form_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(_fused, "_WORKS", {})
+    monkeypatch.setattr(_fused, "_on_gpu", lambda x: True)
+    monkeypatch.delattr(torch._C, "_cuda_jiterator_compile_and_launch_kernel", raising=False)
+    assert numerics.sqrt(torch.tensor([0.0, 4.0])).tolist() == [0, 2]
+    assert list(_fused._WORKS.values()) == [frozenset()]
+
+
+WIDE = {"below", "unit_backward"}
+"""Kernels over all elements that write float32 for half types."""
+
+
+@with_kernels
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_types_stay_half(
+    case: Case, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if case.name == "cosine_similarity":
+        return  # computed in float32 from the start
+    inputs = cases.regular(case, dtype)
+    launch = _fused.launch
+
+    def measured(kernel: _kernels.Kernel, *args: Any) -> Any:
+        found = launch(kernel, *args)
+        for item in found if kernel.outputs > 1 else [found]:
+            wide = item.numel() == inputs[0].numel() and item.dtype != dtype
+            assert wide == (kernel.name in WIDE), kernel.name
+        return found
+
+    monkeypatch.setattr(_fused, "launch", measured)
+    value_and_gradients(case.stable, inputs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_spreads_around_a_large_mean_in_half_types(dtype: torch.dtype) -> None:
+    x = (torch.randn(8, 300, generator=torch.Generator().manual_seed(5)) * 3 + 200).to(dtype)
+    for name in ("std", "var"):
+        ours, [mine] = value_and_gradients(BY_NAME[name].stable, [x])
+        exact, [right] = value_and_gradients(BY_NAME[name].plain, [x.double()])
+        step = torch.finfo(dtype).eps
+        torch.testing.assert_close(ours.double(), exact, rtol=step, atol=0)
+        most = float(right.abs().amax())
+        torch.testing.assert_close(mine.double(), right, rtol=2 * step, atol=most * step)
 
 
 def test_torch_s_own_compiler_can_read_them(launched: list[_kernels.Kernel]) -> None:
@@ -170,7 +231,7 @@ def test_torch_s_own_compiler_can_read_them(launched: list[_kernels.Kernel]) -> 
     assert len(kernels) > 20
     for kernel in kernels:
         parsed = _CodeParser(kernel.code)
-        assert parsed.function_name == jiterator_stand_in._name(kernel)
+        assert parsed.function_name == kernel.name
         assert parsed.return_type == ("void" if kernel.outputs > 1 else "T")
         names = [part.split()[-1] for part in parsed.function_params.strip("()").split(",")]
         last = len(names) - (kernel.outputs if kernel.outputs > 1 else 0)
@@ -196,3 +257,12 @@ def test_one_pass_each_way_over_an_elementwise_op(launched: list[_kernels.Kernel
         launched.clear()
         value_and_gradients(BY_NAME[name].stable, cases.regular(BY_NAME[name], torch.float32))
         assert len(launched) == 2
+
+
+def test_no_kernel_is_left_over(launched: list[_kernels.Kernel]) -> None:
+    """And so the tests on a GPU compile them all, in every dtype they are for."""
+    for dtype in cases.DTYPES:
+        for case in CASES:
+            value_and_gradients(case.stable, cases.regular(case, dtype))
+    kernels = {item for item in vars(_kernels).values() if isinstance(item, _kernels.Kernel)}
+    assert kernels == set(launched)

@@ -3,7 +3,8 @@
 On a GPU there is no looking, and the safe form in plain torch takes more passes and more launches
 than the naive op. There the kernels do the same in no more of either. Under `torch.compile`, in
 `vmap` and `torch.func`, under a dispatch mode or for a subclass of Tensor, the plain form runs: a
-kernel is not seen by any of these. So it does where the kernels cannot be compiled.
+kernel is not seen by any of these. So it does where the kernels cannot be compiled, and with a
+torch that lacks one of the private names used here.
 """
 
 from __future__ import annotations
@@ -19,6 +20,17 @@ if TYPE_CHECKING:
     from holdfast.numerics.ops._kernels import Kernel
 
 
+_transformed, _watching_modes, _tracing, _keys = (
+    getattr(torch._C, name, None)
+    for name in (
+        "_are_functorch_transforms_active",
+        "_len_torch_dispatch_stack",
+        "_is_tracing",
+        "_dispatch_keys",
+    )
+)
+
+
 def can_fuse(x: Tensor, *others: Tensor) -> bool:
     """Whether the kernels may be used for these tensors."""
     if torch.compiler.is_compiling() or not _on_gpu(x):
@@ -32,17 +44,18 @@ def _on_gpu(x: Tensor) -> bool:
 
 def may_launch(*tensors: Tensor) -> bool:
     """Whether the kernels work there, and nobody would have to see them being launched."""
-    if (
-        torch._C._are_functorch_transforms_active()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._is_tracing()
-    ):
+    if not (_transformed and _watching_modes and _tracing and _keys):
+        return False
+    if _transformed() or _watching_modes() or _tracing():
         return False
     first = tensors[0]
-    if first.numel() == 0 or not _works(first):
-        return False
-    ordinary = _ordinary_keys(first.device)
-    return all(torch._C._dispatch_keys(item).raw_repr() in ordinary for item in tensors)
+    ordinary = _WORKS.get((first.device, first.dtype))
+    if ordinary is None:
+        ordinary = _works(first)
+    for item in tensors:
+        if _keys(item).raw_repr() not in ordinary:
+            return False
+    return first.numel() > 0
 
 
 def must_be_plain(gradient: Tensor) -> bool:
@@ -63,32 +76,28 @@ def again(
 
 
 def launch(kernel: Kernel, tensors: tuple[Tensor, ...], numbers: dict[str, float]) -> Any:
-    return _compiled(kernel)(*tensors, **numbers)
+    """Compiled by torch when first called with a dtype, then kept, also on disk.
+
+    As `torch.cuda.jiterator` calls it. The numbers are in the order of the kernel's parameters.
+    """
+    return torch._C._cuda_jiterator_compile_and_launch_kernel(
+        kernel.code, kernel.name, kernel.outputs > 1, kernel.outputs, tensors, numbers
+    )
 
 
-@cache
-def _compiled(kernel: Kernel) -> Callable[..., Any]:
-    """Compiled by torch when first called with a dtype, then kept, also on disk."""
-    from torch.cuda import jiterator
-
-    defaults = dict.fromkeys(kernel.numbers, 0.0)
-    if kernel.outputs > 1:
-        return jiterator._create_multi_output_jit_fn(kernel.code, kernel.outputs, **defaults)
-    return jiterator._create_jit_fn(kernel.code, **defaults)
+_NEVER: frozenset[int] = frozenset()
+_WORKS: dict[tuple[torch.device, torch.dtype], frozenset[int]] = {}
+"""How torch marks the tensors the kernels are for, by device and dtype; none if they fail there."""
 
 
-_WORKS: dict[tuple[torch.device, torch.dtype], bool] = {}
-
-
-def _works(x: Tensor) -> bool:
+def _works(x: Tensor) -> frozenset[int]:
     """Tried once for a device and a dtype, since much may be missing where kernels are compiled."""
     place = (x.device, x.dtype)
-    known = _WORKS.get(place)
-    if known is None:
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            return False  # trying means waiting, and a capture may not wait
-        known = _WORKS[place] = x.dtype.is_floating_point and _is_right(*place)
-    return known
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        return _NEVER  # trying means waiting, and a capture may not wait
+    right = x.dtype.is_floating_point and _is_right(*place)
+    _WORKS[place] = _ordinary_keys(x.device) if right else _NEVER
+    return _WORKS[place]
 
 
 def _is_right(device: torch.device, dtype: torch.dtype) -> bool:
@@ -115,3 +124,9 @@ def _ordinary_keys(device: torch.device) -> frozenset[int]:
     with torch.inference_mode():
         inference = torch.empty(0, device=device)
     return frozenset(torch._C._dispatch_keys(item).raw_repr() for item in (plain, inference))
+
+
+def applied(function: type[torch.autograd.Function]) -> Callable[..., Tensor]:
+    """Its `apply`, without what that does for `torch.func`: `can_fuse` has said there is none."""
+    apply: Callable[..., Tensor] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    return apply

@@ -23,6 +23,7 @@ class Kernel:
 
     def __init__(self, code: str, *numbers: str, outputs: int = 1) -> None:
         self.code = f"template <typename T> {code}"
+        self.name = code.split("(")[0].split()[-1]
         self.numbers = numbers
         self.outputs = outputs
 
@@ -81,8 +82,10 @@ quotient_backward = Kernel(
 # square of its last digit fits, too: that may be all the spread a row has.
 SCALE = {
     torch.float32: {"big": 2.0**50, "small": 2.0**-38, "down": 2.0**-75, "up": 2.0**88},
+    torch.float16: {"big": 2.0**20, "small": 2.0**-4, "down": 1.0, "up": 2.0**14},
     torch.float64: {"big": 2.0**400, "small": 2.0**-400, "down": 2.0**-600, "up": 2.0**700},
 }
+SCALE[torch.bfloat16] = SCALE[torch.float32]  # which has the same exponents
 _SCALE = ("big", "small", "down", "up")
 _FACTOR = "(size > big ? down : size < small ? up : T(1))"
 
@@ -99,6 +102,14 @@ unscaled = Kernel(
     "largest",
 )
 
+capped = Kernel(
+    """T capped(T found, T largest) {
+        bool finite = found - found == T(0);
+        return found > largest && finite ? largest : found;
+    }""",
+    "largest",
+)
+
 norm_backward = Kernel(
     """T norm_backward(T g, T x, T length, T largest) {
         return length == T(0) || length == largest ? T(0) : x / length * g;
@@ -106,6 +117,18 @@ norm_backward = Kernel(
     "largest",
 )
 
+per_length = Kernel(
+    """T per_length(T g, T length, T largest) {
+        return length == T(0) || length == largest ? T(0) : g / length;
+    }""",
+    "largest",
+)
+
+divisor = Kernel(
+    "T divisor(T length, T eps, T infinite) { return length < eps ? infinite : length; }",
+    "eps",
+    "infinite",
+)
 unit = Kernel(
     "T unit(T x, T length, T eps) { return length < eps ? T(0) : x / length; }",
     "eps",
@@ -135,6 +158,27 @@ spread_backward = Kernel(
     "freedom",
 )
 
+# For half types a number of a row is two: what fits the type, and the rest. With a wider one beside
+# it the result would be wide, and take another pass.
+spread_backward_in_half = Kernel(
+    f"""T spread_backward_in_half(
+        T g, T scaled, T size, T mean, T rest, T spread,
+        T big, T small, T down, T up, T largest, T freedom
+    ) {{
+        if (spread == T(0) || spread / {_FACTOR} >= largest) return T(0);
+        return (scaled - mean - rest) / spread * (g / freedom);
+    }}""",
+    *_SCALE,
+    "largest",
+    "freedom",
+)
+variance_backward_in_half = Kernel(
+    """T variance_backward_in_half(T g, T x, T mean, T rest, T share) {
+        return (x - mean - rest) * (g * share);
+    }""",
+    "share",
+)
+
 full_sum = Kernel(
     "T full_sum(T total, T empty, T lowest) { return total == empty ? lowest : total; }",
     "empty",
@@ -142,6 +186,25 @@ full_sum = Kernel(
 )
 full_sum_backward = Kernel(
     "T full_sum_backward(T g, T x, T total) { return g * ::exp(x - total); }"
+)
+
+# Below the largest entry of a row, which every type has exactly.
+below = Kernel(
+    """T below(T x, T top) {
+        bool finite = top - top == T(0);
+        return ::exp(finite ? x - top : x);
+    }"""
+)
+sum_below = Kernel(
+    """T sum_below(T sum, T top, T lowest) {
+        bool finite = top - top == T(0);
+        return sum == T(0) ? lowest : ::log(sum) + (finite ? top : T(0));
+    }""",
+    "lowest",
+)
+top_share = Kernel("T top_share(T g, T top, T total) { return g * ::exp(top - total); }")
+share_below = Kernel(
+    "T share_below(T x, T top, T share) { return x == top ? share : share * ::exp(x - top); }"
 )
 
 counted = Kernel(
@@ -160,6 +223,10 @@ mean_counted = Kernel(
     }""",
     "smaller",
 )
+share_counted = Kernel(
+    "T share_counted(T g, T count) { return g / (count < T(1) ? T(1) : count); }"
+)
+kept = Kernel("T kept(T x, T mask) { return mask != T(0) ? x : T(0); }")
 counted_backward = Kernel(
     """T counted_backward(T g, T mask, T count) {
         return mask != T(0) ? g / (count < T(1) ? T(1) : count) : T(0);
@@ -167,17 +234,16 @@ counted_backward = Kernel(
 )
 
 filled = Kernel(
-    "T filled(T x, T mask, T lowest) { return mask == T(0) || x < lowest ? lowest : x; }",
-    "lowest",
+    "T filled(T x, T mask, T nothing) { return mask == T(0) ? nothing : x; }", "nothing"
 )
 shares_of = Kernel(
-    "T shares_of(T share, T filled, T lowest) { return filled <= lowest ? T(0) : share; }",
-    "lowest",
+    "T shares_of(T share, T filled, T nothing) { return filled == nothing ? T(0) : share; }",
+    "nothing",
 )
 logs_of = Kernel(
-    """T logs_of(T found, T filled, T least, T lowest) {
-        return filled <= least || found < lowest ? lowest : found;
+    """T logs_of(T found, T filled, T nothing, T lowest) {
+        return filled == nothing || found < lowest ? lowest : found;
     }""",
-    "least",
+    "nothing",
     "lowest",
 )

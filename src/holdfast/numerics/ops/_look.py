@@ -31,7 +31,11 @@ def wide(x: Tensor) -> Tensor:
 
 
 def wide_dtype(x: Tensor) -> torch.dtype:
-    return torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+    return torch.float32 if is_half(x) else x.dtype
+
+
+def is_half(x: Tensor) -> bool:
+    return x.dtype in (torch.float16, torch.bfloat16)
 
 
 def floating(x: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -49,18 +50,22 @@ def in_double(x: Tensor, dim: int) -> Tensor:
 
 def fused_row_norm(x: Tensor, dim: int, largest: float) -> Tensor:
     """The same with kernels, for half types in float32; `largest` where it is larger than that."""
+    # torch adds half types up in float32 as it reads them: a copy of them would be a pass more.
+    norm = partial(torch.linalg.vector_norm, dim=dim, keepdim=True, dtype=wide_dtype(x))
+    length: Tensor
+    if x.dtype == torch.float16:  # whose squares all fit float32
+        length = norm(x)
+        return length if largest == torch.inf else _kernels.capped(length, largest=largest)
     size = largest_entry(x, dim)
-    scale = _kernels.SCALE[size.dtype]
-    found = torch.linalg.vector_norm(_kernels.scaled(x, size, **scale), dim=dim, keepdim=True)
-    length: Tensor = _kernels.unscaled(found, size, **scale, largest=largest)
+    scale = _kernels.SCALE[x.dtype]
+    length = norm(_kernels.scaled(x, size, **scale))
+    length = _kernels.unscaled(length, size, **scale, largest=largest)
     return length
 
 
 def largest_entry(x: Tensor, dim: int) -> Tensor:
-    """Per row, without its sign and in the dtype to compute in."""
-    size: Tensor = torch.linalg.vector_norm(
-        x, torch.inf, dim=dim, keepdim=True, dtype=wide_dtype(x)
-    )
+    """Per row, without its sign. Every dtype has it exactly."""
+    size: Tensor = torch.linalg.vector_norm(x, torch.inf, dim=dim, keepdim=True)
     return size
 
 

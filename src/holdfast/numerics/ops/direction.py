@@ -11,7 +11,7 @@ from torch import Tensor
 from holdfast.numerics.eps import eps_for
 from holdfast.numerics.ops import _kernels
 from holdfast.numerics.ops._fused import again, can_fuse, must_be_plain
-from holdfast.numerics.ops._look import holds, may_look, wide
+from holdfast.numerics.ops._look import holds, is_half, may_look, wide
 from holdfast.numerics.ops._row_norm import fused_row_norm, row_norm, trusted
 
 
@@ -75,15 +75,25 @@ class _FusedNormalize(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, dim: int, eps: float) -> Tensor:
         ctx.dim, ctx.eps = dim, eps
         length = fused_row_norm(x, dim, torch.inf)
-        ctx.save_for_backward(x, length)
-        unit: Tensor = _kernels.unit(x, length, eps=eps)
-        return unit.to(x.dtype)
+        unit: Tensor
+        if is_half(x):  # divided by float32, and rounded as it is written
+            divisor = _kernels.divisor(length, eps=eps, infinite=torch.inf)
+            unit = torch.div(x, divisor, out=torch.empty_like(x))
+            ctx.save_for_backward(x, length, unit)
+        else:
+            unit = _kernels.unit(x, length, eps=eps)
+            ctx.save_for_backward(x, length)
+        return unit
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, length = ctx.saved_tensors
+        x, length, *unit = ctx.saved_tensors
         if must_be_plain(gradient):
             plain = partial(_without_looking, dim=ctx.dim, eps=ctx.eps)
             return *again(plain, gradient, x), None, None
-        along = _kernels.unit_along(gradient, x, length, eps=ctx.eps).sum(ctx.dim, keepdim=True)
+        if unit:
+            parts = gradient * unit[0]
+        else:
+            parts = _kernels.unit_along(gradient, x, length, eps=ctx.eps)
+        along = parts.sum(ctx.dim, keepdim=True, dtype=length.dtype)
         return _kernels.unit_backward(gradient, x, length, along, eps=ctx.eps), None, None

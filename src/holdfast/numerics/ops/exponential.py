@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from holdfast.numerics.ops import _kernels
-from holdfast.numerics.ops._fused import can_fuse, must_be_plain
+from holdfast.numerics.ops._fused import applied, can_fuse, must_be_plain
 from holdfast.numerics.ops._look import floating, holds, may_look
 
 
@@ -22,13 +22,11 @@ def exp(x: Tensor) -> Tensor:
     written with `logsumexp` or `log_softmax` instead. NaN stays NaN.
     """
     x = floating(x)
-    result: Tensor
     if can_fuse(x):
-        result = _FusedExp.apply(x)  # type: ignore[no-untyped-call]
-        return result
+        return _fused_exp(x)
     if may_look(x) and holds(x.detach().amax() < math.floor(math.log(torch.finfo(x.dtype).max))):
         return torch.exp(x)
-    result = _Exp.apply(x)  # type: ignore[no-untyped-call]
+    result: Tensor = _Exp.apply(x)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -69,3 +67,6 @@ class _FusedExp(torch.autograd.Function):
         (value,) = ctx.saved_tensors
         slope: Tensor = _kernels.exponential_backward(gradient, value, largest=ctx.largest)
         return slope
+
+
+_fused_exp = applied(_FusedExp)

@@ -73,8 +73,9 @@ class _FusedNorm(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, dim: int, keepdim: bool) -> Tensor:
         ctx.dim, ctx.keepdim, ctx.largest = dim, keepdim, torch.finfo(x.dtype).max
         length = fused_row_norm(x, dim, ctx.largest)
-        ctx.save_for_backward(x, length)
         value = length.to(x.dtype)
+        # Where its exponents suffice, the half type: beside float32 the gradient would be wide.
+        ctx.save_for_backward(x, value if x.dtype == torch.bfloat16 else length)
         return value if keepdim else value.squeeze(dim)
 
     @staticmethod
@@ -84,4 +85,7 @@ class _FusedNorm(torch.autograd.Function):
             plain = partial(_without_looking, dim=ctx.dim, keepdim=ctx.keepdim)
             return *again(plain, gradient, x), None, None
         per_row = gradient.reshape(length.shape)
+        if x.dtype == torch.float16:
+            slope = _kernels.per_length(per_row, length, largest=ctx.largest)
+            return torch.mul(x, slope, out=torch.empty_like(x)), None, None
         return _kernels.norm_backward(per_row, x, length, largest=ctx.largest), None, None

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from holdfast.numerics.ops import _kernels
 from holdfast.numerics.ops._fused import again, can_fuse, must_be_plain
-from holdfast.numerics.ops._look import holds, may_look, wide
+from holdfast.numerics.ops._look import holds, is_half, may_look, wide
 
 
 def logsumexp(x: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
@@ -60,19 +60,27 @@ class _FusedLogSumExp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, dim: int, keepdim: bool) -> Tensor:
         ctx.dim, ctx.keepdim = dim, keepdim
-        total = _kernels.full_sum(
-            torch.logsumexp(wide(x), dim, keepdim=True),
-            empty=-torch.inf,
-            lowest=torch.finfo(x.dtype).min,
-        )
-        ctx.save_for_backward(x, total)
+        lowest = torch.finfo(x.dtype).min
+        if is_half(x):
+            top = x.amax(dim, keepdim=True)
+            found = _kernels.below(x, wide(top)).sum(dim, keepdim=True)
+            total = _kernels.sum_below(found, top, lowest=lowest)
+            ctx.save_for_backward(x, total, top)
+        else:
+            found = torch.logsumexp(x, dim, keepdim=True)
+            total = _kernels.full_sum(found, empty=-torch.inf, lowest=lowest)
+            ctx.save_for_backward(x, total)
         value: Tensor = total.to(x.dtype)
         return value if keepdim else value.squeeze(dim)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, total = ctx.saved_tensors
+        x, total, *top = ctx.saved_tensors
         if must_be_plain(gradient):
             plain = partial(_without_looking, dim=ctx.dim, keepdim=ctx.keepdim)
             return *again(plain, gradient, x), None, None
-        return _kernels.full_sum_backward(gradient.reshape(total.shape), x, total), None, None
+        per_row = gradient.reshape(total.shape)
+        if top:
+            share = _kernels.top_share(per_row, *top, total).to(x.dtype)
+            return _kernels.share_below(x, *top, share), None, None
+        return _kernels.full_sum_backward(per_row, x, total), None, None

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from holdfast.numerics.eps import eps_for
 from holdfast.numerics.ops import _kernels
-from holdfast.numerics.ops._fused import can_fuse, must_be_plain
+from holdfast.numerics.ops._fused import applied, can_fuse, must_be_plain
 from holdfast.numerics.ops._look import floating, holds, may_look
 
 
@@ -23,13 +23,11 @@ def log(x: Tensor, eps: float | None = None) -> Tensor:
     """
     x = floating(x)
     floor = eps_for(x.dtype) if eps is None else float(eps)
-    result: Tensor
     if can_fuse(x):
-        result = _FusedLog.apply(x, floor)  # type: ignore[no-untyped-call]
-        return result
+        return _fused_log(x, floor)
     if may_look(x) and holds(x.detach().amin() > floor):
         return torch.log(x)
-    result = _Log.apply(x, floor)  # type: ignore[no-untyped-call]
+    result: Tensor = _Log.apply(x, floor)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -67,3 +65,6 @@ class _FusedLog(torch.autograd.Function):
             return _Log.backward(ctx, gradient)
         (x,) = ctx.saved_tensors
         return _kernels.logarithm_backward(gradient, x, floor=ctx.floor), None
+
+
+_fused_log = applied(_FusedLog)

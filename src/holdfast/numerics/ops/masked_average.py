@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from holdfast.numerics.ops import _kernels
 from holdfast.numerics.ops._fused import can_fuse, must_be_plain
-from holdfast.numerics.ops._look import floating, holds, may_look, wide
+from holdfast.numerics.ops._look import floating, holds, is_half, may_look, wide, wide_dtype
 
 
 def masked_mean(
@@ -75,13 +76,14 @@ class _FusedMaskedMean(torch.autograd.Function):
         ctx: Any, x: Tensor, mask: Tensor, dims: int | tuple[int, ...], keepdim: bool
     ) -> Tensor:
         smaller = _smaller(x)
-        kept, less = _kernels.counted(wide(x), mask, smaller=smaller)
-        total = kept.sum(dims, keepdim=True)
-        count = mask.sum(dims, keepdim=True, dtype=total.dtype)
+        add = partial(torch.sum, dim=dims, keepdim=True, dtype=wide_dtype(x))
+        if x.dtype == torch.float16:  # whose sums all fit float32
+            total = less = add(_kernels.kept(x, mask))
+        else:
+            total, less = map(add, _kernels.counted(x, mask, smaller=smaller))
+        count = add(mask)
         ctx.save_for_backward(mask, count)
-        mean: Tensor = _kernels.mean_counted(
-            total, less.sum(dims, keepdim=True), count, smaller=smaller
-        )
+        mean: Tensor = _kernels.mean_counted(total, less, count, smaller=smaller)
         mean = mean.to(x.dtype)
         return mean if keepdim else mean.squeeze(dims)
 
@@ -91,4 +93,7 @@ class _FusedMaskedMean(torch.autograd.Function):
         per_row = gradient.reshape(count.shape)
         if must_be_plain(gradient):
             return mask.to(count.dtype) * (per_row / count.clamp_min(1)), None, None, None
+        if is_half(gradient):  # rounded by row, and not in a pass of its own
+            share = _kernels.share_counted(per_row, count).to(gradient.dtype)
+            return _kernels.kept(share, mask), None, None, None
         return _kernels.counted_backward(per_row, mask, count), None, None, None

@@ -20,8 +20,11 @@ def masked_softmax(x: Tensor, mask: Tensor | None = None, dim: int = -1) -> Tens
     sum to one then.) Without a mask only the rows that are all -inf are special. What lies under
     the mask reaches neither value nor gradient, NaN included.
     """
-    softmax = _FusedMaskedSoftmax if _can_fuse(x, _checked(mask)) else _MaskedSoftmax
-    shares: Tensor = softmax.apply(wide(x), mask, dim)  # type: ignore[no-untyped-call]
+    shares: Tensor
+    if _can_fuse(x, _checked(mask)):
+        shares = _FusedMaskedSoftmax.apply(x, mask, dim)  # type: ignore[no-untyped-call]
+        return shares
+    shares = _MaskedSoftmax.apply(wide(x), mask, dim)  # type: ignore[no-untyped-call]
     return shares.to(x.dtype)
 
 
@@ -33,9 +36,11 @@ def masked_log_softmax(x: Tensor, mask: Tensor | None = None, dim: int = -1) -> 
     gradient 0. Its exponential is 0, and zero times it is 0.
     """
     lowest = torch.finfo(x.dtype).min
-    fused = _can_fuse(x, _checked(mask))
-    log_softmax = _FusedMaskedLogSoftmax if fused else _MaskedLogSoftmax
-    found: Tensor = log_softmax.apply(wide(x), mask, dim, lowest)  # type: ignore[no-untyped-call]
+    found: Tensor
+    if _can_fuse(x, _checked(mask)):
+        found = _FusedMaskedLogSoftmax.apply(x, mask, dim, lowest)  # type: ignore[no-untyped-call]
+        return found
+    found = _MaskedLogSoftmax.apply(wide(x), mask, dim, lowest)  # type: ignore[no-untyped-call]
     return found.to(x.dtype)
 
 
@@ -111,20 +116,19 @@ class _MaskedLogSoftmax(torch.autograd.Function):
         return back, None, None, None
 
 
-def _fused_filled(x: Tensor, mask: Tensor | None, lowest: float) -> Tensor:
-    if mask is None:
-        return x.clamp_min(lowest)
-    entries: Tensor = _kernels.filled(x, mask, lowest=lowest)
-    return entries
+def _fused_filled(x: Tensor, mask: Tensor | None) -> Tensor:
+    """The entries, -inf where none counts. torch computes half types in float32 as it reads."""
+    return x if mask is None else _kernels.filled(x, mask, nothing=-torch.inf)
 
 
 class _FusedMaskedSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, mask: Tensor | None, dim: int) -> Tensor:
-        lowest = torch.finfo(x.dtype).min
-        entries = _fused_filled(x, mask, lowest)
-        # Beside an entry that counts those that do not have no share; alone they would have all.
-        shares: Tensor = _kernels.shares_of(torch.softmax(entries, dim), entries, lowest=lowest)
+        entries = _fused_filled(x, mask)
+        # Beside an entry that counts those that do not have no share; alone they would be NaN.
+        shares: Tensor = _kernels.shares_of(
+            torch.softmax(entries, dim), entries, nothing=-torch.inf
+        ).to(x.dtype)  # autocast gives float32
         ctx.dim = dim
         ctx.save_for_backward(shares)
         return shares
@@ -135,11 +139,10 @@ class _FusedMaskedSoftmax(torch.autograd.Function):
 class _FusedMaskedLogSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, mask: Tensor | None, dim: int, lowest: float) -> Tensor:
-        least = torch.finfo(x.dtype).min
-        entries = _fused_filled(x, mask, least)
+        entries = _fused_filled(x, mask)
         found: Tensor = _kernels.logs_of(
-            torch.log_softmax(entries, dim), entries, least=least, lowest=lowest
-        )
+            torch.log_softmax(entries, dim), entries, nothing=-torch.inf, lowest=lowest
+        ).to(x.dtype)
         ctx.dim, ctx.lowest = dim, lowest
         ctx.save_for_backward(found)
         return found

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from holdfast.numerics.ops import _kernels
 from holdfast.numerics.ops._fused import again, can_fuse, must_be_plain
-from holdfast.numerics.ops._look import holds, may_look, wide
+from holdfast.numerics.ops._look import holds, is_half, may_look, wide
 from holdfast.numerics.ops._row_norm import largest_entry, looks_fine, power_of_two
 
 
@@ -50,10 +50,17 @@ def var(x: Tensor, dim: int = -1, keepdim: bool = False, *, correction: int = 1)
     elements give 0 and not NaN, and that half dtypes are computed in float32. A variance too large
     for the dtype is infinite, as it is in torch: take `std`.
     """
-    inside = wide(x)
     if x.shape[dim] <= correction:
         return std(x, dim, keepdim, correction=correction)
-    return torch.var(inside, dim=dim, correction=correction, keepdim=keepdim).to(x.dtype)
+    if is_half(x) and can_fuse(x):
+        fused: Tensor = _FusedHalfVar.apply(x, dim, keepdim, correction)  # type: ignore[no-untyped-call]
+        return fused
+    return _wide_var(x, dim, keepdim, correction)
+
+
+def _wide_var(x: Tensor, dim: int, keepdim: bool, correction: int) -> Tensor:
+    found: Tensor = torch.var(wide(x), dim=dim, correction=correction, keepdim=keepdim)
+    return found.to(x.dtype)
 
 
 def _sums_fit(x: Tensor, count: int) -> bool:
@@ -100,26 +107,65 @@ class _FusedStd(torch.autograd.Function):
         ctx.freedom = float(x.shape[dim] - correction)
         ctx.largest = torch.finfo(x.dtype).max
         size = largest_entry(x, dim)
-        scale = _kernels.SCALE[size.dtype]
-        deviation, mean = torch.std_mean(
-            _kernels.scaled(x, size, **scale), dim=dim, correction=correction, keepdim=True
-        )
-        ctx.save_for_backward(x, size, mean, deviation)
+        ctx.scale = scale = _kernels.SCALE[x.dtype]
+        scaled = _kernels.scaled(x, size, **scale)
+        if is_half(x):  # torch computes in float32, but would round the mean for the way back
+            ctx.dim = dim
+            deviation = torch.std(scaled, dim=dim, correction=correction, keepdim=True)
+            ctx.save_for_backward(x, size, deviation, scaled)
+        else:
+            deviation, mean = torch.std_mean(scaled, dim=dim, correction=correction, keepdim=True)
+            ctx.save_for_backward(x, size, deviation, mean)
         found: Tensor = _kernels.unscaled(deviation, size, **scale, largest=ctx.largest)
         found = found.to(x.dtype)
         return found if keepdim else found.squeeze(dim)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, *per_row = ctx.saved_tensors
+        x, size, deviation, more = ctx.saved_tensors
         if must_be_plain(gradient):
             return *again(ctx.plain, gradient, x), None, None, None
-        slope = _kernels.spread_backward(
-            gradient.reshape(per_row[0].shape),
+        per_row = gradient.reshape(size.shape)
+        numbers = ctx.scale | {"largest": ctx.largest, "freedom": ctx.freedom}
+        slope: Tensor
+        if is_half(x):
+            mean, rest = _mean_in_two(more, ctx.dim)
+            slope = _kernels.spread_backward_in_half(
+                per_row, more, size, mean, rest, deviation, **numbers
+            )
+        else:
+            slope = _kernels.spread_backward(per_row, x, size, more, deviation, **numbers)
+        return slope, None, None, None
+
+
+class _FusedHalfVar(torch.autograd.Function):
+    """torch's own, whose gradient would round the mean to the half type."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: int, keepdim: bool, correction: int) -> Tensor:
+        ctx.dim, ctx.keepdim, ctx.correction = dim, keepdim, correction
+        ctx.save_for_backward(x)
+        return torch.var(x, dim=dim, correction=correction, keepdim=keepdim)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        (x,) = ctx.saved_tensors
+        if must_be_plain(gradient):
+            plain = partial(_wide_var, dim=ctx.dim, keepdim=ctx.keepdim, correction=ctx.correction)
+            return *again(plain, gradient, x), None, None, None
+        mean, rest = _mean_in_two(x, ctx.dim)
+        slope: Tensor = _kernels.variance_backward_in_half(
+            gradient.reshape(mean.shape),
             x,
-            *per_row,
-            **_kernels.SCALE[per_row[0].dtype],
-            largest=ctx.largest,
-            freedom=ctx.freedom,
+            mean,
+            rest,
+            share=2.0 / (x.shape[ctx.dim] - ctx.correction),
         )
         return slope, None, None, None
+
+
+def _mean_in_two(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """The mean of rows of a half type: rounded to it, and what that leaves out."""
+    exact = x.mean(dim, keepdim=True, dtype=torch.float32)
+    mean = exact.to(x.dtype)
+    return mean, torch.sub(exact, mean, out=torch.empty_like(mean))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from holdfast.numerics.ops import _kernels
-from holdfast.numerics.ops._fused import can_fuse, must_be_plain
+from holdfast.numerics.ops._fused import applied, can_fuse, must_be_plain
 from holdfast.numerics.ops._look import floating, holds, may_look
 
 
@@ -20,13 +20,11 @@ def sqrt(x: Tensor) -> Tensor:
     NaN. Close to zero the slope is as steep as it truly is: up to 1e22 for the smallest float32.
     """
     x = floating(x)
-    result: Tensor
     if can_fuse(x):
-        result = _FusedSqrt.apply(x)  # type: ignore[no-untyped-call]
-        return result
+        return _fused_sqrt(x)
     if may_look(x) and holds(x.detach().amin() > 0):
         return torch.sqrt(x)
-    result = _Sqrt.apply(x)  # type: ignore[no-untyped-call]
+    result: Tensor = _Sqrt.apply(x)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -63,3 +61,6 @@ class _FusedSqrt(torch.autograd.Function):
             return _Sqrt.backward(ctx, gradient)
         slope: Tensor = _kernels.root_backward(gradient, *ctx.saved_tensors)
         return slope
+
+
+_fused_sqrt = applied(_FusedSqrt)
