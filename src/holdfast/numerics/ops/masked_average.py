@@ -81,7 +81,8 @@ class _FusedMaskedMean(torch.autograd.Function):
             total = less = add(_kernels.kept(x, mask))
         else:
             total, less = map(add, _kernels.counted(x, mask, smaller=smaller))
-        count = add(mask)
+        # A half type is widened as it is added up; a mask is copied to float32 first.
+        count = add(mask.half() if wide_dtype(x) == torch.float32 else mask)
         ctx.save_for_backward(mask, count)
         mean: Tensor = _kernels.mean_counted(total, less, count, smaller=smaller)
         mean = mean.to(x.dtype)
