@@ -608,6 +608,13 @@ def test_the_page_says_it_all(tmp_path: Path) -> None:
         assert words in page, words
 
 
+def test_a_page_without_data_promises_no_replay(tmp_path: Path) -> None:
+    page = (written(tmp_path, capture="off") / "README.md").read_text()
+    assert "holdfast replay" not in page
+    assert "without the data this step cannot be replayed" in page
+    assert "holdfast explain HD101" in page
+
+
 def test_the_page_of_a_spike(tmp_path: Path) -> None:
     spike = Spike("box", (1, 2), layers=("head.weight",), growth=(412.0,))
     told = replace(EXPLANATION, births=(), symptom="spike", spike=spike, trials=())

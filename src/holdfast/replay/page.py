@@ -71,7 +71,7 @@ def readable_page(explanation: Explanation, index: Mapping[str, Any], folder: Pa
         lines += ["## Batch or weights", "", GUILT[explanation.guilt], ""]
     lines += _notes(explanation.notes)
     lines += _folder(index)
-    lines += _commands(explanation, folder)
+    lines += _commands(explanation, folder, replayable="batch.pt" in index["files"])
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -193,16 +193,13 @@ def _folder(index: Mapping[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
-def _commands(explanation: Explanation, folder: Path) -> list[str]:
-    commands = [f"holdfast replay {shlex.quote(str(folder))}"]
-    commands.append(f"holdfast explain {code_of(explanation)}")
-    return [
-        "## Go on",
-        "",
-        "Mend the line, then run the first: it exits 0 once the step is cured, 1 while it is not.",
-        "",
-        *block(commands, "console"),
-    ]
+def _commands(explanation: Explanation, folder: Path, *, replayable: bool) -> list[str]:
+    commands = [f"holdfast explain {code_of(explanation)}"]
+    said = "Mend the line, then train again: without the data this step cannot be replayed."
+    if replayable:
+        commands.insert(0, f"holdfast replay {shlex.quote(str(folder))}")
+        said = "Mend the line, then run the first: it exits 0 once the step is cured, 1 while it is not."
+    return ["## Go on", "", said, "", *block(commands, "console")]
 
 
 def source_around(place: Line) -> list[str]:
