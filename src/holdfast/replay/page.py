@@ -198,7 +198,7 @@ def _commands(explanation: Explanation, folder: Path, *, replayable: bool) -> li
     said = "Mend the line, then train again: without the data this step cannot be replayed."
     if replayable:
         commands.insert(0, f"holdfast replay {shlex.quote(str(folder))}")
-        said = "Mend the line, then run the first: it exits 0 once the step is cured, 1 while it is not."
+        said = "Mend the line, then run the first: it exits 0 once the step is cured, else 1."
     return ["## Go on", "", said, "", *block(commands, "console")]
 
 
