@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from holdfast.core.codec import NO_RECORD, from_json
@@ -18,7 +19,9 @@ def header_of(run: Path, opener: Opener = opened, *, rank: int = 0) -> Header | 
     path = run / "run.json"
     try:
         with opener(path) as file:
-            record = from_json(json.loads(file.read(LONGEST_HEADER)), rank=rank)
+            # As much memory is set aside as is asked for, so no more is asked for than there is.
+            size = min(os.fstat(file.fileno()).st_size, LONGEST_HEADER)
+            record = from_json(json.loads(file.read(size)), rank=rank)
     except FileNotFoundError:
         return None
     except OSError as error:
