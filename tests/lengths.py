@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 LONG = bool(os.environ.get("HOLDFAST_LONG"))
 
 
 def length(claimed: int) -> int:
     """So much of it now."""
     return claimed if LONG else claimed // 4
+
+
+only_at_length = pytest.mark.skipif(not LONG, reason="make test-long runs it")

@@ -220,6 +220,7 @@ def test_a_script_that_wants_a_process_group(replay: Replay, broken: Path) -> No
     assert "wants a process group" in " ".join(replay(INCIDENT).stdout.split())
 
 
+@pytest.mark.slow
 def test_torchrun_with_one_process_gives_it_one(shell: Shell, broken: Path) -> None:
     grouped = GROUP + SCRIPT + "dist.destroy_process_group()\n"
     broken.write_text(grouped.replace("model, optimizer, run_dir", "wrapped, optimizer, run_dir"))
@@ -379,6 +380,7 @@ def test_either_or(replay: Replay, broken: Path) -> None:
     assert "not both" in result.stderr
 
 
+@pytest.mark.slow
 def test_started_as_a_module(shell: Shell, tmp_path: Path) -> None:
     package = tmp_path / "work"
     package.mkdir()

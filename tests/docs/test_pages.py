@@ -22,10 +22,14 @@ ELSEWHERE = {
 }
 """Pages with a test of their own, which looks closer than this one."""
 SLOW = {
+    "docs/after.md",
     "docs/check.md",
+    "docs/index.md",
     "docs/start.md",
+    "docs/recipes/clipping.md",
     "docs/recipes/ci.md",
     "docs/recipes/fp16.md",
+    "docs/recipes/nan.md",
     "docs/recipes/ranks.md",
 }
 """Pages with many commands that load torch, or that start several processes."""

@@ -24,6 +24,7 @@ from injection import (
     clean,
     full_disk_is_real,
 )
+from lengths import length
 from trainings import assert_same
 
 from holdfast.core.records import StepRecord
@@ -89,7 +90,7 @@ def test_the_run_comes_home(recipe: str, schedule: list[Fault]) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(SLOW)
 @pytest.mark.parametrize("recipe", RECIPES)
-@some(40)
+@some(length(80))
 @given(schedule=schedules())
 def test_the_run_comes_home_at_length(recipe: str, schedule: list[Fault]) -> None:
     survive(RECIPES[recipe], schedule)

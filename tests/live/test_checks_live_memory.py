@@ -260,23 +260,31 @@ class Recurrent(nn.Module):
         return state + torch.tanh(self.encode(x))  # carried
 
 
-@pytest.mark.slow
-def test_hd804_a_state_carried_on_with_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every backward goes through all the steps before: kept graphs are the cause."""
-    # The processor's clock: on a busy machine the wall's tells more of the neighbours.
-    monkeypatch.setattr(session, "time", SimpleNamespace(perf_counter=time.process_time))
+def _carried_on(steps: int) -> Guard | None:
+    """A training whose every step goes through all before it; its guard, if the time was told."""
     torch.manual_seed(0)
     model = Recurrent()
     optimizer = SGD(model.parameters(), lr=1e-3)
     state = torch.zeros(16, 256)
     with Guard(model, optimizer) as guard:
-        for x in guard(torch.randn(1200, 16, 6)):
+        for x in guard(torch.randn(steps, 16, 6)):
             state = model(x, state)
             state.square().mean().backward(retain_graph=True)
             optimizer.step()
             optimizer.zero_grad()
             if "HD804" in loud_codes(guard):
-                break
+                return guard
+    return None
+
+
+@pytest.mark.slow
+def test_hd804_a_state_carried_on_with_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every backward goes through all the steps before: kept graphs are the cause."""
+    # The processor's clock: on a busy machine the wall's tells more of the neighbours.
+    monkeypatch.setattr(session, "time", SimpleNamespace(perf_counter=time.process_time))
+    # And even that is disturbed by them, now and then.
+    guard = next((found for _ in range(3) if (found := _carried_on(900))), None)
+    assert guard is not None
     assert the(guard, "HD804").evidence["times"] > 1.5
     carried = the(guard, "HD803")
     lines, first = inspect.getsourcelines(Recurrent.forward)

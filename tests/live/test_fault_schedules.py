@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lengths import length
 from trainings import Batch, assert_same, batches, make_net, squared_error, state_of
 from twins import all_finite
 
@@ -112,7 +113,7 @@ def test_no_schedule_of_faults_leaves_a_trace(
 
 
 @pytest.mark.slow
-@some(100)
+@some(length(100))
 @faulty_runs
 def test_no_schedule_of_faults_leaves_a_trace_at_length(
     name: str, schedule: dict[int, Fault], accumulate: int

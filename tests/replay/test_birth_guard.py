@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from lengths import only_at_length
 from replay.birth_set import SCENARIOS
 from replay.birth_set.guarded import for_a_guard, guarded
 from replay.birth_set.scenario import Case
@@ -45,9 +46,9 @@ def device(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(
     scope="module",
     params=[
-        None,
+        pytest.param(None, marks=pytest.mark.slow),
         pytest.param(torch.bfloat16, marks=pytest.mark.slow),
-        pytest.param(torch.float16, marks=pytest.mark.slow),
+        pytest.param(torch.float16, marks=[pytest.mark.slow, only_at_length]),
     ],
     ids=str,
 )

@@ -68,6 +68,7 @@ def test_a_run_killed_twice_ends_as_one_that_never_was(
     assert_same(undisturbed(kind), torch.load(result, weights_only=False))
 
 
+@pytest.mark.slow
 def test_a_plain_range_of_epochs_serves_as_well(undisturbed: Any, tmp_path: Path) -> None:
     run, result = tmp_path / "run", tmp_path / "result.pt"
     finish(run, result, "--plain-range", "--die-at", "33")
