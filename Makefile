@@ -58,7 +58,7 @@ test-slow: $(STAMP) ## the tests that take their time
 	$(PYTEST) -m 'slow and not gpu and not browser and not trackers' $(ARGS) || { code=$$?; [ $$code -eq 5 ] && echo 'no slow tests'; }
 
 # Not in the build server's run: the longest of them, to the length that is claimed.
-test-long: $(STAMP) ## 100,000 steps, a hundred kills
+test-long: $(STAMP) ## 100,000 steps, a hundred kills, schedules of faults at length
 	HOLDFAST_LONG=1 $(PYTEST) -m long $(ARGS)
 
 test-gpu: $(STAMP) ## the tests that need a CUDA device

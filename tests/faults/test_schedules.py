@@ -88,6 +88,7 @@ def test_the_run_comes_home(recipe: str, schedule: list[Fault]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(SLOW)
 @pytest.mark.parametrize("recipe", RECIPES)
 @some(length(80))

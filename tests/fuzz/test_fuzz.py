@@ -32,5 +32,6 @@ def test_no_reader_does_anything_but_read_or_refuse(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_same_at_length(tmp_path: Path) -> None:
     fuzzed(length(16_000), 2, tmp_path)

@@ -113,6 +113,7 @@ def test_no_schedule_of_faults_leaves_a_trace(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @some(length(100))
 @faulty_runs
 def test_no_schedule_of_faults_leaves_a_trace_at_length(

@@ -48,7 +48,7 @@ def device(request: pytest.FixtureRequest) -> str:
     params=[
         pytest.param(None, marks=pytest.mark.slow),
         pytest.param(torch.bfloat16, marks=pytest.mark.slow),
-        pytest.param(torch.float16, marks=[pytest.mark.slow, only_at_length]),
+        pytest.param(torch.float16, marks=[pytest.mark.slow, pytest.mark.long, only_at_length]),
     ],
     ids=str,
 )
