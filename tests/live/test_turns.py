@@ -231,6 +231,31 @@ def over_a_list(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> No
         seen.append((number, loss.item()))
 
 
+class Numbered:
+    """Counts for itself, from where its epoch begins."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def next(self, bad: int) -> Tensor:
+        draw = torch.Generator().manual_seed(self.at)
+        x = poison(torch.rand(4, 3, generator=draw) + 0.5, self.at, bad)
+        self.at += 1
+        return x
+
+
+def new_in_each_epoch(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None:
+    for begin in (0, 7):
+        source = Numbered(begin)
+        for _ in range(7):
+            x = source.next(bad)
+            loss = loss_of(net, x)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            seen.append((source.at, loss.item()))
+
+
 LOOPS = [
     inline,
     indexed,
@@ -243,6 +268,7 @@ LOOPS = [
     accumulating,
     in_a_function,
     over_a_list,
+    new_in_each_epoch,
 ]
 
 

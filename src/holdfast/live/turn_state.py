@@ -12,8 +12,9 @@ import dis
 import io
 import random
 import sys
+import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import CellType, CodeType, FrameType, FunctionType, MethodType
 from typing import Any
@@ -73,6 +74,18 @@ class Moving:
     """Batches of a loader are drawn from an iterator that can give them again."""
     iterator: str = ""
     """The name of one: what it has given cannot be had again."""
+    roots: dict[str, Callable[[], Any]] = field(default_factory=dict)
+    """The objects that the search began with, held weakly."""
+
+    def is_of(self, frame: FrameType) -> bool:
+        """Whether the loop still has the objects that were looked through: a function that is
+        called for each epoch makes new ones, and so may the loop around this one.
+        """
+        present = variables_of(frame, frozenset(self.roots))
+        return all(
+            (held := root()) is not None and present.get(name) is held
+            for name, root in self.roots.items()
+        )
 
 
 class TurnState:
@@ -166,6 +179,13 @@ def look_through(loop: TurnLoop, frame: FrameType) -> Moving:
     """Find what may move on from turn to turn."""
     moving = _Search(loop, frame).found
     moving.data.clear()  # it may be large, and its owner may want it to go
+    names = frozenset(loop_body.used([loop.node])) - loop.bound
+    for name, value in variables_of(frame, names).items():
+        if not isinstance(value, (Tensor, type, FunctionType)):
+            try:
+                moving.roots[name] = weakref.ref(value)
+            except TypeError:  # a number, a list
+                continue
     return moving
 
 

@@ -97,7 +97,7 @@ class Turns:
             self.obstacle = found.obstacle if self._without else ""
             return
         loop, inside = found
-        if id(inside) != self._looked_through:
+        if id(inside) != self._looked_through or not self._moving.is_of(inside):
             self._moving = turn_state.look_through(loop, inside)
             self._looked_through = id(inside)
         self._last, self._last_loop = TurnState(loop, inside, self._moving), loop
