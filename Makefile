@@ -1,4 +1,4 @@
-# holdfast: the commands of everyday work. `make help` lists them.
+# headway: the commands of everyday work. `make help` lists them.
 # Needs GNU make and a python3 (3.10 or newer) with the venv module; everything else goes in .venv.
 
 PYTHON ?= python3
@@ -27,11 +27,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-setup: $(STAMP) ## create .venv with holdfast and its tools
+setup: $(STAMP) ## create .venv with headway and its tools
 
 # torch goes first and pinned, so that nothing else chooses a torch of its own.
 $(RUNS): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit("holdfast needs Python 3.10 or newer, and $(PYTHON) is " + sys.version.split()[0] + "; try make PYTHON=python3.11" if sys.version_info < (3, 10) else 0)'
+	@$(PYTHON) -c 'import sys; sys.exit("headway needs Python 3.10 or newer, and $(PYTHON) is " + sys.version.split()[0] + "; try make PYTHON=python3.11" if sys.version_info < (3, 10) else 0)'
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@# A pip older than 21.3 cannot install this project in editable form.
 	@$(BIN)/python -c 'import pip; assert tuple(map(int, pip.__version__.split(".")[:2])) >= (21, 3)' 2>/dev/null \
@@ -41,14 +41,14 @@ $(RUNS): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -e . -c constraints.txt
 	@touch $@
 
-# The tools of development, which take longer to come than holdfast itself.
+# The tools of development, which take longer to come than headway itself.
 $(STAMP): $(RUNS)
 	$(BIN)/python -m pip install -e '.[dev]' -c constraints.txt
 	@touch $@
 
 demo: $(RUNS) ## watch a run fail and be saved
-	$(BIN)/holdfast demo $(ARGS)
-	@command -v holdfast >/dev/null || echo '(`. $(BIN)/activate` puts holdfast on your path)'
+	$(BIN)/headway demo $(ARGS)
+	@command -v headway >/dev/null || echo '(`. $(BIN)/activate` puts headway on your path)'
 
 test: lint ## lint, types, import contracts, then the quick tests
 	$(PYTEST) -m 'not slow and not gpu and not browser and not trackers and not dist' $(ARGS)
@@ -59,7 +59,7 @@ test-slow: $(STAMP) ## the tests that take their time
 
 # Not in the build server's run: the longest of them, to the length that is claimed.
 test-long: $(STAMP) ## 100,000 steps, a hundred kills, schedules of faults at length
-	HOLDFAST_LONG=1 $(PYTEST) -m long $(ARGS)
+	HEADWAY_LONG=1 $(PYTEST) -m long $(ARGS)
 
 test-gpu: $(STAMP) ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu $(ARGS)

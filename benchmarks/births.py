@@ -30,7 +30,7 @@ from replay.birth_set.guarded import for_a_guard, guarded
 from replay.birth_set.scenario import Case
 from replay.birth_set.score import score, totals
 
-from holdfast.replay.explanation import Explanation
+from headway.replay.explanation import Explanation
 
 OF_THE_STATE = ("carried-state",)
 """What an earlier step left behind: advice, and nothing to be tried on this one."""
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    logging.getLogger("holdfast").setLevel(logging.ERROR)
+    logging.getLogger("headway").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     found = {}

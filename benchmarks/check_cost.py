@@ -1,4 +1,4 @@
-"""What `holdfast check` costs: the steps of a script under check, against the same steps alone.
+"""What `headway check` costs: the steps of a script under check, against the same steps alone.
 
     python benchmarks/check_cost.py [--steps 300] [--rounds 3] [--only nanogpt] [--json FILE]
 
@@ -37,10 +37,10 @@ from corpus_runs import Entry, entries
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-import holdfast
-from holdfast import registry
-from holdfast.preflight.check_run import watch
-from holdfast.preflight.observers import all_observers
+import headway
+from headway import registry
+from headway.preflight.check_run import watch
+from headway.preflight.observers import all_observers
 
 LIMIT = 3.0
 """Times the plain steps: the claim."""
@@ -162,7 +162,7 @@ def main() -> None:
             "date": time.strftime("%Y-%m-%d"),
             "python": platform.python_version(),
             "torch": torch.__version__,
-            "holdfast": holdfast.__version__,
+            "headway": headway.__version__,
             "machine": f"{platform.machine()}, {os.cpu_count()} cores, CPU only, one thread",
             "limit": LIMIT,
             "scripts": results,

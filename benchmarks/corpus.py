@@ -1,4 +1,4 @@
-"""How well `holdfast check` tells what is wrong with a training script, and leaves well alone.
+"""How well `headway check` tells what is wrong with a training script, and leaves well alone.
 
     python benchmarks/corpus.py              # every fault once, healthy scripts with 10 seeds
     python benchmarks/corpus.py --seeds 1 --half held-out --json found.json
@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import torch
 from corpus_runs import CORPUS, HALVES, Mark, check_all, entries, summary
 
-import holdfast
-import holdfast.preflight.check_run  # imported here, once, and not in every fork
+import headway
+import headway.preflight.check_run  # imported here, once, and not in every fork
 
 FAMILIES = ("loop", "graph", "loss", "data", "mode", "precision", "healthy", "public")
 
@@ -102,7 +102,7 @@ def _record(marks: list[Mark]) -> dict[str, object]:
         "date": time.strftime("%Y-%m-%d"),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "holdfast": holdfast.__version__,
+        "headway": headway.__version__,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, CPU only",
         "all": summary(marks),
         "halves": {half: summary(some) for half, some in halves.items() if some},

@@ -30,7 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast import Guard
+from headway import Guard
 
 MAX_NORM = 1.0
 

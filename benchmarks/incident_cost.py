@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from guard_overhead import CASES, Training, synchronise
 from torch import Tensor
 
-from holdfast import Guard, Policy
+from headway import Guard, Policy
 
 EVERY = 12
 """Steps from one incident to the next."""

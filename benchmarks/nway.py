@@ -4,7 +4,7 @@
 
 One step is forward and backward, from features (B, D) that require gradients to their gradients,
 normalisation included; N = 6, D = 512. "dense" is the norm score as published: every tuple of
-vectors is summed, B^N × D numbers. "lines" is `holdfast.numerics.nway_contrastive`.
+vectors is summed, B^N × D numbers. "lines" is `headway.numerics.nway_contrastive`.
 
 "products" is the time of the matrix products that the lines need and nothing else: for each of the
 N axes one of (B, D) × (D, B) forward and two of (B, B) × (B, D) backward, 3 N in all, with plain
@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 import torch
 from torch import Tensor
 
-from holdfast.numerics import nway_contrastive
+from headway.numerics import nway_contrastive
 
 N, D = 6, 512
 LIMIT = 2.0

@@ -2,7 +2,7 @@
 
     python benchmarks/page_speed.py [--steps 1000000] [--tensors 300] [--every 100] [--json FILE]
 
-Writes the run of `report_size.py`, starts `holdfast serve`, opens the run's page in a browser at
+Writes the run of `report_size.py`, starts `headway serve`, opens the run's page in a browser at
 once, and again when the server has read everything. Told are the seconds from opening the page to
 the charts, to the mark of the one NaN, to the one spike, and to the layer × step pictures. Needs
 what `make test-browser` installs.
@@ -75,7 +75,7 @@ def main() -> int:
 def looked_at(folder: Path, shot: Path | None) -> tuple[dict[str, Any], int]:
     """What the browser saw, in seconds, and the server's peak memory."""
     server = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "serve", str(folder), "--port", "0"],
+        [sys.executable, "-m", "headway", "serve", str(folder), "--port", "0"],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},

@@ -1,4 +1,4 @@
-"""holdfast beside its peers, on one corpus: what each finds, names, and gets wrong, and its cost.
+"""headway beside its peers, on one corpus: what each finds, names, and gets wrong, and its cost.
 
     python benchmarks/peers.py --setup             # once: the peers, in environments of their own
     python benchmarks/peers.py                     # everything; writes results and docs/peers.md
@@ -10,9 +10,9 @@
 Every tool gets the same scripts and the same number of optimizer steps, in a process of its own,
 put in where its documentation says. Two rates are given: over all scripts, and over those the tool
 can run at all. A tool "spoke" when it said anything at its own level of warning or above; it
-"named the cause" when a rule that spoke means this fault (`means` in `peer_tools/`), for holdfast
+"named the cause" when a rule that spoke means this fault (`means` in `peer_tools/`), for headway
 only when its first cause is the right one. The blind set is what is compared on by default: it was
-written by somebody who knew no check, while holdfast was tuned on half of the corpus proper.
+written by somebody who knew no check, while headway was tuned on half of the corpus proper.
 Nothing here uses the network but `--setup`.
 """
 

@@ -3,7 +3,7 @@
     python benchmarks/postmortem.py [--part scan] [--gigabytes 2] [--rows 1000000] [--json FILE]
 
 `scan`: a checkpoint of float32 weights and Adam's moments, some of it bfloat16, in the page cache.
-Three ways, each in a fresh process: reading the bytes in the same chunks; holdfast's scan, whole
+Three ways, each in a fresh process: reading the bytes in the same chunks; headway's scan, whole
 (open, locate, measure every tensor); `torch.load(mmap=True)` and `isfinite` of every tensor. The
 first ratio leaves out the start of the interpreter, the second includes it and the imports, as a
 person waiting for the answer would.
@@ -49,8 +49,8 @@ print(time.perf_counter() - t, resource.getrusage(resource.RUSAGE_SELF).ru_maxrs
 _SCAN = """
 import sys, time, resource
 from pathlib import Path
-from holdfast.checkpoints.records import records
-import holdfast.checkpoints.measure
+from headway.checkpoints.records import records
+import headway.checkpoints.measure
 t = time.perf_counter()
 count = sum(1 for record in records([Path(sys.argv[1])]))
 spent = time.perf_counter() - t
@@ -82,10 +82,10 @@ print(time.perf_counter() - t, resource.getrusage(resource.RUSAGE_SELF).ru_maxrs
 """
 _DIAGNOSE = """
 import sys, time, resource
-import holdfast, holdfast.registry, holdfast.sources.formats, holdfast.sources.log.stream
-holdfast.registry.all_checks(), holdfast.sources.formats.readers()
+import headway, headway.registry, headway.sources.formats, headway.sources.log.stream
+headway.registry.all_checks(), headway.sources.formats.readers()
 t = time.perf_counter()
-report = holdfast.diagnose(sys.argv[1])
+report = headway.diagnose(sys.argv[1])
 spent = time.perf_counter() - t
 assert [item.code for item in report.causes] == ["HD101"], report.causes
 assert report.findings[-1].step == int(sys.argv[2]), report.findings
@@ -176,7 +176,7 @@ def scan(options: argparse.Namespace) -> dict[str, Any]:
     }
     print(f"checkpoint of {size / 2**30:.2f} GiB")
     print(f"  reading the bytes           {reading[0]:6.2f} s")
-    print(f"  holdfast scan               {ours[0]:6.2f} s, {ours[1]:.2f} s with the interpreter")
+    print(f"  headway scan               {ours[0]:6.2f} s, {ours[1]:.2f} s with the interpreter")
     print(f"  torch.load(mmap) + isfinite {torchs[1]:6.2f} s with the interpreter")
     print(f"  scan / read   {result['scan_to_read']:.2f}  (claim: at most {SLOWER_THAN_READING})")
     print(f"  torch / scan  {result['torch_to_scan']:.2f}  (claim: at least {FASTER_THAN_TORCH})")
@@ -202,7 +202,7 @@ def log(options: argparse.Namespace) -> dict[str, Any]:
     ratio = ours[0] / parsing[0]
     print(f"log of {options.rows:,} steps")
     print(f"  parsing it alone            {parsing[0]:6.2f} s")
-    print(f"  holdfast diagnose           {ours[0]:6.2f} s, peak memory {ours[2]:.0f} MB")
+    print(f"  headway diagnose           {ours[0]:6.2f} s, peak memory {ours[2]:.0f} MB")
     print(f"  diagnose / parse {ratio:.2f}  (claim: at most {SLOWER_THAN_PARSING})")
     return {
         "rows": options.rows,
@@ -225,9 +225,7 @@ def event_file(options: argparse.Namespace) -> dict[str, Any]:
     found = tensorboard_reading.measure(tensorboard_reading.POINTS, options.rounds)
     print(f"event file of {found['points']:,} points")
     print(f"  TensorBoard's own reader    {found['theirs_s']:6.2f} s")
-    print(
-        f"  holdfast                    {found['ours_s']:6.2f} s, none lost: {found['none_lost']}"
-    )
+    print(f"  headway                    {found['ours_s']:6.2f} s, none lost: {found['none_lost']}")
     print(f"  {found['times_faster']} times faster  (claim: at least {found['limit']:g})")
     kept = found["none_lost"] and found["times_faster"] >= found["limit"]
     return {**found, "kept": kept}

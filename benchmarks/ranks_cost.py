@@ -8,7 +8,7 @@ simulated.
 2. 8, 1,000 and 16,000 ranks: the reduction event by event (`_reductions.py`) against the closed
    form, next to that of the gradients; and what the table costs the host once it has arrived.
 3. A run directory of many ranks, with a line per step from every rank and as written by default:
-   files, bytes, and what `holdfast diagnose` needs to read it under a limit of 256 open files.
+   files, bytes, and what `headway diagnose` needs to read it under a limit of 256 open files.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from _reductions import Network, ring, simulate_ring, simulate_tree, tree
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from holdfast import Guard
-from holdfast.core.records import Column, Header, StepRecord
-from holdfast.core.signals import Signal
-from holdfast.sinks.run_dir import RunDirWriter
+from headway import Guard
+from headway.core.records import Column, Header, StepRecord
+from headway.core.signals import Signal
+from headway.sinks.run_dir import RunDirWriter
 
 try:
-    from holdfast.live.tally import Slot
+    from headway.live.tally import Slot
 
     SLOTS, GUARD_FOLLOWS_RANKS = len(Slot), True
 except ImportError:
@@ -191,7 +191,7 @@ def write_run(path: Path, ranks: int, steps: int, *, full_ranks: int) -> None:
     losses = np.round(2 * np.exp(-np.arange(steps) / steps) + rng.normal(0, 0.01, steps), 6)
     for rank in range(ranks):
         writer = RunDirWriter(path, rank=rank, told=sys.exit, full_ranks=full_ranks)
-        writer.write(Header("holdfast", signals, axes, world_size=ranks, rank=rank))
+        writer.write(Header("headway", signals, axes, world_size=ranks, rank=rank))
         for step in range(steps):
             values = {"loss": losses[step], "grad_norm": 1.25, "lr": 0.001, "step_time_s": 0.5}
             columns = {}
@@ -208,7 +208,7 @@ READ = f"""
 import resource, runpy, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, ({OPEN_FILES}, {OPEN_FILES}))
 try:
-    runpy.run_module("holdfast", run_name="__main__")
+    runpy.run_module("headway", run_name="__main__")
 finally:
     [peak] = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")]
     print(peak, file=sys.stderr)

@@ -46,7 +46,7 @@ from guard_overhead import Transformer
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-import holdfast
+import headway
 
 SYMBOLS, LENGTH, BATCH = 12, 24, 16
 RATE, BETAS = 3e-3, (0.9, 0.95)
@@ -202,7 +202,7 @@ def six_sigma(model: nn.Module) -> Iterator[Training]:
 @contextlib.contextmanager
 def guarded(model: nn.Module, **options: Any) -> Iterator[Training]:
     optimizer = adamw(model)
-    with holdfast.Guard(model, optimizer, **options) as guard:
+    with headway.Guard(model, optimizer, **options) as guard:
         yield Training(model, optimizer, feed=guard, held=lambda: len(guard.actions))
 
 
@@ -214,9 +214,9 @@ RULES: dict[str, Callable[[nn.Module], contextlib.AbstractContextManager[Trainin
     "ZClip, as published": lambda model: by_rule(model, published.ZClip()),
     "AdaGC, as published": lambda model: by_rule(model, published.AdaGC()),
     "6-sigma skip + clip": six_sigma,
-    "holdfast": guarded,
-    "holdfast, clip 1.0": lambda model: guarded(model, max_norm=1.0),
-    "holdfast, AdaGC": lambda model: guarded(model, max_norm=holdfast.AdaGC()),
+    "headway": guarded,
+    "headway, clip 1.0": lambda model: guarded(model, max_norm=1.0),
+    "headway, AdaGC": lambda model: guarded(model, max_norm=headway.AdaGC()),
 }
 SCENARIOS = ("clean", "spikes", "poison", "bad stretch", "bad memory", "all")
 
@@ -273,7 +273,7 @@ def carry_out(
                     if curve:
                         losses.append(held_out_loss(model, held_out))
                 began = time.process_time()
-        except holdfast.TrainingHalted:
+        except headway.TrainingHalted:
             halted = True
         held = training.held()
     final = held_out_loss(model, held_out)
@@ -359,7 +359,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the numbers here")
     options = parser.parse_args()
     torch.set_num_threads(1)  # the model is too small for more
-    logging.getLogger("holdfast").setLevel(logging.ERROR)
+    logging.getLogger("headway").setLevel(logging.ERROR)
     scale = QUICK if options.quick else Scale()
     machine = f"CPU, {platform.machine()}"
     print(f"{machine}; torch {torch.__version__}; {scale.steps} steps, {options.seeds} seeds")
@@ -374,7 +374,7 @@ def main() -> None:
             "machine": machine,
             "torch": torch.__version__,
             "python": platform.python_version(),
-            "holdfast": holdfast.__version__,
+            "headway": headway.__version__,
             "seeds": options.seeds,
             "scale": asdict(scale),
             "results": results,

@@ -62,7 +62,7 @@ def make_run(folder: Path, steps: int, tensors: int, every: int) -> tuple[int, i
         "schema": 1,
         "seg": 0,
         "seq": 0,
-        "source": "holdfast",
+        "source": "headway",
         "world_size": 1,
         "signals": plain | columns,
         "axes": {"param": names},
@@ -116,13 +116,13 @@ with open(path / "steps.rank0.jsonl", "rb") as file:
 told = {}
 """
 _REPORT = """
-report = holdfast.diagnose(path)
+report = headway.diagnose(path)
 report.to_html(out)
 told = {"codes": [[item.code, item.step] for item in report.findings][:5], "notes": report.notes}
 """
 _LIVE = """
-from holdfast.charts.live import LiveTimeline
-from holdfast.sinks.html import drawing
+from headway.charts.live import LiveTimeline
+from headway.sinks.html import drawing
 
 def measured(first=None, last=None):
     begun, at_work = time.perf_counter(), time.process_time()
@@ -141,9 +141,9 @@ told["zoom"] = max(measured(at, at + 50_000) for at in (0, end // 3, end // 2, e
 told["close_zoom"] = max(measured(at, at + 1000) for at in (0, end // 3, end // 2, end - 1000))
 """
 _ONE_BY_ONE = """
-from holdfast.charts.gather import gather
-from holdfast.engine import Engine
-from holdfast.sources.run_dir import RunDir
+from headway.charts.gather import gather
+from headway.engine import Engine
+from headway.sources.run_dir import RunDir
 
 engine = Engine()
 engine.run(RunDir(path).records())
@@ -155,8 +155,8 @@ told = {"codes": [[item.code, item.step] for item in engine.findings][:5],
 _MEASURED = """
 import json, resource, sys, time
 from pathlib import Path
-import holdfast, holdfast.registry
-holdfast.registry.all_checks()
+import headway, headway.registry
+headway.registry.all_checks()
 path, out = Path(sys.argv[1]), sys.argv[2]
 begun, at_work = time.perf_counter(), time.process_time()
 {work}

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from guard_overhead import CASES, MAX_NORM, Training, synchronise
 
-from holdfast import Guard, Snapshots
+from headway import Guard, Snapshots
 
 BLOCK = 100
 

@@ -36,8 +36,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import holdfast
-from holdfast import numerics
+import headway
+from headway import numerics
 
 LIMIT = 1.5
 """Times the naive op: the claim, for ordinary numbers."""
@@ -262,7 +262,7 @@ def main() -> None:
             "date": time.strftime("%Y-%m-%d"),
             "python": platform.python_version(),
             "torch": torch.__version__,
-            "holdfast": holdfast.__version__,
+            "headway": headway.__version__,
             "machine": where,
             "dtype": args.dtype,
             "compiled": args.compile,

@@ -25,7 +25,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from holdfast.sources import tensorboard
+from headway.sources import tensorboard
 
 POINTS = 20_000
 BAD = 12_345
@@ -94,7 +94,7 @@ def main() -> None:
     args = parser.parse_args()
     result = measure(args.points, args.times)
     print(
-        f"{result['points']} points: TensorBoard {result['theirs_s']} s, holdfast "
+        f"{result['points']} points: TensorBoard {result['theirs_s']} s, headway "
         f"{result['ours_s']} s, {result['times_faster']} times faster (at least {LIMIT:g}); "
         f"every point the same: {result['none_lost']}"
     )

@@ -50,7 +50,7 @@ def chapter(title: str) -> None:
     print(f"\n── {title} {'─' * max(0, 96 - len(title))}\n", flush=True)
 
 
-def holdfast(
+def headway(
     *words: object,
     code: int = 0,
     within: Path | None = None,
@@ -58,13 +58,13 @@ def holdfast(
     until: str = "",
     errors: bool = False,
 ) -> Result:
-    """Run `holdfast WORDS…` as a reader would; it must end with that exit code.
+    """Run `headway WORDS…` as a reader would; it must end with that exit code.
 
     `until`: what is shown ends before the first line that begins like this. `errors`: standard
     error is shown as well, where a check prints its line a step.
     """
-    given = ["holdfast", *map(str, words)]
-    return _run(given, ["-m", "holdfast"], code, within, quiet, until, errors)
+    given = ["headway", *map(str, words)]
+    return _run(given, ["-m", "headway"], code, within, quiet, until, errors)
 
 
 def python(

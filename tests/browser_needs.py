@@ -16,6 +16,6 @@ def missing() -> str | None:
         return "there is no node"
     if not (HERE / "node_modules" / "playwright-core").is_dir():
         return "playwright-core is not installed"
-    if not os.environ.get("HOLDFAST_CHROMIUM") and not any(map(shutil.which, CHROMIUMS)):
+    if not os.environ.get("HEADWAY_CHROMIUM") and not any(map(shutil.which, CHROMIUMS)):
         return "there is no Chromium"
     return None

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 import os
 
-os.environ.setdefault("HOLDFAST_STRICT", "1")
+os.environ.setdefault("HEADWAY_STRICT", "1")

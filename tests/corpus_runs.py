@@ -1,4 +1,4 @@
-"""The corpus: its manifests, `holdfast check` over one of its scripts, and how well it did.
+"""The corpus: its manifests, `headway check` over one of its scripts, and how well it did.
 
 Scripts run in a fork of a process that has torch already: what takes longest is done once.
 """
@@ -121,7 +121,7 @@ def _entry(item: dict[str, Any], half: str, folder: Path) -> Entry:
 
 
 def check(entry: Entry, seed: int = 0, *, steps: int | None = None) -> Mark:
-    """Run `holdfast check` over a script and judge what it says."""
+    """Run `headway check` over a script and judge what it says."""
     began = time.perf_counter()
     options = ["--max-steps", str(steps or entry.steps), "--format", "json"]
     arguments = ["check", str(entry.path), *options, "--", "--seed", str(seed)]
@@ -194,10 +194,10 @@ def _in_child(arguments: list[str], out: Path, folder: str) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     told = io.StringIO()
-    from holdfast.cli.main import cli
+    from headway.cli.main import cli
 
     with contextlib.suppress(SystemExit), _speaking(told):
-        cli.main(arguments, prog_name="holdfast")
+        cli.main(arguments, prog_name="headway")
     text = told.getvalue()
     out.write_text(text or (Path(folder) / "log").read_text(errors="replace"), encoding="utf-8")
     os._exit(0)
@@ -221,7 +221,7 @@ def _torchrun(entry: Entry, arguments: list[str]) -> str:
                 "--standalone",
                 f"--nproc-per-node={entry.ranks}",
                 "-m",
-                "holdfast",
+                "headway",
                 *arguments,
             ],
             capture_output=True,

@@ -21,9 +21,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from holdfast.core.codec import to_json
-from holdfast.core.records import Column, Header, Record, StepRecord
-from holdfast.core.signals import Signal
+from headway.core.codec import to_json
+from headway.core.records import Column, Header, Record, StepRecord
+from headway.core.signals import Signal
 
 STEPS = 130
 EVERY = 10

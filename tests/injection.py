@@ -24,7 +24,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils import clip_grad_norm_
 from trainings import Batch, Net, batches, make_net, squared_error
 
-from holdfast import Guard, Snapshots, TrainingHalted
+from headway import Guard, Snapshots, TrainingHalted
 
 STEPS = 48
 GRACE = 20
@@ -34,7 +34,7 @@ OPTIONS: dict[str, Any] = {"snapshots": Snapshots(every=8, disk_share=1.0)}
 
 DATA = batches(STEPS, size=64)
 (HELD_OUT,) = batches(1, seed=0, size=256)
-NOWHERE = Path("/sys/holdfast-run")
+NOWHERE = Path("/sys/headway-run")
 """Nobody can make a directory there, root included."""
 
 

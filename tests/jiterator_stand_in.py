@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.numerics.ops import _fused, _kernels
+from headway.numerics.ops import _fused, _kernels
 
 _WORKS: dict[Any, frozenset[int]] = {}
 _TYPES = {torch.float32: "float", torch.float64: "double"}

@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 SCHEMA: dict[str, Any] = json.loads(
-    files("holdfast").joinpath("schemas/output-1.json").read_text(encoding="utf-8")
+    files("headway").joinpath("schemas/output-1.json").read_text(encoding="utf-8")
 )
 KNOWN = {
     *("$schema", "$defs", "$ref", "title", "description", "anyOf", "allOf", "type", "enum"),

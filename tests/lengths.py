@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-LONG = bool(os.environ.get("HOLDFAST_LONG"))
+LONG = bool(os.environ.get("HEADWAY_LONG"))
 
 
 def length(claimed: int) -> int:

@@ -29,8 +29,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.numbers import decode_number
-from holdfast.core.records import (
+from headway.core.numbers import decode_number
+from headway.core.records import (
     Column,
     EventRecord,
     Header,
@@ -39,7 +39,7 @@ from holdfast.core.records import (
     StepRecord,
     TensorRecord,
 )
-from holdfast.core.signals import Signal, axis_of
+from headway.core.signals import Signal, axis_of
 
 _NUMBER = r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?"
 _TERM = re.compile(

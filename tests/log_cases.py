@@ -13,12 +13,12 @@ from typing import Any
 
 from literate import read_series
 
-from holdfast.core.signals import Signal
-from holdfast.engine import Engine
-from holdfast.report import Report
-from holdfast.sources.log.log import Happening, Log, Unit
-from holdfast.sources.log.stream import Stream
-from holdfast.sources.log.table import Table
+from headway.core.signals import Signal
+from headway.engine import Engine
+from headway.report import Report
+from headway.sources.log.log import Happening, Log, Unit
+from headway.sources.log.stream import Stream
+from headway.sources.log.table import Table
 
 HF = {
     "loss": Signal(span=10, every=10, fold="mean", nonfinite="filtered"),

@@ -19,7 +19,7 @@ from torch.optim import SGD, Adam, AdamW
 from torch.optim.lr_scheduler import CosineAnnealingLR, CosineAnnealingWarmRestarts, LambdaLR
 from torch.utils.checkpoint import checkpoint
 
-from holdfast import Guard
+from headway import Guard
 
 Item = TypeVar("Item")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from holdfast.preflight.check_run import Checked, watch
+from headway.preflight.check_run import Checked, watch
 
 Loss = Callable[[nn.Module, Tensor], Tensor]
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from holdfast import numerics
+from headway import numerics
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 FULL = [torch.float64, torch.float32]

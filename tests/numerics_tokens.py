@@ -7,7 +7,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from holdfast import numerics
+from headway import numerics
 
 Batch = tuple[Tensor, Tensor]
 

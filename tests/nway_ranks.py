@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from holdfast.numerics import nway_contrastive
+from headway.numerics import nway_contrastive
 
 COUNTS = [3, 4]
 SCORES = [

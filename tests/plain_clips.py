@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, pvariance
 
-from holdfast import AdaGC, ZClip
+from headway import AdaGC, ZClip
 
 EPS = 1e-6
 """What `clip_grad_norm_` adds to a norm."""

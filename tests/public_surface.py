@@ -20,9 +20,9 @@ from typing import Any
 
 import click
 
-import holdfast
-from holdfast.core import codec
-from holdfast.core.records import (
+import headway
+from headway.core import codec
+from headway.core.records import (
     Column,
     EventRecord,
     Header,
@@ -30,15 +30,15 @@ from holdfast.core.records import (
     StepRecord,
     TensorRecord,
 )
-from holdfast.core.signals import Signal
+from headway.core.signals import Signal
 
 FOLDER = Path(__file__).parent / "release"
 BESIDE = {
-    "holdfast.report": ["Coverage"],
-    "holdfast.diagnosis": ["Cause"],
-    "holdfast.core.findings": ["NotRun"],
-    "holdfast.replay.explanation": ["Explanation", "Birth", "Trial"],
-    "holdfast.policy": ["Action", "BackOff", "Rung"],
+    "headway.report": ["Coverage"],
+    "headway.diagnosis": ["Cause"],
+    "headway.core.findings": ["NotRun"],
+    "headway.replay.explanation": ["Explanation", "Birth", "Trial"],
+    "headway.policy": ["Action", "BackOff", "Rung"],
 }
 """Not imported by name, but handed out by what is."""
 CALLBACKS = ("lightning", "transformers")
@@ -64,40 +64,40 @@ SPECIAL = ("__call__", "__enter__", "__exit__")
 def python_names() -> dict[str, str]:
     """Every public name of Python, by the module it is used from."""
     told: dict[str, str] = {}
-    for name in sorted(holdfast.__all__):
-        told[f"holdfast.{name}"] = _describe(f"holdfast.{name}", _home(holdfast, name))
-    numerics = importlib.import_module("holdfast.numerics")
+    for name in sorted(headway.__all__):
+        told[f"headway.{name}"] = _describe(f"headway.{name}", _home(headway, name))
+    numerics = importlib.import_module("headway.numerics")
     for name in sorted(numerics.__all__):
-        told[f"holdfast.numerics.{name}"] = _describe(
-            f"holdfast.numerics.{name}", _home(numerics, name)
+        told[f"headway.numerics.{name}"] = _describe(
+            f"headway.numerics.{name}", _home(numerics, name)
         )
     for module, names in BESIDE.items():
         home = importlib.import_module(module)
         for name in names:
             told[f"{module}.{name}"] = _describe(f"{module}.{name}", getattr(home, name))
-    errors = importlib.import_module("holdfast.errors")
+    errors = importlib.import_module("headway.errors")
     for name, value in vars(errors).items():
         if isinstance(value, type) and issubclass(value, Exception):
-            told[f"holdfast.errors.{name}"] = _error(f"holdfast.errors.{name}", value)
+            told[f"headway.errors.{name}"] = _error(f"headway.errors.{name}", value)
     return told
 
 
 def callback_names(framework: str) -> dict[str, str]:
     """The callback of one framework. Raises ImportError where that is missing."""
-    module = importlib.import_module(f"holdfast.integrations.{framework}")
-    name = f"holdfast.integrations.{framework}.HoldfastCallback"
-    return {name: _describe(name, module.HoldfastCallback)}
+    module = importlib.import_module(f"headway.integrations.{framework}")
+    name = f"headway.integrations.{framework}.HeadwayCallback"
+    return {name: _describe(name, module.HeadwayCallback)}
 
 
 def adapter_functions() -> dict[str, str]:
     """The functions of the other adapters, from their source: it needs none of the frameworks."""
-    folder = Path(holdfast.__file__).parent / "integrations"
+    folder = Path(headway.__file__).parent / "integrations"
     told = {}
     for framework, names in FUNCTIONS.items():
         tree = ast.parse((folder / f"{framework}.py").read_text(encoding="utf-8"))
         found = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
         for name in names:
-            full = f"holdfast.integrations.{framework}.{name}"
+            full = f"headway.integrations.{framework}.{name}"
             given = ast.unparse(found[name].args)
             told[full] = _block(f"def {full}({given})", [])
     return told
@@ -105,13 +105,13 @@ def adapter_functions() -> dict[str, str]:
 
 def command_line() -> dict[str, str]:
     """Every command with its arguments, options and defaults; then the exit codes."""
-    main = importlib.import_module("holdfast.cli.main")
+    main = importlib.import_module("headway.cli.main")
     context = click.Context(main.cli)
-    told = {"holdfast": _command("holdfast", main.cli)}
+    told = {"headway": _command("headway", main.cli)}
     for name in main.COMMANDS:
         command = main.cli.get_command(context, name)
-        told[f"holdfast {name}"] = _command(f"holdfast {name}", command)
-    exits = importlib.import_module("holdfast.cli.exits").__doc__ or ""
+        told[f"headway {name}"] = _command(f"headway {name}", command)
+    exits = importlib.import_module("headway.cli.exits").__doc__ or ""
     codes = [" ".join(line.split()) for line in exits.splitlines() if re.match(r"\d", line)]
     told["exit codes"] = _block("exit codes", codes)
     return told
@@ -148,7 +148,7 @@ PARTS: dict[str, Callable[[], dict[str, str]]] = {
 
 def codes() -> dict[str, str]:
     """The code and the name of every check of ours."""
-    registry = importlib.import_module("holdfast.registry")
+    registry = importlib.import_module("headway.registry")
     return {
         check.code: f"{check.code} {check.name}"
         for check in registry.all_checks()
@@ -183,7 +183,7 @@ def _describe(name: str, value: Any) -> str:
 
 def _members(kind: type) -> Iterator[str]:
     """What the class itself and ours above it define; not what a framework's base brings."""
-    ours = [item for item in kind.__mro__ if item.__module__.startswith("holdfast")]
+    ours = [item for item in kind.__mro__ if item.__module__.startswith("headway")]
     found = {name: inspect.getattr_static(kind, name) for item in ours for name in vars(item)}
     fields = {item.name for item in dataclasses.fields(kind)} if _is_dataclass(kind) else set()
     for name in sorted(found):

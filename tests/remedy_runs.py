@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.amp.autocast_mode import autocast
 from torch.overrides import _get_current_function_mode_stack
 
-from holdfast.replay.counterfactual import verdict
-from holdfast.replay.explanation import Line, Operand, Trial
-from holdfast.replay.passes import Outcome
-from holdfast.replay.remedies import Remedy
-from holdfast.replay.scene import Scene
-from holdfast.torch_tools import rng
+from headway.replay.counterfactual import verdict
+from headway.replay.explanation import Line, Operand, Trial
+from headway.replay.passes import Outcome
+from headway.replay.remedies import Remedy
+from headway.replay.scene import Scene
+from headway.torch_tools import rng
 
 Step = Callable[[Any], Tensor]
 

@@ -8,10 +8,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from holdfast.replay import localise
-from holdfast.replay.scene import Scene
-from holdfast.replay.trace import Trace
-from holdfast.torch_tools.users_names import users_path
+from headway.replay import localise
+from headway.replay.scene import Scene
+from headway.replay.trace import Trace
+from headway.torch_tools.users_names import users_path
 
 
 class Net(nn.Module):

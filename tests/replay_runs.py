@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.replay import localise
-from holdfast.replay.explanation import Birth
-from holdfast.replay.scene import Scene
-from holdfast.replay.trace import Trace
+from headway.replay import localise
+from headway.replay.explanation import Birth
+from headway.replay.scene import Scene
+from headway.replay.trace import Trace
 
 Losses = Tensor | Mapping[str, Tensor]
 

@@ -16,8 +16,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from holdfast import Guard, Policy
-from holdfast.replay import localise
+from headway import Guard, Policy
+from headway.replay import localise
 
 ROWS = 8
 
@@ -276,7 +276,7 @@ def each(rank: int, plans: Sequence[Plan]) -> list[tuple[Outcome, Outcome]]:
 
 def with_a_defect(rank: int, plan: Plan) -> Outcome:
     """On rank 1 the investigation itself breaks."""
-    os.environ.pop("HOLDFAST_STRICT", None)
+    os.environ.pop("HEADWAY_STRICT", None)
     if rank == 1:
         localise.find = None  # type: ignore[assignment]
     return train(rank, plan)

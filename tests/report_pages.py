@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast.core.records import Column, EventRecord, Header, Record, StepRecord
-from holdfast.core.signals import Signal
-from holdfast.engine import Engine
-from holdfast.report import Report
-from holdfast.sinks.run_dir import RunDirWriter
+import headway
+from headway.core.records import Column, EventRecord, Header, Record, StepRecord
+from headway.core.signals import Signal
+from headway.engine import Engine
+from headway.report import Report
+from headway.sinks.run_dir import RunDirWriter
 
 BAD = 83
 LAYERS = [f"blocks.{number}.{part}" for number in range(6) for part in ("weight", "bias")]
@@ -42,7 +42,7 @@ def write(folder: Path, records: Iterable[Record]) -> Path:
 
 def _header(names: Iterable[str], signals: Iterable[str], facts: dict[str, Any]) -> Header:
     described = {name: Signal() for name in signals}
-    return Header("holdfast", described, {"param": list(names)}, facts)
+    return Header("headway", described, {"param": list(names)}, facts)
 
 
 def incident(step: int, text: str = "kl = p * (p.log() - logq)") -> dict[str, Any]:
@@ -127,7 +127,7 @@ def sick_records() -> list[Record]:
 
 def sick_run(folder: Path) -> Report:
     """The report on it."""
-    return holdfast.diagnose(write(folder, sick_records()))
+    return headway.diagnose(write(folder, sick_records()))
 
 
 def well_run(folder: Path) -> Report:
@@ -136,7 +136,7 @@ def well_run(folder: Path) -> Report:
     for step in range(80):
         values = {"loss": 2.0 - step / 200, "grad_norm": 1.0 + 0.1 * math.sin(step)}
         stream.append(StepRecord(0, step + 1, step, values))
-    return holdfast.diagnose(write(folder, stream))
+    return headway.diagnose(write(folder, stream))
 
 
 def hostile_run(folder: Path) -> Report:
@@ -160,7 +160,7 @@ def hostile_run(folder: Path) -> Report:
     told["trials"][0]["text"] = NASTY[4]
     told["births"][0]["place"]["file"] = "/etc/passwd"
     stream.append(EventRecord(0, 1000, 60, "incident", told))
-    return holdfast.diagnose(write(folder, stream))
+    return headway.diagnose(write(folder, stream))
 
 
 def only_a_loss(folder: Path) -> Report:
@@ -168,7 +168,7 @@ def only_a_loss(folder: Path) -> Report:
     folder.mkdir(parents=True)
     rows = [f'{{"step": {step}, "loss": {2.0 - step / 100}}}' for step in range(60)]
     (folder / "log.jsonl").write_text("\n".join(rows) + "\n")
-    return holdfast.diagnose(folder / "log.jsonl")
+    return headway.diagnose(folder / "log.jsonl")
 
 
 def nothing(folder: Path) -> Report:

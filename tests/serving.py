@@ -100,9 +100,9 @@ class Served:
 
 @contextlib.contextmanager
 def serving(folder: Path, *more: str) -> Iterator[Served]:
-    """`holdfast serve` in a process of its own."""
+    """`headway serve` in a process of its own."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "serve", str(folder), "--port", "0", *more],
+        [sys.executable, "-m", "headway", "serve", str(folder), "--port", "0", *more],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

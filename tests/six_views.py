@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.numerics import nway_contrastive
-from holdfast.numerics.nway.names import SCORES
-from holdfast.numerics.nway.tuples import tuple_scores
+from headway.numerics import nway_contrastive
+from headway.numerics.nway.names import SCORES
+from headway.numerics.nway.tuples import tuple_scores
 
 VIEWS, LATENT, WIDTH, EMBED = 6, 8, 20, 16
 

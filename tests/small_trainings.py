@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.core.findings import Severity
-from holdfast.preflight.check_run import Checked, watch
+from headway.core.findings import Severity
+from headway.preflight.check_run import Checked, watch
 
 
 def net(width: int = 16, classes: int = 4) -> nn.Sequential:

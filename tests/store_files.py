@@ -10,9 +10,9 @@ from types import ModuleType
 import pytest
 from strategies import mutated
 
-from holdfast.errors import UnreadableInput
-from holdfast.sources.log.log import Log
-from holdfast.sources.log.sample import sample
+from headway.errors import UnreadableInput
+from headway.sources.log.log import Log
+from headway.sources.log.sample import sample
 
 DATA = Path(__file__).parent / "data"
 

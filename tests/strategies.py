@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from holdfast.core.records import (
+from headway.core.records import (
     Column,
     EventRecord,
     Header,
@@ -23,7 +23,7 @@ from holdfast.core.records import (
     StepRecord,
     TensorRecord,
 )
-from holdfast.core.signals import Signal
+from headway.core.signals import Signal
 
 HEALTH = [HealthCheck.too_slow, HealthCheck.data_too_large]
 lightly = settings(max_examples=30, deadline=None, suppress_health_check=HEALTH)

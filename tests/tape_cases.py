@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from holdfast.preflight.tape import Tape
+from headway.preflight.tape import Tape
 
 Loss = Callable[[], Tensor]
 Case = tuple[nn.Module, Loss]

@@ -1,4 +1,4 @@
-"""The benchmarks run, and what they say of holdfast is not embarrassing."""
+"""The benchmarks run, and what they say of headway is not embarrassing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_recovery(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     record = json.loads(found.read_text())
-    assert {"date", "machine", "torch", "python", "holdfast", "scale"} <= record.keys()
+    assert {"date", "machine", "torch", "python", "headway", "scale"} <= record.keys()
     results = record["results"]
     scenarios = {"clean", "spikes", "poison", "bad stretch", "bad memory", "all"}
     assert results.keys() == scenarios
@@ -38,10 +38,10 @@ def test_recovery(tmp_path: Path) -> None:
         assert scenario in done.stdout
         for rule, row in rows.items():
             assert rule in done.stdout
-            if rule.startswith("holdfast"):
+            if rule.startswith("headway"):
                 assert row["dead"] == row["halted"] == 0, f"{rule}: {scenario}"
                 assert all(math.isfinite(loss) for loss in row["losses"])
-    assert results["clean"]["holdfast"]["losses"] == results["clean"]["nothing"]["losses"]
-    assert results["clean"]["holdfast"]["held"] == 0
+    assert results["clean"]["headway"]["losses"] == results["clean"]["nothing"]["losses"]
+    assert results["clean"]["headway"]["held"] == 0
     assert results["poison"]["nothing"]["dead"] == 1, "the poison is poison"
-    assert results["poison"]["holdfast"]["held"] == record["scale"]["poisoned"]
+    assert results["poison"]["headway"]["held"] == record["scale"]["poisoned"]

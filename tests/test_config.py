@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.config import Settings
-from holdfast.errors import SettingsError
-from holdfast.policy import Policy
+from headway.config import Settings
+from headway.errors import SettingsError
+from headway.policy import Policy
 
 FULL = """
 select = ["hd1", "HD201"]
@@ -33,8 +33,8 @@ def write(path: Path, text: str) -> Path:
 
 def under_tool(text: str) -> str:
     """The same settings as they stand in a pyproject.toml."""
-    return "[tool.holdfast]\n" + text.replace("[limits", "[tool.holdfast.limits").replace(
-        "[policy]", "[tool.holdfast.policy]"
+    return "[tool.headway]\n" + text.replace("[limits", "[tool.headway.limits").replace(
+        "[policy]", "[tool.headway.policy]"
     )
 
 
@@ -48,7 +48,7 @@ def assert_full(settings: Settings) -> None:
 
 
 def test_a_file_of_ones_own_is_read(tmp_path: Path) -> None:
-    assert_full(Settings.load(write(tmp_path / "holdfast.toml", FULL)))
+    assert_full(Settings.load(write(tmp_path / "headway.toml", FULL)))
 
 
 def test_a_pyproject_is_read_from_its_tool_table(tmp_path: Path) -> None:
@@ -79,11 +79,11 @@ def test_the_search_begins_where_the_user_stands(
 @pytest.mark.parametrize(
     "text",
     [
-        "[tool.holdfast\nselect = ",
+        "[tool.headway\nselect = ",
         "[project]\nname = 'other'\n",
         "",
         "tool = 5\n",
-        "[[tool]]\nholdfast = 1\n",
+        "[[tool]]\nheadway = 1\n",
     ],
     ids=["not TOML", "not ours", "empty", "tool is a number", "tool is a list"],
 )
@@ -99,7 +99,7 @@ def test_a_pyproject_that_is_no_text_is_not_ours_to_judge(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("what", ["missing", "folder", "binary", "not TOML"])
 def test_a_file_the_user_named_must_be_readable(tmp_path: Path, what: str) -> None:
-    path = tmp_path / "holdfast.toml"
+    path = tmp_path / "headway.toml"
     if what == "folder":
         path.mkdir()
     elif what == "binary":
@@ -127,7 +127,7 @@ def test_a_file_the_user_named_must_be_readable(tmp_path: Path, what: str) -> No
     ],
 )
 def test_a_mistake_names_the_file_and_the_key(tmp_path: Path, text: str, words: str) -> None:
-    own = write(tmp_path / "holdfast.toml", text)
+    own = write(tmp_path / "headway.toml", text)
     project = write(tmp_path / "pyproject.toml", under_tool(text))
     for path in (own, project):
         with pytest.raises(SettingsError) as caught:
@@ -139,8 +139,8 @@ def test_a_mistake_names_the_file_and_the_key(tmp_path: Path, text: str, words: 
 
 
 def test_a_tool_entry_that_is_no_table_is_a_mistake(tmp_path: Path) -> None:
-    path = write(tmp_path / "pyproject.toml", "[tool]\nholdfast = 5\n")
-    with pytest.raises(SettingsError, match="holdfast is a table"):
+    path = write(tmp_path / "pyproject.toml", "[tool]\nheadway = 5\n")
+    with pytest.raises(SettingsError, match="headway is a table"):
         Settings.load(path)
 
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import thoroughly
 
-from holdfast.core.findings import Finding, Severity
-from holdfast.diagnosis import EXPLAINS, SLACK, Cause, diagnose
+from headway.core.findings import Finding, Severity
+from headway.diagnosis import EXPLAINS, SLACK, Cause, diagnose
 
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from literate import read_records
 from strategies import junk, lightly, thoroughly
 
-from holdfast import registry
-from holdfast.checks.hd001_check_crashed import CheckCrashed
-from holdfast.checks.hd101_nonfinite_loss import NonfiniteLoss
-from holdfast.checks.hd207_gradient_spike import GradientSpike
-from holdfast.config import Settings
-from holdfast.core.check import Check, Needs
-from holdfast.core.findings import Finding, Severity
-from holdfast.core.records import (
+from headway import registry
+from headway.checks.hd001_check_crashed import CheckCrashed
+from headway.checks.hd101_nonfinite_loss import NonfiniteLoss
+from headway.checks.hd207_gradient_spike import GradientSpike
+from headway.config import Settings
+from headway.core.check import Check, Needs
+from headway.core.findings import Finding, Severity
+from headway.core.records import (
     Column,
     EventRecord,
     Header,
@@ -29,9 +29,9 @@ from holdfast.core.records import (
     StepRecord,
     TensorRecord,
 )
-from holdfast.core.signals import Signal
-from holdfast.engine import Engine
-from holdfast.report import Report
+from headway.core.signals import Signal
+from headway.engine import Engine
+from headway.report import Report
 
 HEADER = Header("test", signals={"loss": Signal(), "param/grad_norm": Signal()})
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.core.records import Header, StepRecord
-from holdfast.core.signals import Signal
-from holdfast.sinks.run_dir import RunDirWriter
+import headway
+from headway.core.records import Header, StepRecord
+from headway.core.signals import Signal
+from headway.sinks.run_dir import RunDirWriter
 
 HEAVY = (
     *("torch", "numpy", "pandas", "lightning", "transformers", "matplotlib"),
@@ -34,21 +34,21 @@ class Watch:
 sys.meta_path.insert(0, Watch())
 """
 TORCH_FREE = [
-    "holdfast",
-    "holdfast.config",
-    "holdfast.diagnosis",
-    "holdfast.engine",
-    "holdfast.errors",
-    "holdfast.policy",
-    "holdfast.registry",
-    "holdfast.report",
-    "holdfast.sinks.run_dir",
-    "holdfast.sources.run_dir",
-    "holdfast.sources.growing.records",
+    "headway",
+    "headway.config",
+    "headway.diagnosis",
+    "headway.engine",
+    "headway.errors",
+    "headway.policy",
+    "headway.registry",
+    "headway.report",
+    "headway.sinks.run_dir",
+    "headway.sources.run_dir",
+    "headway.sources.growing.records",
     *(
-        f"holdfast.{folder.replace('/', '.')}.{path.stem}"
+        f"headway.{folder.replace('/', '.')}.{path.stem}"
         for folder in ("core", "sinks/trackers")
-        for path in sorted((Path(holdfast.__file__).parent / folder).glob("[a-z]*.py"))
+        for path in sorted((Path(headway.__file__).parent / folder).glob("[a-z]*.py"))
     ),
 ]
 
@@ -77,20 +77,20 @@ def test_importing_the_torch_free_half_tries_neither_torch_nor_numpy() -> None:
 
 
 def test_using_the_public_names_tries_neither_torch_nor_numpy() -> None:
-    names = [name for name in holdfast.__all__ if name not in NEED_TORCH]
-    assert heavy_imports(f"from holdfast import {', '.join(names)}") == "[]"
+    names = [name for name in headway.__all__ if name not in NEED_TORCH]
+    assert heavy_imports(f"from headway import {', '.join(names)}") == "[]"
 
 
 def test_diagnosing_a_run_tries_neither_torch_nor_numpy(tmp_path: Path) -> None:
     writer = RunDirWriter(tmp_path, told=pytest.fail)
-    writer.write(Header("holdfast", signals={"loss": Signal(), "grad_norm": Signal()}))
+    writer.write(Header("headway", signals={"loss": Signal(), "grad_norm": Signal()}))
     for seq in range(1, 60):
         loss = math.nan if seq == 40 else 1.0
         writer.write(StepRecord(0, seq, seq, {"loss": loss, "grad_norm": 1.0}))
     writer.flush()
     program = (
-        "import holdfast\n"
-        f"report = holdfast.diagnose({str(tmp_path)!r})\n"
+        "import headway\n"
+        f"report = headway.diagnose({str(tmp_path)!r})\n"
         "assert 'HD101' in [item.code for item in report.findings], report.findings\n"
         "report.to_json()"
     )
@@ -98,7 +98,7 @@ def test_diagnosing_a_run_tries_neither_torch_nor_numpy(tmp_path: Path) -> None:
 
 
 def test_every_check_can_be_imported_without_torch_or_numpy() -> None:
-    assert heavy_imports("from holdfast import registry\nassert registry.all_checks()") == "[]"
+    assert heavy_imports("from headway import registry\nassert registry.all_checks()") == "[]"
 
 
 def best_of(program: str, *, runs: int = 7) -> float:
@@ -111,12 +111,12 @@ def best_of(program: str, *, runs: int = 7) -> float:
     return min(times)
 
 
-def test_importing_holdfast_takes_hardly_longer_than_starting_python(
+def test_importing_headway_takes_hardly_longer_than_starting_python(
     record_property: pytest.RecordProperty, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bare = best_of("pass")
-    extra = best_of("import holdfast") - bare
+    extra = best_of("import headway") - bare
     with capsys.disabled():
-        print(f"\nimport holdfast: {extra * 1000:+.0f} ms on top of python's {bare * 1000:.0f} ms")
+        print(f"\nimport headway: {extra * 1000:+.0f} ms on top of python's {bare * 1000:.0f} ms")
     record_property("import_ms", extra * 1000)
     assert extra < 0.1

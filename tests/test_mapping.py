@@ -9,15 +9,15 @@ from pathlib import Path
 import click
 import pytest
 
-from holdfast import registry
-from holdfast.cli.main import cli
+from headway import registry
+from headway.cli.main import cli
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "mapping.md").read_text()
 STORIES = DOCS.parent / "examples"
 CODE_SPANS = re.findall(r"`([^`\n]+)`", PAGE)
-COMMANDS = sorted({span for span in CODE_SPANS if span.startswith("holdfast ")})
-NAMES = sorted({span for span in CODE_SPANS if re.fullmatch(r"holdfast(\.\w+)+", span)})
+COMMANDS = sorted({span for span in CODE_SPANS if span.startswith("headway ")})
+NAMES = sorted({span for span in CODE_SPANS if re.fullmatch(r"headway(\.\w+)+", span)})
 DOCUMENTS = 5
 
 
@@ -85,11 +85,11 @@ def test_every_command_and_flag_exists(line: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_name_can_be_imported(name: str) -> None:
-    framework = re.match(r"holdfast\.integrations\.(\w+)", name)
+    framework = re.match(r"headway\.integrations\.(\w+)", name)
     if framework:
         pytest.importorskip(framework[1])
-    found: object = importlib.import_module("holdfast")
-    path = ["holdfast"]
+    found: object = importlib.import_module("headway")
+    path = ["headway"]
     for part in name.split(".")[1:]:
         path.append(part)
         if not hasattr(found, part):

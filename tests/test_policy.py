@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from strategies import lightly, thoroughly
 
-from holdfast.errors import SettingsError
-from holdfast.policy import Ladder, Policy, Proceed, Rung, Skip, Verdict
+from headway.errors import SettingsError
+from headway.policy import Ladder, Policy, Proceed, Rung, Skip, Verdict
 
 EVERY_RUNG = frozenset(Rung)
 policies = st.builds(

@@ -10,13 +10,13 @@ from types import ModuleType
 
 import pytest
 
-import holdfast
+import headway
 
 PUBLIC = [
     "AdaGC",
     "Finding",
     "Guard",
-    "HoldfastError",
+    "HeadwayError",
     "Policy",
     "Remedy",
     "Report",
@@ -36,27 +36,27 @@ NEEDS_TORCH = {"AdaGC", "Guard", "Snapshots", "ZClip", "checkpoint_activations",
 
 
 def test_the_public_names_are_these_and_no_others() -> None:
-    assert sorted(holdfast.__all__) == PUBLIC
-    assert dir(holdfast) == PUBLIC
+    assert sorted(headway.__all__) == PUBLIC
+    assert dir(headway) == PUBLIC
 
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_every_public_name_can_be_imported_from_where_it_lives(name: str) -> None:
     if name in NEEDS_TORCH:
         pytest.importorskip("torch")
-    value = getattr(holdfast, name)
+    value = getattr(headway, name)
     if isinstance(value, ModuleType):  # the package of that name came first; it can be called
         assert callable(value)
-        value = getattr(importlib.import_module(holdfast._HOMES[name]), name)
+        value = getattr(importlib.import_module(headway._HOMES[name]), name)
     if name != "__version__":
-        home = importlib.import_module(holdfast._HOMES[name])
+        home = importlib.import_module(headway._HOMES[name])
         assert value is getattr(home, name)
-        assert value.__module__ == holdfast._HOMES[name], "it lives where we say"
+        assert value.__module__ == headway._HOMES[name], "it lives where we say"
         assert value.__doc__, "and says what it is"
 
 
 def test_type_checkers_are_told_of_every_lazy_name() -> None:
-    tree = ast.parse(Path(holdfast.__file__).read_text(encoding="utf-8"))
+    tree = ast.parse(Path(headway.__file__).read_text(encoding="utf-8"))
     [block] = [node for node in tree.body if isinstance(node, ast.If)]
     told = {
         alias.name: node.module
@@ -64,21 +64,21 @@ def test_type_checkers_are_told_of_every_lazy_name() -> None:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert told == holdfast._HOMES
+    assert told == headway._HOMES
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="module 'holdfast' has no attribute 'Gaurd'"):
-        _ = holdfast.Gaurd
-    assert not hasattr(holdfast, "anything_else")
+    with pytest.raises(AttributeError, match="module 'headway' has no attribute 'Gaurd'"):
+        _ = headway.Gaurd
+    assert not hasattr(headway, "anything_else")
 
 
 def test_the_version_is_one_a_package_index_accepts() -> None:
-    assert re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc|\.dev|\.post)\d+)?", holdfast.__version__)
+    assert re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc|\.dev|\.post)\d+)?", headway.__version__)
 
 
 def test_the_errors_form_the_tree_their_docstring_draws() -> None:
-    errors = importlib.import_module("holdfast.errors")
+    errors = importlib.import_module("headway.errors")
     drawn: dict[str, str] = {}
     above: list[tuple[int, str]] = []
     for line in (errors.__doc__ or "").splitlines():
@@ -109,4 +109,4 @@ def test_the_errors_form_the_tree_their_docstring_draws() -> None:
     ],
 )
 def test_an_error_knows_its_exit_code(name: str, code: int) -> None:
-    assert getattr(importlib.import_module("holdfast.errors"), name).exit_code == code
+    assert getattr(importlib.import_module("headway.errors"), name).exit_code == code

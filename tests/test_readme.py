@@ -1,4 +1,4 @@
-"""The README's code is run as it stands: Python blocks in order, and every `$ holdfast` line."""
+"""The README's code is run as it stands: Python blocks in order, and every `$ headway` line."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_the_commands_work(printed: str, folder: Path) -> None:
     lines = [line[2:] for block in blocks("console") for line in block.splitlines()]
     assert lines
     for line in lines:
-        assert line.startswith("holdfast ")
-        done = run([sys.executable, "-m", "holdfast", *line.split()[1:]], folder)
+        assert line.startswith("headway ")
+        done = run([sys.executable, "-m", "headway", *line.split()[1:]], folder)
         assert done.returncode in (0, 1), done.stderr
         assert "HD501" in done.stdout
 
@@ -62,7 +62,7 @@ def test_every_link_leads_somewhere() -> None:
 
 def test_the_picture_comes_first() -> None:
     lines = [line for line in README.read_text().splitlines() if line.strip()]
-    assert lines[0] == "# holdfast"
+    assert lines[0] == "# headway"
     assert re.fullmatch(r"!\[.+\]\(docs/images/caught-nan\.svg\)", lines[1])
 
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import registry
-from holdfast.checks.hd001_check_crashed import CheckCrashed
-from holdfast.checks.hd101_nonfinite_loss import NonfiniteLoss
-from holdfast.config import Settings
-from holdfast.core.check import Check, Needs
-from holdfast.core.records import Header, StepRecord
-from holdfast.core.signals import Signal
-from holdfast.engine import Engine
-from holdfast.errors import InternalError, SettingsError, UsageError
+from headway import registry
+from headway.checks.hd001_check_crashed import CheckCrashed
+from headway.checks.hd101_nonfinite_loss import NonfiniteLoss
+from headway.config import Settings
+from headway.core.check import Check, Needs
+from headway.core.records import Header, StepRecord
+from headway.core.signals import Signal
+from headway.engine import Engine
+from headway.errors import InternalError, SettingsError, UsageError
 
 
 class Foreign(Check):
@@ -66,7 +66,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             importlib.metadata,
             "entry_points",
             lambda *, group: (
-                [EntryPoint(item) for item in what] if group == "holdfast.checks" else []
+                [EntryPoint(item) for item in what] if group == "headway.checks" else []
             ),
         )
         for cached in caches:
@@ -106,12 +106,12 @@ def test_all_checks_are_sorted_by_code_and_no_code_is_used_twice() -> None:
 
 def test_listing_the_modules_imports_none_of_them() -> None:
     program = (
-        "import sys; from holdfast import registry; codes = registry.modules(); "
+        "import sys; from headway import registry; codes = registry.modules(); "
         "assert 'HD101' in codes, codes; registry.get('HD101'); "
-        "print(sorted(name for name in sys.modules if name.startswith('holdfast.checks.')))"
+        "print(sorted(name for name in sys.modules if name.startswith('headway.checks.')))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout.strip() == "['holdfast.checks.hd101_nonfinite_loss']", done.stderr
+    assert done.stdout.strip() == "['headway.checks.hd101_nonfinite_loss']", done.stderr
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_an_installed_check_that_raises_is_quarantined_like_ours(install: Any) -
         ("just text", "not a subclass"),
         (object, "not a subclass"),
         (Foreign(), "not a subclass"),
-        (type("Thief", (Foreign,), {"code": "HD101"}), "begin with HD are holdfast's own"),
+        (type("Thief", (Foreign,), {"code": "HD101"}), "begin with HD are headway's own"),
         (type("Nameless", (Check,), {}), "AttributeError"),
     ],
 )
@@ -246,7 +246,7 @@ def test_a_broken_package_is_left_out_loudly_and_harms_nobody(
     install: Any, caplog: pytest.LogCaptureFixture, what: Any, words: str
 ) -> None:
     install(what, Foreign)
-    with caplog.at_level(logging.WARNING, logger="holdfast"):
+    with caplog.at_level(logging.WARNING, logger="headway"):
         codes = list(chosen())
     assert codes.count("ACME1") == 1, "the good one beside it is there"
     assert codes.count("HD101") == 1

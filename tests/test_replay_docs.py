@@ -38,7 +38,7 @@ def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 def commands(words: str) -> list[list[str]]:
     lines = [line[2:].split() for line in block("console", words).splitlines()]
-    assert all(line[0] == "holdfast" for line in lines)
+    assert all(line[0] == "headway" for line in lines)
     return lines
 
 
@@ -50,7 +50,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = run(folder, "train")
     assert done.returncode == 0, done.stderr
     assert done.stdout == block("text", "log-of-zero")
-    assert "next: holdfast replay runs/first/incidents/1-step18" in done.stderr
+    assert "next: headway replay runs/first/incidents/1-step18" in done.stderr
     return folder
 
 
@@ -68,8 +68,8 @@ def folder(trained: Path, tmp_path: Path) -> Path:
 
 
 def test_the_example_reproduces_and_is_cured(trained: Path) -> None:
-    [[_, *command]] = commands_alone("holdfast replay runs/first/incidents/1-step18\n")
-    done = run(trained, "holdfast", *command)
+    [[_, *command]] = commands_alone("headway replay runs/first/incidents/1-step18\n")
+    done = run(trained, "headway", *command)
     assert done.returncode == 1, done.stderr
     assert done.stdout.startswith(block("text", "reproduces: the loss is NaN"))
     proposed = re.search(r"write `(.*?)`", " ".join(done.stdout.split()))
@@ -78,7 +78,7 @@ def test_the_example_reproduces_and_is_cured(trained: Path) -> None:
     line = next(line for line in text.splitlines() if "x.log()" in line)
     try:
         (trained / "train.py").write_text(text.replace(line.strip(), proposed[1]))
-        done = run(trained, "holdfast", *command)
+        done = run(trained, "headway", *command)
     finally:
         (trained / "train.py").write_text(text)
     assert done.returncode == 0, done.stderr
@@ -98,7 +98,7 @@ def commands_alone(text: str) -> list[list[str]]:
 
 @pytest.mark.slow
 def test_every_way_to_replay(folder: Path) -> None:
-    codes = [run(folder, *("holdfast", *command[1:])).returncode for command in commands("--call")]
+    codes = [run(folder, *("headway", *command[1:])).returncode for command in commands("--call")]
     assert codes == [1, 0, 1]
 
 

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from strategies import mutated, quick_folder
 
-import holdfast
-from holdfast.config import Settings
-from holdfast.core.findings import Finding, NotRun, Remedy, Severity, Where
-from holdfast.core.records import Header, StepRecord
-from holdfast.core.signals import Signal
-from holdfast.diagnosis import diagnose as causes_of
-from holdfast.errors import UnreadableInput
-from holdfast.postmortem.diagnose import diagnose
-from holdfast.report import Coverage, Report
-from holdfast.sinks.run_dir import RunDirWriter
+import headway
+from headway.config import Settings
+from headway.core.findings import Finding, NotRun, Remedy, Severity, Where
+from headway.core.records import Header, StepRecord
+from headway.core.signals import Signal
+from headway.diagnosis import diagnose as causes_of
+from headway.errors import UnreadableInput
+from headway.postmortem.diagnose import diagnose
+from headway.report import Coverage, Report
+from headway.sinks.run_dir import RunDirWriter
 
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 
@@ -39,7 +39,7 @@ def report(*findings: Finding) -> Report:
 
 def a_run(path: Path, losses: list[float]) -> Path:
     writer = RunDirWriter(path, told=pytest.fail)
-    writer.write(Header("holdfast", signals={"loss": Signal()}))
+    writer.write(Header("headway", signals={"loss": Signal()}))
     for step, loss in enumerate(losses, 1):
         writer.write(StepRecord(0, step, step, {"loss": loss}))
     writer.flush()
@@ -88,8 +88,8 @@ def test_the_json_has_exactly_the_keys_of_schema_1() -> None:
     data = json.loads(report(full, found("HD101", ERROR)).to_json())
     assert data == {
         "schema": 1,
-        "tool": "holdfast",
-        "version": holdfast.__version__,
+        "tool": "headway",
+        "version": headway.__version__,
         "command": "diagnose",
         "verdict": "findings",
         "coverage": {"ran": 2, "of": 3},
@@ -169,7 +169,7 @@ def test_a_run_that_went_bad_is_diagnosed_from_its_directory(tmp_path: Path) -> 
     assert told.coverage == Coverage(1, 2)
     assert [item.code for item in told.not_run] == ["HD207"]
     assert told.notes == []
-    assert told == holdfast.diagnose(str(path), settings=Settings(select=("HD101", "HD207")))
+    assert told == headway.diagnose(str(path), settings=Settings(select=("HD101", "HD207")))
 
 
 def test_a_healthy_run_is_healthy(tmp_path: Path) -> None:
@@ -188,11 +188,11 @@ def test_torn_lines_are_mentioned(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_a_users_mistake(tmp_path: Path) -> None:
     with pytest.raises(UnreadableInput, match="there is nothing at"):
         diagnose(tmp_path / "missing")
-    with pytest.raises(UnreadableInput, match="not a run holdfast can read"):
+    with pytest.raises(UnreadableInput, match="not a run headway can read"):
         diagnose(tmp_path)
     text = tmp_path / "notes.txt"
     text.write_text("hello")
-    with pytest.raises(UnreadableInput, match="not a run holdfast can read"):
+    with pytest.raises(UnreadableInput, match="not a run headway can read"):
         diagnose(text)
     (tmp_path / "run.json").write_text("hello")
     with pytest.raises(UnreadableInput, match="is not a run header"):

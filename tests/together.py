@@ -24,15 +24,15 @@ from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grad_norm_  # by name, long before any guard exists
 from trainings import batches
 
-from holdfast import Guard
-from holdfast.errors import UsageError
-from holdfast.live import ranks, watch
-from holdfast.live.ballot import Ballot
-from holdfast.live.brake import HostBrake
-from holdfast.live.recorder import Recorder
-from holdfast.live.session import Session
-from holdfast.live.transfer import LAG, HostTransfer
-from holdfast.live.watch import OptimizerWatch
+from headway import Guard
+from headway.errors import UsageError
+from headway.live import ranks, watch
+from headway.live.ballot import Ballot
+from headway.live.brake import HostBrake
+from headway.live.recorder import Recorder
+from headway.live.session import Session
+from headway.live.transfer import LAG, HostTransfer
+from headway.live.watch import OptimizerWatch
 
 
 class Net(nn.Module):
@@ -267,7 +267,7 @@ def _listen() -> list[str]:
         def emit(self, record: logging.LogRecord) -> None:
             said.append(record.getMessage())
 
-    logging.getLogger("holdfast").addHandler(Ear())
+    logging.getLogger("headway").addHandler(Ear())
     return said
 
 
@@ -283,7 +283,7 @@ def halved(state, bucket):  # type: ignore[no-untyped-def]  # torch reads annota
 
 def train_with_defect(rank: int, plan: Plan, victim: int, method: str, after: int) -> Outcome:
     """A plan in which a method of the guard breaks on one rank after some calls."""
-    os.environ.pop("HOLDFAST_STRICT", None)
+    os.environ.pop("HEADWAY_STRICT", None)
     if rank == victim:
         owner = {
             "watch": OptimizerWatch,
@@ -324,7 +324,7 @@ def train_until_lost(
                 time.sleep(7)
             os._exit(1)
 
-    os.environ.pop("HOLDFAST_STRICT", None)
+    os.environ.pop("HEADWAY_STRICT", None)
     try:
         train(rank, plan.but(each=each))
     except Exception as error:
@@ -376,7 +376,7 @@ def train_scaled(
     """A plan under a GradScaler that has to find its scale; the scale after each step."""
     said = _listen()
     if defect and rank == 1:
-        os.environ.pop("HOLDFAST_STRICT", None)
+        os.environ.pop("HEADWAY_STRICT", None)
         _break(Session, defect, 1)
     torch.manual_seed(0)
     model = wrapped(Net(), plan)

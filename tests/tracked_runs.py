@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from trainings import batches, make_net, squared_error
 
-from holdfast import Guard
-from holdfast.core.records import Header, StepRecord
-from holdfast.sinks.trackers.numbers import row_of
-from holdfast.sources.run_dir import RunDir
+from headway import Guard
+from headway.core.records import Header, StepRecord
+from headway.sinks.trackers.numbers import row_of
+from headway.sources.run_dir import RunDir
 
 STEPS = 36
 NAN_STEP, INF_STEP = 30, 33
@@ -51,7 +51,7 @@ def recorded(run_dir: Path) -> dict[int, Mapping[str, float]]:
     assert sorted(rows) == list(range(STEPS))
     assert math.isnan(rows[NAN_STEP]["loss"])
     assert rows[INF_STEP]["loss"] == math.inf
-    assert rows[NAN_STEP]["holdfast/held"] == 1
+    assert rows[NAN_STEP]["headway/held"] == 1
     assert "grad_layer/inner.weight" in rows[0]
     return rows
 

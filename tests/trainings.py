@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast import Policy
+from headway import Policy
 
 Batch = tuple[Tensor, Tensor]
 

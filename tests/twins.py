@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_  # by name, long before any guard exists
 from trainings import state_of
 
-from holdfast import Guard
-from holdfast.core.records import (
+from headway import Guard
+from headway.core.records import (
     EventRecord,
     Header,
     Record,
@@ -25,7 +25,7 @@ from holdfast.core.records import (
     StepRecord,
     TensorRecord,
 )
-from holdfast.sources.run_dir import RunDir
+from headway.sources.run_dir import RunDir
 
 STEPS = 24
 """Past the grace period of the spike rule, with three sampled steps in it."""

@@ -9,7 +9,7 @@ import pytest
 from torch import Tensor, nn
 from trainings import skip_or_halt, squared_error
 
-from holdfast import Finding, Guard, Severity, TrainingHalted
+from headway import Finding, Guard, Severity, TrainingHalted
 
 Loss = Callable[[Any, Any], Tensor]
 Each = Callable[[int], None]

@@ -32,7 +32,7 @@ class Tool:
     """What it can see by design."""
     environment = "main"
     means: ClassVar[dict[str, frozenset[str]]] = {}
-    """What each of its rules says, in holdfast's codes: which faults it names by their cause."""
+    """What each of its rules says, in headway's codes: which faults it names by their cause."""
     at_least = 0
     """Steps it is given, where it needs a history longer than the fault needs to show."""
     needs: tuple[str, ...] = ()

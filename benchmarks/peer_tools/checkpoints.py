@@ -34,12 +34,12 @@ from safetensors.torch import save_file  # noqa: E402
 from peer_tools import files  # noqa: E402
 
 
-def holdfast_scan(path: Path) -> list[str]:
-    import holdfast
+def headway_scan(path: Path) -> list[str]:
+    import headway
 
     try:
-        report = holdfast.scan(str(path))
-    except holdfast.HoldfastError as error:
+        report = headway.scan(str(path))
+    except headway.HeadwayError as error:
         return [f"unreadable: {error}".replace(str(path), path.name)[:120]]
     return [item.code for item in report.findings if item.severity.name != "INFO"]
 
@@ -70,13 +70,13 @@ def picklescan(path: Path, strict: bool = False) -> list[str]:
 
 
 READERS: dict[str, Callable[[Path], list[str]]] = {
-    "holdfast scan": holdfast_scan,
+    "headway scan": headway_scan,
     "weightlens": weightlens,
     "picklescan": picklescan,
     "picklescan --strict": partial(picklescan, strict=True),
 }
 COMMANDS = {
-    "holdfast scan": [sys.executable, "-m", "holdfast", "scan", "--fail-on", "never"],
+    "headway scan": [sys.executable, "-m", "headway", "scan", "--fail-on", "never"],
     "weightlens": [str(Path(sys.executable).parent / "lens"), "analyze"],
     "picklescan": [str(Path(sys.executable).parent / "picklescan"), "-p"],
 }

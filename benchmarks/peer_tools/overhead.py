@@ -45,8 +45,8 @@ def clipped(training: Training) -> Iterator[Stepper]:
 
 
 @contextlib.contextmanager
-def holdfast_guard(training: Training) -> Iterator[Stepper]:
-    from holdfast import Guard
+def headway_guard(training: Training) -> Iterator[Stepper]:
+    from headway import Guard
 
     with tempfile.TemporaryDirectory() as folder:
         guard = Guard(training.model, training.optimizer, run_dir=folder)
@@ -143,7 +143,7 @@ def watched(**how: Any) -> Any:
 VARIANTS: dict[str, tuple[str, Any]] = {
     "plain": ("plain step", plain),
     "clip": ("`clip_grad_norm_` alone", clipped),
-    "holdfast": ("`holdfast.Guard`, every step", holdfast_guard),
+    "headway": ("`headway.Guard`, every step", headway_guard),
     "anomaly": ("`detect_anomaly` (Lightning's flag is the same)", anomaly),
     "underflow": ("`DebugUnderflowOverflow`", underflow),
     "torch-audit": ("torch-audit, every step", audited(1)),

@@ -12,7 +12,7 @@ from corpus_runs import entries
 
 BEGIN, END = "<!-- written by benchmarks/peers.py -->", "<!-- end of what it wrote -->"
 ORDER = {
-    "holdfast": "holdfast_tool",
+    "headway": "headway_tool",
     "anomaly": "anomaly",
     "underflow": "underflow",
     "lightning": "lightning_tool",
@@ -81,14 +81,14 @@ def _how(record: Row, corpus: list[Row]) -> str:
 
 
 def _corpus(name: str, rows: list[Row], record: Row) -> str:
-    files = {row["file"]: row for row in rows if row["tool"] == "holdfast"} or {
+    files = {row["file"]: row for row in rows if row["tool"] == "headway"} or {
         row["file"]: row for row in rows
     }
     faults = sum(not row["healthy"] for row in files.values())
     healthy = len(files) - faults
     title = {
         "blind": "The blind set: its author had seen neither the checks nor the other scripts",
-        "proper": "The corpus proper: holdfast's thresholds were chosen on half of it",
+        "proper": "The corpus proper: headway's thresholds were chosen on half of it",
     }[name]
     lines = [
         f"### {title}",
@@ -171,29 +171,29 @@ def _kinds(corpus: list[Row]) -> str:
 
 
 def _better(corpus: list[Row]) -> str:
-    """Scripts on which a peer did what holdfast did not."""
-    ours = {row["file"]: row for row in corpus if row["tool"] == "holdfast"}
+    """Scripts on which a peer did what headway did not."""
+    ours = {row["file"]: row for row in corpus if row["tool"] == "headway"}
     accepted = {entry.file: {*entry.codes, *entry.also} for entry in entries()}
     told = []
     for row in corpus:
         own = ours.get(row["file"])
-        if own is None or row["tool"] == "holdfast" or row["healthy"]:
+        if own is None or row["tool"] == "headway" or row["healthy"]:
             continue
         # By one measure for both: any rule that means the fault, not the first cause alone.
         named = {"cause": accepted[row["file"]] & {*own["rules"]}, "line": own["line"]}
         name = tool_of(row["tool"]).name
         told += [
-            f"{name} names the {what} of `{row['file']}`, holdfast does not."
+            f"{name} names the {what} of `{row['file']}`, headway does not."
             for what in ("cause", "line")
             if row[what] and not named[what]
         ]
     for row in ours.values():
         file, said = row["file"], ", ".join(row["rules"]) or "nothing"
         if row["healthy"] and row["spoke"]:
-            told.append(f"holdfast gives a false alarm on `{file}`: {said}.")
+            told.append(f"headway gives a false alarm on `{file}`: {said}.")
         if not row["healthy"] and not row["cause"]:
-            told.append(f"holdfast does not put the cause of `{file}` first; it says {said}.")
-    lines = ["### Where holdfast is wrong, or a peer is better", ""]
+            told.append(f"headway does not put the cause of `{file}` first; it says {said}.")
+    lines = ["### Where headway is wrong, or a peer is better", ""]
     lines += [f"- {text}" for text in told] or ["On these scripts, nowhere."]
     return "\n".join(lines) + "\n"
 

@@ -3,8 +3,8 @@
     make test-browser                          # once: installs node's packages and a Chromium
     .venv/bin/python docs/pictures/make.py     # all of them; or name some: terminal report live
 
-`terminal`  what `holdfast run train.py` prints in a terminal, as SVG. `train.py` is beside this.
-`report`    the report on the run of `holdfast demo`, light and dark.
+`terminal`  what `headway run train.py` prints in a terminal, as SVG. `train.py` is beside this.
+`report`    the report on the run of `headway demo`, light and dark.
 `live`      the same run on the live page, light and dark.
 
 Every run is a real one, made for the picture; nothing is drawn by hand.
@@ -25,10 +25,10 @@ from pathlib import Path
 
 import terminal
 
-import holdfast
-from holdfast.demo.story import Story
-from holdfast.demo.teller import Teller
-from holdfast.sinks.page import Page
+import headway
+from headway.demo.story import Story
+from headway.demo.teller import Teller
+from headway.sinks.page import Page
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -43,10 +43,10 @@ def terminal_picture(scratch: Path) -> None:
     project = scratch / "project"
     project.mkdir()
     shutil.copy(HERE / "train.py", project)
-    command = [sys.executable, "-m", "holdfast", "run", "train.py"]
+    command = [sys.executable, "-m", "headway", "run", "train.py"]
     printed = terminal.run(command, project, WIDTH).replace(f"{project}{os.sep}", "")
     printed = re.sub(r"train-\d{8}-\d{6}", "train-1", printed)
-    picture = terminal.svg(f"$ holdfast run train.py\n{printed}", "holdfast run train.py", WIDTH)
+    picture = terminal.svg(f"$ headway run train.py\n{printed}", "headway run train.py", WIDTH)
     (IMAGES / "caught-nan.svg").write_text(picture, encoding="utf-8")
 
 
@@ -61,16 +61,16 @@ def _demo_run(scratch: Path) -> Path:
 def report_picture(scratch: Path) -> None:
     """The report, light and dark."""
     page = scratch / "report.html"
-    holdfast.diagnose(_demo_run(scratch)).to_html(page)
+    headway.diagnose(_demo_run(scratch)).to_html(page)
     subprocess.run(["node", str(SCREENSHOTS), page.as_uri(), str(IMAGES / "report")], check=True)
 
 
 def live_picture(scratch: Path) -> None:
     """A run on the live page, light and dark."""
-    from holdfast.web.entry import id_of
+    from headway.web.entry import id_of
 
     run = _demo_run(scratch)
-    command = [sys.executable, "-m", "holdfast", "serve", str(run.parent), "--port", "0"]
+    command = [sys.executable, "-m", "headway", "serve", str(run.parent), "--port", "0"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT
     ) as server:

@@ -66,6 +66,6 @@ def svg(printed: str, title: str, width: int) -> str:
     """The picture. Fonts are the reader's own: a picture in a page cannot fetch any."""
     console = Console(record=True, width=width, file=StringIO(), force_terminal=True)
     console.print(Text.from_ansi(printed), soft_wrap=False)
-    picture = console.export_svg(title=title, theme=THEME, unique_id="holdfast")
+    picture = console.export_svg(title=title, theme=THEME, unique_id="headway")
     picture = _FONTS.sub("", picture)
     return picture.replace("Fira Code, monospace", "ui-monospace, Menlo, Consolas, monospace")

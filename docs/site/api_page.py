@@ -9,24 +9,24 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-import holdfast
+import headway
 
-SOURCE = Path(holdfast.__file__).parent
+SOURCE = Path(headway.__file__).parent
 
 GROUPS = {
     "The guard": ("Guard", "Policy", "Snapshots", "AdaGC", "ZClip", "checkpoint_activations"),
     "Before and after": ("preflight", "diagnose", "scan", "Report"),
     "What is found": ("Finding", "Where", "Remedy", "Severity"),
-    "Settings and errors": ("Settings", "HoldfastError", "TrainingHalted"),
+    "Settings and errors": ("Settings", "HeadwayError", "TrainingHalted"),
 }
-"""The public names; a test holds this list to `holdfast.__all__`."""
+"""The public names; a test holds this list to `headway.__all__`."""
 
 ADAPTERS = {
-    "holdfast.integrations.transformers": ("HoldfastCallback",),
-    "holdfast.integrations.lightning": ("HoldfastCallback",),
-    "holdfast.integrations.accelerate": ("guard",),
-    "holdfast.integrations.ray": ("guard", "report"),
-    "holdfast.integrations.deepspeed": ("watch",),
+    "headway.integrations.transformers": ("HeadwayCallback",),
+    "headway.integrations.lightning": ("HeadwayCallback",),
+    "headway.integrations.accelerate": ("guard",),
+    "headway.integrations.ray": ("guard", "report"),
+    "headway.integrations.deepspeed": ("watch",),
 }
 
 INNER = {
@@ -46,7 +46,7 @@ INNER = {
     "AdaGC": ["__call__"],
     "ZClip": ["__call__"],
 }
-"""Public to other parts of holdfast, of no use to anybody else."""
+"""Public to other parts of headway, of no use to anybody else."""
 
 Definition = ast.ClassDef | ast.FunctionDef
 
@@ -65,13 +65,13 @@ def page() -> str:
         "# The Python API",
         "",
         "Made from signatures and docstrings. These names stay; anything else may move between "
-        "releases. `import holdfast` never imports torch: a name is loaded when it is first used.",
+        "releases. `import headway` never imports torch: a name is loaded when it is first used.",
         "",
     ]
     for group, names in GROUPS.items():
         parts += [f"## {group}", ""]
         for name in names:
-            parts += _entry(f"holdfast.{name}", holdfast._HOMES[name], name)
+            parts += _entry(f"headway.{name}", headway._HOMES[name], name)
     parts += ["## In frameworks", "", "See [frameworks](frameworks.md) for each in use.", ""]
     for module, names in ADAPTERS.items():
         for name in names:
@@ -79,7 +79,7 @@ def page() -> str:
     parts += [
         "## Numerics",
         "",
-        "`holdfast.numerics` has pages of its own: [ops and losses](numerics.md), "
+        "`headway.numerics` has pages of its own: [ops and losses](numerics.md), "
         "[the N-way contrastive loss](nway.md).",
         "",
     ]
@@ -104,14 +104,14 @@ def _entry(said: str, module: str, name: str) -> list[str]:
 
 
 def _numerics() -> list[str]:
-    tree = _tree("holdfast.numerics")
+    tree = _tree("headway.numerics")
     homes = {
         alias.asname or alias.name: node.module or ""
         for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("holdfast.numerics")
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("headway.numerics")
         for alias in node.names
     }
-    rows = ["| `holdfast.numerics.…` | |", "|---|---|"]
+    rows = ["| `headway.numerics.…` | |", "|---|---|"]
     for name in sorted(_exported(tree), key=str.lower):
         try:
             found = _definition(homes[name], name)

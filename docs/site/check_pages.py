@@ -1,6 +1,6 @@
 """A page per check, and the index: made from the checks themselves, never by hand.
 
-The text is the check's docstring, which is what `holdfast explain CODE` prints.
+The text is the check's docstring, which is what `headway explain CODE` prints.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from itertools import groupby
 
 from moments import MOMENTS, moments
 
-from holdfast import registry
-from holdfast.cli.explain import say_needs
-from holdfast.cli.families import family_of
-from holdfast.cli.limits import limits_of
-from holdfast.core.check import Check
+from headway import registry
+from headway.cli.explain import say_needs
+from headway.cli.families import family_of
+from headway.cli.limits import limits_of
+from headway.core.check import Check
 
 Families = Mapping[str, list[type[Check]]]
 
@@ -60,8 +60,8 @@ def page(check: type[Check]) -> str:
             "## In the terminal",
             "",
             "```console",
-            f"$ holdfast explain {check.code}",
-            f"$ holdfast diagnose RUN --select {check.code}",
+            f"$ headway explain {check.code}",
+            f"$ headway diagnose RUN --select {check.code}",
             "```",
             "",
         ]
@@ -87,7 +87,7 @@ def _limits(check: type[Check]) -> str:
     limits = limits_of(check)
     if not limits:
         return "None to set."
-    lines = ["```toml", f"[tool.holdfast.limits.{check.code}]"]
+    lines = ["```toml", f"[tool.headway.limits.{check.code}]"]
     for limit in limits:
         if limit.about:
             lines.append(f"# {limit.about}")
@@ -102,7 +102,7 @@ def index() -> str:
     parts = [
         "# The checks",
         "",
-        f"{count} checks. Each page is what `holdfast explain CODE` prints. A code is never "
+        f"{count} checks. Each page is what `headway explain CODE` prints. A code is never "
         "reused, so an old report can always be looked up.",
         "",
         "**error**: the run is broken, or will be; the command exits with 1. **warning**: it "

@@ -7,30 +7,30 @@ import re
 
 import click
 
-from holdfast.cli.main import cli
+from headway.cli.main import cli
 
 
 def page() -> str:
     """Every command with its arguments and options."""
-    top = click.Context(cli, info_name="holdfast")
+    top = click.Context(cli, info_name="headway")
     names = cli.list_commands(top)
     parts = [
         "# The command line",
         "",
-        "Made from the commands themselves: the same words as `holdfast COMMAND --help`.",
+        "Made from the commands themselves: the same words as `headway COMMAND --help`.",
         "",
         "| command | what it does |",
         "|---|---|",
     ]
     commands = [(name, cli.get_command(top, name)) for name in names]
     parts += [
-        f"| [`{name}`](#holdfast-{name}) | {_first_sentence(command)} |"
+        f"| [`{name}`](#headway-{name}) | {_first_sentence(command)} |"
         for name, command in commands
         if command is not None
     ]
     parts += [
         "",
-        "`python -m holdfast …` is the same, and is what `torchrun -m holdfast …` needs. "
+        "`python -m headway …` is the same, and is what `torchrun -m headway …` needs. "
         "What the exit codes mean: [exit codes](exit-codes.md).",
         "",
     ]

@@ -19,5 +19,5 @@ def drawing() -> str:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = settings["tool"]["importlinter"]["contracts"]
     [layers] = [item["layers"] for item in contracts if item["id"] == "layers"]
-    shown = [row.replace("holdfast.", "").replace("(", "").replace(")", "") for row in layers]
+    shown = [row.replace("headway.", "").replace("(", "").replace(")", "") for row in layers]
     return "\n".join(["```text", *shown, "```"])

@@ -1,7 +1,7 @@
 """When a check can run: from what it needs, and from what each kind of evidence holds.
 
 S  the set-up, looked at before a step is made       G  a log alone
-P  a few steps under `holdfast check`                C  checkpoints alone
+P  a few steps under `headway check`                C  checkpoints alone
 L  a live run, under the guard
 """
 
@@ -11,14 +11,14 @@ import re
 from functools import cache
 from pathlib import Path
 
-from holdfast.core.check import Check
-from holdfast.core.records import EventRecord, Header, SetupRecord, StepRecord, TensorRecord
-from holdfast.core.signals import Signal
-from holdfast.sources.log.names import _EXACT
+from headway.core.check import Check
+from headway.core.records import EventRecord, Header, SetupRecord, StepRecord, TensorRecord
+from headway.core.signals import Signal
+from headway.sources.log.names import _EXACT
 
 MOMENTS = {
     "S": "the set-up, before a step is made",
-    "P": "a few steps under `holdfast check`",
+    "P": "a few steps under `headway check`",
     "L": "a live run under the guard",
     "G": "a log alone",
     "C": "checkpoints alone",
@@ -41,7 +41,7 @@ OBJECTS = [
 ]
 """Facts found by looking at objects: models, optimizers, loaders. The others want steps."""
 LIVE_FACTS = ("parameters", "precision")
-"""Facts that the guard gathers as well; all others are those of `holdfast check`."""
+"""Facts that the guard gathers as well; all others are those of `headway check`."""
 LIVE_ROLES = ("weight", "buffer", "moment", "input")
 SAVED_ROLES = ("weight", "buffer", "moment")
 
@@ -98,7 +98,7 @@ _RULES = {"S": _set_up, "P": _preflight, "L": _live, "G": _log, "C": _saved}
 
 
 def _written(where: str) -> frozenset[str]:
-    """The signals that the guard writes, or `holdfast check` alone, by docs/signals.md."""
+    """The signals that the guard writes, or `headway check` alone, by docs/signals.md."""
     return frozenset(name for name, by in _writers().items() if by == where)
 
 

@@ -13,7 +13,7 @@ sys.path.insert(0, str(HERE.parent))
 # The tensors are small: a second thread would only wait for the first.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-from telling import chapter, holdfast, holds, line_of, python, recorded  # noqa: E402
+from telling import chapter, headway, holds, line_of, python, recorded  # noqa: E402
 
 FAULTS = {
     # script: (the check that names it, what stands in the line, exit code)
@@ -35,7 +35,7 @@ def faults() -> None:
         chapter(name.removesuffix(".py").replace("_", " "))
         script = HERE / name
         words = ("check", name, "--fail-on", "warning")
-        found = holdfast(*words, code=code, until="Not run", within=HERE)
+        found = headway(*words, code=code, until="Not run", within=HERE)
         source = HERE / "comparer.py" if name == "left_on_meta.py" else script
         place = f"{source.name}:{line_of(source, text)}"
         holds(f"{found.codes[0]} is the cause", found.codes[0] == check)
@@ -44,8 +44,8 @@ def faults() -> None:
 
 def sanity() -> None:
     chapter("The mended trainer, for three steps")
-    seen = holdfast("check", "train.py", *AS_IN_THE_DOCUMENT, errors=True, within=HERE)
-    holds("healthy", seen.text.startswith("holdfast: healthy"))
+    seen = headway("check", "train.py", *AS_IN_THE_DOCUMENT, errors=True, within=HERE)
+    holds("healthy", seen.text.startswith("headway: healthy"))
     steps = re.findall(r"^step .*zero 0/8  NaN/Inf 0/8$", seen.errors, re.MULTILINE)
     holds("a line a step: no gradient is zero, none is NaN or Inf", len(steps) == 3)
     groups = re.findall(r"^AdamW group \d .* lr (\S+), weight_decay (\S+),", seen.text, re.M)
@@ -55,7 +55,7 @@ def sanity() -> None:
 
     chapter("Memory, epoch by epoch")
     words = ("check", "train.py", "--max-steps", 25, "--", "--batch_size", 32)
-    seen = holdfast(*words, quiet=True, within=HERE)
+    seen = headway(*words, quiet=True, within=HERE)
     told = re.search(r"^Resident memory by epoch  (.*)$", seen.text, re.MULTILINE)
     print(f"  {told.group(0) if told else ''}\n")
     peaks = [float(size) for size in re.findall(r"([\d.]+) MiB", told.group(1) if told else "")]
@@ -80,8 +80,8 @@ def whole_training(folder: Path) -> None:
             holds(f"fp16: the loss scale was {max(scales):.0f} at most", max(scales) > 1)
         else:
             holds("bf16: no scaler is in use, and none is needed", not scales)
-        read = holdfast("diagnose", run, quiet=True)
-        holds(f"{dtype}: diagnose finds nothing", read.text.startswith("holdfast: healthy"))
+        read = headway("diagnose", run, quiet=True)
+        holds(f"{dtype}: diagnose finds nothing", read.text.startswith("headway: healthy"))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from comparer import Comparer, Pairs
 from torch import nn
 from torch.utils.data import DataLoader
 
-from holdfast import Guard
+from headway import Guard
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "none": None}
 

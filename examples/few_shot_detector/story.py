@@ -13,7 +13,7 @@ sys.path.insert(0, str(HERE.parent))
 # The tensors are small: a second thread would only wait for the first.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-from telling import Result, chapter, holdfast, holds, line_of, python, recorded  # noqa: E402
+from telling import Result, chapter, headway, holds, line_of, python, recorded  # noqa: E402
 
 BEFORE = HERE / "train.py"
 SHORT = ("--epochs", 6, "--episodes", 18)
@@ -39,7 +39,7 @@ def names_line(result: Result, text: str) -> bool:
 def tell(folder: Path) -> None:
     chapter("As it was: the run looks alive, and three things in its log are odd")
     words = ("run", "train.py", "--out", folder / "before", "--", *SHORT)
-    ran = holdfast(*words, code=1, within=HERE)
+    ran = headway(*words, code=1, within=HERE)
     log = folder / "training.log"
     log.write_text("".join(f"{row}\n" for row in ran.text.splitlines() if row.startswith("Epoch")))
     holds("the loss falls", column(ran.text, "Total Loss")[-1] < column(ran.text, "Total Loss")[0])
@@ -50,13 +50,13 @@ def tell(folder: Path) -> None:
     holds("… and the line that made what is kept", names_line(ran, "/ (heat + mask"))
 
     chapter("The log alone")
-    read = holdfast("diagnose", log, code=1)
+    read = headway("diagnose", log, code=1)
     holds("diagnose: the CPE component is dead (HD106)", read.codes[0] == "HD106")
     holds("no explosion is claimed: the norm is large and does not grow", "HD202" not in read.codes)
 
     chapter("The script, for 55 steps")
     words = ("check", "train.py", "--max-steps", 55)
-    seen = holdfast(*words, code=1, until="Not run", within=HERE)
+    seen = headway(*words, code=1, until="Not run", within=HERE)
     holds("check: HD106 is the most likely cause", seen.codes[0] == "HD106")
     holds("… at the line that returns 0", names_line(seen, "return torch.zeros(()"))
     holds("check: HD107, the DFL term decides alone", "HD107" in seen.codes)
@@ -80,9 +80,9 @@ def tell(folder: Path) -> None:
     holds("the norm is a number one can read", max(column(told, "Total Grad Norm")[1:]) < 50)
     flat = growth(folder / "after")
     holds(f"memory is flat: {flat:+.1f} MiB, before {grew:+.0f} MiB", flat < grew / 5)
-    holdfast("diagnose", folder / "after")
-    clean = holdfast("check", "train_fixed.py", "--max-steps", 55, until="55 steps", within=HERE)
-    holds("check and diagnose find nothing", "holdfast: healthy" in clean.text)
+    headway("diagnose", folder / "after")
+    clean = headway("check", "train_fixed.py", "--max-steps", 55, until="55 steps", within=HERE)
+    holds("check and diagnose find nothing", "headway: healthy" in clean.text)
 
 
 def _falls(log: str, name: str) -> bool:

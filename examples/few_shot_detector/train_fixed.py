@@ -12,7 +12,7 @@ from episodes import SIZE, Episode, Episodes
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from holdfast import Guard
+from headway import Guard
 
 
 def distribution_focal_loss(sides: Tensor, target: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ def main() -> None:
     parser.add_argument("--gradient_clip_norm", type=float, default=1.0)
     parser.add_argument("--no-amp", dest="amp", action="store_false")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--run_dir", default=None, help="where holdfast writes the run down")
+    parser.add_argument("--run_dir", default=None, help="where headway writes the run down")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     trainer = Trainer(args)

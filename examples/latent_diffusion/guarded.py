@@ -9,16 +9,16 @@ import faults
 from parts import two_losses
 from train import batches, build, held_out, precision, save, settings
 
-import holdfast
+import headway
 
 
 def main() -> None:
     args, config = settings()
     model, optimizer, schedule = build(config)
     weights, clip = config["loss"], config["optimizer"]["grad_clip_norm"]
-    guard = holdfast.Guard(
-        model, optimizer, run_dir=args.out / "holdfast", max_norm=clip,
-        snapshots=holdfast.Snapshots(every=20),
+    guard = headway.Guard(
+        model, optimizer, run_dir=args.out / "headway", max_norm=clip,
+        snapshots=headway.Snapshots(every=20),
     )  # fmt: skip
     for step, batch in enumerate(guard(batches(config, args.faults))):
         if args.faults:

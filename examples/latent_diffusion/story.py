@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from telling import Result, chapter, holdfast, holds, python  # noqa: E402
+from telling import Result, chapter, headway, holds, python  # noqa: E402
 
 BAD_BATCH, BAD_WEIGHT, LAST_GOOD = 92, 190, "step_0180.pt"
 """What faults.py lets happen, and the last checkpoint before the second of them."""
@@ -94,10 +94,8 @@ def the_dead_run(home: Path) -> None:
 
 def the_post_mortem(home: Path, clean: float) -> None:
     chapter("Post-mortem: the log and the checkpoints")
-    told = holdfast("diagnose", "zeroed", code=1, within=home)
-    report = holdfast(
-        "diagnose", "zeroed", "--format", "json", code=1, within=home, quiet=True
-    ).json
+    told = headway("diagnose", "zeroed", code=1, within=home)
+    report = headway("diagnose", "zeroed", "--format", "json", code=1, within=home, quiet=True).json
     [first] = [
         item
         for item in report["findings"]
@@ -107,12 +105,12 @@ def the_post_mortem(home: Path, clean: float) -> None:
     holds("it is the first cause", report["causes"][0]["message"] == first["message"])
     holds(f"the last good checkpoint is {LAST_GOOD}", LAST_GOOD in first["remedies"][0]["text"])
     holds("the config beside the log was read", "max_norm 0.5" in told.text)
-    scanned = holdfast("scan", "zeroed", code=1, within=home)
+    scanned = headway("scan", "zeroed", code=1, within=home)
     holds(
         "the scan names the tensor, and the one number in it",
         "blocks.layers.0.norm1.weight (1 NaN of 48" in " ".join(scanned.text.split()),
     )
-    good = holdfast("scan", "zeroed", "--last-good", within=home).text.strip()
+    good = headway("scan", "zeroed", "--last-good", within=home).text.strip()
     holds(f"for a shell: the path of {LAST_GOOD} alone", good == f"zeroed/{LAST_GOOD}")
     final = train(home, "train.py", "resumed", "--resume", good)
     holds(f"gone on from there: {final:.3f}, {clean:.3f} clean", abs(final - clean) < 0.15)
@@ -121,8 +119,8 @@ def the_post_mortem(home: Path, clean: float) -> None:
 def the_guarded_run(home: Path, clean: float) -> None:
     chapter("The same training under the guard")
     final = train(home, "guarded.py", "guarded", "--faults")
-    shown = holdfast("watch", "guarded/holdfast", "--once", within=home).text
-    report = holdfast("diagnose", "guarded/holdfast", code=1, within=home)
+    shown = headway("watch", "guarded/headway", "--once", within=home).text
+    report = headway("diagnose", "guarded/headway", code=1, within=home)
     holds(
         f"the batch of step {BAD_BATCH} was skipped, for one number of sample 5",
         f"step {BAD_BATCH}: skip:" in shown and "in sample 5, at feature 7" in report.text,
@@ -132,18 +130,18 @@ def the_guarded_run(home: Path, clean: float) -> None:
         f"step {BAD_WEIGHT}: roll-back:" in shown and "HD301" in report.codes,
     )
     holds(f"held-out loss {final:.3f}, {clean:.3f} clean", abs(final - clean) < 0.15)
-    saved = holdfast("scan", "guarded", within=home, quiet=True)
-    holds("every checkpoint of it is clean", "holdfast: healthy" in saved.text)
-    good = holdfast("scan", "guarded", "--last-good", within=home).text.strip()
+    saved = headway("scan", "guarded", within=home, quiet=True)
+    holds("every checkpoint of it is clean", "headway: healthy" in saved.text)
+    good = headway("scan", "guarded", "--last-good", within=home).text.strip()
     step = int(re.findall(r"step_?(\d+)", good)[-1])
     holds(f"the last good one is of step {step}, long after both faults", step >= 240)
 
 
 def the_pictures(home: Path) -> None:
     chapter("The loss, to look at")
-    for name in ("zeroed", "guarded/holdfast"):
+    for name in ("zeroed", "guarded/headway"):
         page = f"{name.split('/')[0]}.html"
-        holdfast("report", name, "-o", page, within=home)
+        headway("report", name, "-o", page, within=home)
         holds(f"{page} is one file", (home / page).stat().st_size > 50_000)
     try:
         import matplotlib
@@ -151,7 +149,7 @@ def the_pictures(home: Path) -> None:
         print("  matplotlib is not installed: no plot")
         return
     matplotlib.use("Agg")
-    from holdfast import diagnose
+    from headway import diagnose
 
     axes = diagnose(home / "zeroed").plot("loss")
     axes.set_yscale("log")
@@ -160,8 +158,8 @@ def the_pictures(home: Path) -> None:
 
 
 def check(home: Path, config: str, *, code: int = 0, quiet: bool = False) -> Result:
-    """Ask `holdfast check` about a config, all it has to say."""
-    return holdfast(
+    """Ask `headway check` about a config, all it has to say."""
+    return headway(
         *("check", "train.py", "--max-steps", 40, "--grad-log-interval", 10, "--verbose"),
         *("--", "--config", f"{config}.json", "--out", "unused"),
         code=code, within=home, quiet=quiet,

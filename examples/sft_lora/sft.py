@@ -16,7 +16,7 @@ from peft import LoraConfig, get_peft_model
 from questions import END, PAD, decode, encode, number_in, questions
 from transformers import AutoModelForCausalLM, Trainer, TrainingArguments, set_seed
 
-from holdfast.integrations.transformers import HoldfastCallback
+from headway.integrations.transformers import HeadwayCallback
 
 IGNORED = -100
 
@@ -73,7 +73,7 @@ def main() -> None:
     model.enable_input_require_grads()
 
     learn, ask = questions()
-    callbacks = [HoldfastCallback(run_dir=args.guard)] if args.guard else []
+    callbacks = [HeadwayCallback(run_dir=args.guard)] if args.guard else []
     trainer = Trainer(
         model=model,
         args=TrainingArguments(

@@ -16,7 +16,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from telling import Result, chapter, holdfast, holds, python  # noqa: E402
+from telling import Result, chapter, headway, holds, python  # noqa: E402
 
 SFT = HERE / "sft.py"
 
@@ -55,20 +55,20 @@ def main(folder: Path) -> None:
     holds("accuracy 0.0, answer rate 0.0", end["accuracy"] == end["answer_rate"] == 0.0)
 
     chapter("after: what its folder tells")
-    seen = holdfast("diagnose", sick, code=1)
+    seen = headway("diagnose", sick, code=1)
     holds("HD102 is named as the cause", seen.codes[0] == "HD102")
     holds("the NaN loss behind the 0 is spoken of", "shows a NaN loss as 0" in seen.flat)
     holds("the saved adapter is seen to be dead", "HD701" in seen.codes)
 
     chapter("before: what a check of two steps would have told")
-    seen = holdfast("check", SFT, "--", base, folder / "unused", "--weights", "float16", code=1)
+    seen = headway("check", SFT, "--", base, folder / "unused", "--weights", "float16", code=1)
     holds("HD309 is named as the cause", seen.codes[0] == "HD309")
     holds("and why it is NaN: eps rounds to 0 in fp16", "HD411" in seen.codes)
 
     chapter("during: the same training under the guard")
     python(SFT, base, folder / "held", "--weights", "float16", "--guard", guarded, code=1,
            quiet=True)  # fmt: skip
-    report = holdfast("diagnose", guarded, "--format", "json", code=1, quiet=True)
+    report = headway("diagnose", guarded, "--format", "json", code=1, quiet=True)
     holds("HD309 is the cause", report.json["causes"][0]["code"] == "HD309")
     bad = named(report, "HD201")
     holds("the first bad update was held back, at step 1", bad["step"] == 1)
@@ -80,9 +80,9 @@ def main(folder: Path) -> None:
     chapter("cured: fp32 weights, in fp32 and under bf16 autocast")
     outs = {"fp16 weights": sick, "fp32": folder / "fp32", "fp32, bf16 autocast": folder / "bf16"}
     for name, asked in (("fp32", ()), ("fp32, bf16 autocast", ("--bf16",))):
-        seen = holdfast("run", "--out", folder / f"run-{outs[name].name}", SFT, "--", base,
+        seen = headway("run", "--out", folder / f"run-{outs[name].name}", SFT, "--", base,
                         outs[name], "--weights", "float32", *asked, quiet=bool(asked))  # fmt: skip
-        holds("the guard finds nothing", "holdfast: healthy" in seen.text)
+        holds("the guard finds nothing", "headway: healthy" in seen.text)
     for name in list(outs)[1:]:
         logged, end = rows(outs[name]), result(outs[name])
         norms, losses = [r["grad_norm"] for r in logged], [r["loss"] for r in logged]

@@ -20,9 +20,9 @@ from published import FORMS, SCALE, dense_loss, needed_bytes, readable
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import holdfast
-from holdfast.integrations.lightning import HoldfastCallback
-from holdfast.numerics import nway_contrastive
+import headway
+from headway.integrations.lightning import HeadwayCallback
+from headway.numerics import nway_contrastive
 
 VIEWS, LATENT, WIDTH, EMBED = 6, 8, 24, 512
 MEMORY = 2 * 2**30
@@ -123,13 +123,13 @@ def main() -> None:
     if args.dead:
         nn.init.constant_(model.encoders[3].second.bias, -20)
     if args.checkpointing:
-        holdfast.checkpoint_activations(model, classes=Encoder)
+        headway.checkpoint_activations(model, classes=Encoder)
     data = TensorDataset(*six_views(args.batch * args.steps, 1, args.missing))
     unseen = six_views(128, 2, 0.0)
     callbacks: list[Any] = []
     if args.guard:
         trackers = [f"tensorboard:{args.out / 'tensorboard'}", "wandb"]
-        callbacks = [HoldfastCallback(run_dir=args.out / "run", trackers=trackers)]
+        callbacks = [HeadwayCallback(run_dir=args.out / "run", trackers=trackers)]
     trainer = L.Trainer(
         max_epochs=1,
         accelerator="cpu",

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from holdfast.numerics import nway_contrastive
+from headway.numerics import nway_contrastive
 
 EPS = 1e-8
 SCALE = 1 / 0.07

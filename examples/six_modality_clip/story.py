@@ -17,7 +17,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from telling import chapter, holdfast, holds, python  # noqa: E402
+from telling import chapter, headway, holds, python  # noqa: E402
 
 CLIP = HERE / "clip.py"
 
@@ -77,7 +77,7 @@ def main(folder: Path) -> None:
     holds("all six features lean on one coordinate of 512", end["narrow"] > 0.2)
     python(CLIP, folder / "norm", "--loss", "norm", "--batch", 4, "--half", "--steps", 4, "--guard",
            quiet=True)  # fmt: skip
-    seen = holdfast("diagnose", folder / "norm" / "run", code=1)
+    seen = headway("diagnose", folder / "norm" / "run", code=1)
     holds("norm form in fp16: NaN in the first step", seen.codes[0] == "HD101")
     holds("the line is named", "published.py:22 in unit" in seen.flat)
     holds("and what it did", "A vector of zeros divided by its own norm" in seen.flat)
@@ -95,7 +95,7 @@ def main(folder: Path) -> None:
     chapter("watched: per layer, in TensorBoard and W&B, with gradient checkpointing")
     python(CLIP, guarded, "--guard", "--checkpointing")
     holds("every loss is the same to the last bit", result(guarded)["losses"] == end["losses"])
-    holdfast("diagnose", guarded / "run")
+    headway("diagnose", guarded / "run")
     for name, rows in (
         ("TensorBoard", in_tensorboard(guarded / "tensorboard")),
         ("W&B", in_wandb(guarded / "run")),
@@ -107,7 +107,7 @@ def main(folder: Path) -> None:
         holds(f"{name}: grad/has_nan is 0 throughout", not any(rows["grad/has_nan"]))
 
     chapter("the activations: one encoder that came to us dead")
-    seen = holdfast("check", CLIP, "--max-steps", 8, "--fail-on", "warning", "--", folder / "dead",
+    seen = headway("check", CLIP, "--max-steps", 8, "--fail-on", "warning", "--", folder / "dead",
                     "--dead", code=1)  # fmt: skip
     holds("HD304 is named as the cause", seen.codes[0] == "HD304")
     holds("the encoder and the line are named", "encoders.3 (clip.py:60)" in seen.flat)

@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import peers  # noqa: E402
 from peer_tools import page  # noqa: E402
 
-from holdfast import registry  # noqa: E402
+from headway import registry  # noqa: E402
 
 TOOLS = {name: page.tool_of(name)() for name in page.ORDER}
 
@@ -53,10 +53,10 @@ def test_a_rule_that_means_the_fault_names_it() -> None:
     assert (quiet["spoke"], quiet["cause"], quiet["line"]) == (False, False, False)
 
 
-def test_holdfast_is_judged_by_its_first_cause() -> None:
+def test_headway_is_judged_by_its_first_cause() -> None:
     fault = entry("faults/f01_")
     answer = said(("HD206", []), ("HD104", []), first="HD104")
-    judged = peers.judged(fault, TOOLS["holdfast"], answer)
+    judged = peers.judged(fault, TOOLS["headway"], answer)
     assert judged["spoke"]
     assert not judged["cause"]
 

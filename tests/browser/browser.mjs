@@ -3,7 +3,7 @@ import { existsSync } from "node:fs";
 import { chromium } from "playwright-core";
 
 const PLACES = [
-  process.env.HOLDFAST_CHROMIUM,
+  process.env.HEADWAY_CHROMIUM,
   "/usr/bin/chromium-headless-shell",
   "/usr/bin/chromium",
   "/usr/bin/google-chrome",

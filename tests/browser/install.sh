@@ -4,7 +4,7 @@
 cd "$(dirname "$0")" || exit 1
 
 has_chromium() {
-    [ -n "$HOLDFAST_CHROMIUM" ] || command -v chromium-headless-shell chromium google-chrome >/dev/null
+    [ -n "$HEADWAY_CHROMIUM" ] || command -v chromium-headless-shell chromium google-chrome >/dev/null
 }
 
 apt() {

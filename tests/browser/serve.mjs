@@ -316,7 +316,7 @@ for (const [name, look] of Object.entries(looks)) {
     came[name] = String(error.message || error);
     for (const page of context.pages()) await page.close();
   }
-  if (process.env.HOLDFAST_TIMES) console.error(name, Date.now() - begun);
+  if (process.env.HEADWAY_TIMES) console.error(name, Date.now() - begun);
 }
 await browser.close();
 console.log(JSON.stringify(came));

@@ -19,8 +19,8 @@ from browser_needs import missing
 from report_pages import hostile_run, sick_records, well_run, write
 from serving import SRC, serving
 
-from holdfast.core.records import Header, Record, StepRecord
-from holdfast.core.signals import Signal
+from headway.core.records import Header, Record, StepRecord
+from headway.core.signals import Signal
 
 HERE = Path(__file__).parent
 LOOKS = re.findall(r"^  async (\w+)\(", (HERE / "serve.mjs").read_text(), re.M)
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.browser
 
 TRAINING = """
 import sys, time, torch
-from holdfast import Guard
+from headway import Guard
 torch.manual_seed(0)
 torch.set_num_threads(1)
 done, goes_on = sys.argv[1], sys.argv[2]
@@ -57,7 +57,7 @@ train(goes_on, 20000, 0.02)
 def long_run(folder: Path) -> None:
     """Thirty thousand steps; one is Inf, one a spike."""
     described = {"loss": Signal(), "grad_norm": Signal()}
-    stream: list[Record] = [Header("holdfast", described, {}, {})]
+    stream: list[Record] = [Header("headway", described, {}, {})]
     for step in range(30_000):
         value = math.inf if step == 20_001 else 500.0 if step == 12_345 else 2.0 + step % 7
         stream.append(StepRecord(0, step + 1, step, {"loss": value, "grad_norm": 1.0}))

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import thoroughly
 
-from holdfast.charts import downsample as module
-from holdfast.charts.downsample import Downsampler, downsample
+from headway.charts import downsample as module
+from headway.charts.downsample import Downsampler, downsample
 
 values = st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=300)
 strides = st.integers(min_value=1, max_value=1000)

@@ -9,8 +9,8 @@ from hypothesis import given
 from literate import read_records
 from strategies import lightly, streams
 
-from holdfast.charts.gather import MOST_MARKS, MOST_SERIES, ChartData, gather
-from holdfast.core.records import Column, EventRecord, Header, Record, StepRecord
+from headway.charts.gather import MOST_MARKS, MOST_SERIES, ChartData, gather
+from headway.core.records import Column, EventRecord, Header, Record, StepRecord
 
 
 def _points(data: ChartData, name: str) -> list[tuple[int, float]]:
@@ -47,7 +47,7 @@ def test_steps_that_repeat_go_on_along_the_axis() -> None:
 
 
 def test_one_rank_tells_it_for_all() -> None:
-    stream: list[Record] = [Header("holdfast", world_size=2)]
+    stream: list[Record] = [Header("headway", world_size=2)]
     for rank in (0, 1):
         stream.append(StepRecord(0, 1, 0, {"loss": float(rank)}, rank=rank))
         stream.append(EventRecord(0, 2, 0, "action", {"action": "skip"}, rank=rank))
@@ -57,7 +57,7 @@ def test_one_rank_tells_it_for_all() -> None:
 
 
 def test_layers() -> None:
-    header = Header("holdfast", axes={"param": ["a", "b"]})
+    header = Header("headway", axes={"param": ["a", "b"]})
     step = StepRecord(
         0,
         1,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import thoroughly
 
-from holdfast.charts.heat import ABSENT, BAD, ZERO, HeatSampler
+from headway.charts.heat import ABSENT, BAD, ZERO, HeatSampler
 
 
 def test_small_values_are_themselves() -> None:

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.charts import live
-from holdfast.charts.gather import ChartData, gather
-from holdfast.charts.heat import BAD, CELLS
-from holdfast.charts.live import LiveTimeline, charts_of
-from holdfast.charts.places import Places
-from holdfast.core.codec import to_json
-from holdfast.core.records import Column, EventRecord, Header, Record, StepRecord
-from holdfast.sources.growing import lines
-from holdfast.sources.run_dir import RunDir
+from headway.charts import live
+from headway.charts.gather import ChartData, gather
+from headway.charts.heat import BAD, CELLS
+from headway.charts.live import LiveTimeline, charts_of
+from headway.charts.places import Places
+from headway.core.codec import to_json
+from headway.core.records import Column, EventRecord, Header, Record, StepRecord
+from headway.sources.growing import lines
+from headway.sources.run_dir import RunDir
 
-HEADER = Header("holdfast", axes={"param": ("a", "b", "c")}, facts={"models": ["Net"]})
+HEADER = Header("headway", axes={"param": ("a", "b", "c")}, facts={"models": ["Net"]})
 
 
 def _line(record: Record) -> str:
@@ -97,7 +97,7 @@ def test_the_same_as_record_by_record(tmp_path: Path) -> None:
         EventRecord(0, 1502, 1500, "action", {"action": "skip", "reason": "a spike"}),
         EventRecord(0, 4100, 3999, "action", {"action": "roll-back"}),
         Header(
-            "holdfast", axes={"param": ["c", "d"]}, facts={"models": ["Net"]}, segment=1, seq=5000
+            "headway", axes={"param": ["c", "d"]}, facts={"models": ["Net"]}, segment=1, seq=5000
         ),
         EventRecord(1, 5900, 4299, "note", {"text": "the end"}),
     ]
@@ -231,7 +231,7 @@ def test_a_zoom_after_the_run_went_back(tmp_path: Path) -> None:
 
 
 def test_a_later_header_is_heard_without_tensors(tmp_path: Path) -> None:
-    later = Header("holdfast", facts={"max_norm": 1.0}, seq=3)
+    later = Header("headway", facts={"max_norm": 1.0}, seq=3)
     run = _write(tmp_path / "run", [StepRecord(0, 3, 0, {"loss": 1.0})], [later])
     assert charts_of(run).facts == {"models": ["Net"], "max_norm": 1.0}
 
@@ -271,7 +271,7 @@ def test_a_run_that_is_not_there_yet(tmp_path: Path) -> None:
 def test_ranks(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    header = Header("holdfast", world_size=3)
+    header = Header("headway", world_size=3)
     (run / "run.json").write_text(_line(header))
     for rank in (0, 2):
         _write(run, [StepRecord(0, 1, 0, {"loss": float(rank)})], rank=rank)

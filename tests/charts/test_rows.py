@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import lightly
 
-from holdfast.charts.rows import Look, RowReader, decode
-from holdfast.core.codec import NO_RECORD, from_json, to_json
-from holdfast.core.records import Column, StepRecord
+from headway.charts.rows import Look, RowReader, decode
+from headway.core.codec import NO_RECORD, from_json, to_json
+from headway.core.records import Column, StepRecord
 
 
 def _line(record: StepRecord) -> bytes:

@@ -14,12 +14,12 @@ import torch
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
 
-from holdfast.checkpoints import find_checkpoints, open_checkpoint, recognise, settings_of
-from holdfast.checkpoints.measure import measure, measure_all
-from holdfast.checkpoints.records import records
-from holdfast.core.records import EventRecord, Header, TensorRecord
-from holdfast.errors import UnreadableInput
-from holdfast.postmortem.scan import scan
+from headway.checkpoints import find_checkpoints, open_checkpoint, recognise, settings_of
+from headway.checkpoints.measure import measure, measure_all
+from headway.checkpoints.records import records
+from headway.core.records import EventRecord, Header, TensorRecord
+from headway.errors import UnreadableInput
+from headway.postmortem.scan import scan
 
 
 def bad(path: Path) -> dict[str, int]:

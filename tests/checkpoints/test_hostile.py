@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.checkpoints import inert, load_inert, members, open_checkpoint, settings_of
-from holdfast.checkpoints.danger import judged, verdict
-from holdfast.checkpoints.inert import load
-from holdfast.checkpoints.stubs import Damaged, Global
+from headway.checkpoints import inert, load_inert, members, open_checkpoint, settings_of
+from headway.checkpoints.danger import judged, verdict
+from headway.checkpoints.inert import load
+from headway.checkpoints.stubs import Damaged, Global
 
 
 class Touch:

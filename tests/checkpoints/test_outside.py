@@ -20,15 +20,15 @@ import torch
 from click.testing import CliRunner
 from saved_files import safetensors
 
-from holdfast.checkpoints import open_checkpoint, zips
-from holdfast.checkpoints import records as streams
-from holdfast.checkpoints.counting import CHUNK
-from holdfast.checkpoints.measure import measure, measure_all
-from holdfast.checkpoints.mistaken import of_head
-from holdfast.checkpoints.tallying import ALL_ZEROS
-from holdfast.cli.main import cli
-from holdfast.core.saved import short_name
-from holdfast.postmortem.scan import scan
+from headway.checkpoints import open_checkpoint, zips
+from headway.checkpoints import records as streams
+from headway.checkpoints.counting import CHUNK
+from headway.checkpoints.measure import measure, measure_all
+from headway.checkpoints.mistaken import of_head
+from headway.checkpoints.tallying import ALL_ZEROS
+from headway.cli.main import cli
+from headway.core.saved import short_name
+from headway.postmortem.scan import scan
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 548105171\n"
 
@@ -134,7 +134,7 @@ def test_healthy_ones(tmp_path: Path, kind: str, new: bool) -> None:
         ("model.pt", b'{"error": "Repository not found"}', "JSON"),
         ("model.pt", gzip.compress(b"x" * 100, mtime=0), "packed with gzip"),
         ("model.pt", b"GGUF\x03\0\0\0", "a GGUF file"),
-        ("model.pt", b"not a checkpoint", "is not a checkpoint; holdfast scans"),
+        ("model.pt", b"not a checkpoint", "is not a checkpoint; headway scans"),
     ],
 )
 def test_what_is_no_checkpoint_is_named(tmp_path: Path, name: str, data: bytes, words: str) -> None:
@@ -143,7 +143,7 @@ def test_what_is_no_checkpoint_is_named(tmp_path: Path, name: str, data: bytes, 
     code, said = told(path)
     assert code == 2
     assert words in said
-    assert "holdfast scans torch.save files" in said
+    assert "headway scans torch.save files" in said
 
 
 def test_a_zip_that_is_no_checkpoint(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.checkpoints import open_checkpoint, recognise, settings_of
-from holdfast.checkpoints.measure import measure, measure_all
-from holdfast.checkpoints.measured import Measured
-from holdfast.errors import UnreadableInput
+from headway.checkpoints import open_checkpoint, recognise, settings_of
+from headway.checkpoints.measure import measure, measure_all
+from headway.checkpoints.measured import Measured
+from headway.errors import UnreadableInput
 
 FLOATS = (
     torch.float32,

@@ -15,11 +15,11 @@ from typing import get_args
 import pytest
 from literate import read_page
 
-from holdfast import registry
-from holdfast.core.check import HEADINGS, Check, Status
-from holdfast.core.findings import Severity
-from holdfast.core.records import EventRecord, SetupRecord, StepRecord, TensorRecord
-from holdfast.core.signals import family
+from headway import registry
+from headway.core.check import HEADINGS, Check, Status
+from headway.core.findings import Severity
+from headway.core.records import EventRecord, SetupRecord, StepRecord, TensorRecord
+from headway.core.signals import family
 
 HERE = Path(__file__).parent
 SIGNALS_PAGE = HERE.parents[1] / "docs" / "signals.md"

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import registry
-from holdfast.core.bound import LARGEST, Bound, History
-from holdfast.core.state import decode, encode
+from headway import registry
+from headway.core.bound import LARGEST, Bound, History
+from headway.core.state import decode, encode
 
 BOUNDS = {
     code: bound for code in registry.modules() if (bound := registry.get(code).bound) is not None

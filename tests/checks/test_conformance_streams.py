@@ -15,14 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from literate import Case, read_page
 
-from holdfast import registry
-from holdfast.core.check import Check
-from holdfast.core.findings import Finding
-from holdfast.core.incident import INCIDENT
-from holdfast.core.numbers import encode_numbers
-from holdfast.core.records import Column, Header, Record, StepRecord
-from holdfast.core.signals import Signal
-from holdfast.engine import Engine
+from headway import registry
+from headway.core.check import Check
+from headway.core.findings import Finding
+from headway.core.incident import INCIDENT
+from headway.core.numbers import encode_numbers
+from headway.core.records import Column, Header, Record, StepRecord
+from headway.core.signals import Signal
+from headway.engine import Engine
 
 HERE = Path(__file__).parent
 CODES = list(registry.modules())

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from literate import Case, Expected, read_page
 
-from holdfast import registry
-from holdfast.core.findings import Finding
-from holdfast.engine import Engine
+from headway import registry
+from headway.core.findings import Finding
+from headway.engine import Engine
 
 PAGES = sorted(Path(__file__).parent.glob("hd*.md"))
 CASES = [

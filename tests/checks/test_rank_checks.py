@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import thoroughly
 
-from holdfast.checks.hd601_rank_desync import RankDesync
-from holdfast.checks.hd602_rank_nonfinite import RankNonfinite
-from holdfast.checks.hd603_rank_order_shared import RankOrderShared
-from holdfast.checks.hd604_straggler_rank import StragglerRank
-from holdfast.checks.hd605_clip_per_shard import ClipPerShard
-from holdfast.core.check import Check
-from holdfast.core.findings import Finding
-from holdfast.core.records import Column, StepRecord
+from headway.checks.hd601_rank_desync import RankDesync
+from headway.checks.hd602_rank_nonfinite import RankNonfinite
+from headway.checks.hd603_rank_order_shared import RankOrderShared
+from headway.checks.hd604_straggler_rank import StragglerRank
+from headway.checks.hd605_clip_per_shard import ClipPerShard
+from headway.core.check import Check
+from headway.core.findings import Finding
+from headway.core.records import Column, StepRecord
 
 EVERY = 10
 """Steps from one sample to the next, as live."""

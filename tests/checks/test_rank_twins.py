@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import registry
-from holdfast.core.codec import from_json
-from holdfast.core.findings import Finding
-from holdfast.core.records import Record
-from holdfast.engine import Engine
+from headway import registry
+from headway.core.codec import from_json
+from headway.core.findings import Finding
+from headway.core.records import Record
+from headway.engine import Engine
 
 SCRIPT = Path(__file__).parents[1] / "gloo_twins.py"
 WORLD = 3

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 from literate import read_records
 
-from holdfast.cli.main import cli
-from holdfast.sinks.run_dir import RunDirWriter
+from headway.cli.main import cli
+from headway.sinks.run_dir import RunDirWriter
 
 MakeRun = Callable[..., Path]
 Invoke = Callable[..., Result]
@@ -56,10 +56,10 @@ def well(make_run: MakeRun) -> Path:
 def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
     """Call the command line in this process, in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HOLDFAST_DEBUG", raising=False)
+    monkeypatch.delenv("HEADWAY_DEBUG", raising=False)
 
     def call(*args: object) -> Result:
-        return CliRunner().invoke(cli, [str(arg) for arg in args], prog_name="holdfast")
+        return CliRunner().invoke(cli, [str(arg) for arg in args], prog_name="headway")
 
     return call
 
@@ -70,7 +70,7 @@ def shell(tmp_path: Path) -> Shell:
 
     def call(*args: object, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "holdfast", *(str(arg) for arg in args)],
+            [sys.executable, "-m", "headway", *(str(arg) for arg in args)],
             capture_output=True,
             encoding="utf-8",
             cwd=tmp_path,

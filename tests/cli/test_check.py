@@ -1,4 +1,4 @@
-"""`holdfast check` and `holdfast run`: a script as it is, from the shell."""
+"""`headway check` and `headway run`: a script as it is, from the shell."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def shell(
     *arguments: str, cwd: Path, timeout: float = 120, **env: str
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "holdfast", *arguments],
+        [sys.executable, "-m", "headway", *arguments],
         capture_output=True,
         text=True,
         timeout=timeout,
         cwd=cwd,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HOLDFAST_STRICT": "1", **env},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HEADWAY_STRICT": "1", **env},
         check=False,
     )
 
@@ -71,8 +71,8 @@ def test_a_healthy_script(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "file train.py argv ['--epochs', '3'] name __main__" in done.stdout
     lines = done.stdout.splitlines()
-    assert any(line.startswith("holdfast: healthy") for line in lines)
-    assert lines[-1] == "Next: holdfast run train.py -- --epochs 3"
+    assert any(line.startswith("headway: healthy") for line in lines)
+    assert lines[-1] == "Next: headway run train.py -- --epochs 3"
     assert "3 steps seen" in done.stdout
     assert "322 trainable, 0 frozen" in done.stdout or "354 parameters" in done.stdout
     assert "Adam group 0" in done.stdout
@@ -168,7 +168,7 @@ def test_a_module_with_relative_imports(tmp_path: Path) -> None:
     done = shell("check", "-m", "pkg.train", "--", "--epochs", "1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "argv ['--epochs', '1']" in done.stdout
-    assert "Next: holdfast run -m pkg.train -- --epochs 1" in done.stdout
+    assert "Next: headway run -m pkg.train -- --epochs 1" in done.stdout
 
 
 def test_a_script_that_crashes(tmp_path: Path) -> None:
@@ -180,8 +180,8 @@ def test_a_script_that_crashes(tmp_path: Path) -> None:
     assert done.returncode == 3
     assert "ZeroDivisionError" in done.stderr
     assert "1 / 0" in done.stderr
-    assert "holdfast/" not in done.stderr, "no frames of ours"
-    assert "holdfast: healthy" in done.stdout
+    assert "headway/" not in done.stderr, "no frames of ours"
+    assert "headway: healthy" in done.stdout
 
 
 def test_a_script_that_leaves(tmp_path: Path) -> None:
@@ -206,10 +206,10 @@ def test_a_run_of_a_script_that_never_steps(tmp_path: Path, invoke: Invoke) -> N
     done = invoke("run", "train.py")
     assert done.exit_code == 0, "the script did what it does, and nothing was found"
     lines = done.stdout.splitlines()
-    assert lines[:2] == ["done", "holdfast: nothing was guarded"]
+    assert lines[:2] == ["done", "headway: nothing was guarded"]
     said = " ".join(" ".join(lines[2:-1]).split())
     assert said.startswith("no optimizer step was reached: backward() ran once")
-    assert lines[-1] == "Next: holdfast check train.py"
+    assert lines[-1] == "Next: headway check train.py"
 
 
 def test_a_script_that_never_steps(tmp_path: Path, invoke: Invoke) -> None:
@@ -325,7 +325,7 @@ def test_ctrl_c_tells_what_was_seen(tmp_path: Path) -> None:
     endless = HEALTHY.replace("range(args.epochs)", "iter(int, 1)") + "\n"
     script(tmp_path, endless.replace("    print(f", "    open('alive', 'w').close()\n    print(f"))
     process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "check", "train.py", "--max-steps", "1000000"],
+        [sys.executable, "-m", "headway", "check", "train.py", "--max-steps", "1000000"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -336,7 +336,7 @@ def test_ctrl_c_tells_what_was_seen(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     told, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "holdfast: healthy" in told
+    assert "headway: healthy" in told
 
 
 def wait_for(path: Path) -> None:
@@ -351,14 +351,14 @@ def test_python_gets_the_same_findings() -> None:
     import torch
     from torch import nn
 
-    import holdfast
+    import headway
 
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     batch = (torch.randn(16, 4), torch.randint(0, 3, (16,)))
     before = [parameter.detach().clone() for parameter in model.parameters()]
     random = torch.get_rng_state()
-    report = holdfast.preflight(model, optimizer, nn.CrossEntropyLoss(), batch)
+    report = headway.preflight(model, optimizer, nn.CrossEntropyLoss(), batch)
     assert report.verdict == "healthy", report.findings
     assert report.command == "preflight"
     assert all(map(torch.equal, before, model.parameters()))
@@ -368,11 +368,11 @@ def test_python_gets_the_same_findings() -> None:
     def own(model: nn.Module, batch: Any) -> torch.Tensor:
         return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
-    assert holdfast.preflight(model, optimizer, own, batch).verdict == "healthy"
+    assert headway.preflight(model, optimizer, own, batch).verdict == "healthy"
     frozen = nn.Linear(4, 3).requires_grad_(False)
     frozen.bias.requires_grad_(True)
     held = torch.optim.SGD(frozen.parameters(), lr=0.1)
-    found = holdfast.preflight(frozen, held, nn.CrossEntropyLoss(), batch)
+    found = headway.preflight(frozen, held, nn.CrossEntropyLoss(), batch)
     assert "HD410" in [item.code for item in found.findings]
-    with pytest.raises(holdfast.HoldfastError, match="a torch optimizer"):
-        holdfast.preflight(model, None, nn.CrossEntropyLoss(), batch)
+    with pytest.raises(headway.HeadwayError, match="a torch optimizer"):
+        headway.preflight(model, None, nn.CrossEntropyLoss(), batch)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.demo import new_folder
-from holdfast.postmortem.diagnose import diagnose
+from headway.cli.demo import new_folder
+from headway.postmortem.diagnose import diagnose
 
 
 @pytest.fixture(autouse=True)
@@ -26,15 +26,15 @@ def test_a_short_demo(invoke, tmp_path):
     result = invoke("demo", "--steps", 20)
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
-    assert lines[-1] == f"Next: holdfast diagnose {Path('holdfast-runs', 'demo')}"
+    assert lines[-1] == f"Next: headway diagnose {Path('headway-runs', 'demo')}"
     assert "HD101 nonfinite-loss was found at step 12, and nowhere else" in result.stdout
     assert "bit for bit" in result.stdout
     assert "\x1b" not in result.stdout
     assert max(map(len, lines)) <= 80
-    report = diagnose(tmp_path / "holdfast-runs" / "demo")
+    report = diagnose(tmp_path / "headway-runs" / "demo")
     assert report.causes[0].code == "HD101"
     assert [item.step for item in report.findings if item.code == "HD101"] == [12]
-    assert logging.getLogger("holdfast").handlers == []
+    assert logging.getLogger("headway").handlers == []
 
 
 class NoGuard:
@@ -62,7 +62,7 @@ class NoGuard:
 
 
 def test_it_admits_what_did_not_hold(invoke, monkeypatch):
-    import holdfast.demo.training as training
+    import headway.demo.training as training
 
     monkeypatch.setattr(training, "Guard", NoGuard)
     result = invoke("demo", "--steps", 20)
@@ -73,7 +73,7 @@ def test_it_admits_what_did_not_hold(invoke, monkeypatch):
 
 
 def test_settings_of_the_folder_do_not_spoil_it(invoke, tmp_path):
-    (tmp_path / "pyproject.toml").write_text('[tool.holdfast]\nignore = ["HD1"]\n')
+    (tmp_path / "pyproject.toml").write_text('[tool.headway]\nignore = ["HD1"]\n')
     assert invoke("demo", "--steps", 20, "--out", tmp_path / "elsewhere").exit_code == 0
     assert (tmp_path / "elsewhere" / "run.json").is_file()
 
@@ -82,7 +82,7 @@ def test_without_torch(invoke, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     result = invoke("demo")
     assert result.exit_code == 2
-    assert "pip install 'holdfast[torch]'" in result.stderr
+    assert "pip install 'headway[torch]'" in result.stderr
     assert result.stdout == ""
 
 

@@ -1,4 +1,4 @@
-"""`holdfast diagnose`: the contract of its output, and its patience with bad input."""
+"""`headway diagnose`: the contract of its output, and its patience with bad input."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_json_is_schema_1(invoke, sick):
         *("schema", "tool", "version", "command", "verdict"),
         *("coverage", "causes", "findings", "not_run"),
     ]
-    assert (told["schema"], told["tool"], told["command"]) == (1, "holdfast", "diagnose")
+    assert (told["schema"], told["tool"], told["command"]) == (1, "headway", "diagnose")
     assert told["verdict"] == "findings"
     assert list(told["coverage"]) == ["ran", "of"]
     assert list(told["causes"][0]) == ["code", "name", "message", "findings"]
@@ -58,19 +58,19 @@ def test_json_of_several_paths_is_a_list(invoke, sick, well):
 
 def test_text_of_a_sick_run(invoke, sick):
     lines = invoke("diagnose", sick).stdout.splitlines()
-    assert lines[0].startswith("holdfast: ")
+    assert lines[0].startswith("headway: ")
     assert "errors; most likely cause: HD101 nonfinite-loss" in lines[0]
     assert " checks could run" in lines[1]
     assert "✗ HD101 nonfinite-loss  step 51" in lines
     assert "  5 times, last at step 55" in lines
-    assert lines[-1] == "Next: holdfast explain HD101"
+    assert lines[-1] == "Next: headway explain HD101"
     assert max(map(len, lines)) <= 80
 
 
 def test_text_of_a_healthy_run(invoke, well):
     lines = invoke("diagnose", well).stdout.splitlines()
-    assert lines[0].startswith("holdfast: healthy")
-    assert lines[-1] == f"Next: holdfast diagnose --verbose {well}"
+    assert lines[0].startswith("headway: healthy")
+    assert lines[-1] == f"Next: headway diagnose --verbose {well}"
 
 
 def test_verbose_names_what_did_not_run(invoke, well):
@@ -84,8 +84,8 @@ def test_verbose_names_what_did_not_run(invoke, well):
 def test_several_paths_one_of_them_missing(invoke, sick, well, tmp_path):
     result = invoke("diagnose", sick, tmp_path / "gone", well)
     assert result.exit_code == 2
-    assert result.stderr == f"holdfast: there is nothing at {tmp_path / 'gone'}\n"
-    assert result.stdout.splitlines()[0] == "holdfast: findings in 1 of 2 runs"
+    assert result.stderr == f"headway: there is nothing at {tmp_path / 'gone'}\n"
+    assert result.stdout.splitlines()[0] == "headway: findings in 1 of 2 runs"
     assert f"{well}: healthy" in " ".join(result.stdout.split())
 
 
@@ -188,7 +188,7 @@ def _on_terminal(args, folder, environment) -> str:
 
     ours, theirs = pty.openpty()
     with subprocess.Popen(
-        [sys.executable, "-m", "holdfast", *args],
+        [sys.executable, "-m", "headway", *args],
         stdout=theirs,
         stderr=theirs,
         cwd=folder,

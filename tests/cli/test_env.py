@@ -1,4 +1,4 @@
-"""`holdfast env`, with and without torch."""
+"""`headway env`, with and without torch."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import sys
 
 import pytest
 
-import holdfast
+import headway
 
 
 def test_text(invoke):
     result = invoke("env")
     assert result.exit_code == 0
-    for name in ("holdfast:", "python:", "os:", "cores:", "memory:", "torch:", "packages:"):
+    for name in ("headway:", "python:", "os:", "cores:", "memory:", "torch:", "packages:"):
         assert f"\n{name}" in result.stdout
-    assert holdfast.__version__ in result.stdout
+    assert headway.__version__ in result.stdout
 
 
 def test_json(invoke):

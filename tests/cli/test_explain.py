@@ -1,4 +1,4 @@
-"""`holdfast explain` and `holdfast checks`."""
+"""`headway explain` and `headway checks`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from holdfast import registry
-from holdfast.cli.explain import say_needs
-from holdfast.cli.limits import Limit, limits_of
-from holdfast.core.check import HEADINGS, Check, Needs
-from holdfast.core.records import StepRecord, TensorRecord
+from headway import registry
+from headway.cli.explain import say_needs
+from headway.cli.limits import Limit, limits_of
+from headway.core.check import HEADINGS, Check, Needs
+from headway.core.records import StepRecord, TensorRecord
 
 
 @pytest.mark.parametrize("word", ["HD101", "hd101", "nonfinite-loss", "Nonfinite-Loss"])
@@ -20,7 +20,7 @@ def test_code_or_name_in_any_case(invoke, word):
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert lines[0] == "HD101 nonfinite-loss  error"
-    assert lines[-1].startswith("Next: holdfast ")
+    assert lines[-1].startswith("Next: headway ")
     for heading in HEADINGS:
         assert heading in lines
 
@@ -84,8 +84,8 @@ def test_the_list(invoke):
     result = invoke("checks")
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
-    assert lines[0] == f"holdfast: {len(registry.all_checks())} checks"
-    assert lines[-1].startswith("Next: holdfast explain HD")
+    assert lines[0] == f"headway: {len(registry.all_checks())} checks"
+    assert lines[-1].startswith("Next: headway explain HD")
     for code in registry.modules():
         assert f"  {code}  " in result.stdout
     assert max(map(len, lines)) <= 80

@@ -13,10 +13,10 @@ from pathlib import Path
 import click
 import pytest
 
-import holdfast
-from holdfast import registry
-from holdfast.cli.main import COMMANDS, cli
-from holdfast.errors import InternalError
+import headway
+from headway import registry
+from headway.cli.main import COMMANDS, cli
+from headway.errors import InternalError
 
 OPTIONS = {
     "demo": ["--out", "--steps"],
@@ -127,7 +127,7 @@ def test_version(invoke):
     python = ".".join(map(str, sys.version_info[:3]))
     assert result.exit_code == 0
     assert re.fullmatch(
-        rf"holdfast {re.escape(holdfast.__version__)} \(Python {python}, (torch \S+|no torch)\)\n",
+        rf"headway {re.escape(headway.__version__)} \(Python {python}, (torch \S+|no torch)\)\n",
         result.stdout,
     )
 
@@ -149,7 +149,7 @@ def test_a_mistake_gets_one_line_and_2(invoke, args, words):
     assert result.exit_code == 2
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1
-    assert result.stderr.startswith("holdfast: ")
+    assert result.stderr.startswith("headway: ")
     assert words in result.stderr.lower()
 
 
@@ -176,7 +176,7 @@ def test_an_accident_is_told_calmly(invoke, monkeypatch, error, code, words):
 
 def test_the_traceback_is_there_for_the_asking(invoke, monkeypatch):
     monkeypatch.setattr(registry, "get", lambda code: 1 / 0)
-    monkeypatch.setenv("HOLDFAST_DEBUG", "1")
+    monkeypatch.setenv("HEADWAY_DEBUG", "1")
     result = invoke("explain", "HD101")
     assert result.exit_code == 4
     assert "ZeroDivisionError" in result.stderr
@@ -186,7 +186,7 @@ def test_the_traceback_is_there_for_the_asking(invoke, monkeypatch):
 @pytest.mark.skipif(os.name == "nt", reason="pipes of another kind")
 def test_a_reader_who_leaves_is_no_error(tmp_path):
     process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "checks"],
+        [sys.executable, "-m", "headway", "checks"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd=tmp_path,
@@ -211,8 +211,8 @@ def test_torch_stays_out_of_it(sick, tmp_path, args):
     words = [arg.format(sick=sick) for arg in args]
     code = (
         "import sys\n"
-        "from holdfast.cli.main import cli\n"
-        f"try: cli.main({words!r}, prog_name='holdfast')\n"
+        "from headway.cli.main import cli\n"
+        f"try: cli.main({words!r}, prog_name='headway')\n"
         "except SystemExit: pass\n"
         "print(sorted({'torch', 'numpy'} & set(sys.modules)), file=sys.stderr)"
     )
@@ -227,8 +227,8 @@ def test_how_long_it_takes_to_start(capsys, tmp_path):
     told = []
     for code in (
         "pass",
-        "import holdfast",
-        "from holdfast.cli.main import main; main()",
+        "import headway",
+        "from headway.cli.main import main; main()",
     ):
         took = [_seconds(code, tmp_path) for _ in range(3)]
         told.append(f"{code!r}: {statistics.median(took) * 1000:.0f} ms")

@@ -1,4 +1,4 @@
-"""`holdfast replay`: a script, a planted birth, the guard's incident; then the mended script."""
+"""`headway replay`: a script, a planted birth, the guard's incident; then the mended script."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from holdfast.cli.main import cli
-from holdfast.replay import capsule
+from headway.cli.main import cli
+from headway.replay import capsule
 
 SCRIPT = """
 import sys
 import torch
-from holdfast import Guard, Policy
+from headway import Guard, Policy
 
 torch.manual_seed(0)
 WIDTH = 4
@@ -75,7 +75,7 @@ def shell(home: Path) -> Shell:
         *args: object, cwd: Path = home, first: Sequence[str] = ()
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", *first, "holdfast", "replay", *(str(arg) for arg in args)],
+            [sys.executable, "-m", *first, "headway", "replay", *(str(arg) for arg in args)],
             capture_output=True,
             encoding="utf-8",
             cwd=cwd,
@@ -95,7 +95,7 @@ def replay(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Replay]:
     def call(*args: object, cwd: Path = home) -> Result:
         sys.modules.pop("rebuilt", None)
         monkeypatch.chdir(cwd)
-        return CliRunner().invoke(cli, ["replay", *map(str, args)], prog_name="holdfast")
+        return CliRunner().invoke(cli, ["replay", *map(str, args)], prog_name="headway")
 
     with torch.random.fork_rng():
         yield call
@@ -123,7 +123,7 @@ def test_it_reproduces_until_the_script_is_mended(shell: Shell, broken: Path) ->
     assert result.returncode == 1, result.stderr
     lines = result.stdout.splitlines()
     assert lines[0].startswith("reproduces: the loss is NaN")
-    assert lines[-1] == "Next: holdfast explain HD101"
+    assert lines[-1] == "Next: headway explain HD101"
     for words in (f"{PLACE} in loss_of", "op log, forward pass", "clamp_min(1e-12)", "1 zero"):
         assert words in result.stdout
     assert "training" in result.stderr, "what the script prints stays out of the result"
@@ -134,7 +134,7 @@ def test_it_reproduces_until_the_script_is_mended(shell: Shell, broken: Path) ->
     result = shell(INCIDENT)
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("cured: loss ")
-    assert result.stdout.splitlines()[-1] == "Next: holdfast diagnose runs/first"
+    assert result.stdout.splitlines()[-1] == "Next: headway diagnose runs/first"
     assert contents(broken.parent / "runs") == before, "a replay leaves nothing in the run"
 
 
@@ -215,7 +215,7 @@ def test_a_script_that_wants_a_process_group(replay: Replay, broken: Path) -> No
     assert result.exit_code == 3
     said = " ".join(result.stdout.split())
     assert "wants a process group" in said
-    assert "torchrun --nproc-per-node 1 -m holdfast replay" in said
+    assert "torchrun --nproc-per-node 1 -m headway replay" in said
     broken.write_text("import os\nrank = int(os.environ['LOCAL_RANK'])\n" + SCRIPT)
     assert "wants a process group" in " ".join(replay(INCIDENT).stdout.split())
 

@@ -1,4 +1,4 @@
-"""`holdfast report` writes the page, says where, and leaves the exit code to those who ask."""
+"""`headway report` writes the page, says where, and leaves the exit code to those who ask."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-import holdfast
+import headway
 
 Invoke = Callable[..., Any]
 
@@ -17,7 +17,7 @@ def test_a_run(invoke: Invoke, sick: Path, tmp_path: Path) -> None:
     done = invoke("report", sick, "-o", tmp_path / "page.html")
     assert done.exit_code == 0
     first, second, *_, last = done.output.splitlines()
-    assert first.startswith("holdfast: 2 errors; most likely cause: HD101")
+    assert first.startswith("headway: 2 errors; most likely cause: HD101")
     assert "page.html" in second
     assert last.startswith("Next: ")
     assert "HD101 nonfinite-loss" in (tmp_path / "page.html").read_text(encoding="utf-8")
@@ -25,7 +25,7 @@ def test_a_run(invoke: Invoke, sick: Path, tmp_path: Path) -> None:
 
 def test_the_exit_code_tells_of_findings_where_asked(invoke: Invoke, sick: Path) -> None:
     assert invoke("report", sick, "--fail-on", "error").exit_code == 1
-    assert Path("holdfast-report.html").is_file()
+    assert Path("headway-report.html").is_file()
 
 
 def test_a_foreign_log(invoke: Invoke, tmp_path: Path) -> None:
@@ -65,5 +65,5 @@ def test_nowhere_to_write(invoke: Invoke, sick: Path) -> None:
 
 
 def test_from_python(sick: Path, tmp_path: Path) -> None:
-    holdfast.diagnose(sick).to_html(tmp_path / "page.html")
+    headway.diagnose(sick).to_html(tmp_path / "page.html")
     assert (tmp_path / "page.html").stat().st_size < 1_000_000

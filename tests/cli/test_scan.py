@@ -1,4 +1,4 @@
-"""`holdfast scan` and `holdfast export` as they are typed."""
+"""`headway scan` and `headway export` as they are typed."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def test_the_page_of_a_broken_run(invoke, broken):
     assert result.exit_code == 1
     assert result.stderr == ""
     lines = result.stdout.splitlines()
-    assert lines[0] == ("holdfast: 2 errors; most likely cause: HD701 nonfinite-checkpoint")
+    assert lines[0] == ("headway: 2 errors; most likely cause: HD701 nonfinite-checkpoint")
     assert any("clean" in line and line.endswith("checkpoint-200") for line in lines)
     assert any("NaN or Inf" in line and line.endswith("checkpoint-300") for line in lines)
     assert any(line.startswith("Last clean:") for line in lines)
-    assert lines[-1] == f"Next: holdfast scan {broken} --last-good"
+    assert lines[-1] == f"Next: headway scan {broken} --last-good"
 
 
 def test_the_page_of_a_clean_file(invoke, tmp_path):
     path = safetensors(tmp_path / "model.safetensors", weights(0))
     result = invoke("scan", path)
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[0] == "holdfast: healthy"
-    assert "Next: holdfast diagnose" in result.stdout
+    assert result.stdout.splitlines()[0] == "headway: healthy"
+    assert "Next: headway diagnose" in result.stdout
 
 
 def test_the_last_good_one_for_a_shell(invoke, broken):
@@ -110,9 +110,9 @@ def test_torch_is_never_imported(broken, tmp_path):
     words = [["scan", str(broken)], ["diagnose", str(broken)]]
     code = (
         "import sys\n"
-        "from holdfast.cli.main import cli\n"
+        "from headway.cli.main import cli\n"
         f"for args in {words!r}:\n"
-        "    try: cli.main(args, prog_name='holdfast')\n"
+        "    try: cli.main(args, prog_name='headway')\n"
         "    except SystemExit: pass\n"
         "print('torch' in sys.modules, 'numpy' in sys.modules, file=sys.stderr)"
     )
@@ -140,7 +140,7 @@ def test_export_to_parquet_needs_its_extra(invoke, broken, tmp_path, monkeypatch
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = invoke("export", broken, "-o", tmp_path / "run.parquet")
     assert result.exit_code == 2
-    assert "pip install 'holdfast[parquet]'" in result.stderr
+    assert "pip install 'headway[parquet]'" in result.stderr
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read all")

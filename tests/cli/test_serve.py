@@ -1,4 +1,4 @@
-"""`holdfast serve` as it is started and ended; what it serves stands in tests/web."""
+"""`headway serve` as it is started and ended; what it serves stands in tests/web."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_address_is_the_last_line_and_carries_the_token(tmp_path: Path) -> N
 
 def test_an_open_address_is_said_to_be_one(tmp_path: Path) -> None:
     pytest.importorskip("uvicorn")
-    command = [sys.executable, "-m", "holdfast", "serve", str(tmp_path), "--port", "0"]
+    command = [sys.executable, "-m", "headway", "serve", str(tmp_path), "--port", "0"]
     process = subprocess.Popen(
         [*command, "--host", "0.0.0.0"],
         stdout=subprocess.PIPE,
@@ -101,7 +101,7 @@ def test_without_the_extra(
     invoke: Invoke,
 ) -> None:
     for known in [*sys.modules]:
-        if known.startswith(("starlette", "uvicorn", "holdfast.web")):
+        if known.startswith(("starlette", "uvicorn", "headway.web")):
             monkeypatch.delitem(sys.modules, known)
     real = builtins.__import__
 
@@ -113,7 +113,7 @@ def test_without_the_extra(
     monkeypatch.setattr(builtins, "__import__", missing)
     result = invoke("serve", tmp_path)
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert "pip install 'holdfast[web]'" in result.stderr
+    assert "pip install 'headway[web]'" in result.stderr
 
 
 def test_help_says_that_nothing_is_written(invoke: Invoke) -> None:
@@ -124,5 +124,5 @@ def test_help_says_that_nothing_is_written(invoke: Invoke) -> None:
 
 def test_it_never_imports_torch(tmp_path: Path) -> None:
     pytest.importorskip("uvicorn")
-    code = "import sys, holdfast.web.server; assert 'torch' not in sys.modules"
+    code = "import sys, headway.web.server; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

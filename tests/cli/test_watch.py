@@ -1,4 +1,4 @@
-"""`holdfast watch`: what it shows, when it ends."""
+"""`headway watch`: what it shows, when it ends."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.watch_page import POINTS, Curve
-from holdfast.core.records import EventRecord, Header, StepRecord
-from holdfast.core.signals import Signal
-from holdfast.sinks.run_dir import RunDirWriter
+from headway.cli.watch_page import POINTS, Curve
+from headway.core.records import EventRecord, Header, StepRecord
+from headway.core.signals import Signal
+from headway.sinks.run_dir import RunDirWriter
 
-HOLDFAST = [sys.executable, "-m", "holdfast"]
+HEADWAY = [sys.executable, "-m", "headway"]
 
 
 def write(path: Path, *, steps: int = 60, bad: int | None = 40, end: bool = True) -> RunDirWriter:
     writer = RunDirWriter(path, told=pytest.fail)
-    writer.write(Header("holdfast", {"loss": Signal(), "grad_norm": Signal()}, seq=1))
+    writer.write(Header("headway", {"loss": Signal(), "grad_norm": Signal()}, seq=1))
     seq = 0
     for step in range(steps):
         seq += 1
@@ -51,7 +51,7 @@ def test_a_run_that_has_ended_in_plain_lines(invoke, tmp_path):
     assert "error step 40: HD101 nonfinite-loss" in words
     assert "step 40: skip: bad" in words
     assert "step 59 loss 1.41 grad_norm 1 lr 0.1 host 1.0 GiB" in words
-    assert words.count("the run has ended after 60 steps; next: holdfast diagnose") == 1
+    assert words.count("the run has ended after 60 steps; next: headway diagnose") == 1
 
 
 def test_once_shows_a_run_that_goes_on(invoke, tmp_path):
@@ -71,7 +71,7 @@ def test_what_is_no_run_is_said(invoke, tmp_path):
 
 
 def start(path: Path, **how) -> subprocess.Popen:
-    return subprocess.Popen([*HOLDFAST, "watch", str(path), "--every", "0.1"], **how)
+    return subprocess.Popen([*HEADWAY, "watch", str(path), "--every", "0.1"], **how)
 
 
 def test_it_follows_a_growing_run_and_ctrl_c_ends_it_quietly(tmp_path):
@@ -118,7 +118,7 @@ def test_on_a_terminal_it_draws(tmp_path):
     assert "\x1b[31mbad" not in text, "what is in a run does not reach the terminal as it is"
     # A long path is folded at the end of a line, and colours stand around each of its parts.
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\s+", " ", text)
-    assert re.search(r"next: +holdfast +diagnose", plain)
+    assert re.search(r"next: +headway +diagnose", plain)
     assert str(tmp_path)[:40] in plain
 
 

@@ -8,8 +8,8 @@ import random
 
 import pytest
 
-from holdfast.core.best_level import BestLevel, scatter, wander
-from holdfast.core.state import decode, encode
+from headway.core.best_level import BestLevel, scatter, wander
+from headway.core.state import decode, encode
 
 
 def white(count: int, seed: int = 0) -> list[float]:

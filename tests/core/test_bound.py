@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from strategies import floats, thoroughly
 
-from holdfast.core.bound import LARGEST, Bound, History, as_float32
-from holdfast.core.state import decode, encode
+from headway.core.bound import LARGEST, Bound, History, as_float32
+from headway.core.state import decode, encode
 
 bounds = st.builds(
     Bound,

@@ -25,8 +25,8 @@ from strategies import (
     thoroughly,
 )
 
-from holdfast.core.codec import SCHEMA, from_json, to_json
-from holdfast.core.records import (
+from headway.core.codec import SCHEMA, from_json, to_json
+from headway.core.records import (
     Column,
     EventRecord,
     Header,
@@ -35,7 +35,7 @@ from holdfast.core.records import (
     StepRecord,
     TensorRecord,
 )
-from holdfast.core.signals import Signal
+from headway.core.signals import Signal
 
 NO_RECORD = (ValueError, KeyError, TypeError, AttributeError)
 """What a reader has to expect from a line that is no record."""
@@ -81,7 +81,7 @@ def test_the_three_nonfinite_numbers_come_back_wherever_they_stand() -> None:
         TensorRecord(0, 1, 1, "fc.weight", "weight", stats=odd, facts={"rows": [math.nan]}),
         EventRecord(0, 1, 1, "action", {"deep": [{"value": math.inf}]}),
         SetupRecord(0, 1, "precision", odd),
-        Header("holdfast", facts=odd),
+        Header("headway", facts=odd),
     ):
         assert same(from_json(json.loads(as_line(record))), record)
 
@@ -98,7 +98,7 @@ def test_a_step_is_written_compactly() -> None:
 
 
 def test_a_header_says_its_schema_and_only_what_is_not_default() -> None:
-    line = to_json(Header("holdfast", signals={"loss": Signal(), "lr": Signal(every=5)}))
+    line = to_json(Header("headway", signals={"loss": Signal(), "lr": Signal(every=5)}))
     assert line["schema"] == SCHEMA
     assert line["signals"] == {"loss": {}, "lr": {"every": 5}}
 
@@ -188,7 +188,7 @@ def test_a_column_gives_its_positions_with_its_values(column: Column, seq: int) 
 
 
 def test_a_header_of_a_later_version_is_read_for_what_we_know_of_it() -> None:
-    line = to_json(Header("holdfast", signals={"loss": Signal(span=3)}))
+    line = to_json(Header("headway", signals={"loss": Signal(span=3)}))
     line["signals"]["loss"] |= {"fold": "geometric", "units": "nats", "every": 0}
     line["novel"] = {"anything": 1}
     header = from_json(line)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import thoroughly
 
-from holdfast.core.findings import Finding, Severity
-from holdfast.core.fold import EPISODES, GAP, Fold
+from headway.core.findings import Finding, Severity
+from headway.core.fold import EPISODES, GAP, Fold
 
 
 def found(

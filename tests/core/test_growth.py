@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import lightly
 
-from holdfast.core.growth import GrowthRule, GrowthWatch
-from holdfast.core.state import decode, encode
+from headway.core.growth import GrowthRule, GrowthWatch
+from headway.core.state import decode, encode
 
 RULE = GrowthRule(grace=3, horizon=30)
 

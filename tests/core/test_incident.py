@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import thoroughly
 
-from holdfast.core.findings import Finding, Remedy, Severity, Where
-from holdfast.core.fold import Fold
-from holdfast.core.incident import concerns, explained, incident_of
-from holdfast.core.nearest import nearest
-from holdfast.core.records import EventRecord
+from headway.core.findings import Finding, Remedy, Severity, Where
+from headway.core.fold import Fold
+from headway.core.incident import concerns, explained, incident_of
+from headway.core.nearest import nearest
+from headway.core.records import EventRecord
 
 DATA: dict[str, Any] = {
     "nature": "deterministic",

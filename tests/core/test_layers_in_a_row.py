@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Where
-from holdfast.core.layers_in_a_row import LayersInARow
-from holdfast.core.records import Column, SetupRecord, StepRecord
-from holdfast.core.state import decode, encode
+from headway.core.findings import Where
+from headway.core.layers_in_a_row import LayersInARow
+from headway.core.records import Column, SetupRecord, StepRecord
+from headway.core.state import decode, encode
 
 
 def look(layers: LayersInARow, step: int, *shares: float) -> list[tuple[int, float]]:

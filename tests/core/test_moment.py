@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.core.moment import moment_of, record_at
-from holdfast.core.records import StepRecord
-from holdfast.core.state import decode, encode
+from headway.core.moment import moment_of, record_at
+from headway.core.records import StepRecord
+from headway.core.state import decode, encode
 
 
 def test_a_record_can_be_put_back_where_it_stood() -> None:

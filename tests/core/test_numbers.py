@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from strategies import facts, floats, same, thoroughly
 
-from holdfast.core.numbers import (
+from headway.core.numbers import (
     decode_number,
     decode_numbers,
     encode_number,

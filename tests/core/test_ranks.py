@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import thoroughly
 
-from holdfast.core.ranks import alike, by_rank, checksums, say_ranks
-from holdfast.core.records import Column, StepRecord
+from headway.core.ranks import alike, by_rank, checksums, say_ranks
+from headway.core.records import Column, StepRecord
 
 
 def record(**columns: Column) -> StepRecord:

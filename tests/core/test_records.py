@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.check import Context
-from holdfast.core.records import Column, Header, StepRecord, TensorRecord
+from headway.core.check import Context
+from headway.core.records import Column, Header, StepRecord, TensorRecord
 
 
 def test_a_family_is_the_scalar_and_its_namesakes_of_further_optimizers() -> None:

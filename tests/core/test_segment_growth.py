@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.core.growth import GrowthRule
-from holdfast.core.records import Header, StepRecord
-from holdfast.core.segment_growth import SegmentGrowth
-from holdfast.core.signals import Signal
-from holdfast.core.state import decode, encode
+from headway.core.growth import GrowthRule
+from headway.core.records import Header, StepRecord
+from headway.core.segment_growth import SegmentGrowth
+from headway.core.signals import Signal
+from headway.core.state import decode, encode
 
 RULE = GrowthRule(ratio=1.1, grace=0, horizon=100)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from strategies import signals, thoroughly
 
-from holdfast.core.signals import Signal, axis_of, family
+from headway.core.signals import Signal, axis_of, family
 
 
 @thoroughly

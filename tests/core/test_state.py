@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from strategies import floats, same, thoroughly
 
-from holdfast.core.bound import Bound, History
-from holdfast.core.state import decode, encode, remember
-from holdfast.core.window import Thinned, Window
+from headway.core.bound import Bound, History
+from headway.core.state import decode, encode, remember
+from headway.core.window import Thinned, Window
 
 hashable = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=4) | st.floats(allow_nan=False),
@@ -130,7 +130,7 @@ def test_a_class_that_only_shares_a_remembered_name_is_refused() -> None:
 
 
 def test_a_class_joins_by_the_decorator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.core.state._CLASSES", {})
+    monkeypatch.setattr("headway.core.state._CLASSES", {})
 
     @remember
     class Tally:

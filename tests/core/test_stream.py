@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import thoroughly
 
-from holdfast.core.records import StepRecord
-from holdfast.core.stream import merge
+from headway.core.records import StepRecord
+from headway.core.stream import merge
 
 places = st.tuples(st.integers(0, 3), st.integers(0, 6))
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.core.records import EventRecord, TensorRecord
-from holdfast.core.state import decode, encode
-from holdfast.core.succession import Succession
+from headway.core.records import EventRecord, TensorRecord
+from headway.core.state import decode, encode
+from headway.core.succession import Succession
 
 
 def save(saved: Succession, step: int, *names: str) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.records import EventRecord
-from holdfast.core.trouble import Trouble
+from headway.core.records import EventRecord
+from headway.core.trouble import Trouble
 
 
 def test_all_that_can_be_named_is_evidence() -> None:

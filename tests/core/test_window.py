@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import floats, same, thoroughly
 
-from holdfast.core.state import decode, encode
-from holdfast.core.window import MAD_TO_SIGMA, Thinned, Window
+from headway.core.state import decode, encode
+from headway.core.window import MAD_TO_SIGMA, Thinned, Window
 
 sizes = st.integers(1, 9)
 series = st.lists(floats | st.sampled_from([0.0, -0.0, 1.0, 1.0, 2.0]), max_size=40)

@@ -16,7 +16,7 @@ from typing import Any
 
 from fences import Block, blocks
 
-from holdfast.config import Settings
+from headway.config import Settings
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -26,7 +26,7 @@ else:
 ROOT = Path(__file__).parents[2]
 SHOWN = ("text", "records", "findings", "not-run", "markdown")
 """Languages of blocks that are there to be looked at; `text output` is compared all the same."""
-ENDLESS = ("holdfast serve",)
+ENDLESS = ("headway serve",)
 """Commands that run until they are stopped: started, heard, stopped."""
 COMMAND_SECONDS = 240
 
@@ -110,7 +110,7 @@ class PageRun:
             done = shell(command, self.folder)
             said = f"{command}\nended with {done.returncode}\n{done.stdout}"
             # 1 says that something was found, which is what most examples are about.
-            fine = (int(wanted),) if wanted else (0, 1) if "holdfast" in command else (0,)
+            fine = (int(wanted),) if wanted else (0, 1) if "headway" in command else (0,)
             assert done.returncode in fine, said
             assert "Traceback" not in done.stdout or wanted == "3", said
             demand(shown, done.stdout)
@@ -120,7 +120,7 @@ def of_the_repository(command: str) -> bool:
     """Commands that set something up or run for long: here it is only seen that they exist."""
     words = command.split("#")[0].split()
     if words[:2] == ["pip", "install"]:
-        extras = re.search(r"holdfast\[([\w,-]+)\]", command)
+        extras = re.search(r"headway\[([\w,-]+)\]", command)
         declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         for extra in extras[1].split(",") if extras else ():
             assert extra in declared["optional-dependencies"], f"there is no extra {extra!r}"
@@ -160,13 +160,13 @@ def demand(shown: str, said: str) -> None:
 
 
 def load_toml(text: str, folder: Path) -> None:
-    """TOML must parse; settings of ours must be ones that holdfast takes."""
-    from holdfast import registry
-    from holdfast.policy import Policy
+    """TOML must parse; settings of ours must be ones that headway takes."""
+    from headway import registry
+    from headway.policy import Policy
 
     data = tomllib.loads(text)
     tool = data.get("tool", {})
-    if "holdfast" in tool:
+    if "headway" in tool:
         place = folder / "settings-of-a-page"
         place.mkdir(exist_ok=True)
         (place / "pyproject.toml").write_text(text, encoding="utf-8")
@@ -209,12 +209,12 @@ def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """`holdfast`, `python` and `torchrun` are those of this Python, whatever is installed."""
+    """`headway`, `python` and `torchrun` are those of this Python, whatever is installed."""
     bin_folder = folder / ".bin"
     if not bin_folder.exists():
         bin_folder.mkdir()
         for name, module in (
-            ("holdfast", "-m holdfast"),
+            ("headway", "-m headway"),
             ("python", ""),
             ("torchrun", "-m torch.distributed.run"),
         ):

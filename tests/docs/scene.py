@@ -33,8 +33,8 @@ def make_folder(folder: Path) -> None:
     """Everything above."""
     text = script()
     (folder / "train.py").write_text(text, encoding="utf-8")
-    made = 'guard = holdfast.Guard(model, optimizer, run_dir="runs/first")\nfor epoch'
-    guarded = text.replace("import torch\n", "import holdfast, torch\n", 1)
+    made = 'guard = headway.Guard(model, optimizer, run_dir="runs/first")\nfor epoch'
+    guarded = text.replace("import torch\n", "import headway, torch\n", 1)
     guarded = guarded.replace("for epoch", made, 1).replace("in loader:", "in guard(loader):", 1)
     (folder / "guarded.py").write_text(f"{guarded}guard.close()\n", encoding="utf-8")
     # A process of its own: an incident remembers the script that made it, to replay it.
@@ -49,7 +49,7 @@ def make_names() -> dict[str, Any]:
     import torch
     from torch import nn
 
-    import holdfast
+    import headway
 
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
@@ -58,7 +58,7 @@ def make_names() -> dict[str, Any]:
         "__name__": "__main__",
         "torch": torch,
         "nn": nn,
-        "holdfast": holdfast,
+        "headway": headway,
         "model": model,
         "optimizer": optimizer,
         "scheduler": torch.optim.lr_scheduler.ConstantLR(optimizer),

@@ -11,13 +11,13 @@ import pytest
 from fences import blocks
 from literate import Case, read_page
 
-from holdfast.core.check import HEADINGS, Check
-from holdfast.engine import Engine
+from headway.core.check import HEADINGS, Check
+from headway.engine import Engine
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "add-a-check.md").read_text(encoding="utf-8")
 FILES = {block.options["file"]: block.text for block in blocks(PAGE) if "file" in block.options}
-CODE = "src/holdfast/checks/hd150_repeated_loss.py"
+CODE = "src/headway/checks/hd150_repeated_loss.py"
 CASES = "tests/checks/hd150_repeated_loss.md"
 
 

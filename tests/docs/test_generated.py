@@ -18,11 +18,11 @@ from fences import blocks
 from moments import LIVE_FACTS, MOMENTS, OBJECTS, moments
 from running import load_toml
 
-import holdfast
-from holdfast import registry
-from holdfast.cli.limits import limits_of
-from holdfast.cli.main import cli
-from holdfast.core.check import Check
+import headway
+from headway import registry
+from headway.cli.limits import limits_of
+from headway.cli.main import cli
+from headway.core.check import Check
 
 ROOT = Path(__file__).parents[2]
 CODES = list(registry.modules())
@@ -85,11 +85,11 @@ def test_the_index_has_every_check_by_family_and_by_moment() -> None:
 
 def test_every_command_and_option_is_on_the_page() -> None:
     page = command_page.page()
-    top = click.Context(cli, info_name="holdfast")
+    top = click.Context(cli, info_name="headway")
     for name in cli.list_commands(top):
         command = cli.get_command(top, name)
         assert command is not None
-        section = page.split(f"## holdfast {name} ")[1].split("\n## ")[0]
+        section = page.split(f"## headway {name} ")[1].split("\n## ")[0]
         for parameter in command.params:
             if isinstance(parameter, click.Option) and not parameter.hidden:
                 assert parameter.opts[-1] in section, (name, parameter.opts)
@@ -97,12 +97,12 @@ def test_every_command_and_option_is_on_the_page() -> None:
 
 def test_every_public_name_is_on_the_page() -> None:
     grouped = [name for names in api_page.GROUPS.values() for name in names]
-    assert sorted([*grouped, "__version__"]) == sorted(holdfast.__all__)
+    assert sorted([*grouped, "__version__"]) == sorted(headway.__all__)
     page = api_page.page()
     for name in grouped:
-        assert f"### holdfast.{name} " in page
+        assert f"### headway.{name} " in page
     for owner, inner in api_page.INNER.items():
-        section = page.split(f"### holdfast.{owner} ")[1].split("\n### ")[0]
+        section = page.split(f"### headway.{owner} ")[1].split("\n### ")[0]
         for name in inner:
             assert not re.search(rf"^\| `{name}[(:]", section, flags=re.M), name
 

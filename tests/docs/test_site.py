@@ -118,11 +118,11 @@ def test_what_a_page_shows_is_compared_loosely_and_yet_compared() -> None:
 
 
 def test_commands_that_set_up_or_run_for_long_are_looked_up() -> None:
-    assert of_the_repository("pip install 'holdfast[web]'  # once")
+    assert of_the_repository("pip install 'headway[web]'  # once")
     assert of_the_repository("make docs")
     assert of_the_repository("python benchmarks/births.py --quick")
-    assert not of_the_repository("holdfast diagnose runs/first")
-    for wrong in ("pip install 'holdfast[wbe]'", "make dosc"):
+    assert not of_the_repository("headway diagnose runs/first")
+    for wrong in ("pip install 'headway[wbe]'", "make dosc"):
         with pytest.raises(AssertionError):
             of_the_repository(wrong)
     with pytest.raises(FileNotFoundError):

@@ -27,11 +27,11 @@ from injection import (
 from lengths import length
 from trainings import assert_same
 
-from holdfast.core.records import StepRecord
-from holdfast.live.store import Store
-from holdfast.policy import RollBack
-from holdfast.sources.run_dir import RunDir
-from holdfast.torch_tools.nested import tensors_in
+from headway.core.records import StepRecord
+from headway.live.store import Store
+from headway.policy import RollBack
+from headway.sources.run_dir import RunDir
+from headway.torch_tools.nested import tensors_in
 
 # When a scaler skips the very first step, the schedule is ahead of the optimizer.
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step:UserWarning")

@@ -37,7 +37,7 @@ def fuzz(
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         seeds, mark = root / "seeds", root / "mark"
-        kept = kept or Path(tempfile.gettempdir()) / "holdfast-fuzz"
+        kept = kept or Path(tempfile.gettempdir()) / "headway-fuzz"
         environment = {**os.environ, "PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"}
         program = "import sys, pathlib; sys.path.insert(0, sys.argv[1]); import seeds; "
         program += "seeds.make(pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]))"

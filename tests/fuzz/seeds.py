@@ -52,8 +52,8 @@ def make(root: Path, mark: Path) -> None:
 
 
 def _log(root: Path, number: int, path: Path) -> None:
-    from holdfast.errors import UnreadableInput
-    from holdfast.sources.formats import reader_for
+    from headway.errors import UnreadableInput
+    from headway.sources.formats import reader_for
 
     if path.suffix in (".py", ".md") or path.stat().st_size > LARGEST:
         return

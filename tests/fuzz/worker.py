@@ -37,7 +37,7 @@ def _peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-os.environ["HOLDFAST_STRICT"] = "1"  # the net under the readers is not what is tested
+os.environ["HEADWAY_STRICT"] = "1"  # the net under the readers is not what is tested
 
 SECONDS = 2.0
 HANG = 20
@@ -101,12 +101,12 @@ def _importing(event: str) -> bool:
 
 def targets(reader: str, deep: bool) -> list[Callable[[Path], Any]]:
     """What a mutant is handed to."""
-    from holdfast.checkpoints import open_checkpoint
-    from holdfast.checkpoints.measure import measure_all
-    from holdfast.postmortem.diagnose import diagnose
-    from holdfast.postmortem.scan import scan
-    from holdfast.postmortem.settings import settings_beside
-    from holdfast.sources import formats
+    from headway.checkpoints import open_checkpoint
+    from headway.checkpoints.measure import measure_all
+    from headway.postmortem.diagnose import diagnose
+    from headway.postmortem.scan import scan
+    from headway.postmortem.settings import settings_beside
+    from headway.sources import formats
 
     def measured(path: Path) -> None:
         for _ in measure_all(open_checkpoint(path).tensors, threads=1):
@@ -123,7 +123,7 @@ def targets(reader: str, deep: bool) -> list[Callable[[Path], Any]]:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Read mutants and count."""
-    from holdfast.errors import UnreadableInput
+    from headway.errors import UnreadableInput
 
     rng = random.Random(options.seed)
     folders = sorted(path for path in options.seeds.iterdir() if path.is_dir())

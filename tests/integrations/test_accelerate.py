@@ -15,9 +15,9 @@ from trainings import assert_same, make_net, squared_error, state_of
 from twins import all_finite, steps_of
 from watched import loud
 
-import holdfast
-from holdfast.errors import UsageError
-from holdfast.integrations.accelerate import guard as guard_over
+import headway
+from headway.errors import UsageError
+from headway.integrations.accelerate import guard as guard_over
 
 STEPS = 40
 BAD_STEP = 25
@@ -46,10 +46,10 @@ class Loop:
         self.before: list[dict[str, Any]] = []
         self.after: list[dict[str, Any]] = []
 
-    def guard(self, **options: Any) -> holdfast.Guard:
+    def guard(self, **options: Any) -> headway.Guard:
         return guard_over(self.accelerator, self.net, self.optimizer, self.schedule, **options)
 
-    def run(self, guard: holdfast.Guard | None = None, bad: Sequence[int] = ()) -> dict[str, Any]:
+    def run(self, guard: headway.Guard | None = None, bad: Sequence[int] = ()) -> dict[str, Any]:
         data = self.accelerator.prepare(loader(STEPS * BATCH * self.accumulation, bad))
         for batch in guard(data) if guard else data:
             self.before.append(self.state())
@@ -98,7 +98,7 @@ def test_a_poisoned_batch_leaves_no_trace_and_the_run_ends_well(name: str, tmp_p
     assert loop.loss_on_clean_data() == pytest.approx(clean.loss_on_clean_data(), rel=0.3, abs=0.3)
     assert {finding.code for finding in loud(guard)} == {"HD101", "HD201", "HD501"}
     assert [action.step for action in guard.actions] == [BAD_STEP]
-    assert holdfast.diagnose(tmp_path).causes[0].code == "HD501"
+    assert headway.diagnose(tmp_path).causes[0].code == "HD501"
     assert len(steps_of(tmp_path)) == STEPS, "a step is a whole batch, not a micro-batch"
 
 
@@ -134,5 +134,5 @@ def test_deepspeed_is_refused_with_the_way_to_go(monkeypatch: pytest.MonkeyPatch
         "distributed_type",
         property(lambda self: accelerate.DistributedType.DEEPSPEED),
     )
-    with pytest.raises(UsageError, match=r"holdfast\.integrations\.deepspeed\.watch"):
+    with pytest.raises(UsageError, match=r"headway\.integrations\.deepspeed\.watch"):
         loop.guard()

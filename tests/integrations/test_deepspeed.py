@@ -1,4 +1,4 @@
-"""A real DeepSpeed engine, watched. Needs `holdfast[deepspeed]`."""
+"""A real DeepSpeed engine, watched. Needs `headway[deepspeed]`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from planted import BATCH, loader
 from trainings import assert_same, make_net, squared_error, state_of
 from twins import all_finite, events_of, headers_of, steps_of
 
-import holdfast
-from holdfast.errors import UsageError
-from holdfast.integrations.deepspeed import watch
+import headway
+from headway.errors import UsageError
+from headway.integrations.deepspeed import watch
 
 STEPS = 20
 BAD_STEP = 12
@@ -90,7 +90,7 @@ def test_a_step_that_deepspeed_skips_is_recorded_as_held(
     engine = make_engine(alone, **config)
     with watch(engine, run_dir=tmp_path) as watching:
         train(engine, bad=BATCH * 2 * (BAD_STEP + 1) - 3)
-    assert "holdfast observes" in caplog.text
+    assert "headway observes" in caplog.text
     steps = steps_of(tmp_path)
     assert [step.step for step in steps] == list(range(STEPS))
     assert [step.step for step in steps if step.held] == [BAD_STEP]
@@ -100,7 +100,7 @@ def test_a_step_that_deepspeed_skips_is_recorded_as_held(
     assert bad["micro_batches"] == 2
     assert {finding.code for finding in watching.findings} >= {"HD101", "HD201"}
     assert watching.actions == []
-    assert {finding.step for finding in holdfast.diagnose(tmp_path).findings} == {BAD_STEP}
+    assert {finding.step for finding in headway.diagnose(tmp_path).findings} == {BAD_STEP}
     assert "grads_carried" not in headers_of(tmp_path)[0].signals, "nobody measures that here"
     assert "backward" not in vars(engine), "the engine is as before"
 
@@ -127,7 +127,7 @@ def test_an_exception_is_written_down(config: dict[str, Any], alone: Any, tmp_pa
 @pytest.mark.parametrize("config", [pytest.param({}, marks=slow)])
 def test_without_zero_the_plain_guard_works_in_full(config: dict[str, Any], alone: Any) -> None:
     engine = make_engine(alone, **config)
-    with holdfast.Guard(engine.module, engine.optimizer) as guard:
+    with headway.Guard(engine.module, engine.optimizer) as guard:
         train(engine, bad=BATCH * 2 * (BAD_STEP + 1) - 3)
     assert [action.step for action in guard.actions] == [BAD_STEP]
     assert all_finite(state_of(engine.module, engine.optimizer))

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-import holdfast
+import headway
 
 WITHOUT = """
 import sys
@@ -44,17 +44,17 @@ def test_a_missing_framework_is_said_with_the_command_that_installs_it(
     told = python(
         WITHOUT.format(names=absent)
         + f"""
-from holdfast import HoldfastError
+from headway import HeadwayError
 try:
-    import holdfast.integrations.{adapter}
+    import headway.integrations.{adapter}
 except ImportError as error:
-    assert isinstance(error, HoldfastError), type(error)
+    assert isinstance(error, HeadwayError), type(error)
     print(error)
 """
     )
     assert told == (
-        f"holdfast.integrations.{adapter} needs {named}, which is not installed: "
-        f"pip install 'holdfast[{adapter}]'"
+        f"headway.integrations.{adapter} needs {named}, which is not installed: "
+        f"pip install 'headway[{adapter}]'"
     )
 
 
@@ -63,7 +63,7 @@ def test_a_framework_that_is_broken_says_so_itself() -> None:
         WITHOUT.format(names=("tqdm",))
         + """
 try:
-    import holdfast.integrations.transformers
+    import headway.integrations.transformers
 except ImportError as error:
     print(type(error).__name__, error.name)
 """
@@ -73,7 +73,7 @@ except ImportError as error:
 
 def test_the_package_itself_imports_no_framework() -> None:
     loaded = python(
-        "import sys, holdfast.integrations\n"
+        "import sys, headway.integrations\n"
         "print([name for name in ('torch', 'transformers', 'lightning', 'accelerate', 'ray')"
         " if name in sys.modules])"
     )
@@ -81,8 +81,8 @@ def test_the_package_itself_imports_no_framework() -> None:
 
 
 def test_an_adapter_is_there_after_a_plain_import() -> None:
-    assert python("import holdfast; print(holdfast.integrations.deepspeed.watch.__name__)") == (
+    assert python("import headway; print(headway.integrations.deepspeed.watch.__name__)") == (
         "watch"
     )
     with pytest.raises(AttributeError, match="has no attribute 'jax'"):
-        _ = holdfast.integrations.jax
+        _ = headway.integrations.jax

@@ -11,7 +11,7 @@ from planted import BATCH as ROWS
 from trainings import assert_same, state_of
 from twins import all_finite, steps_of
 
-from holdfast.integrations.transformers import HoldfastCallback
+from headway.integrations.transformers import HeadwayCallback
 
 pytestmark = pytest.mark.gpu
 
@@ -28,7 +28,7 @@ HUGGING_FACE: dict[str, dict[str, Any]] = {
 def test_hugging_face_holds_a_poisoned_batch(name: str, tmp_path: Path) -> None:
     recipe = {"use_cpu": False, **HUGGING_FACE[name]}
     per_step = BATCH * recipe.get("gradient_accumulation_steps", 1)
-    callback, witness = HoldfastCallback(run_dir=tmp_path / "run"), Witness()
+    callback, witness = HeadwayCallback(run_dir=tmp_path / "run"), Witness()
     trainer = make_trainer(
         tmp_path, callback, witness, bad=[per_step * (BAD_STEP + 1) - 2], **recipe
     )
@@ -45,7 +45,7 @@ def test_hugging_face_is_the_same_bit_for_bit_when_healthy(name: str, tmp_path: 
     recipe = {"use_cpu": False, **HUGGING_FACE[name]}
     plain = make_trainer(tmp_path, **recipe)
     plain.train()
-    guarded = make_trainer(tmp_path, HoldfastCallback(), **recipe)
+    guarded = make_trainer(tmp_path, HeadwayCallback(), **recipe)
     guarded.train()
     assert_same(
         state_of(plain.model, plain.optimizer.optimizer),
@@ -62,7 +62,7 @@ def test_lightning_holds_a_poisoned_batch(precision: str, tmp_path: Path) -> Non
     from pl_runs import Witness as Watcher
     from pl_runs import everything, fit
 
-    from holdfast.integrations.lightning import HoldfastCallback as Callback
+    from headway.integrations.lightning import HeadwayCallback as Callback
 
     callback, witness = Callback(run_dir=tmp_path), Watcher()
     trainer = fit(

@@ -26,10 +26,10 @@ from trainings import assert_same, skip_or_halt
 from twins import all_finite, events_of, steps_of
 from watched import loud
 
-import holdfast
-from holdfast import Guard, Snapshots, TrainingHalted
-from holdfast.integrations.lightning import HoldfastCallback
-from holdfast.policy import Rung
+import headway
+from headway import Guard, Snapshots, TrainingHalted
+from headway.integrations.lightning import HeadwayCallback
+from headway.policy import Rung
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
@@ -61,7 +61,7 @@ def bad_sample(recipe: dict[str, Any]) -> int:
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_poisoned_batch_leaves_no_trace_and_the_run_ends_well(name: str, tmp_path: Path) -> None:
     recipe = RECIPES[name]
-    callback, witness = HoldfastCallback(run_dir=tmp_path), Witness()
+    callback, witness = HeadwayCallback(run_dir=tmp_path), Witness()
     trainer = fit(callback, witness, bad=[bad_sample(recipe)], **recipe)
 
     micro = recipe.get("accumulate_grad_batches", 1)
@@ -77,7 +77,7 @@ def test_a_poisoned_batch_leaves_no_trace_and_the_run_ends_well(name: str, tmp_p
     assert {finding.code for finding in loud(guard)} == {"HD101", "HD201", "HD501"}
     assert {finding.step for finding in loud(guard)} == {BAD_STEP}
     assert [action.to_dict()["action"] for action in guard.actions] == ["skip"]
-    report = holdfast.diagnose(tmp_path)
+    report = headway.diagnose(tmp_path)
     assert report.causes[0].code == "HD501"
     assert "in sample 5, at feature 3" in report.causes[0].message
 
@@ -89,7 +89,7 @@ def test_without_the_callback_that_batch_kills_the_run() -> None:
 @pytest.mark.parametrize("name", ["float32", "all at once"])
 def test_a_healthy_run_is_the_same_bit_for_bit(name: str, tmp_path: Path) -> None:
     plain = fit(**RECIPES[name])
-    callback = HoldfastCallback(run_dir=tmp_path)
+    callback = HeadwayCallback(run_dir=tmp_path)
     guarded = fit(callback, **RECIPES[name])
     assert_same(everything(plain), everything(guarded))
     assert plain.logged_metrics == guarded.logged_metrics
@@ -100,8 +100,8 @@ def test_a_healthy_run_is_the_same_bit_for_bit(name: str, tmp_path: Path) -> Non
 
 
 def test_the_norm_is_the_one_before_clipping(tmp_path: Path) -> None:
-    fit(HoldfastCallback(run_dir=tmp_path / "free"), max_steps=1)
-    fit(HoldfastCallback(run_dir=tmp_path / "clipped"), max_steps=1, gradient_clip_val=0.01)
+    fit(HeadwayCallback(run_dir=tmp_path / "free"), max_steps=1)
+    fit(HeadwayCallback(run_dir=tmp_path / "clipped"), max_steps=1, gradient_clip_val=0.01)
     [free], [clipped] = steps_of(tmp_path / "free"), steps_of(tmp_path / "clipped")
     assert clipped.values["grad_norm"] == free.values["grad_norm"]
     assert clipped.values["clip_coef"] == pytest.approx(0.01 / free.values["grad_norm"], rel=1e-3)
@@ -129,12 +129,12 @@ def test_the_hooks_of_a_module_come_where_they_always_do() -> None:
     plain, guarded = Noting(), Noting()
     options = {"max_steps": 3, "accumulate_grad_batches": 2}
     fit(module=plain, **options)
-    fit(HoldfastCallback(), module=guarded, bad=[BATCH * 3], **options)
+    fit(HeadwayCallback(), module=guarded, bad=[BATCH * 3], **options)
     assert guarded.seen == plain.seen
 
 
 def test_optimizing_by_hand_with_two_optimizers(tmp_path: Path) -> None:
-    callback, witness = HoldfastCallback(run_dir=tmp_path), Witness()
+    callback, witness = HeadwayCallback(run_dir=tmp_path), Witness()
     trainer = fit(callback, witness, module=ByHand(), bad=[bad_sample({})])
     assert_same(witness.before[BAD_STEP], witness.after[BAD_STEP])
     assert all_finite(everything(trainer))
@@ -144,7 +144,7 @@ def test_optimizing_by_hand_with_two_optimizers(tmp_path: Path) -> None:
     assert callback.guard is not None
     assert {finding.step for finding in loud(callback.guard)} == {BAD_STEP}
     assert_same(
-        everything(fit(module=ByHand())), everything(fit(HoldfastCallback(), module=ByHand()))
+        everything(fit(module=ByHand())), everything(fit(HeadwayCallback(), module=ByHand()))
     )
 
 
@@ -155,7 +155,7 @@ def test_a_step_that_returns_none_is_no_alarm(tmp_path: Path) -> None:
 
     with pytest.warns(UserWarning, match="training_step. returned .None"):
         plain = fit(module=Choosy())
-    callback = HoldfastCallback(run_dir=tmp_path)
+    callback = HeadwayCallback(run_dir=tmp_path)
     guarded = fit(callback, module=Choosy())
     assert_same(everything(plain), everything(guarded))
     assert callback.guard is not None
@@ -167,7 +167,7 @@ def test_a_fit_without_an_optimizer_runs_unwatched(caplog: pytest.LogCaptureFixt
         def configure_optimizers(self) -> None:
             return None
 
-    callback = HoldfastCallback()
+    callback = HeadwayCallback()
     with pytest.warns(UserWarning, match="returned .None., this fit will run with no optimizer"):
         fit(callback, module=Idle(), max_steps=2)
     assert callback.guard is None
@@ -179,7 +179,7 @@ def test_a_rate_that_is_backed_off_is_logged_as_it_was_applied(
 ) -> None:
     monkeypatch.setattr(Guard, "rate_factor", property(lambda self: 0.5), raising=False)
     monitor, module = pl.callbacks.LearningRateMonitor(), Regression()
-    callbacks = (HoldfastCallback(), monitor)
+    callbacks = (HeadwayCallback(), monitor)
     options = {"module": module, "max_steps": 3, "logger": pl.loggers.CSVLogger(tmp_path)}
     fit(*callbacks, **options)
     assert monitor.lrs["lr-AdamW"][0] == pytest.approx(0.5 * 3e-2)
@@ -189,10 +189,10 @@ def test_a_rate_that_is_backed_off_is_logged_as_it_was_applied(
 
 def test_held_updates_reach_the_loggers(tmp_path: Path) -> None:
     logger = pl.loggers.CSVLogger(tmp_path)
-    fit(HoldfastCallback(), bad=[bad_sample({}), bad_sample({}) + 2 * BATCH], logger=logger)
+    fit(HeadwayCallback(), bad=[bad_sample({}), bad_sample({}) + 2 * BATCH], logger=logger)
     with open(Path(logger.log_dir) / "metrics.csv") as file:
-        rows = [row for row in csv.DictReader(file) if row["holdfast_held"]]
-    assert [(int(row["step"]), float(row["holdfast_held"])) for row in rows] == [
+        rows = [row for row in csv.DictReader(file) if row["headway_held"]]
+    assert [(int(row["step"]), float(row["headway_held"])) for row in rows] == [
         (BAD_STEP + 1, 1.0),
         (BAD_STEP + 3, 2.0),
     ]
@@ -203,7 +203,7 @@ def test_the_end_of_every_step_is_told_once_its_schedule_has_moved(
 ) -> None:
     moved = []
     monkeypatch.setattr(Guard, "step_done", lambda self: moved.append(self.scheduler.last_epoch))
-    fit(HoldfastCallback(), max_steps=4)
+    fit(HeadwayCallback(), max_steps=4)
     assert moved == [1, 2, 3, 4]
 
 
@@ -216,7 +216,7 @@ class Poison(pl.Callback):
 
 
 def test_poisoned_weights_are_rolled_back_and_the_run_comes_home(tmp_path: Path) -> None:
-    callback = HoldfastCallback(run_dir=tmp_path, snapshots=Snapshots(every=5))
+    callback = HeadwayCallback(run_dir=tmp_path, snapshots=Snapshots(every=5))
     module = Regression()
     fit(callback, Poison(), module=module)
     assert [action.rung for action in callback.guard.actions] == [Rung.ROLL_BACK]
@@ -226,7 +226,7 @@ def test_poisoned_weights_are_rolled_back_and_the_run_comes_home(tmp_path: Path)
 
 
 def test_a_halted_run_stops_the_trainer_with_its_message(tmp_path: Path) -> None:
-    callback = HoldfastCallback(run_dir=tmp_path, policy=skip_or_halt(skips_in_a_row=2))
+    callback = HeadwayCallback(run_dir=tmp_path, policy=skip_or_halt(skips_in_a_row=2))
     module = Regression()
     with pytest.raises(TrainingHalted, match="training halted at step 7: non-finite loss"):
         fit(callback, module=module, bad=range(5 * BATCH, STEPS * BATCH))
@@ -244,7 +244,7 @@ def test_an_exception_that_ends_the_run_is_written_down(tmp_path: Path) -> None:
             return super().training_step(batch, batch_idx)
 
     with pytest.raises(ValueError, match="not this one"):
-        fit(HoldfastCallback(run_dir=tmp_path), module=Breaking())
+        fit(HeadwayCallback(run_dir=tmp_path), module=Breaking())
     [event] = events_of(tmp_path, "exception")
     assert event.data["error"] == "ValueError: not this one"
     assert len(steps_of(tmp_path)) == 6
@@ -252,9 +252,9 @@ def test_an_exception_that_ends_the_run_is_written_down(tmp_path: Path) -> None:
 
 def test_resuming_from_a_checkpoint_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
     whole = fit(max_epochs=2)
-    first = fit(HoldfastCallback(tmp_path / "run"))
+    first = fit(HeadwayCallback(tmp_path / "run"))
     first.save_checkpoint(tmp_path / "half.ckpt")
-    callback = HoldfastCallback(tmp_path / "run")
+    callback = HeadwayCallback(tmp_path / "run")
     second = fit(callback, max_epochs=2, ckpt_path=tmp_path / "half.ckpt")
     assert_same(everything(whole), everything(second))
     assert [step.step for step in steps_of(tmp_path / "run")] == list(range(2 * STEPS))
@@ -266,10 +266,10 @@ def test_the_other_name_of_lightning_works_too() -> None:
 import warnings
 import torch
 import pytorch_lightning as pl
-from holdfast.integrations.lightning import HoldfastCallback
-from holdfast.policy import Rung
+from headway.integrations.lightning import HeadwayCallback
+from headway.policy import Rung
 warnings.simplefilter("ignore")
-assert issubclass(HoldfastCallback, pl.Callback)
+assert issubclass(HeadwayCallback, pl.Callback)
 
 class Line(pl.LightningModule):
     def __init__(self):
@@ -282,7 +282,7 @@ class Line(pl.LightningModule):
 
 data = torch.randn(10, 2)
 data[6] = float("nan")
-callback, line = HoldfastCallback(), Line()
+callback, line = HeadwayCallback(), Line()
 pl.Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_progress_bar=False,
            enable_checkpointing=False, callbacks=[callback]).fit(
     line, torch.utils.data.DataLoader(data, batch_size=2))

@@ -1,4 +1,4 @@
-"""A real Ray Train worker under the guard. Needs `pip install 'holdfast[ray]'`: half a gigabyte."""
+"""A real Ray Train worker under the guard. Needs `pip install 'headway[ray]'`: half a gigabyte."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import ray
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
-import holdfast
+import headway
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -30,7 +30,7 @@ def test_a_worker_is_guarded_and_its_findings_are_reported(tmp_path: Path, clust
     def train_loop_per_worker(config: dict[str, Any]) -> None:
         import torch
 
-        import holdfast.integrations.ray as adapter
+        import headway.integrations.ray as adapter
 
         torch.manual_seed(0)
         model = torch.nn.Linear(6, 1)
@@ -60,7 +60,7 @@ def test_a_worker_is_guarded_and_its_findings_are_reported(tmp_path: Path, clust
     )
     result = trainer.fit()
     assert result.metrics["loss"] < 5.0
-    assert result.metrics["holdfast_findings"] == ["HD101", "HD201", "HD501"]
-    assert result.metrics["holdfast_held"] == 1
-    report = holdfast.diagnose(tmp_path / "guarded" / "holdfast")
+    assert result.metrics["headway_findings"] == ["HD101", "HD201", "HD501"]
+    assert result.metrics["headway_held"] == 1
+    report = headway.diagnose(tmp_path / "guarded" / "headway")
     assert report.causes[0].code == "HD501"

@@ -1,4 +1,4 @@
-"""`holdfast replay` of scripts whose loop is a framework's: the adapter hands the step over."""
+"""`headway replay` of scripts whose loop is a framework's: the adapter hands the step over."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from holdfast.cli.main import cli
+from headway.cli.main import cli
 
 HUGGING_FACE = """
 import sys
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
-from holdfast.integrations.transformers import HoldfastCallback
+from headway.integrations.transformers import HeadwayCallback
 
 ACCUMULATE = int(sys.argv[1])
 STEPS = 6
@@ -60,7 +60,7 @@ args = TrainingArguments(
     gradient_accumulation_steps=ACCUMULATE, logging_steps=1, report_to=[], save_strategy="no",
     disable_tqdm=True, logging_nan_inf_filter=False,
 )
-guarded = [] if "plain" in sys.argv else [HoldfastCallback(run_dir="runs/first")]
+guarded = [] if "plain" in sys.argv else [HeadwayCallback(run_dir="runs/first")]
 trainer = InOrder(
     model=Weighted(config), args=args, train_dataset=Counting(), callbacks=guarded
 )
@@ -72,7 +72,7 @@ LIGHTNING = """
 import sys
 import lightning.pytorch as pl
 import torch
-from holdfast.integrations.lightning import HoldfastCallback
+from headway.integrations.lightning import HeadwayCallback
 
 ACCUMULATE = int(sys.argv[1])
 
@@ -101,7 +101,7 @@ x, weight = torch.randn(24 * ACCUMULATE, 3), torch.full((24 * ACCUMULATE,), 2.0)
 weight[13 * ACCUMULATE] = 0.0
 data = torch.utils.data.TensorDataset(x, weight)
 module = Module()
-guarded = [] if "plain" in sys.argv else [HoldfastCallback(run_dir="runs/first")]
+guarded = [] if "plain" in sys.argv else [HeadwayCallback(run_dir="runs/first")]
 trainer = pl.Trainer(
     max_epochs=1, accelerator="cpu", logger=False, enable_progress_bar=False,
     enable_model_summary=False, enable_checkpointing=False, callbacks=guarded,
@@ -166,7 +166,7 @@ def replay(home: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[Replay]:
 
     def call(*args: object) -> Result:
         monkeypatch.chdir(home.folder)
-        return CliRunner().invoke(cli, ["replay", *map(str, args)], prog_name="holdfast")
+        return CliRunner().invoke(cli, ["replay", *map(str, args)], prog_name="headway")
 
     with torch.random.fork_rng():
         yield call

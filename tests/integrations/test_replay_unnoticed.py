@@ -18,10 +18,10 @@ from torch.nn.functional import nll_loss
 from trainings import assert_same, state_of
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from holdfast import Guard, Policy
-from holdfast.integrations import lightning as of_lightning
-from holdfast.integrations import transformers as of_transformers
-from holdfast.integrations.accelerate import guard as guard_over
+from headway import Guard, Policy
+from headway.integrations import lightning as of_lightning
+from headway.integrations import transformers as of_transformers
+from headway.integrations.accelerate import guard as guard_over
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
@@ -86,7 +86,7 @@ for _name in ("step_begin", "step_end", "substep_end", "log", "epoch_end", "pre_
 
 def trained_by_hf(folder: Path, how: str, accumulation: int, **policy: Any) -> Any:
     torch.manual_seed(0)
-    callback, noting = of_transformers.HoldfastCallback(policy=Policy(**policy)), Noting()
+    callback, noting = of_transformers.HeadwayCallback(policy=Policy(**policy)), Noting()
     trainer = Own(
         model=Shares(),
         args=TrainingArguments(
@@ -179,7 +179,7 @@ class Watching(pl.Callback):
 
 def fitted(module: Module, how: str, accumulation: int, **policy: Any) -> Any:
     torch.manual_seed(0)
-    callback = of_lightning.HoldfastCallback(policy=Policy(**policy))
+    callback = of_lightning.HeadwayCallback(policy=Policy(**policy))
     watching = Watching()
     trainer = pl.Trainer(
         max_epochs=1,
@@ -249,7 +249,7 @@ class TwoByHand(pl.LightningModule):
 )
 def test_another_optimizer_has_moved_on(order: str, nature: str) -> None:
     """Where its weights decide whether the step fails, that it goes well now tells nothing."""
-    callback = of_lightning.HoldfastCallback()
+    callback = of_lightning.HeadwayCallback()
     trainer = pl.Trainer(
         max_epochs=1,
         accelerator="cpu",

@@ -23,10 +23,10 @@ from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback
 from twins import all_finite, events_of, steps_of
 from watched import loud
 
-import holdfast
-from holdfast import Guard, Policy, Snapshots, TrainingHalted
-from holdfast.integrations.transformers import HoldfastCallback
-from holdfast.policy import Rung
+import headway
+from headway import Guard, Policy, Snapshots, TrainingHalted
+from headway.integrations.transformers import HeadwayCallback
+from headway.policy import Rung
 
 RECIPES: dict[str, dict[str, Any]] = {
     "defaults": {},
@@ -47,7 +47,7 @@ def bad_sample(recipe: dict[str, Any]) -> int:
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_poisoned_batch_leaves_no_trace_and_the_run_ends_well(name: str, tmp_path: Path) -> None:
     recipe = RECIPES[name]
-    callback, witness = HoldfastCallback(run_dir=tmp_path / "run"), Witness()
+    callback, witness = HeadwayCallback(run_dir=tmp_path / "run"), Witness()
     trainer = make_trainer(tmp_path, callback, witness, bad=[bad_sample(recipe)], **recipe)
     trainer.train()
 
@@ -64,7 +64,7 @@ def test_a_poisoned_batch_leaves_no_trace_and_the_run_ends_well(name: str, tmp_p
     assert {finding.code for finding in loud(guard)} == {"HD101", "HD201", "HD501"}
     assert {finding.step for finding in loud(guard)} == {BAD_STEP}
     assert [action.to_dict()["action"] for action in guard.actions] == ["skip"]
-    report = holdfast.diagnose(tmp_path / "run")
+    report = headway.diagnose(tmp_path / "run")
     assert report.causes[0].code == "HD501"
     assert "sample 2" in report.causes[0].message, "the sample within its micro-batch"
     assert [step.step for step in steps_of(tmp_path / "run") if step.held] == [BAD_STEP]
@@ -81,7 +81,7 @@ def test_without_the_callback_that_batch_kills_the_run(tmp_path: Path) -> None:
 def test_a_healthy_run_is_the_same_bit_for_bit(name: str, tmp_path: Path) -> None:
     plain = make_trainer(tmp_path, **RECIPES[name])
     plain.train()
-    callback = HoldfastCallback(run_dir=tmp_path / "run")
+    callback = HeadwayCallback(run_dir=tmp_path / "run")
     guarded = make_trainer(tmp_path, callback, **RECIPES[name])
     guarded.train()
 
@@ -99,7 +99,7 @@ def test_a_healthy_run_is_the_same_bit_for_bit(name: str, tmp_path: Path) -> Non
 
 
 def test_the_record_agrees_with_the_log(tmp_path: Path) -> None:
-    callback = HoldfastCallback(run_dir=tmp_path / "run")
+    callback = HeadwayCallback(run_dir=tmp_path / "run")
     trainer = make_trainer(tmp_path, callback, gradient_accumulation_steps=2)
     trainer.train()
     for step, entry in zip(steps_of(tmp_path / "run"), trainer.state.log_history, strict=False):
@@ -111,20 +111,20 @@ def test_the_record_agrees_with_the_log(tmp_path: Path) -> None:
 
 
 def test_a_swallowed_nan_is_logged_as_what_it_is(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, HoldfastCallback(), bad=[bad_sample({})])
+    trainer = make_trainer(tmp_path, HeadwayCallback(), bad=[bad_sample({})])
     assert trainer.args.logging_nan_inf_filter
     trainer.train()
     entry = trainer.state.log_history[BAD_STEP]
     assert math.isnan(entry["loss"]), "nothing finite was left in this window: not 0"
     assert math.isnan(entry["grad_norm"])
-    assert entry["holdfast_held"] == 1
+    assert entry["headway_held"] == 1
     later = trainer.state.log_history[BAD_STEP + 1]
     assert math.isfinite(later["loss"])
-    assert "holdfast_held" not in later
+    assert "headway_held" not in later
 
 
 def test_a_window_is_averaged_over_the_losses_that_are_numbers(tmp_path: Path) -> None:
-    callback = HoldfastCallback(run_dir=tmp_path / "run")
+    callback = HeadwayCallback(run_dir=tmp_path / "run")
     trainer = make_trainer(tmp_path, callback, bad=[bad_sample({})], logging_steps=5)
     trainer.train()
     losses = [step.values["loss"] for step in steps_of(tmp_path / "run")][10:15]
@@ -136,7 +136,7 @@ def test_a_window_is_averaged_over_the_losses_that_are_numbers(tmp_path: Path) -
 def test_a_nan_that_is_not_filtered_is_logged_once_and_not_for_ever(tmp_path: Path) -> None:
     witness = Witness()
     trainer = make_trainer(
-        tmp_path, witness, HoldfastCallback(), bad=[bad_sample({})], logging_nan_inf_filter=False
+        tmp_path, witness, HeadwayCallback(), bad=[bad_sample({})], logging_nan_inf_filter=False
     )
     trainer.train()
     for log in (trainer.state.log_history, witness.logs):
@@ -149,7 +149,7 @@ def test_a_rate_that_is_backed_off_is_logged_as_it_was_applied(
 ) -> None:
     monkeypatch.setattr(Guard, "rate_factor", property(lambda self: 0.5), raising=False)
     listed_first = Witness()
-    trainer = make_trainer(tmp_path, listed_first, HoldfastCallback(), max_steps=4)
+    trainer = make_trainer(tmp_path, listed_first, HeadwayCallback(), max_steps=4)
     trainer.train()
     rates = [0.5 * 1e-2 * (1 - step / 4) for step in range(4)]
     for log in (trainer.state.log_history, listed_first.logs):
@@ -159,7 +159,7 @@ def test_a_rate_that_is_backed_off_is_logged_as_it_was_applied(
 def test_a_real_back_off_shows_in_the_log(tmp_path: Path) -> None:
     """Three bad steps, then the rate at a tenth: logged as applied, the schedule untouched."""
     policy = Policy(skips_in_a_row=2, back_off_factor=0.1, back_off_steps=4, rewarm_steps=0)
-    callback = HoldfastCallback(policy=policy)
+    callback = HeadwayCallback(policy=policy)
     trainer = make_trainer(tmp_path, callback, bad=range(BATCH * 5, BATCH * 8))
     trainer.train()
     rates = [entry["learning_rate"] for entry in trainer.state.log_history[:STEPS]]
@@ -177,7 +177,7 @@ class Poison(TrainerCallback):
 
 
 def test_poisoned_weights_are_rolled_back_and_the_run_comes_home(tmp_path: Path) -> None:
-    callback = HoldfastCallback(run_dir=tmp_path / "run", snapshots=Snapshots(every=5))
+    callback = HeadwayCallback(run_dir=tmp_path / "run", snapshots=Snapshots(every=5))
     trainer = make_trainer(tmp_path, callback, Poison())
     trainer.train()
     assert trainer.state.global_step == STEPS
@@ -192,7 +192,7 @@ def test_poisoned_weights_are_rolled_back_and_the_run_comes_home(tmp_path: Path)
 
 
 def test_a_halted_run_stops_the_trainer_with_its_message(tmp_path: Path) -> None:
-    callback = HoldfastCallback(run_dir=tmp_path / "run", policy=skip_or_halt(skips_in_a_row=2))
+    callback = HeadwayCallback(run_dir=tmp_path / "run", policy=skip_or_halt(skips_in_a_row=2))
     trainer = make_trainer(tmp_path, callback, bad=range(BATCH * 5, BATCH * STEPS))
     with pytest.raises(TrainingHalted, match="training halted at step 7: non-finite loss"):
         trainer.train()
@@ -210,7 +210,7 @@ def test_an_exception_that_ends_the_run_is_written_down(tmp_path: Path) -> None:
                 raise OSError("the disk with the data is gone")
             return super().__getitem__(at)
 
-    callback = HoldfastCallback(run_dir=tmp_path / "run")
+    callback = HeadwayCallback(run_dir=tmp_path / "run")
     trainer = make_trainer(tmp_path, callback, data=Breaking(200))
     with pytest.raises(OSError, match="is gone"):
         trainer.train()
@@ -228,10 +228,10 @@ def test_resuming_from_a_checkpoint_goes_on_as_if_nothing_had_been(tmp_path: Pat
             control.should_training_stop = state.global_step == 10
 
     saving = {"save_strategy": "steps", "save_steps": 10}
-    first = make_trainer(tmp_path, HoldfastCallback(tmp_path / "run"), StopAt(), **saving)
+    first = make_trainer(tmp_path, HeadwayCallback(tmp_path / "run"), StopAt(), **saving)
     first.train()
     assert first.state.global_step == 10
-    callback = HoldfastCallback(tmp_path / "run")
+    callback = HeadwayCallback(tmp_path / "run")
     second = make_trainer(tmp_path, callback, **saving)
     second.train(resume_from_checkpoint=True)
 
@@ -246,7 +246,7 @@ def test_resuming_from_a_checkpoint_goes_on_as_if_nothing_had_been(tmp_path: Pat
 
 
 def test_training_twice_opens_a_new_guard(tmp_path: Path) -> None:
-    callback = HoldfastCallback()
+    callback = HeadwayCallback()
     trainer = make_trainer(tmp_path, callback, max_steps=3)
     trainer.train()
     first = callback.guard
@@ -257,7 +257,7 @@ def test_training_twice_opens_a_new_guard(tmp_path: Path) -> None:
 
 def test_a_callback_added_later_guards_as_well(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, bad=[bad_sample({})])
-    callback = HoldfastCallback()
+    callback = HeadwayCallback()
     trainer.add_callback(callback)
     trainer.train()
     assert all_finite(trainer.model.state_dict())
@@ -272,7 +272,7 @@ def test_the_end_of_every_step_is_told_once_its_schedule_has_moved(
     monkeypatch.setattr(
         Guard, "step_done", lambda self: rates.append(self.scheduler.get_last_lr()[0])
     )
-    make_trainer(tmp_path, HoldfastCallback(), max_steps=4, gradient_accumulation_steps=2).train()
+    make_trainer(tmp_path, HeadwayCallback(), max_steps=4, gradient_accumulation_steps=2).train()
     assert rates == pytest.approx([1e-2 * (1 - step / 4) for step in (1, 2, 3, 4)])
 
 
@@ -280,7 +280,7 @@ def test_outside_a_trainer_steps_are_held_all_the_same(tmp_path: Path) -> None:
     """Loops of other libraries that only borrow the callbacks: no batches, but the brake."""
     made = make_trainer(tmp_path)
     optimizer = torch.optim.AdamW(made.model.parameters(), lr=1e-2)
-    callback = HoldfastCallback()
+    callback = HeadwayCallback()
     handler = CallbackHandler([callback, DefaultFlowCallback()], made.model, None, optimizer, None)
     state, control, data = TrainerState(), TrainerControl(), Counting(20, bad=[9])
     handler.on_train_begin(made.args, state, control)

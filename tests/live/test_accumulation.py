@@ -12,7 +12,7 @@ from torch import Tensor
 from trainings import Batch, assert_same, batches, make_net, squared_error, state_of
 from twins import steps_of, tensors_of
 
-from holdfast import Guard
+from headway import Guard
 
 WINDOW = 4
 WINDOWS = 12

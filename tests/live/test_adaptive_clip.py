@@ -16,8 +16,8 @@ from torch.nn.utils import clip_grad_norm_
 from trainings import Batch, Net, assert_same, batches, make_net, squared_error, state_of
 from twins import column_by_name, headers_of, steps_of
 
-from holdfast import AdaGC, Guard, ZClip
-from holdfast.errors import UsageError
+from headway import AdaGC, Guard, ZClip
+from headway.errors import UsageError
 
 STEPS, BAD = 40, 30
 """Past the grace period of the spike rule."""
@@ -486,7 +486,7 @@ def test_a_rule_can_serve_several_guards() -> None:
 @pytest.mark.parametrize("wrong", [0, -1.0, math.nan, "1.0", AdaGC, [1.0], {"z": 2.5}])
 def test_what_is_no_limit_is_refused(wrong: Any) -> None:
     model = make_net()
-    with pytest.raises(UsageError, match=r"positive number.*holdfast\.AdaGC\(\).*got"):
+    with pytest.raises(UsageError, match=r"positive number.*headway\.AdaGC\(\).*got"):
         Guard(model, sgd(model), max_norm=wrong)
 
 

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from trainings import Batch, Net, assert_same, batches, make_net, squared_error, state_of
 from twins import steps_of
 
-from holdfast import Guard
+from headway import Guard
 
 Form = Callable[[Net, Batch], float]
 

@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from trainings import assert_same, batches
 from twins import rng_state, seed_everything
 
-from holdfast.live.batch_identity import Kept, Observed
-from holdfast.live.index_tape import IndexTape, iterate, tape_for
+from headway.live.batch_identity import Kept, Observed
+from headway.live.index_tape import IndexTape, iterate, tape_for
 
 EPOCHS = 3
 

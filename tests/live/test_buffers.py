@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from trainings import Batch, assert_same, batches, make_net, squared_error, state_of
 
-from holdfast import Guard
+from headway import Guard
 
 STEPS = 14
 BAD = 11

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast import Guard, Policy, Snapshots
-from holdfast.live.called import rehearse_call
-from holdfast.replay import capsule
+from headway import Guard, Policy, Snapshots
+from headway.live.called import rehearse_call
+from headway.replay import capsule
 
 ROWS, GUILTY = 8, 5
 HIGHEST = 7

@@ -18,10 +18,10 @@ from torch.nn.utils.parametrizations import spectral_norm
 from trainings import assert_same, state_of
 from twins import Attention, rng_state
 
-import holdfast
-from holdfast import Guard, checkpoint_activations
-from holdfast.errors import UsageError
-from holdfast.live.checkpointing import Checkpointing
+import headway
+from headway import Guard, checkpoint_activations
+from headway.errors import UsageError
+from headway.live.checkpointing import Checkpointing
 
 STEPS = 6
 
@@ -409,7 +409,7 @@ def test_in_a_compiled_model(backend: str) -> None:
 
 
 def test_it_is_there_under_the_packages_name() -> None:
-    assert holdfast.checkpoint_activations is checkpoint_activations
+    assert headway.checkpoint_activations is checkpoint_activations
 
 
 @pytest.fixture

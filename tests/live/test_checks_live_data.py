@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from trainings import batches, make_net, squared_error
 from watched import loud, loud_codes, the, watched
 
-from holdfast import Guard, Severity
+from headway import Guard, Severity
 
 BAD = 20
 

@@ -11,7 +11,7 @@ from torch.optim import SGD, Adam
 from trainings import Batch, batches, make_net, squared_error
 from watched import loud, loud_codes, the, watched
 
-from holdfast import Guard, Policy, Severity
+from headway import Guard, Policy, Severity
 
 BAD = 30
 

@@ -7,7 +7,7 @@ import torch
 from lookalikes import TRAININGS, Run
 from watched import loud
 
-from holdfast import Policy
+from headway import Policy
 
 POLICIES = {"spike that recovers": Policy(hold_spikes=False)}
 """A spike is held back, and told, by default: this one is watched as a log would show it."""

@@ -19,10 +19,10 @@ from trainings import Batch, batches, make_net, squared_error
 from twins import events_of
 from watched import loud, loud_codes, the, watched
 
-import holdfast
-from holdfast import Finding, Guard, Report, Severity
-from holdfast.diagnosis import diagnose
-from holdfast.live import session
+import headway
+from headway import Finding, Guard, Report, Severity
+from headway.diagnosis import diagnose
+from headway.live import session
 
 MIB = 2**20
 
@@ -36,7 +36,7 @@ import numpy
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset
-from holdfast import Guard
+from headway import Guard
 
 run_dir, kind = sys.argv[1:]
 STEPS = 430
@@ -98,7 +98,7 @@ def hoarding(folder: Path, kind: str) -> Report:
     script.write_text(HOARDER, encoding="utf-8")
     run = [sys.executable, str(script), str(folder / "run"), kind]
     subprocess.run(run, check=True, env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"})
-    return holdfast.diagnose(folder / "run")
+    return headway.diagnose(folder / "run")
 
 
 def told(report: Report) -> list[Finding]:
@@ -162,7 +162,7 @@ def test_hd801_quiet_on_losses_kept_as_numbers(tmp_path: Path) -> None:
 def test_hd802_is_not_run_on_the_cpu_and_says_so(tmp_path: Path) -> None:
     model = make_net()
     watched(model, SGD(model.parameters(), lr=1e-2), batches(20), run_dir=tmp_path / "run")
-    report = holdfast.diagnose(tmp_path / "run")
+    report = headway.diagnose(tmp_path / "run")
     reasons = {item.code: item.reason for item in report.not_run}
     assert "device_allocated_bytes" in reasons["HD802"]
     assert "HD801" not in reasons

@@ -15,8 +15,8 @@ from torch.optim import SGD, Adam, AdamW
 from trainings import batches, make_net, squared_error
 from watched import loud, loud_codes, the, until_halted, watched
 
-from holdfast import Guard, Severity
-from holdfast.live.session import LOOK_EVERY
+from headway import Guard, Severity
+from headway.live.session import LOOK_EVERY
 
 # HD401: parameters in no optimizer.
 

@@ -10,9 +10,9 @@ from torch.optim import Adam
 from trainings import Batch, assert_same, batches, make_net, state_of, train
 from watched import loud, loud_codes, the, watched
 
-from holdfast import Finding, Severity
-from holdfast.checks.hd204_missing_gradient import MissingGradient
-from holdfast.core.records import StepRecord
+from headway import Finding, Severity
+from headway.checks.hd204_missing_gradient import MissingGradient
+from headway.core.records import StepRecord
 
 BAD = 40
 

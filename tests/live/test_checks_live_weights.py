@@ -12,7 +12,7 @@ from torch.optim import SGD, Adam
 from trainings import batches, make_net, skip_or_halt
 from watched import loud, loud_codes, the, until_halted, watched
 
-from holdfast import Guard, Severity, TrainingHalted
+from headway import Guard, Severity, TrainingHalted
 
 INF, NAN = math.inf, math.nan
 

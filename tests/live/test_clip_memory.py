@@ -16,10 +16,10 @@ from strategies import thoroughly
 from torch import Tensor, nn
 from trainings import assert_same
 
-from holdfast import AdaGC, ZClip
-from holdfast.errors import UsageError
-from holdfast.live.clip_memory import AdaptiveClip, ClipMemory
-from holdfast.live.probes import Norms
+from headway import AdaGC, ZClip
+from headway.errors import UsageError
+from headway.live.clip_memory import AdaptiveClip, ClipMemory
+from headway.live.probes import Norms
 
 TENSORS = 3
 RULES = {"AdaGC": AdaGC(warmup=4), "ZClip": ZClip(warmup=4)}

@@ -13,7 +13,7 @@ from torch import Tensor
 from trainings import Batch, assert_same, batches, make_net, skip_or_halt, squared_error, state_of
 from twins import all_finite, steps_of
 
-from holdfast import Guard, TrainingHalted
+from headway import Guard, TrainingHalted
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "SGD": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9),

@@ -15,7 +15,7 @@ from torch._dynamo.utils import counters
 from trainings import Net, assert_same, batches, make_net, squared_error, state_of
 from twins import headers_of
 
-from holdfast import Guard
+from headway import Guard
 
 STEPS = 14
 BAD = 11

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from holdfast.live.content_hash import DEEPEST, content_hash
+from headway.live.content_hash import DEEPEST, content_hash
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
 
@@ -190,7 +190,7 @@ def test_a_structure_that_holds_itself_comes_to_an_end() -> None:
 
 MADE = """
 import numpy, torch
-from holdfast.live.content_hash import content_hash
+from headway.live.content_hash import content_hash
 batch = {
     "pixels": torch.arange(24, dtype=torch.float32).reshape(2, 3, 4),
     "half": [torch.ones(3, dtype=torch.bfloat16), numpy.arange(5)],

@@ -15,7 +15,7 @@ from lengths import length
 from trainings import Batch, assert_same, batches, make_net, squared_error, state_of
 from twins import all_finite
 
-from holdfast import Guard, Policy
+from headway import Guard, Policy
 
 STEPS = 60
 GRACE = 24

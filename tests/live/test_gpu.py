@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from trainings import assert_same, batches, make_net, squared_error, state_of
 
-from holdfast import Guard
+from headway import Guard
 
 pytestmark = [
     pytest.mark.gpu,

@@ -13,7 +13,7 @@ from torch import nn
 from trainings import assert_same, batches, make_net, squared_error, state_of
 from twins import steps_of
 
-from holdfast import AdaGC, Guard, ZClip
+from headway import AdaGC, Guard, ZClip
 
 pytestmark = [
     pytest.mark.gpu,

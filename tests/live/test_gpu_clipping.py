@@ -13,7 +13,7 @@ from torch.nn.utils import clip_grad_norm_
 from trainings import Net, assert_same, batches, make_net, squared_error, state_of
 from twins import column_by_name, headers_of, steps_of
 
-from holdfast import Guard
+from headway import Guard
 
 pytestmark = [
     pytest.mark.gpu,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from trainings import assert_same, state_of
 
-from holdfast import Guard, Policy
+from headway import Guard, Policy
 
 pytestmark = [
     pytest.mark.gpu,

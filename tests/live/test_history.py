@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from trainings import Batch, batches, make_net, squared_error
 from twins import all_finite, steps_of
 
-from holdfast import Guard
-from holdfast.core.bound import Bound
-from holdfast.policy import Rung
+from headway import Guard
+from headway.core.bound import Bound
+from headway.policy import Rung
 
 PATIENCE = Bound("grad_norm").patience
 GRACE = Bound("grad_norm").grace

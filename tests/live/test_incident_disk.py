@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.replay import capsule
+from headway.replay import capsule
 
 SCRIPT = """
 import resource, sys
 import torch
-from holdfast import Guard, Policy, Snapshots
+from headway import Guard, Policy, Snapshots
 
 run_dir, most_bytes, steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 torch.set_num_threads(1)
@@ -45,7 +45,7 @@ def start(folder: Path, *args: object) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HOLDFAST_STRICT": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HEADWAY_STRICT": "1"},
     )
 
 

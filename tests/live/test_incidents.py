@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from trainings import assert_same, state_of
 
-from holdfast import Guard, Policy, Snapshots
-from holdfast.replay.explanation import Explanation
+from headway import Guard, Policy, Snapshots
+from headway.replay.explanation import Explanation
 
 BAD, STEPS, SAMPLE = 12, 20, 3
 
@@ -267,12 +267,12 @@ def test_findings_name_the_line_the_sample_and_the_cure() -> None:
 
 
 def test_what_is_read_back_from_the_run_directory_is_the_same(tmp_path: Path) -> None:
-    import holdfast
+    import headway
 
     run = go(plain, replay=True, run_dir=tmp_path)
     assert run.guard is not None
     told = [finding.to_dict() for finding in run.guard.findings]
-    assert [finding.to_dict() for finding in holdfast.diagnose(tmp_path).findings] == told
+    assert [finding.to_dict() for finding in headway.diagnose(tmp_path).findings] == told
     assert [path.name for path in (tmp_path / "incidents").iterdir()] == [f"1-step{BAD}"]
 
 
@@ -504,8 +504,8 @@ def test_a_defect_of_ours_costs_the_explanation_and_nothing_else(
         raise ZeroDivisionError("a defect")
 
     silent = go(loop, replay=False)
-    monkeypatch.delenv("HOLDFAST_STRICT", raising=False)
-    monkeypatch.setattr("holdfast.replay.localise.find", broken)
+    monkeypatch.delenv("HEADWAY_STRICT", raising=False)
+    monkeypatch.setattr("headway.replay.localise.find", broken)
     told = go(loop, replay=True, policy={"replay_gap": 1})
     assert_same(told.everything(), silent.everything())
     assert told.guard is not None

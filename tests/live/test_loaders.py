@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from trainings import assert_same, batches, make_net, squared_error, state_of
 from twins import steps_of, tensors_of
 
-from holdfast import Guard
+from headway import Guard
 
 
 class Stream(IterableDataset[tuple[Tensor, Tensor]]):

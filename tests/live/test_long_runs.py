@@ -17,8 +17,8 @@ from torch import nn
 from trainings import batches, squared_error
 from twins import steps_of
 
-from holdfast import Guard, Policy, Snapshots
-from holdfast.live.tokens import MOST_TOKENS
+from headway import Guard, Policy, Snapshots
+from headway.live.tokens import MOST_TOKENS
 
 MEGABYTE = 1 << 20
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.live import loop_body
-from holdfast.live.loop_body import LoopBody
+from headway.live import loop_body
+from headway.live.loop_body import LoopBody
 
 
 class Given:

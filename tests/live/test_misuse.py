@@ -16,8 +16,8 @@ from torch.amp.grad_scaler import GradScaler
 from trainings import assert_same, batches, make_net, squared_error, state_of
 from twins import events_of, steps_of
 
-from holdfast import Guard
-from holdfast.errors import HoldfastError, LossNotScalar, SettingsError, UsageError
+from headway import Guard
+from headway.errors import HeadwayError, LossNotScalar, SettingsError, UsageError
 
 
 def make() -> tuple[Any, torch.optim.Optimizer]:
@@ -85,7 +85,7 @@ def test_a_refused_guard_leaves_torch_and_the_optimizer_alone() -> None:
 
 
 def test_an_unknown_setting_of_the_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "pyproject.toml").write_text("[tool.holdfast.policy]\nskips_in_a_raw = 3\n")
+    (tmp_path / "pyproject.toml").write_text("[tool.headway.policy]\nskips_in_a_raw = 3\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SettingsError, match="skips_in_a_raw"):
         Guard(*make())
@@ -294,7 +294,7 @@ def below_a_file(path: Path) -> Path:
 
 
 def forbidden(path: Path) -> Path:
-    return Path("/proc/holdfast-cannot-be-here")
+    return Path("/proc/headway-cannot-be-here")
 
 
 @pytest.mark.parametrize("place", [a_file, below_a_file, forbidden])
@@ -332,11 +332,11 @@ def test_a_run_directory_deleted_meanwhile_is_told_once(
 
 
 def test_messages_go_through_logging(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, logger="holdfast"), Guard(*make()) as guard:
+    with caplog.at_level(logging.WARNING, logger="headway"), Guard(*make()) as guard:
         guard._optimizers[0].step()
-    assert {record.name for record in caplog.records} == {"holdfast"}
+    assert {record.name for record in caplog.records} == {"headway"}
 
 
-def test_every_error_of_ours_is_a_holdfast_error() -> None:
-    assert issubclass(UsageError, HoldfastError)
+def test_every_error_of_ours_is_a_headway_error() -> None:
+    assert issubclass(UsageError, HeadwayError)
     assert issubclass(LossNotScalar, UsageError)

@@ -8,7 +8,7 @@ import torch
 from trainings import batches, make_net, squared_error
 from twins import steps_of
 
-from holdfast import Guard
+from headway import Guard
 
 
 def run(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from trainings import Net, assert_same, batches, make_net, squared_error, state_of
 from twins import all_finite, column_by_name, headers_of, setups_of, steps_of
 
-from holdfast import Guard
+from headway import Guard
 
 STEPS = 14
 BAD = 11

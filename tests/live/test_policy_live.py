@@ -12,8 +12,8 @@ import torch
 from trainings import Net, assert_same, batches, make_net, skip_or_halt, squared_error, state_of
 from twins import all_finite, events_of, steps_of, tensors_of
 
-from holdfast import Guard, Policy, TrainingHalted
-from holdfast.policy import Rung
+from headway import Guard, Policy, TrainingHalted
+from headway.policy import Rung
 
 Spoil = Callable[[Net, torch.optim.Optimizer], None]
 
@@ -64,7 +64,7 @@ def test_a_streak_of_bad_steps_halts_at_the_first_beyond_the_limit(
     assert str(caught.value) == (
         f"training halted at step {5 + limit}: non-finite loss or gradient, {limit + 1} in a row "
         f"(limit {limit}). The weights are those of the last good step; "
-        f"next: holdfast diagnose {tmp_path}"
+        f"next: headway diagnose {tmp_path}"
     )
     assert training.rungs == [*[Rung.SKIP] * limit, Rung.HALT]
     assert all_finite(state_of(training.model, training.optimizer))
@@ -212,7 +212,7 @@ def test_the_policy_can_come_from_a_settings_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "pyproject.toml").write_text(
-        "[tool.holdfast.policy]\nskips_in_a_row = 2\nback_offs = 0\nroll_backs = 0\n"
+        "[tool.headway.policy]\nskips_in_a_row = 2\nback_offs = 0\nroll_backs = 0\n"
     )
     monkeypatch.chdir(tmp_path)
     training = Training(policy=None)

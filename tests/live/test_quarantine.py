@@ -17,11 +17,11 @@ from torch.utils.data import DataLoader, TensorDataset
 from trainings import assert_same, batches, make_net, squared_error, state_of
 from twins import events_of, tensors_of
 
-from holdfast import Guard, Policy, diagnose
-from holdfast.live import batch_identity, index_tape, quarantine
-from holdfast.live.batch_identity import Kept, Origin
-from holdfast.live.notices import Notices
-from holdfast.live.quarantine import Quarantine
+from headway import Guard, Policy, diagnose
+from headway.live import batch_identity, index_tape, quarantine
+from headway.live.batch_identity import Kept, Origin
+from headway.live.notices import Notices
+from headway.live.quarantine import Quarantine
 
 SAMPLES, SIZE = 40, 8
 BAD = 13
@@ -473,7 +473,7 @@ def test_a_healthy_run_is_the_same_whether_or_not_bad_batches_are_avoided(tmp_pa
 def test_a_defect_of_ours_is_not_the_trainings(
     owner: Any, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.delenv("HOLDFAST_STRICT")
+    monkeypatch.delenv("HEADWAY_STRICT")
 
     def broken(*args: Any) -> Any:
         raise RuntimeError("a defect")

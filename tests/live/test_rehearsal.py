@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 from trainings import assert_same, batches, make_net, squared_error, state_of
 
-from holdfast import Guard, Policy
-from holdfast.live import rehearsal
-from holdfast.live.called import rehearse_call
-from holdfast.replay import capsule
-from holdfast.replay.explanation import Explanation
-from holdfast.replay.rehearsed import Rehearsed
-from holdfast.torch_tools import rng
+from headway import Guard, Policy
+from headway.live import rehearsal
+from headway.live.called import rehearse_call
+from headway.replay import capsule
+from headway.replay.explanation import Explanation
+from headway.replay.rehearsed import Rehearsed
+from headway.torch_tools import rng
 
 TOLD = Explanation(7, "nonfinite", "deterministic", summary="It broke.", guilt="together")
 

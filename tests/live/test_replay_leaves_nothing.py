@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast import Guard, Policy
-from holdfast.live.written import Written
+from headway import Guard, Policy
+from headway.live.written import Written
 
 BAD, SAMPLE = 3, 1
 

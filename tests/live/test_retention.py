@@ -18,9 +18,9 @@ from trainings import assert_same, batches, state_of
 from twins import events_of, steps_of
 from watched import loud, the
 
-import holdfast
-from holdfast import Finding, Guard, Severity
-from holdfast.live import retention
+import headway
+from headway import Finding, Guard, Severity
+from headway.live import retention
 
 STEPS = 140
 
@@ -255,7 +255,7 @@ def test_kept_graphs_are_found_by_the_line_that_made_them_and_no_number_changes(
     else:
         assert found.message.endswith(f"held by the {holder}")
     assert found.evidence["kept"] >= 100
-    report = holdfast.diagnose(tmp_path / "run")
+    report = headway.diagnose(tmp_path / "run")
     assert [item for item in report.findings if item.code == "HD803"] == [found]
 
 

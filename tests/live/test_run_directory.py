@@ -15,10 +15,10 @@ from torch.amp.grad_scaler import GradScaler
 from trainings import Batch, batches, make_net, squared_error
 from twins import events_of, headers_of, records_of, setups_of, steps_of
 
-from holdfast import Guard, Policy, diagnose
-from holdfast.core.codec import to_json
-from holdfast.core.records import Record
-from holdfast.engine import Engine
+from headway import Guard, Policy, diagnose
+from headway.core.codec import to_json
+from headway.core.records import Record
+from headway.engine import Engine
 
 Story = Callable[[Path], Guard]
 

@@ -23,7 +23,7 @@ from trainings import (
 )
 from twins import column_by_name, headers_of, steps_of
 
-from holdfast import Guard, TrainingHalted
+from headway import Guard, TrainingHalted
 
 STEPS = 34
 BAD = 30

@@ -18,8 +18,8 @@ from torch.nn.functional import softplus
 from trainings import assert_same, batches, make_net, skip_or_halt, squared_error, state_of
 from twins import headers_of, steps_of, tensors_of
 
-from holdfast import Guard, TrainingHalted
-from holdfast.policy import Rung
+from headway import Guard, TrainingHalted
+from headway.policy import Rung
 
 N_CRITIC = 2
 """Steps of the discriminator for one of the generator."""

@@ -12,17 +12,17 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils import clip_grad, clip_grad_norm_
 from trainings import assert_same, batches, make_net, squared_error, state_of
 
-from holdfast import Guard
-from holdfast.engine import Engine
-from holdfast.live.brake import HostBrake
-from holdfast.live.buffers import BufferShadow
-from holdfast.live.closures import SearchState
-from holdfast.live.recorder import Recorder
-from holdfast.live.samples import UpdateSampler
-from holdfast.live.session import Session
-from holdfast.live.tokens import GradientTokens
-from holdfast.live.transfer import HostTransfer
-from holdfast.live.watch import OptimizerWatch
+from headway import Guard
+from headway.engine import Engine
+from headway.live.brake import HostBrake
+from headway.live.buffers import BufferShadow
+from headway.live.closures import SearchState
+from headway.live.recorder import Recorder
+from headway.live.samples import UpdateSampler
+from headway.live.session import Session
+from headway.live.tokens import GradientTokens
+from headway.live.transfer import HostTransfer
+from headway.live.watch import OptimizerWatch
 
 METHODS: list[tuple[type, str]] = [
     (Session, "batch_wanted"),
@@ -60,7 +60,7 @@ class Defect(Exception):
 
 @pytest.fixture(autouse=True)
 def _as_in_real_life(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOLDFAST_STRICT", raising=False)
+    monkeypatch.delenv("HEADWAY_STRICT", raising=False)
 
 
 def name_of(method: tuple[type, str]) -> str:
@@ -233,7 +233,7 @@ def test_gradients_taken_away_are_given_back(
 
 
 def test_in_tests_a_defect_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_STRICT", "1")
+    monkeypatch.setenv("HEADWAY_STRICT", "1")
     break_method(monkeypatch, OptimizerWatch, "before", 0)
     model = make_net()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)

@@ -15,12 +15,12 @@ import torch
 from tracked_runs import INF_STEP, NAN_STEP, STEPS, assert_same_rows, recorded, train
 from trainings import assert_same, make_net
 
-import holdfast
-from holdfast.core.findings import Finding
-from holdfast.integrations import deepspeed
-from holdfast.live import tracking
-from holdfast.sinks.trackers import queue
-from holdfast.sinks.trackers.base import Row
+import headway
+from headway.core.findings import Finding
+from headway.integrations import deepspeed
+from headway.live import tracking
+from headway.sinks.trackers import queue
+from headway.sinks.trackers.base import Row
 
 FINDINGS = {"HD101", "HD201"}
 
@@ -95,7 +95,7 @@ def test_fifty_steps_do_not_wait_for_one_that_sleeps(
     sleeps.wake.set()
     told = [item.getMessage() for item in caplog.records if "Sleeps" in item.getMessage()]
     assert told == [
-        "holdfast: the tracker Sleeps could not keep up: 50 of 50 steps were not passed on to it; "
+        "headway: the tracker Sleeps could not keep up: 50 of 50 steps were not passed on to it; "
         "training did not wait for them"
     ]
 
@@ -110,12 +110,12 @@ def test_one_that_raises_is_told_of_once(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_logging_by_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "holdfast.steps"):
+    with caplog.at_level(logging.INFO, "headway.steps"):
         train(["logging"], tmp_path)
     rows = {
-        item.holdfast["step"]: {k: v for k, v in item.holdfast.items() if k != "step"}
+        item.headway["step"]: {k: v for k, v in item.headway.items() if k != "step"}
         for item in caplog.records
-        if item.name == "holdfast.steps" and "step" in item.holdfast and "loss" in item.holdfast
+        if item.name == "headway.steps" and "step" in item.headway and "loss" in item.headway
     }
     assert_same_rows(rows, recorded(tmp_path))
     assert rows[INF_STEP]["grad/has_inf"] or rows[INF_STEP]["grad/has_nan"]
@@ -125,8 +125,8 @@ def test_logging_by_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
 def test_an_unknown_tracker_is_refused_before_anything_is_watched() -> None:
     model = make_net()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with pytest.raises(holdfast.HoldfastError, match="not a tracker holdfast knows"):
-        holdfast.Guard(model, optimizer, trackers=["neptun"])
+    with pytest.raises(headway.HeadwayError, match="not a tracker headway knows"):
+        headway.Guard(model, optimizer, trackers=["neptun"])
     assert not optimizer._optimizer_step_pre_hooks
 
 
@@ -158,7 +158,7 @@ import sys
 sys.path.insert(0, {tests!r})
 import torch
 from trainings import batches, make_net, squared_error
-import holdfast
+import headway
 
 class Prints:
     def step(self, row):
@@ -169,7 +169,7 @@ class Prints:
 
 model = make_net()
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
-guard = holdfast.Guard(model, optimizer, trackers=[Prints()])
+guard = headway.Guard(model, optimizer, trackers=[Prints()])
 for batch in guard(batches(5)):
     squared_error(model, batch).backward()
     optimizer.step()

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from trainings import assert_same, state_of
 
-from holdfast import Guard, Policy
-from holdfast.config import Settings
-from holdfast.live import turn_state, watch
-from holdfast.live.launch import Launch
-from holdfast.live.transfer import HostTransfer
-from holdfast.torch_tools import rng
+from headway import Guard, Policy
+from headway.config import Settings
+from headway.live import turn_state, watch
+from headway.live.launch import Launch
+from headway.live.transfer import HostTransfer
+from headway.torch_tools import rng
 
 STEPS, BAD = 14, 9
 Loop = Callable[[nn.Module, Any, Any, list[Any]], None]
@@ -32,7 +32,7 @@ Loop = Callable[[nn.Module, Any, Any, list[Any]], None]
 
 @pytest.fixture(autouse=True)
 def strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_STRICT", "1")
+    monkeypatch.setenv("HEADWAY_STRICT", "1")
 
 
 class Net(nn.Module):
@@ -549,7 +549,7 @@ def test_an_object_that_cannot_be_looked_at_costs_the_line_and_nothing_else(
     def fail(*_: Any) -> Any:
         raise TypeError("not for you")
 
-    monkeypatch.delenv("HOLDFAST_STRICT")
+    monkeypatch.delenv("HEADWAY_STRICT")
     monkeypatch.setattr(turn_state, "look_through", fail)
     run = Run(inline)
     assert run.guard is not None

@@ -17,8 +17,8 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils import clip_grad
 from trainings import assert_same, batches, make_net, squared_error, state_of
 
-from holdfast import Guard
-from holdfast.live import seams
+from headway import Guard
+from headway.live import seams
 
 
 def patched() -> dict[str, Any]:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import holdfast
-from holdfast.numerics import LossCombiner, NonFiniteLoss
+import headway
+from headway.numerics import LossCombiner, NonFiniteLoss
 
 
 def parts(x: Tensor) -> dict[str, Tensor]:
@@ -99,7 +99,7 @@ def test_the_guard_names_the_component_that_was_kept() -> None:
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     combine = LossCombiner(on_nonfinite="keep", dfl=0.5)
-    with holdfast.Guard(model, optimizer) as guard:
+    with headway.Guard(model, optimizer) as guard:
         for step in range(6):
             out = model(torch.randn(4, 3))
             broken = math.nan if step == 4 else 1.0

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numerics_cases import DTYPES
 from torch import Tensor
 
-from holdfast import numerics
+from headway import numerics
 
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 

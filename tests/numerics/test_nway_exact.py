@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from nway_reference import LINES, PAIRS, SCALE, hyper_diagonal, reference
 from torch import Tensor
 
-from holdfast.numerics import nway_contrastive
-from holdfast.numerics.nway.names import SCORES, find_score
+from headway.numerics import nway_contrastive
+from headway.numerics.nway.names import SCORES, find_score
 
 ALL = [*LINES, *PAIRS]
 
@@ -126,8 +126,8 @@ def test_tiles_and_blocks_of_tuples_change_nothing(
     features = some_features(2, 3, 40, 6)
     whole = both(nway_contrastive(features, score=score), features)
     targets = hyper_diagonal(torch.zeros(40, 40, 40, dtype=torch.float64))
-    monkeypatch.setattr("holdfast.numerics.nway.blocks.ON_CPU", 1)
-    monkeypatch.setattr("holdfast.numerics.nway.dense.room", lambda like: 100_000)
+    monkeypatch.setattr("headway.numerics.nway.blocks.ON_CPU", 1)
+    monkeypatch.setattr("headway.numerics.nway.dense.room", lambda like: 100_000)
     small = both(nway_contrastive(features, score=score), features)
     dense = both(nway_contrastive(features, score=score, targets=targets), features)
     for value, grad in (small, dense):

@@ -8,7 +8,7 @@ from nway_corners import CASES, GRAM, leaves, rows
 from nway_reference import LINES, PAIRS, reference
 from torch import Tensor
 
-from holdfast.numerics import nway_contrastive
+from headway.numerics import nway_contrastive
 
 ALL = [*LINES, *PAIRS]
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -90,9 +90,9 @@ def half_products(monkeypatch: pytest.MonkeyPatch) -> None:
     def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         total += product(left, right)
 
-    monkeypatch.setattr("holdfast.numerics.nway.loss.can_multiply_halves", lambda device: True)
-    monkeypatch.setattr("holdfast.numerics.nway.gram.product", product)
-    monkeypatch.setattr("holdfast.numerics.nway.gram.add_product", add_product)
+    monkeypatch.setattr("headway.numerics.nway.loss.can_multiply_halves", lambda device: True)
+    monkeypatch.setattr("headway.numerics.nway.gram.product", product)
+    monkeypatch.setattr("headway.numerics.nway.gram.add_product", add_product)
 
 
 @pytest.mark.usefixtures("half_products")

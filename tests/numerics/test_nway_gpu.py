@@ -7,9 +7,9 @@ import torch
 from nway_corners import CASES, GRAM, leaves
 from torch import Tensor
 
-from holdfast.numerics import nway_contrastive
-from holdfast.numerics.nway.fused import can_fuse
-from holdfast.numerics.nway.names import SCORES
+from headway.numerics import nway_contrastive
+from headway.numerics.nway.fused import can_fuse
+from headway.numerics.nway.names import SCORES
 
 pytestmark = [
     pytest.mark.gpu,

@@ -8,8 +8,8 @@ from nway_corners import CASES, GRAM, leaves, rows
 from torch import Tensor
 from triton_stand_in import imported_kernels
 
-from holdfast.numerics import nway_contrastive
-from holdfast.numerics.nway import fused
+from headway.numerics import nway_contrastive
+from headway.numerics.nway import fused
 
 
 @pytest.fixture(autouse=True, params=[1 << 14, 16], ids=["whole rows", "rows in pieces"])
@@ -27,10 +27,10 @@ def halves(monkeypatch: pytest.MonkeyPatch) -> None:
         wide = torch.promote_types(left.dtype, torch.float32)
         return torch.bmm(left.to(wide), right.to(wide), out=out)
 
-    monkeypatch.setattr("holdfast.numerics.nway.loss.can_multiply_halves", lambda device: True)
-    monkeypatch.setattr("holdfast.numerics.nway.gram.product", product)
+    monkeypatch.setattr("headway.numerics.nway.loss.can_multiply_halves", lambda device: True)
+    monkeypatch.setattr("headway.numerics.nway.gram.product", product)
     monkeypatch.setattr(
-        "holdfast.numerics.nway.gram.add_product",
+        "headway.numerics.nway.gram.add_product",
         lambda total, left, right: total.add_(product(left, right)),
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from six_views import train
 
-from holdfast.numerics.nway.names import SCORES
+from headway.numerics.nway.names import SCORES
 
 WELL = {"coordinate-spread": 0.1, "product": 0.2, "coordinate-sixth": None}
 

@@ -7,7 +7,7 @@ import torch
 from gang import gang
 from nway_ranks import COUNTS, SCORES, gathered_losses, network, samples
 
-from holdfast.numerics import nway_contrastive
+from headway.numerics import nway_contrastive
 
 
 def test_two_ranks_are_one_process() -> None:

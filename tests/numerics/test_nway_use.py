@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import holdfast
-from holdfast.numerics import NWayContrastive, Temperature, nway_contrastive
+import headway
+from headway.numerics import NWayContrastive, Temperature, nway_contrastive
 
 
 def rows(n: int = 3, B: int = 4, D: int = 5) -> list[Tensor]:
@@ -128,12 +128,12 @@ def test_a_training_in_half_with_a_loss_scale_gets_its_gradients() -> None:
 
 
 def test_importing_the_package_does_not_import_torch() -> None:
-    program = "import sys, holdfast; holdfast.numerics.__all__; sys.exit('torch' in sys.modules)"
+    program = "import sys, headway; headway.numerics.__all__; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
 
 
-def test_the_package_is_reached_from_holdfast() -> None:
-    assert holdfast.numerics.nway_contrastive is nway_contrastive
-    assert dir(holdfast.numerics) == sorted(holdfast.numerics.__all__)
+def test_the_package_is_reached_from_headway() -> None:
+    assert headway.numerics.nway_contrastive is nway_contrastive
+    assert dir(headway.numerics) == sorted(headway.numerics.__all__)
     with pytest.raises(AttributeError, match="no attribute"):
-        _ = holdfast.numerics.nowhere
+        _ = headway.numerics.nowhere

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numerics_cases import BY_NAME, CASES, DTYPES, FULL, MASK, Case, value_and_gradients
 from torch import Tensor
 
-from holdfast import numerics
-from holdfast.numerics.ops import _look, _row_norm
+from headway import numerics
+from headway.numerics.ops import _look, _row_norm
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -43,7 +43,7 @@ def close_eyes(patch: pytest.MonkeyPatch) -> None:
         "cosine", "direction", "division", "exponential", "length", "log_sum_exp", "logarithm",
         "masked_average", "masked_shares", "spread", "square_root",
     ):  # fmt: skip
-        name = f"holdfast.numerics.ops.{module}.may_look"
+        name = f"headway.numerics.ops.{module}.may_look"
         patch.setattr(name, lambda x: False, raising=False)
 
 

@@ -11,8 +11,8 @@ import torch
 from numerics_cases import CASES, DTYPES, FULL, MASK, Case, value_and_gradients
 from torch import Tensor
 
-from holdfast import numerics
-from holdfast.numerics.ops import _fused
+from headway import numerics
+from headway.numerics.ops import _fused
 
 pytestmark = [
     pytest.mark.gpu,

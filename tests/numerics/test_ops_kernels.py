@@ -13,8 +13,8 @@ from numerics_cases import BY_NAME, CASES, Case, value_and_gradients
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from holdfast import numerics
-from holdfast.numerics.ops import _fused, _kernels
+from headway import numerics
+from headway.numerics.ops import _fused, _kernels
 
 with_kernels = pytest.mark.parametrize(
     "case", [case for case in CASES if case.name != "var"], ids=lambda case: case.name
@@ -40,7 +40,7 @@ def plainly(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_fused, "_on_gpu", lambda x: False)
     for name in ("direction", "division", "exponential", "length", "log_sum_exp", "logarithm",
                  "masked_average", "spread", "square_root"):  # fmt: skip
-        patch.setattr(f"holdfast.numerics.ops.{name}.may_look", lambda x: False)
+        patch.setattr(f"headway.numerics.ops.{name}.may_look", lambda x: False)
 
 
 @with_kernels
@@ -240,7 +240,7 @@ def test_torch_s_own_compiler_can_read_them(launched: list[_kernels.Kernel]) -> 
 
 @pytest.mark.parametrize("scale", [1e-44, 1e-30, 1.0, 1e30, 3e38])
 def test_rows_keep_the_bits_of_the_plain_norm_where_it_is_right(scale: float) -> None:
-    from holdfast.numerics.ops import _row_norm
+    from headway.numerics.ops import _row_norm
 
     x = torch.randn(64, 33).clamp(-1, 1) * scale
     ours = _row_norm.fused_row_norm(x, 1, torch.inf)

@@ -1,4 +1,4 @@
-"""holdfast.numerics as a package: its names, what it imports, its page and its tables."""
+"""headway.numerics as a package: its names, what it imports, its page and its tables."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-import holdfast
-from holdfast import numerics
-from holdfast.numerics import ACTIVATIONS, eps_for
+import headway
+from headway import numerics
+from headway.numerics import ACTIVATIONS, eps_for
 
 PAGE = (Path(__file__).parents[2] / "docs" / "numerics.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.M | re.S)
@@ -41,17 +41,17 @@ def test_type_checkers_are_told_of_every_name() -> None:
     assert told == numerics._HOMES
     assert sorted(numerics.__all__) == sorted(told) == dir(numerics)
     assert not hasattr(numerics, "safe_everything")
-    assert holdfast.numerics is numerics
+    assert headway.numerics is numerics
 
 
-def test_neither_holdfast_nor_its_numerics_imports_torch_before_it_is_used() -> None:
+def test_neither_headway_nor_its_numerics_imports_torch_before_it_is_used() -> None:
     program = (
-        "import sys, holdfast, holdfast.numerics\n"
+        "import sys, headway, headway.numerics\n"
         "assert 'torch' not in sys.modules\n"
-        "holdfast.numerics.normalize\n"
+        "headway.numerics.normalize\n"
         "assert 'torch' in sys.modules\n"
-        "ours = [name for name in sys.modules if name.startswith('holdfast.')]\n"
-        "assert all('.numerics' in name or name == 'holdfast._version' for name in ours), ours\n"
+        "ours = [name for name in sys.modules if name.startswith('headway.')]\n"
+        "assert all('.numerics' in name or name == 'headway._version' for name in ours), ours\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 

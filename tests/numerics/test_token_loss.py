@@ -9,7 +9,7 @@ import torch
 from gang import gang
 from numerics_tokens import batches, big_batch_gradient, rank_gradient
 
-from holdfast import numerics
+from headway import numerics
 
 
 def test_alone_it_is_cross_entropy_over_the_tokens_that_count() -> None:

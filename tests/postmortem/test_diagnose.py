@@ -12,13 +12,13 @@ import pytest
 from saved_files import hf_run, history, safetensors, weights
 from strategies import mutated, quick_folder
 
-import holdfast
-from holdfast.errors import UnreadableInput
-from holdfast.postmortem import last_good
-from holdfast.postmortem.diagnose import diagnose
+import headway
+from headway.errors import UnreadableInput
+from headway.postmortem import last_good
+from headway.postmortem.diagnose import diagnose
 
 
-def first(report: holdfast.Report) -> holdfast.Finding:
+def first(report: headway.Report) -> headway.Finding:
     return report.causes[0].root
 
 
@@ -120,12 +120,12 @@ def test_checkpoints_without_a_log_are_scanned(tmp_path: Path) -> None:
 
 
 def test_a_run_of_our_own_below(tmp_path: Path) -> None:
-    from holdfast.core.records import Header, StepRecord
-    from holdfast.core.signals import Signal
-    from holdfast.sinks.run_dir import RunDirWriter
+    from headway.core.records import Header, StepRecord
+    from headway.core.signals import Signal
+    from headway.sinks.run_dir import RunDirWriter
 
-    writer = RunDirWriter(tmp_path / "out" / "holdfast", told=pytest.fail)
-    writer.write(Header("holdfast", signals={"loss": Signal()}))
+    writer = RunDirWriter(tmp_path / "out" / "headway", told=pytest.fail)
+    writer.write(Header("headway", signals={"loss": Signal()}))
     for step in range(1, 40):
         writer.write(StepRecord(0, step, step, {"loss": float("nan") if step == 30 else 1.0}))
     writer.flush()
@@ -136,12 +136,12 @@ def test_a_run_of_our_own_below(tmp_path: Path) -> None:
 
 
 def test_a_run_whose_bad_update_was_held_back_is_not_sent_back(tmp_path: Path) -> None:
-    from holdfast.core.records import Header, StepRecord
-    from holdfast.core.signals import Signal
-    from holdfast.sinks.run_dir import RunDirWriter
+    from headway.core.records import Header, StepRecord
+    from headway.core.signals import Signal
+    from headway.sinks.run_dir import RunDirWriter
 
-    writer = RunDirWriter(tmp_path / "out" / "holdfast", told=pytest.fail)
-    writer.write(Header("holdfast", signals={"loss": Signal()}))
+    writer = RunDirWriter(tmp_path / "out" / "headway", told=pytest.fail)
+    writer.write(Header("headway", signals={"loss": Signal()}))
     for step in range(1, 40):
         bad = step == 30
         values = {"loss": float("nan") if bad else 1.0}

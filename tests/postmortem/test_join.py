@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from holdfast.postmortem.join import join, same_run
-from holdfast.sources.log.log import Happening, Log, Unit
-from holdfast.sources.log.stream import Stream
-from holdfast.sources.log.table import Table
+from headway.postmortem.join import join, same_run
+from headway.sources.log.log import Happening, Log, Unit
+from headway.sources.log.stream import Stream
+from headway.sources.log.table import Table
 
 
 def a_log(kind: str, rows: dict[int, dict[str, float]], *, unit: Unit = "step") -> Log:

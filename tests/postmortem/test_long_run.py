@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.charts.rows import decode
-from holdfast.core.findings import Severity
-from holdfast.engine import Engine
-from holdfast.postmortem import diagnose as postmortem
-from holdfast.postmortem import long_run
-from holdfast.postmortem.long_run import LongRun
-from holdfast.postmortem.screening import Chosen, Screen
-from holdfast.sources.run_dir import RunDir
+from headway.charts.rows import decode
+from headway.core.findings import Severity
+from headway.engine import Engine
+from headway.postmortem import diagnose as postmortem
+from headway.postmortem import long_run
+from headway.postmortem.long_run import LongRun
+from headway.postmortem.screening import Chosen, Screen
+from headway.sources.run_dir import RunDir
 
 STEPS, TENSORS, EVERY = 6000, 6, 10
 SMALL = Chosen(head=300, tail=300, stretch=60, stretches=12, most=4000)
@@ -72,7 +72,7 @@ def _write(run: Path, spoil: Spoil, steps: int = STEPS) -> Path:
         "schema": 1,
         "seg": 0,
         "seq": 0,
-        "source": "holdfast",
+        "source": "headway",
         "signals": {name: {} for name in plain} | {name: {"every": EVERY} for name in columns},
         "axes": {"param": [f"layers.{at}.weight" for at in range(TENSORS)]},
     }

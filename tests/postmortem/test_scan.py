@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from saved_files import hf_run, safetensors, weights
 
-import holdfast
-from holdfast.config import Settings
-from holdfast.errors import UnreadableInput
-from holdfast.postmortem.scan import last_good, scan
+import headway
+from headway.config import Settings
+from headway.errors import UnreadableInput
+from headway.postmortem.scan import last_good, scan
 
 
-def codes(report: holdfast.Report) -> list[str]:
+def codes(report: headway.Report) -> list[str]:
     return [item.code for item in report.findings]
 
 
@@ -133,11 +133,11 @@ def test_progress_is_told_in_bytes(tmp_path: Path) -> None:
 def test_what_cannot_be_scanned(tmp_path: Path) -> None:
     with pytest.raises(UnreadableInput, match="there is nothing at"):
         scan(tmp_path / "missing")
-    with pytest.raises(UnreadableInput, match="holds no checkpoint; holdfast scans torch"):
+    with pytest.raises(UnreadableInput, match="holds no checkpoint; headway scans torch"):
         scan(tmp_path)
     text = tmp_path / "notes.txt"
     text.write_text("hello")
-    with pytest.raises(UnreadableInput, match="is not a checkpoint; holdfast scans torch"):
+    with pytest.raises(UnreadableInput, match="is not a checkpoint; headway scans torch"):
         scan(text)
     text.write_text("")
     with pytest.raises(UnreadableInput, match="is empty"):

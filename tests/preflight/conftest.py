@@ -17,7 +17,7 @@ def _single_threaded() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_STRICT", "1")
+    monkeypatch.setenv("HEADWAY_STRICT", "1")
 
 
 @pytest.fixture(autouse=True)

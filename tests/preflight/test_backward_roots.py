@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from losses import codes, labels, net, train
 from torch import Tensor, nn
 
-from holdfast.preflight.check_run import watch
+from headway.preflight.check_run import watch
 
 
 def item(model: Any, x: Tensor) -> Tensor:

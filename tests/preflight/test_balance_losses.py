@@ -7,8 +7,8 @@ import gc
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.findings import Severity
-from holdfast.preflight.check_run import watch
+from headway.core.findings import Severity
+from headway.preflight.check_run import watch
 
 
 class Router(nn.Module):

@@ -12,15 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from holdfast.preflight.check_run import Checked
-from holdfast.preflight.check_run import watch as watch_unasked
+from headway.preflight.check_run import Checked
+from headway.preflight.check_run import watch as watch_unasked
 
 B, T, D = 16, 10, 6
 
 
 @pytest.fixture(autouse=True)
 def strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_STRICT", "1")
+    monkeypatch.setenv("HEADWAY_STRICT", "1")
 
 
 def watch(work: Callable[[], Any], **how: Any) -> Checked:

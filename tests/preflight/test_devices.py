@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.preflight.check_run import Checked, watch
+from headway.preflight.check_run import Checked, watch
 
 
 @pytest.fixture(autouse=True)
 def strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_STRICT", "1")
+    monkeypatch.setenv("HEADWAY_STRICT", "1")
 
 
 def train(model: nn.Module, labels: str = "cpu", inputs: str = "cpu") -> None:

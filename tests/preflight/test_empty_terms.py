@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.core.findings import Severity
-from holdfast.preflight.check_run import Checked, watch
-from holdfast.preflight.observers.empty_terms import EmptyTerms
+from headway.core.findings import Severity
+from headway.preflight.check_run import Checked, watch
+from headway.preflight.observers.empty_terms import EmptyTerms
 
 Loss = Callable[[Tensor, Tensor, int], Tensor]
 

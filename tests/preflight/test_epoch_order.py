@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
-from holdfast.core.findings import Severity
-from holdfast.preflight.check_run import watch
+from headway.core.findings import Severity
+from headway.preflight.check_run import watch
 
 Batches = Iterable[tuple[Tensor, Tensor]]
 Pass = Callable[[Tensor, Tensor, int], Batches]

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.core.findings import Severity
-from holdfast.preflight.check_run import Checked, watch
+from headway.core.findings import Severity
+from headway.preflight.check_run import Checked, watch
 
 Loss = Callable[["Net", Tensor, Tensor], Tensor]
 

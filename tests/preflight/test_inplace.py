@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.preflight.check_run import Checked, watch
+from headway.preflight.check_run import Checked, watch
 
 
 @pytest.fixture(autouse=True)
 def strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_STRICT", "1")
+    monkeypatch.setenv("HEADWAY_STRICT", "1")
 
 
 class Net(nn.Module):

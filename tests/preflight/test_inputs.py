@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
-from holdfast.core.findings import Severity
-from holdfast.preflight.check_run import watch
+from headway.core.findings import Severity
+from headway.preflight.check_run import watch
 
 
 def codes(work: Callable[[], None]) -> list[str]:

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
-from holdfast.core.findings import Severity
-from holdfast.preflight.check_run import watch
+from headway.core.findings import Severity
+from headway.preflight.check_run import watch
 
 pytestmark = pytest.mark.slow  # whole trainings, each watched from end to end
 

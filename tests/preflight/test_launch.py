@@ -15,11 +15,11 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils.data import DataLoader, TensorDataset
 
-from holdfast.config import Settings
-from holdfast.core.records import SetupRecord, StepRecord
-from holdfast.live.launch import EnoughSteps, Launch
-from holdfast.policy import Policy
-from holdfast.preflight.check_run import Checked, How, watch
+from headway.config import Settings
+from headway.core.records import SetupRecord, StepRecord
+from headway.live.launch import EnoughSteps, Launch
+from headway.policy import Policy
+from headway.preflight.check_run import Checked, How, watch
 
 Losses = list[float]
 

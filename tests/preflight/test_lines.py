@@ -16,13 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from holdfast.preflight.check_run import Checked
-from holdfast.preflight.check_run import watch as watch_unasked
+from headway.preflight.check_run import Checked
+from headway.preflight.check_run import watch as watch_unasked
 
 
 @pytest.fixture(autouse=True)
 def strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_STRICT", "1")
+    monkeypatch.setenv("HEADWAY_STRICT", "1")
     torch.manual_seed(0)
 
 
@@ -324,4 +324,4 @@ def test_the_hooks_are_gone_afterwards() -> None:
     assert not module._global_module_registration_hooks
     assert not module._global_parameter_registration_hooks
     assert "__setattr__" not in vars(nn.modules.dropout._DropoutNd)
-    assert "holdfast" not in inspect.getsourcefile(nn.Module.train)  # type: ignore[operator]
+    assert "headway" not in inspect.getsourcefile(nn.Module.train)  # type: ignore[operator]

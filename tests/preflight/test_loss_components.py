@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.core.findings import Severity
-from holdfast.preflight.check_run import Checked, watch
+from headway.core.findings import Severity
+from headway.preflight.check_run import Checked, watch
 
 Body = Callable[["Net", Tensor, Tensor, Tensor, int], Any]
 
@@ -58,7 +58,7 @@ def loud(checked: Checked) -> list[tuple[str, str]]:
 
 def components(body: Body) -> set[str]:
     """The names the components got."""
-    from holdfast.preflight.observers.loss_components import LossComponents
+    from headway.preflight.observers.loss_components import LossComponents
 
     seen: set[str] = set()
 

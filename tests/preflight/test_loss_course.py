@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from losses import codes, net
 from torch import nn
 
-from holdfast.preflight.check_run import Checked, watch
+from headway.preflight.check_run import Checked, watch
 
 pytestmark = pytest.mark.slow  # whole trainings, each watched from end to end
 

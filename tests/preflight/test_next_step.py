@@ -11,16 +11,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from holdfast.config import Settings
-from holdfast.live.launch import Launch
-from holdfast.policy import Policy
-from holdfast.preflight.check_run import watch
-from holdfast.report import Report
+from headway.config import Settings
+from headway.live.launch import Launch
+from headway.policy import Policy
+from headway.preflight.check_run import watch
+from headway.report import Report
 
 
 @pytest.fixture(autouse=True)
 def strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_STRICT", "1")
+    monkeypatch.setenv("HEADWAY_STRICT", "1")
 
 
 class Net(nn.Module):

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from small_trainings import batch, checked, codes, first_cause, fit, net
 from torch import nn
 
-from holdfast.core.findings import Severity
+from headway.core.findings import Severity
 
 
 class Split(nn.Module):

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from tape_cases import CASES, recorded, tape
 from torch import nn
 
-from holdfast.preflight.overfit import overfit
-from holdfast.preflight.playing import CannotPlay, Player
+from headway.preflight.overfit import overfit
+from headway.preflight.playing import CannotPlay, Player
 
 X = torch.randn(16, 6, generator=torch.Generator().manual_seed(1))
 Y = torch.arange(16) % 4

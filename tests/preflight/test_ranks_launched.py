@@ -54,7 +54,7 @@ def check(folder: Path, how: str) -> Any:
     script = folder / "train.py"
     script.write_text(SCRIPT)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command += ["-m", "holdfast", "check", str(script), "--max-steps", "4", "--format", "json"]
+    command += ["-m", "headway", "check", str(script), "--max-steps", "4", "--format", "json"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(
         [*command, how], capture_output=True, text=True, timeout=120, env=env, check=False

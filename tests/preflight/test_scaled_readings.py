@@ -12,8 +12,8 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from holdfast.preflight.check_run import Checked, watch
-from holdfast.preflight.observers.scaled_readings import ScaledReadings
+from headway.preflight.check_run import Checked, watch
+from headway.preflight.observers.scaled_readings import ScaledReadings
 
 Reading = Callable[[nn.Module, GradScaler, Optimizer], object]
 

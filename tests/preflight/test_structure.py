@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from holdfast.preflight.check_run import Checked, watch
+from headway.preflight.check_run import Checked, watch
 
 
 @pytest.fixture(autouse=True)
 def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_STRICT", "1")
+    monkeypatch.setenv("HEADWAY_STRICT", "1")
     torch.manual_seed(0)
     gc.collect()  # the models of the tests before would be found as well
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from tape_cases import CASES, X, Y, recorded, tape
 from torch import Tensor, nn
 
-from holdfast.preflight.playing import CannotPlay, Player
+from headway.preflight.playing import CannotPlay, Player
 
 
 def moved(model: nn.Module, by: float = 0.05) -> None:

@@ -11,15 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from holdfast.core.findings import Finding
-from holdfast.preflight.check_run import watch
+from headway.core.findings import Finding
+from headway.preflight.check_run import watch
 
 V, T, B = 20, 12, 8
 
 
 @pytest.fixture(autouse=True)
 def strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_STRICT", "1")
+    monkeypatch.setenv("HEADWAY_STRICT", "1")
 
 
 def leaks(work: Callable[[], Any], steps: int | None = 3) -> list[Finding]:

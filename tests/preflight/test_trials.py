@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from holdfast.core.findings import Severity
-from holdfast.preflight.check_run import Checked, watch
-from holdfast.preflight.observers.optimizer_settings import OptimizerSettings
-from holdfast.preflight.observers.trials import Trials
+from headway.core.findings import Severity
+from headway.preflight.check_run import Checked, watch
+from headway.preflight.observers.optimizer_settings import OptimizerSettings
+from headway.preflight.observers.trials import Trials
 
 OURS = ("HD209", "HD403", "HD404", "HD411", "HD412", "HD413")
 X = torch.randn(256, 12, generator=torch.Generator().manual_seed(0))

@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from lookalikes import TRAININGS, Run
 from torch import Tensor, nn
 
-from holdfast.core.findings import Severity
-from holdfast.preflight.check_run import watch
-from holdfast.preflight.observers.optimizer_settings import OptimizerSettings
-from holdfast.preflight.observers.trials import Trials
+from headway.core.findings import Severity
+from headway.preflight.check_run import watch
+from headway.preflight.observers.optimizer_settings import OptimizerSettings
+from headway.preflight.observers.trials import Trials
 
 pytestmark = pytest.mark.slow  # whole trainings, each watched from end to end
 

@@ -11,7 +11,7 @@ from together import Outcome, Plan, clip_badly, halved, run_all, spoil_a_gradien
 from trainings import assert_same
 from twins import steps_of
 
-from holdfast.core.records import StepRecord
+from headway.core.records import StepRecord
 
 FAULTS = ("loss", "backward", "input", "only the loss", "spike")
 

@@ -19,7 +19,7 @@ from together import (
 )
 from trainings import assert_same
 
-from holdfast import Snapshots
+from headway import Snapshots
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])

@@ -20,8 +20,8 @@ from together import (
 from trainings import assert_same, skip_or_halt
 from twins import steps_of
 
-from holdfast import Snapshots
-from holdfast.live.transfer import LAG
+from headway import Snapshots
+from headway.live.transfer import LAG
 
 FAULTS = {24: (1, "loss"), 26: (0, "backward"), 27: (1, "spike"), 30: (0, "only the loss")}
 

@@ -25,7 +25,7 @@ from together import (
 from trainings import assert_same
 from twins import steps_of
 
-from holdfast import Policy
+from headway import Policy
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])

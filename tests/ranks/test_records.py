@@ -9,9 +9,9 @@ from gang import gang
 from together import Plan, nudge_a_weight, train, train_same_data
 from twins import headers_of, steps_of
 
-from holdfast.core.records import StepRecord
-from holdfast.engine import Engine
-from holdfast.sources.run_dir import RunDir
+from headway.core.records import StepRecord
+from headway.engine import Engine
+from headway.sources.run_dir import RunDir
 
 
 def records(run_dir: Path, rank: int = 0) -> dict[int, StepRecord]:

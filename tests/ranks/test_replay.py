@@ -12,7 +12,7 @@ from gang import gang
 from replay_together import Outcome, Plan, born_on, each, until_lost, with_a_defect
 from trainings import assert_same
 
-import holdfast
+import headway
 
 SPIKE: dict[str, Any] = {"bad": (), "large": ((24, 1, 3),), "steps": 28}
 
@@ -183,7 +183,7 @@ def test_the_run_directory_tells_it_once(tmp_path: Path) -> None:
             [(1, born_on())],
             [],
         )
-    report = holdfast.diagnose(run)
+    report = headway.diagnose(run)
     assert [cause.code for cause in report.causes] == ["HD602"]
     for finding in report.findings:
         assert finding.where is not None

@@ -13,7 +13,7 @@ from together import Outcome, Plan, poison_a_weight, train
 from trainings import assert_same
 from twins import all_finite, events_of
 
-from holdfast import Snapshots
+from headway import Snapshots
 
 KINDS = ["ddp", "fsdp"]
 OFTEN = Snapshots(every=4, disk_share=1.0)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import lightly
 
-from holdfast.live import checksums
-from holdfast.live.tally import CALLS, MISSING, UNKNOWN, Slot, Tally
+from headway.live import checksums
+from headway.live.tally import CALLS, MISSING, UNKNOWN, Slot, Tally
 
 
 def row(**places: float) -> list[float]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import headway
 
 pytestmark = pytest.mark.dist
 
@@ -50,9 +50,9 @@ class Place:
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
-    def holdfast(self, *args: object) -> subprocess.CompletedProcess[str]:
+    def headway(self, *args: object) -> subprocess.CompletedProcess[str]:
         """The console script."""
-        return self.run(str(self.bin / "holdfast"), *map(str, args))
+        return self.run(str(self.bin / "headway"), *map(str, args))
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
@@ -90,7 +90,7 @@ def sdist() -> Path:
 
 def _built(pattern: str) -> Path:
     found = sorted((ROOT / "dist").glob(pattern))
-    if len(found) != 1 or holdfast.__version__ not in found[0].name:
+    if len(found) != 1 or headway.__version__ not in found[0].name:
         pytest.fail(f"run `make dist` first: dist/ holds {[path.name for path in found]}")
     return found[0]
 
@@ -118,8 +118,8 @@ def with_torch(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    info = f"holdfast-{holdfast.__version__}.dist-info"
-    strange = [name for name in names if not name.startswith(("holdfast/", f"{info}/"))]
+    info = f"headway-{headway.__version__}.dist-info"
+    strange = [name for name in names if not name.startswith(("headway/", f"{info}/"))]
     assert not strange, strange
     refuse = re.compile(r"__pycache__|\.py[co]$|(^|/)tests?/|\.(orig|rej|swp|tmp)$|~$|\.DS_Store")
     assert not [name for name in names if refuse.search(name)]
@@ -129,13 +129,13 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
         for path in source.rglob("*")
         if path.is_file() and not refuse.search(path.as_posix())
     }
-    assert {name for name in names if name.startswith("holdfast/")} == ours
+    assert {name for name in names if name.startswith("headway/")} == ours
     for name in (
-        "holdfast/py.typed",
-        "holdfast/schemas/output-1.json",
-        "holdfast/sinks/html/assets/report.js",
-        "holdfast/sinks/html/assets/uPlot.iife.min.js",
-        "holdfast/sinks/html/assets/uPlot.LICENSE",
+        "headway/py.typed",
+        "headway/schemas/output-1.json",
+        "headway/sinks/html/assets/report.js",
+        "headway/sinks/html/assets/uPlot.iife.min.js",
+        "headway/sinks/html/assets/uPlot.LICENSE",
         f"{info}/licenses/LICENSE",
         f"{info}/entry_points.txt",
     ):
@@ -153,9 +153,9 @@ def test_what_is_vendored_comes_with_its_licence(wheel: Path) -> None:
 
 def test_the_metadata_says_what_a_stranger_looks_for(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
-    text = archive.read(f"holdfast-{holdfast.__version__}.dist-info/METADATA").decode()
+    text = archive.read(f"headway-{headway.__version__}.dist-info/METADATA").decode()
     for line in (
-        f"Version: {holdfast.__version__}",
+        f"Version: {headway.__version__}",
         "License-Expression: Apache-2.0",
         "License-File: LICENSE",
         "Requires-Python: >=3.10",
@@ -184,7 +184,7 @@ def test_the_sdist_gives_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Path
         names = {name.partition("/")[2] for name in archive.getnames()}
     for name in ("LICENSE", "README.md", "SECURITY.md", "CHANGELOG.md", "tests/conftest.py"):
         assert name in names, name
-    assert not [name for name in names if re.search(r"__pycache__|\.venv|holdfast-runs", name)]
+    assert not [name for name in names if re.search(r"__pycache__|\.venv|headway-runs", name)]
 
 
 def _content(wheel: Path) -> dict[str, str]:
@@ -198,26 +198,26 @@ def _content(wheel: Path) -> dict[str, str]:
 
 def test_without_torch_everything_that_reads_works(without_torch: Place) -> None:
     place = without_torch
-    assert place.python("import holdfast; print(holdfast.__file__)").startswith(str(place.site))
-    said = place.holdfast("--version")
-    assert said.stdout.startswith(f"holdfast {holdfast.__version__} (Python ")
+    assert place.python("import headway; print(headway.__file__)").startswith(str(place.site))
+    said = place.headway("--version")
+    assert said.stdout.startswith(f"headway {headway.__version__} (Python ")
     assert said.stdout.endswith(", no torch)\n")
-    module = place.run(str(place.bin / "python"), "-m", "holdfast", "--version")
+    module = place.run(str(place.bin / "python"), "-m", "headway", "--version")
     assert module.stdout == said.stdout
-    assert "HD101" in place.holdfast("checks").stdout
-    assert "## " not in place.holdfast("explain", "HD101").stdout
-    assert "not installed" in place.holdfast("env").stdout
+    assert "HD101" in place.headway("checks").stdout
+    assert "## " not in place.headway("explain", "HD101").stdout
+    assert "not installed" in place.headway("env").stdout
     log = next(path for path in sorted(LOG.rglob("*.json")))
-    done = place.holdfast("diagnose", log)
+    done = place.headway("diagnose", log)
     assert done.returncode in (0, 1), done.stderr
-    done = place.holdfast("report", log, "-o", "page.html")
+    done = place.headway("report", log, "-o", "page.html")
     assert done.returncode == 0, done.stderr
     assert "uPlot" in (place.folder / "page.html").read_text(encoding="utf-8")
     place.python("import numpy as np; np.savez('step9.npz', w=np.array([1.0, np.nan]))")
-    done = place.holdfast("scan", "step9.npz")
+    done = place.headway("scan", "step9.npz")
     assert done.returncode == 1, done.stderr
     assert "HD701" in done.stdout
-    assert place.python(f"import holdfast; print(holdfast.diagnose({str(log)!r}).verdict)")
+    assert place.python(f"import headway; print(headway.diagnose({str(log)!r}).verdict)")
 
 
 @pytest.mark.parametrize(
@@ -226,29 +226,29 @@ def test_without_torch_everything_that_reads_works(without_torch: Place) -> None
 def test_without_torch_what_needs_it_says_so(
     without_torch: Place, command: tuple[str, ...]
 ) -> None:
-    done = without_torch.holdfast(*command)
+    done = without_torch.headway(*command)
     assert done.returncode == 2
     assert done.stdout == ""
     [line] = done.stderr.splitlines()
-    assert re.search(r"needs torch, which is not installed: pip install 'holdfast\[torch\]'", line)
+    assert re.search(r"needs torch, which is not installed: pip install 'headway\[torch\]'", line)
 
 
 def test_without_torch_a_name_that_needs_it_says_so(without_torch: Place) -> None:
     done = without_torch.run(
-        str(without_torch.bin / "python"), "-c", "import holdfast; holdfast.Guard"
+        str(without_torch.bin / "python"), "-c", "import headway; headway.Guard"
     )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith(
-        "holdfast.Guard needs torch, which is not installed: pip install 'holdfast[torch]'"
+        "headway.Guard needs torch, which is not installed: pip install 'headway[torch]'"
     )
 
 
 def test_with_torch_a_run_is_guarded(with_torch: Place) -> None:
     place = with_torch
-    assert place.python("import holdfast; print(holdfast.__file__)").startswith(str(place.site))
-    assert ", torch " in place.holdfast("--version").stdout
-    done = place.holdfast("run", "train.py", "--out", "kept")
+    assert place.python("import headway; print(headway.__file__)").startswith(str(place.site))
+    assert ", torch " in place.headway("--version").stdout
+    done = place.headway("run", "train.py", "--out", "kept")
     assert done.returncode == 1, done.stderr
     assert "1 held back" in done.stdout
-    done = place.holdfast("diagnose", "kept")
+    done = place.headway("diagnose", "kept")
     assert "HD101" in done.stdout

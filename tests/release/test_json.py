@@ -15,20 +15,20 @@ from click.testing import CliRunner
 from json_schema import KNOWN, keywords, misfits
 from literate import read_records
 
-from holdfast import registry
-from holdfast.cli.main import cli
-from holdfast.sinks.run_dir import RunDirWriter
+from headway import registry
+from headway.cli.main import cli
+from headway.sinks.run_dir import RunDirWriter
 
 OWN_LOOP = """
 import torch
-import holdfast
+import headway
 
 torch.manual_seed(0)
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 loader = [(torch.randn(8, 4), torch.randn(8, 1)) for _ in range(12)]
 loader[7][0][3, 2] = float("nan")
-guard = holdfast.Guard(model, optimizer, run_dir="kept", snapshots=holdfast.Snapshots(every=4))
+guard = headway.Guard(model, optimizer, run_dir="kept", snapshots=headway.Snapshots(every=4))
 for x, y in guard(loader):
     loss = torch.nn.functional.mse_loss(model(x), y)
     loss.backward()
@@ -37,12 +37,12 @@ for x, y in guard(loader):
 guard.close()
 """
 UNCHANGED = OWN_LOOP.replace("guard(loader)", "loader").replace("guard.close()\n", "")
-UNCHANGED = "\n".join(line for line in UNCHANGED.splitlines() if "holdfast" not in line)
+UNCHANGED = "\n".join(line for line in UNCHANGED.splitlines() if "headway" not in line)
 
 
 def told(*args: object) -> Any:
     """What a command writes, called in this process."""
-    done = CliRunner().invoke(cli, [*map(str, args), "--format", "json"], prog_name="holdfast")
+    done = CliRunner().invoke(cli, [*map(str, args), "--format", "json"], prog_name="headway")
     assert done.exit_code in (0, 1), done.output
     return json.loads(done.stdout)
 
@@ -50,7 +50,7 @@ def told(*args: object) -> Any:
 def shell(folder: Path, *args: str) -> tuple[int, Any]:
     """The same as a process of its own: it runs somebody's script."""
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast", *args, "--format", "json"],
+        [sys.executable, "-m", "headway", *args, "--format", "json"],
         capture_output=True,
         text=True,
         cwd=folder,

@@ -9,7 +9,7 @@ from pathlib import Path
 import public_surface
 import pytest
 
-import holdfast
+import headway
 
 DECIDE = """
 The public surface is not what {file} says:
@@ -53,20 +53,20 @@ def test_a_code_once_given_stays_and_keeps_its_name() -> None:
 def test_the_names_of_the_design_are_there() -> None:
     pytest.importorskip("torch")
     text = public_surface.text_of("python.txt")
-    guard = re.search(r"class holdfast\.Guard\((.*)\)", text)
+    guard = re.search(r"class headway\.Guard\((.*)\)", text)
     assert guard
     first = [word.partition(":")[0].strip() for word in guard[1].split(", ")][:7]
     assert first == [
         *("model", "optimizer", "scheduler", "scaler", "run_dir", "max_norm", "policy"),
     ]
     for name in ("verdict", "findings", "causes", "not_run", "coverage", "to_json", "to_html"):
-        assert hasattr(holdfast.Report, name), name
+        assert hasattr(headway.Report, name), name
     found = {name: set(kind.__slots__) for name, kind in _PLAIN.items()}
     for name, wanted in _FIELDS.items():
         assert wanted <= found[name], name
 
 
-_PLAIN = {name: getattr(holdfast, name) for name in ("Finding", "Where", "Remedy")}
+_PLAIN = {name: getattr(headway, name) for name in ("Finding", "Where", "Remedy")}
 _FIELDS = {
     "Finding": {
         *("code", "name", "severity", "step", "where", "message", "evidence", "remedies"),

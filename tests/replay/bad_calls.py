@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from holdfast.replay.births import BadCall, Kind, explain
+from headway.replay.births import BadCall, Kind, explain
 
 
 class Catcher(TorchDispatchMode):

@@ -10,7 +10,7 @@ from replay.birth_set.guarded import for_a_guard, guarded
 from replay.birth_set.scenario import Case
 from replay.birth_set.score import Marks, score, table, totals
 
-from holdfast.replay.explanation import Explanation
+from headway.replay.explanation import Explanation
 
 BAR = 0.95
 CURED = 0.9

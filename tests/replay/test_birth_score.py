@@ -11,7 +11,7 @@ from replay.birth_set.scenario import Case, Scenario
 from replay.birth_set.score import Marks, score, table, totals
 from replay.birth_set.traced import traced_births
 
-from holdfast.replay.explanation import Birth, Line
+from headway.replay.explanation import Birth, Line
 
 BAR = 0.95
 PRECISIONS = (None, torch.bfloat16, torch.float16)

@@ -1,4 +1,4 @@
-"""Every scenario of the set is what it says, as torch itself shows; none of holdfast is used."""
+"""Every scenario of the set is what it says, as torch itself shows; none of headway is used."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from replay.birth_set import SCENARIOS, Scenario
 from replay.birth_set.lines import deliberate_lines
 
-from holdfast.replay.births import KINDS
+from headway.replay.births import KINDS
 
 PRECISIONS = (None, torch.bfloat16, torch.float16)
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))

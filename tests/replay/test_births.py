@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from replay.bad_calls import backward_birth, births_of, forward_birth
 from torch import Tensor, tensor
 
-from holdfast.replay.births import BadCall, explain, explain_leaf
-from holdfast.replay.explanation import Operand
+from headway.replay.births import BadCall, explain, explain_leaf
+from headway.replay.explanation import Operand
 
 INF = math.inf
 HALF = torch.float16

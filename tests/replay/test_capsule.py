@@ -24,17 +24,17 @@ from hypothesis import strategies as st
 from strategies import lightly, mutated, quick_folder, thoroughly
 from torch import Tensor
 
-import holdfast
-from holdfast.core.numbers import encode_numbers
-from holdfast.errors import UnreadableInput, UsageError
-from holdfast.replay import capsule
-from holdfast.replay.explanation import Birth, Explanation, Line, Operand, Spike, Trial
-from holdfast.replay.packing import Packed, Rows, pack
-from holdfast.replay.unpacking import needs_template, unpack
-from holdfast.torch_tools import rng, sealed_files
+import headway
+from headway.core.numbers import encode_numbers
+from headway.errors import UnreadableInput, UsageError
+from headway.replay import capsule
+from headway.replay.explanation import Birth, Explanation, Line, Operand, Spike, Trial
+from headway.replay.packing import Packed, Rows, pack
+from headway.replay.unpacking import needs_template, unpack
+from headway.torch_tools import rng, sealed_files
 
 SOURCE = Path(__file__).read_text().splitlines()
-LINE = 1 + SOURCE.index("import holdfast")
+LINE = 1 + SOURCE.index("import headway")
 
 EXPLANATION = Explanation(
     step=12,
@@ -49,7 +49,7 @@ EXPLANATION = Explanation(
             phase="forward",
             op="log",
             module="head",
-            place=Line(__file__, LINE, "loss_fn", "import holdfast"),
+            place=Line(__file__, LINE, "loss_fn", "import headway"),
             inputs=(Operand("self", "computed", (8, 2), "float32", 0.0, 1.5, 0, 0, 1),),
             output=Operand("output", "computed", (8, 2), "float32", -1.0, math.inf, 0, 1, 0),
             rows=(3,),
@@ -135,8 +135,8 @@ def test_the_index_is_strict_json_with_versions_and_script(
         (written(tmp_path) / "incident.json").read_text(), parse_constant=pytest.fail
     )
     assert index["schema"] == 1
-    assert index["versions"].keys() == {"holdfast", "torch", "python", "device"}
-    assert index["versions"]["holdfast"] == holdfast.__version__
+    assert index["versions"].keys() == {"headway", "torch", "python", "device"}
+    assert index["versions"]["headway"] == headway.__version__
     assert index["script"]["cwd"] == os.getcwd()
     assert index["script"]["argv"] == sys.argv[1:]
     assert index["explanation"]["loss"] == "NaN"
@@ -540,7 +540,7 @@ def test_foreign_folders(tmp_path: Path, whole: Path) -> None:
     ("change", "words"),
     [
         ({"schema": 2}, "upgrade"),
-        ({"tool": "other"}, "no incident of holdfast"),
+        ({"tool": "other"}, "no incident of headway"),
         ({"step": None}, "can read"),
         ({"explanation": {"step": 1}}, "can read"),
         ({"explanation": {**EXPLANATION.to_dict(), "guilt": "the butler"}}, "can read"),
@@ -591,7 +591,7 @@ def test_the_page_says_it_all(tmp_path: Path) -> None:
         "# Step 12: log in the forward pass",
         "log(0) made the loss -Inf. Sample 3 holds a 0.",
         f"`{EXPLANATION.births[0].place}` in `loss_fn`",
-        f"> {LINE} | import holdfast",
+        f"> {LINE} | import headway",
         f"  {LINE - 3} | ",
         f"  {LINE + 3} | ",
         "| `self`     | computed | 8 × 2 | float32 | 0 … 1.5",
@@ -602,17 +602,17 @@ def test_the_page_says_it_all(tmp_path: Path) -> None:
         "- ✗ **not cured**: compute in bf16 (still Inf)",
         "- – **not tried**: use math attention (there is no attention)",
         "The batch. It was needed",
-        f"holdfast replay {tmp_path / 'incidents' / '1-step12'}",
-        "holdfast explain HD101",
+        f"headway replay {tmp_path / 'incidents' / '1-step12'}",
+        "headway explain HD101",
     ):
         assert words in page, words
 
 
 def test_a_page_without_data_promises_no_replay(tmp_path: Path) -> None:
     page = (written(tmp_path, capture="off") / "README.md").read_text()
-    assert "holdfast replay" not in page
+    assert "headway replay" not in page
     assert "without the data this step cannot be replayed" in page
-    assert "holdfast explain HD101" in page
+    assert "headway explain HD101" in page
 
 
 def test_the_page_of_a_spike(tmp_path: Path) -> None:
@@ -620,7 +620,7 @@ def test_the_page_of_a_spike(tmp_path: Path) -> None:
     told = replace(EXPLANATION, births=(), symptom="spike", spike=spike, trials=())
     page = (written(tmp_path, explanation=told, limit=3.0) / "README.md").read_text()
     assert "`head.weight`: 412 times its usual" in page
-    assert "holdfast explain HD207" in page
+    assert "headway explain HD207" in page
     told = replace(told, spike=replace(spike, growth=()))
     page = (written(tmp_path, explanation=told, limit=3.0) / "README.md").read_text()
     assert "- largest gradients: `head.weight`" in page

@@ -7,11 +7,11 @@ import torch
 from remedy_runs import operands, scene_of
 from torch import nn
 
-from holdfast.replay.births import KINDS
-from holdfast.replay.counterfactual import FITTING, MOST_TRIED, fitting, verdict
-from holdfast.replay.explanation import Birth, Line, Operand
-from holdfast.replay.passes import Outcome
-from holdfast.replay.remedies import Advice, Bf16, DropSamples
+from headway.replay.births import KINDS
+from headway.replay.counterfactual import FITTING, MOST_TRIED, fitting, verdict
+from headway.replay.explanation import Birth, Line, Operand
+from headway.replay.passes import Outcome
+from headway.replay.remedies import Advice, Bf16, DropSamples
 
 TOLD = (*KINDS, "unknown")
 NATURAL_OP = {

@@ -200,7 +200,7 @@ class TestForwardBirths:
     def test_library_line_and_the_users_call(self, tmp_path: Any, monkeypatch: Any) -> None:
         import sysconfig
 
-        from holdfast.torch_tools import places
+        from headway.torch_tools import places
 
         library = tmp_path / "lib" / "some_library.py"
         library.parent.mkdir()
@@ -694,8 +694,8 @@ class TestComponents:
         else:
             from replay_runs import scene_of
 
-            from holdfast.replay import localise
-            from holdfast.replay.trace import Trace
+            from headway.replay import localise
+            from headway.replay.trace import Trace
 
             model = Mlp()
             x = torch.rand(6, 4)

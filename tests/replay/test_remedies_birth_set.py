@@ -14,13 +14,13 @@ import torch
 from replay.birth_set import SCENARIOS, Case, Scenario
 from replay.birth_set.traced import traced_births
 
-from holdfast.replay.counterfactual import fitting, verdict
-from holdfast.replay.explanation import Birth, Trial
-from holdfast.replay.passes import Outcome
-from holdfast.replay.remedies import Bf16, DropSamples, GuardInput, Remedy
-from holdfast.replay.remedies.rows import batch_size
-from holdfast.replay.scene import Scene
-from holdfast.torch_tools import rng
+from headway.replay.counterfactual import fitting, verdict
+from headway.replay.explanation import Birth, Trial
+from headway.replay.passes import Outcome
+from headway.replay.remedies import Bf16, DropSamples, GuardInput, Remedy
+from headway.replay.remedies.rows import batch_size
+from headway.replay.scene import Scene
+from headway.torch_tools import rng
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*degrees of freedom is <= 0:UserWarning")
 

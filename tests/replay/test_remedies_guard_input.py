@@ -11,9 +11,9 @@ import torch
 from remedy_runs import Script, attempt, bits, leaves_nothing, operands, run, scene_of
 from torch import Tensor, nn
 
-from holdfast.replay.counterfactual import fitting
-from holdfast.replay.explanation import Birth, Line, Operand, Phase
-from holdfast.replay.remedies import GuardInput
+from headway.replay.counterfactual import fitting
+from headway.replay.explanation import Birth, Line, Operand, Phase
+from headway.replay.remedies import GuardInput
 
 
 class Scale(nn.Module):

@@ -16,11 +16,11 @@ from remedy_runs import attempt, bits, leaves_nothing, operands, run, scene_of, 
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from holdfast.replay.counterfactual import fitting
-from holdfast.replay.explanation import Birth, Line
-from holdfast.replay.remedies import Bf16, Fp32, Fp32Island, Remedy
-from holdfast.replay.remedies.regions import change_regions
-from holdfast.replay.scene import Scene
+from headway.replay.counterfactual import fitting
+from headway.replay.explanation import Birth, Line
+from headway.replay.remedies import Bf16, Fp32, Fp32Island, Remedy
+from headway.replay.remedies.regions import change_regions
+from headway.replay.scene import Scene
 
 PLACE = Line("train.py", 41, "forward", "y = self.wide(x)")
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from remedy_runs import attempt, bits, leaves_nothing, run, scene_of
 from torch import Tensor, nn
 
-from holdfast.replay.counterfactual import fitting, worth_bisecting
-from holdfast.replay.explanation import Birth, Spike
-from holdfast.replay.remedies import Bisection, DropSamples
-from holdfast.replay.remedies.rows import bad_rows, batch_size, with_rows_from
+from headway.replay.counterfactual import fitting, worth_bisecting
+from headway.replay.explanation import Birth, Spike
+from headway.replay.remedies import Bisection, DropSamples
+from headway.replay.remedies.rows import bad_rows, batch_size, with_rows_from
 
 Pair = namedtuple("Pair", ["x", "y"])
 

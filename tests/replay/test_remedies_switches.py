@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from holdfast.replay.counterfactual import fitting
-from holdfast.replay.explanation import Birth, Line
-from holdfast.replay.remedies import Deterministic, Eager, Fp32Island, GuardInput, MathAttention
+from headway.replay.counterfactual import fitting
+from headway.replay.explanation import Birth, Line
+from headway.replay.remedies import Deterministic, Eager, Fp32Island, GuardInput, MathAttention
 
 PLACE = Line("model.py", 12, source="y = F.scaled_dot_product_attention(q, k, v)")
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from replay_runs import traced, traced_over
 from torch import Tensor, nn
 
-from holdfast.replay import spikes
+from headway.replay import spikes
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from replay_runs import run_backward, scene_of, traced
 from torch import Tensor, nn
 
-from holdfast.replay import autopsy, births, localise
-from holdfast.replay.trace import Trace
+from headway.replay import autopsy, births, localise
+from headway.replay.trace import Trace
 
 
 class Small(nn.Module):

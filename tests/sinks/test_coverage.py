@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.core.check import Needs
-from holdfast.core.findings import NotRun
-from holdfast.core.records import Header
-from holdfast.core.signals import Signal
-from holdfast.sinks.coverage import in_short, unlocking
+from headway.core.check import Needs
+from headway.core.findings import NotRun
+from headway.core.records import Header
+from headway.core.signals import Signal
+from headway.sinks.coverage import in_short, unlocking
 
 HEADER = Header(source="some log", signals={"loss": Signal()})
 

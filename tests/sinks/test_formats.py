@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.findings import Finding, Severity, Where
-from holdfast.diagnosis import Cause
-from holdfast.engine import Engine
-from holdfast.report import Report
-from holdfast.sinks.console import ReportPage, say_where
-from holdfast.sinks.github import commands
-from holdfast.sinks.nearby import nearby
-from holdfast.sinks.page import Page
-from holdfast.sinks.plain import clean
-from holdfast.sinks.sarif import document
+from headway.core.findings import Finding, Severity, Where
+from headway.diagnosis import Cause
+from headway.engine import Engine
+from headway.report import Report
+from headway.sinks.console import ReportPage, say_where
+from headway.sinks.github import commands
+from headway.sinks.nearby import nearby
+from headway.sinks.page import Page
+from headway.sinks.plain import clean
+from headway.sinks.sarif import document
 
 PLAIN = Finding("HD101", "nonfinite-loss", Severity.ERROR, 51, "loss is NaN")
 

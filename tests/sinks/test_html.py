@@ -26,16 +26,16 @@ from report_pages import (
 )
 from strategies import thoroughly
 
-import holdfast
-from holdfast.charts.gather import ChartData
-from holdfast.core.findings import Finding, NotRun, Remedy, Severity, Where
-from holdfast.diagnosis import diagnose as find_causes
-from holdfast.errors import UsageError
-from holdfast.report import Report
-from holdfast.sinks.html.drawing import embed
-from holdfast.sinks.html.markup import tag
-from holdfast.sinks.html.page import render
-from holdfast.sinks.html.sections.pieces import said
+import headway
+from headway.charts.gather import ChartData
+from headway.core.findings import Finding, NotRun, Remedy, Severity, Where
+from headway.diagnosis import diagnose as find_causes
+from headway.errors import UsageError
+from headway.report import Report
+from headway.sinks.html.drawing import embed
+from headway.sinks.html.markup import tag
+from headway.sinks.html.page import render
+from headway.sinks.html.sections.pieces import said
 
 
 class Elements(HTMLParser):
@@ -160,7 +160,7 @@ def test_many_causes_are_folded(tmp_path: Path) -> None:
     ]
     report = replace(nothing(tmp_path), findings=findings, causes=find_causes(findings))
     page, _ = read(report, tmp_path)
-    assert page.text.startswith("holdfast: " if report.subject else "holdfast report")
+    assert page.text.startswith("headway: " if report.subject else "headway report")
     assert "Warning" in page.text
     assert "37 more of HD104" in page.text
     assert "And 60 more" in page.text
@@ -273,7 +273,7 @@ def test_the_lines_around_a_bad_one_are_shown(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     target = tmp_path / "report.html"
-    holdfast.diagnose(run).to_html(target)
+    headway.diagnose(run).to_html(target)
     page = target.read_text(encoding="utf-8")
     assert '<span class="line"><span class="number">177</span>    p = softmax(x)</span>' in page
     assert '<span class="line bad"><span class="number">178</span>    kl = p' in page
@@ -286,5 +286,5 @@ def test_a_pipe_in_place_of_an_incidents_page_stops_nothing(tmp_path: Path) -> N
     folder = run / "incidents" / f"1-step{BAD}"
     folder.mkdir(parents=True)
     os.mkfifo(folder / "README.md")
-    holdfast.diagnose(run).to_html(tmp_path / "report.html")
+    headway.diagnose(run).to_html(tmp_path / "report.html")
     assert 'class="context"' not in (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.charts.gather import gather
-from holdfast.core.findings import Finding, Remedy, Severity, Where
-from holdfast.core.records import EventRecord, Header, StepRecord
-from holdfast.diagnosis import diagnose as find_causes
-from holdfast.report import Coverage, Report
-from holdfast.sinks.html.page import render
-from holdfast.sinks.html.paths import shortener
+from headway.charts.gather import gather
+from headway.core.findings import Finding, Remedy, Severity, Where
+from headway.core.records import EventRecord, Header, StepRecord
+from headway.diagnosis import diagnose as find_causes
+from headway.report import Coverage, Report
+from headway.sinks.html.page import render
+from headway.sinks.html.paths import shortener
 
 HOME = Path("/home/alice")
 
@@ -80,7 +80,7 @@ def test_no_home_on_the_page(home: Path) -> None:
     incident = {"headline": file, "births": [{"op": "log", "phase": "forward", "place": place}]}
     data = gather(
         [
-            Header("holdfast", axes={"param": [file]}, facts={"script": file, "argv": [file]}),
+            Header("headway", axes={"param": [file]}, facts={"script": file, "argv": [file]}),
             StepRecord(0, 1, 3, {"loss": 1.0, f"loss/{file}": 1.0}),
             EventRecord(0, 2, 3, "note", {"text": file}),
             EventRecord(0, 3, 3, "incident", incident),

@@ -7,13 +7,13 @@ from html.parser import HTMLParser
 
 import pytest
 
-import holdfast
-from holdfast.core.findings import Finding, Remedy, Severity, Where
-from holdfast.core.records import Header, StepRecord
-from holdfast.core.signals import Signal
-from holdfast.engine import Engine
-from holdfast.report import Coverage, Report
-from holdfast.sinks.notebook import SHOWN
+import headway
+from headway.core.findings import Finding, Remedy, Severity, Where
+from headway.core.records import Header, StepRecord
+from headway.core.signals import Signal
+from headway.engine import Engine
+from headway.report import Coverage, Report
+from headway.sinks.notebook import SHOWN
 
 HOSTILE = Finding(
     "HD201",
@@ -92,7 +92,7 @@ def test_a_guard_shows_what_it_has_seen_and_done(tmp_path: object) -> None:
     torch = pytest.importorskip("torch")
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with holdfast.Guard(model, optimizer, run_dir=str(tmp_path)) as guard:
+    with headway.Guard(model, optimizer, run_dir=str(tmp_path)) as guard:
         assert "watching, 0 steps, 0 actions" in Balanced(guard._repr_html_()).words
         for factor in (1.0, math.nan):
             (model(torch.ones(3, 2)).mean() * factor).backward()
@@ -108,7 +108,7 @@ def test_a_guard_shows_what_it_has_seen_and_done(tmp_path: object) -> None:
 
 def test_a_report_of_an_engine_shows_itself() -> None:
     engine = Engine()
-    engine.feed(Header("holdfast", signals={"loss": Signal()}))
+    engine.feed(Header("headway", signals={"loss": Signal()}))
     engine.feed(StepRecord(0, 1, 0, {"loss": math.nan}))
     engine.finish()
     assert "HD101" in Balanced(Report.from_engine(engine, command="x")._repr_html_()).words

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.findings import Finding, Severity
-from holdfast.errors import FrameworkMissing, UsageError
-from holdfast.report import Coverage, Report
+from headway.core.findings import Finding, Severity
+from headway.errors import FrameworkMissing, UsageError
+from headway.report import Coverage, Report
 
 FOUND = (
     Finding("HD101", "nonfinite-loss", Severity.ERROR, 3, "loss is NaN"),
@@ -28,7 +28,7 @@ def test_without_matplotlib_it_says_how_to_install_it(monkeypatch: pytest.Monkey
     for loaded in [item for item in sys.modules if item.partition(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(FrameworkMissing, match=r"pip install 'holdfast\[plot\]'"):
+    with pytest.raises(FrameworkMissing, match=r"pip install 'headway\[plot\]'"):
         report(1.0, 2.0).plot("loss")
 
 

@@ -19,13 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import lightly, quick_folder, same, streams
 
-from holdfast.core.records import Column, EventRecord, Header, Record, StepRecord
-from holdfast.core.signals import Signal
-from holdfast.sinks import run_dir
-from holdfast.sinks.run_dir import RunDirWriter
-from holdfast.sources.run_dir import RunDir
+from headway.core.records import Column, EventRecord, Header, Record, StepRecord
+from headway.core.signals import Signal
+from headway.sinks import run_dir
+from headway.sinks.run_dir import RunDirWriter
+from headway.sources.run_dir import RunDir
 
-HEADER = Header("holdfast", signals={"loss": Signal()})
+HEADER = Header("headway", signals={"loss": Signal()})
 
 
 def step(seq: int, *, segment: int = 0, loss: float = 0.5, rank: int = 0) -> StepRecord:
@@ -70,7 +70,7 @@ def test_the_files_of_all_ranks_become_one_stream(ranks: tuple[list[Record], ...
 
 
 def test_a_header_stands_before_the_record_whose_number_it_bears(tmp_path: Path) -> None:
-    second = Header("holdfast", signals={"loss": Signal(), "lr": Signal()}, seq=2)
+    second = Header("headway", signals={"loss": Signal(), "lr": Signal()}, seq=2)
     stream = [HEADER, step(1), second, step(2), step(3)]
     write(tmp_path, stream)
     assert read(tmp_path) == stream
@@ -152,7 +152,7 @@ def test_a_reopened_directory_gets_the_next_segment(tmp_path: Path) -> None:
     for segment in range(4):
         writer = RunDirWriter(tmp_path, told=pytest.fail)
         assert writer.segment == segment
-        header = Header("holdfast", facts={"resumed": segment}, segment=segment)
+        header = Header("headway", facts={"resumed": segment}, segment=segment)
         for record in (header, step(1, segment=segment), step(2, segment=segment)):
             writer.write(record)
         writer.flush()
@@ -204,7 +204,7 @@ def test_the_next_segment_is_found_behind_garbage(tmp_path: Path, tail: bytes) -
 def test_ranks_that_start_together_write_the_same_segment(tmp_path: Path) -> None:
     for segment in (0, 1, 2):
         first = RunDirWriter(tmp_path, told=pytest.fail)
-        first.write(Header("holdfast", segment=segment))
+        first.write(Header("headway", segment=segment))
         first.write(step(1, segment=segment), now=True)
         late = RunDirWriter(tmp_path, rank=1, told=pytest.fail)  # rank 0 is at work already
         assert (first.segment, late.segment) == (segment, segment)
@@ -216,7 +216,7 @@ def test_a_directory_that_lost_its_header_gets_one_again(tmp_path: Path) -> None
     (tmp_path / "run.json").unlink()
     writer = RunDirWriter(tmp_path, told=pytest.fail)
     assert writer.segment == 1
-    header = Header("holdfast", segment=1)
+    header = Header("headway", segment=1)
     writer.write(header)
     assert read(tmp_path)[0] == header
     assert step(1) in read(tmp_path)
@@ -252,10 +252,10 @@ def test_a_line_torn_at_any_byte_costs_that_line_and_nothing_else(name: str) -> 
 
 def test_what_was_flushed_survives_kill_9(tmp_path: Path) -> None:
     program = f"""
-from holdfast.sinks.run_dir import RunDirWriter
-from holdfast.core.records import Header, StepRecord
+from headway.sinks.run_dir import RunDirWriter
+from headway.core.records import Header, StepRecord
 writer = RunDirWriter({str(tmp_path)!r}, told=print)
-writer.write(Header("holdfast"))
+writer.write(Header("headway"))
 for seq in range(1, 10**9):
     writer.write(StepRecord(0, seq, seq, {{"loss": 0.5}}), now=True)
     if seq == 20:

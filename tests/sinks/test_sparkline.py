@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.sinks.sparkline import sparkline
+from headway.sinks.sparkline import sparkline
 
 
 def test_a_falling_loss_that_turns_nan() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from strategies import lightly, quick_folder, same, streams
 
-from holdfast.core.records import (
+from headway.core.records import (
     Column,
     EventRecord,
     Header,
@@ -17,13 +17,13 @@ from holdfast.core.records import (
     StepRecord,
     TensorRecord,
 )
-from holdfast.core.signals import Signal
-from holdfast.sinks.run_dir import RunDirWriter
-from holdfast.sinks.sparse import FULL_RANKS, Sparse
-from holdfast.sources.run_dir import RunDir
+from headway.core.signals import Signal
+from headway.sinks.run_dir import RunDirWriter
+from headway.sinks.sparse import FULL_RANKS, Sparse
+from headway.sources.run_dir import RunDir
 
 RANK = 700
-HEADER = Header("holdfast", signals={"loss": Signal()}, world_size=1000, rank=RANK)
+HEADER = Header("headway", signals={"loss": Signal()}, world_size=1000, rank=RANK)
 
 
 def held(*guilty: int) -> StepRecord:
@@ -84,7 +84,7 @@ def test_only_news_of_its_own_is_told(record: Record, told: bool) -> None:
 
 
 def test_the_latest_header_is_written_and_only_once() -> None:
-    sparse, later = Sparse(RANK), Header("holdfast", seq=3, rank=RANK)
+    sparse, later = Sparse(RANK), Header("headway", seq=3, rank=RANK)
     event = EventRecord(0, 5, 4, "exception")
     assert sparse.choose(HEADER) == sparse.choose(later) == []
     assert sparse.choose(event) == [later, event]
@@ -106,7 +106,7 @@ def test_the_first_ranks_write_every_step_and_rank_0_always(
     tmp_path: Path, rank: int, options: dict[str, int], sparse: bool
 ) -> None:
     step = StepRecord(0, 1, 1, {"loss": 1.0}, rank=rank)
-    files = write(tmp_path, Header("holdfast", rank=rank), step, rank=rank, **options)
+    files = write(tmp_path, Header("headway", rank=rank), step, rank=rank, **options)
     assert (f"steps.rank{rank}.jsonl" in files) is not sparse
 
 

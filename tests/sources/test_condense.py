@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from log_cases import diagnosed, told
 
-from holdfast.sources.log import condense
-from holdfast.sources.log.log import Log
-from holdfast.sources.log.names import names_of
-from holdfast.sources.log.table import Table
+from headway.sources.log import condense
+from headway.sources.log.log import Log
+from headway.sources.log.names import names_of
+from headway.sources.log.table import Table
 
 ROWS = 200_000
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from store_files import column, sound, survives
 
-from holdfast.errors import UnreadableInput
-from holdfast.sources import csv_log, formats
-from holdfast.sources.log.log import Log
+from headway.errors import UnreadableInput
+from headway.sources import csv_log, formats
+from headway.sources.log.log import Log
 
 LOSSES = [2.5, 2.0, 1.5, math.nan, math.inf]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from store_files import DATA, column, refuses, sound, survives
 
-from holdfast.core.signals import Signal
-from holdfast.sources import formats, hf_trainer
+from headway.core.signals import Signal
+from headway.sources import formats, hf_trainer
 
 FILES = DATA / "hf-trainer"
 

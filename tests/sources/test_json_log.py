@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from store_files import column, refuses, sound, survives
 
-from holdfast.errors import UnreadableInput
-from holdfast.sources import formats, json_log
-from holdfast.sources.log.log import Log
+from headway.errors import UnreadableInput
+from headway.sources import formats, json_log
+from headway.sources.log.log import Log
 
 ROWS = [{"step": 10 * n, "loss": 2.5 - n / 10, "lr": 0.1} for n in range(10)]
 COLUMNS = {name: [row[name] for row in ROWS] for name in ROWS[0]}

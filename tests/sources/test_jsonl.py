@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from store_files import column, sound, survives
 
-from holdfast.core.signals import Signal
-from holdfast.errors import UnreadableInput
-from holdfast.sources import formats, jsonl, llama_factory
-from holdfast.sources.log import json_rows
-from holdfast.sources.log.log import Log
-from holdfast.sources.log.sample import sample
+from headway.core.signals import Signal
+from headway.errors import UnreadableInput
+from headway.sources import formats, jsonl, llama_factory
+from headway.sources.log import json_rows
+from headway.sources.log.log import Log
+from headway.sources.log.sample import sample
 
 NAN = math.nan
 

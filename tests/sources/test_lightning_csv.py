@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from store_files import DATA, column, sound, survives
 
-from holdfast.core.signals import Signal
-from holdfast.sources import formats, lightning_csv
+from headway.core.signals import Signal
+from headway.sources import formats, lightning_csv
 
 FILES = DATA / "lightning-csv"
 

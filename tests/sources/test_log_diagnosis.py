@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from log_cases import HF, diagnosed, log, told
 
-from holdfast.core.signals import Signal
-from holdfast.sources.log.log import Happening, Log
+from headway.core.signals import Signal
+from headway.sources.log.log import Happening, Log
 
 MEAN = {"loss": Signal(span=10, every=10, fold="mean")}
 FAULTY: dict[str, tuple[Log, list[str], str]] = {

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from store_files import DATA, column, refuses, sound, survives
 
-from holdfast.core.signals import Signal
-from holdfast.sources import formats, mlflow
-from holdfast.sources.log import sqlite
-from holdfast.sources.log.log import Log
+from headway.core.signals import Signal
+from headway.sources import formats, mlflow
+from headway.sources.log import sqlite
+from headway.sources.log.log import Log
 
 FILES = DATA / "mlflow"
 EXPECTED = json.loads((FILES / "expected.json").read_text())

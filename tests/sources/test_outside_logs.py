@@ -8,8 +8,8 @@ import outside_more  # noqa: F401  (registers its cases)
 import pytest
 from outside_logs import CASES, Outside
 
-import holdfast
-from holdfast.core.findings import Severity
+import headway
+from headway.core.findings import Severity
 
 STILL_WRONG = {
     "reduce_on_plateau": "a bare `train 0.51 val 0.55` may as well be an accuracy: it is not read",
@@ -24,7 +24,7 @@ def _param(item: Outside) -> pytest.ParameterSet:
 
 @pytest.mark.parametrize("item", [_param(item) for item in CASES])
 def test_an_outside_log_is_told_right(item: Outside, tmp_path: Path) -> None:
-    report = holdfast.diagnose(item.write(tmp_path))
+    report = headway.diagnose(item.write(tmp_path))
     told = [(f.code, f.severity.name, f.step, f.message) for f in report.findings]
     loud = [f for f in report.findings if f.severity >= Severity.WARNING]
     assert any(f.severity >= Severity.ERROR for f in loud) == bool(item.exit), told

@@ -17,15 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import junk, lightly, mutated, quick_folder, same, streams
 
-from holdfast.core.codec import to_json
-from holdfast.core.records import Column, EventRecord, Header, Record, SetupRecord, StepRecord
-from holdfast.core.signals import Signal
-from holdfast.errors import UnreadableInput
-from holdfast.sinks.run_dir import RunDirWriter
-from holdfast.sources import run_dir
-from holdfast.sources.run_dir import RunDir, recognise
+from headway.core.codec import to_json
+from headway.core.records import Column, EventRecord, Header, Record, SetupRecord, StepRecord
+from headway.core.signals import Signal
+from headway.errors import UnreadableInput
+from headway.sinks.run_dir import RunDirWriter
+from headway.sources import run_dir
+from headway.sources.run_dir import RunDir, recognise
 
-HEADER = Header("holdfast", signals={"loss": Signal()}, axes={"param": ("a", "b")})
+HEADER = Header("headway", signals={"loss": Signal()}, axes={"param": ("a", "b")})
 STEPS = "steps.rank0.jsonl"
 
 
@@ -264,7 +264,7 @@ def many_ranks(path: Path, ranks: int, steps: int) -> None:
 READ_UNDER_A_LIMIT = """
 import resource, sys
 from pathlib import Path
-from holdfast.sources.run_dir import RunDir
+from headway.sources.run_dir import RunDir
 resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
 places = [(item.seq, item.rank) for item in RunDir(Path(sys.argv[1])).records()][1:]
 assert places == sorted(places)

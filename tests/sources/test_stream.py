@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from log_cases import log
 
-from holdfast.core.records import EventRecord, Header, StepRecord
-from holdfast.core.signals import Signal
-from holdfast.sources.log.describe import digits_of
-from holdfast.sources.log.log import Happening, Log
-from holdfast.sources.log.names import named, names_of
-from holdfast.sources.log.stream import Stream
+from headway.core.records import EventRecord, Header, StepRecord
+from headway.core.signals import Signal
+from headway.sources.log.describe import digits_of
+from headway.sources.log.log import Happening, Log
+from headway.sources.log.names import named, names_of
+from headway.sources.log.stream import Stream
 
 
 def steps(case: Log) -> list[StepRecord]:

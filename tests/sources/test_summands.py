@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.sources.log.names import names_of
-from holdfast.sources.log.summands import summands
-from holdfast.sources.log.table import Table
+from headway.sources.log.names import names_of
+from headway.sources.log.summands import summands
+from headway.sources.log.table import Table
 
 
 def parts(*rows: dict[str, float], count: int = 12) -> set[str]:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from store_files import DATA, column, sound, survives
 
-from holdfast.core.signals import Signal
-from holdfast.errors import UnreadableInput
-from holdfast.sources import formats, tensorboard
-from holdfast.sources.log.sample import sample
+from headway.core.signals import Signal
+from headway.errors import UnreadableInput
+from headway.sources import formats, tensorboard
+from headway.sources.log.sample import sample
 
 FILES = DATA / "tensorboard"
 EXPECTED = json.loads((FILES / "expected.json").read_text())

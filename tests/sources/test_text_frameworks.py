@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.sources import formats
-from holdfast.sources.log.log import Log
+from headway.sources import formats
+from headway.sources.log.log import Log
 
 DATA = Path(__file__).parent.parent / "data" / "text"
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import UnreadableInput
-from holdfast.sources import formats
-from holdfast.sources.log.console_lines import unlabelled
-from holdfast.sources.log.key_values import pairs
-from holdfast.sources.log.sample import sample
+from headway.errors import UnreadableInput
+from headway.sources import formats
+from headway.sources.log.console_lines import unlabelled
+from headway.sources.log.key_values import pairs
+from headway.sources.log.sample import sample
 
 DATA = Path(__file__).parent.parent / "data" / "text"
 FILES = sorted(DATA.glob("*/*.log"))

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.errors import UnreadableInput
-from holdfast.sources import formats, text_log
-from holdfast.sources.log.complaints import complaint
-from holdfast.sources.log.console_lines import LONGEST_LINE, lines_of, unlabelled
-from holdfast.sources.log.free_form import Reading
-from holdfast.sources.log.key_values import pairs
-from holdfast.sources.log.log import Log
-from holdfast.sources.log.sample import sample
+import headway
+from headway.errors import UnreadableInput
+from headway.sources import formats, text_log
+from headway.sources.log.complaints import complaint
+from headway.sources.log.console_lines import LONGEST_LINE, lines_of, unlabelled
+from headway.sources.log.free_form import Reading
+from headway.sources.log.key_values import pairs
+from headway.sources.log.log import Log
+from headway.sources.log.sample import sample
 
 
 def log_of(tmp_path: Path, lines: list[str] | str) -> Log:
@@ -130,7 +130,7 @@ def test_a_script_that_skips_and_only_complains(tmp_path: Path) -> None:
     for bad, severity in ((range(120, 200), "error"), (range(120, 121), "warning")):
         log = log_of(tmp_path, lines(bad))
         assert [step for step, loss in losses(log) if math.isnan(loss)] == list(bad)
-        finding = holdfast.diagnose(tmp_path / "train.log").causes[0].root
+        finding = headway.diagnose(tmp_path / "train.log").causes[0].root
         assert (finding.code, finding.step, str(finding.severity)) == ("HD101", 120, severity)
 
 
@@ -138,10 +138,10 @@ def test_a_gradient_complained_of_once_does_not_end_the_run(tmp_path: Path) -> N
     lines = [f"step {step} loss: {2 - step / 200:.4f}" for step in range(200)]
     lines.insert(120, "Warning: NaN gradient detected at step 120")
     log_of(tmp_path, lines)
-    finding = holdfast.diagnose(tmp_path / "train.log").causes[0].root
+    finding = headway.diagnose(tmp_path / "train.log").causes[0].root
     assert (finding.code, finding.step, str(finding.severity)) == ("HD201", 120, "warning")
     log_of(tmp_path, [f"Warning: NaN gradient detected at step {at}" for at in range(92261, 92300)])
-    finding = holdfast.diagnose(tmp_path / "train.log").causes[0].root
+    finding = headway.diagnose(tmp_path / "train.log").causes[0].root
     assert (finding.code, finding.step, str(finding.severity)) == ("HD201", 92261, "error")
 
 
@@ -445,7 +445,7 @@ def test_a_line_marked_as_one_of_gradients(tmp_path: Path) -> None:
     known = [value for value in norms.values if value == value]
     assert known[:2] == [1.5, 1.51]
     assert len(known) == 400
-    report = holdfast.diagnose(tmp_path / "train.log")
+    report = headway.diagnose(tmp_path / "train.log")
     assert [item.code for item in report.findings if item.severity.name == "ERROR"] == ["HD201"]
     assert report.findings[0].step == 4000
 

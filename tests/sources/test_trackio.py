@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from store_files import DATA, column, refuses, sound, survives
 
-from holdfast.core.signals import Signal
-from holdfast.sources import formats, mlflow, trackio
+from headway.core.signals import Signal
+from headway.sources import formats, mlflow, trackio
 
 FILE = DATA / "trackio" / "project.db"
 EXPECTED = {

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from store_files import column, sound, survives
 
-from holdfast.core.signals import Signal
-from holdfast.sources import formats, ultralytics_csv
+from headway.core.signals import Signal
+from headway.sources import formats, ultralytics_csv
 
 NAMES = [
     "epoch",

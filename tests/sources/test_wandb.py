@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from store_files import DATA, column, refuses, sound, survives
 
-from holdfast.core.signals import Signal
-from holdfast.sources import formats, wandb
+from headway.core.signals import Signal
+from headway.sources import formats, wandb
 
 FILES = DATA / "wandb"
 EXPECTED = json.loads((FILES / "expected.json").read_text())

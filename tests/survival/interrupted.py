@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
-from holdfast import Guard, Snapshots
+from headway import Guard, Snapshots
 
 EPOCHS, SAMPLES, SIZE = 4, 96, 8
 STEPS = EPOCHS * SAMPLES // SIZE

@@ -13,9 +13,9 @@ from strategies import lightly
 from trainings import batches, make_net, squared_error
 from twins import steps_of
 
-from holdfast import Guard, Policy
-from holdfast.live.backoff import RateFactor
-from holdfast.policy import BackOff, Rung
+from headway import Guard, Policy
+from headway.live.backoff import RateFactor
+from headway.policy import BackOff, Rung
 
 
 def factors(rate: RateFactor, optimizer: torch.optim.Optimizer, steps: int) -> list[float]:

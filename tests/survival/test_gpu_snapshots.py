@@ -14,9 +14,9 @@ from torch import nn
 from trainings import assert_same, batches, make_net, squared_error, state_of
 from twins import all_finite
 
-from holdfast import Guard, Snapshots
-from holdfast.live.snapshots import take
-from holdfast.policy import Rung
+from headway import Guard, Snapshots
+from headway.live.snapshots import take
+from headway.policy import Rung
 
 pytestmark = [
     pytest.mark.gpu,

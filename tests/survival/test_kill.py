@@ -20,7 +20,7 @@ SCRIPT = textwrap.dedent(
     from pathlib import Path
     import torch
     from torch import nn
-    from holdfast import Guard, Snapshots
+    from headway import Guard, Snapshots
 
     torch.set_num_threads(1)
     EPOCHS, BATCHES = 6, 25

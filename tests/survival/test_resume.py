@@ -15,9 +15,9 @@ import torch
 from trainings import assert_same, batches, make_net, squared_error, state_of
 from twins import events_of
 
-from holdfast import Guard, Snapshots
-from holdfast.errors import UsageError
-from holdfast.live.store import Store
+from headway import Guard, Snapshots
+from headway.errors import UsageError
+from headway.live.store import Store
 
 SCRIPT = Path(__file__).parent / "interrupted.py"
 LOADERS = ["shuffled", "workers", "generator", "sampler", "stream", "stateful"]

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from trainings import assert_same, batches, make_net, squared_error, state_of
 from twins import all_finite, events_of
 
-from holdfast import Guard, Policy, Snapshots, TrainingHalted
-from holdfast.policy import Rung
+from headway import Guard, Policy, Snapshots, TrainingHalted
+from headway.policy import Rung
 
 Spoil = Callable[[nn.Module, torch.optim.Optimizer], None]
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {

@@ -16,10 +16,10 @@ from strategies import lightly
 from torch import nn
 from trainings import assert_same
 
-from holdfast.live import host_memory
-from holdfast.live.snapshots import take
-from holdfast.torch_tools import rng
-from holdfast.torch_tools.nested import plain, tensors_in
+from headway.live import host_memory
+from headway.live.snapshots import take
+from headway.torch_tools import rng
+from headway.torch_tools.nested import plain, tensors_in
 
 leaves = st.one_of(
     st.none(), st.booleans(), st.integers(-5, 5), st.floats(allow_nan=False), st.text(max_size=3)

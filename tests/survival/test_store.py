@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from strategies import lightly
 from trainings import assert_same, batches, make_net, squared_error
 
-from holdfast import Guard, Snapshots
-from holdfast.errors import SettingsError
-from holdfast.live.store import Store
+from headway import Guard, Snapshots
+from headway.errors import SettingsError
+from headway.live.store import Store
 
 
 def state(value: float) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def test_no_snapshot_of_a_stranger_runs_code(tmp_path: Path) -> None:
     store = Store(tmp_path, keep=3)
     store.write(1, 10, {"x": 1}, {})
     home = tmp_path / "1-step10"
-    from holdfast.live import store as module
+    from headway.live import store as module
 
     module.write_sealed(home, "state", {"x": Evil()})
     with pytest.raises(Exception, match=r"weights_only|Weights only"):
@@ -186,7 +186,7 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
         """
         import resource, signal, sys, torch
         from torch import nn
-        from holdfast import Guard, Snapshots
+        from headway import Guard, Snapshots
 
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import lightly
 
-from holdfast.torch_tools.nested import plain
+from headway.torch_tools.nested import plain
 
 
 def reloaded(value: Any) -> Any:

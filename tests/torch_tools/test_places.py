@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.torch_tools import places
-from holdfast.torch_tools.places import Place, users_own
+from headway.torch_tools import places
+from headway.torch_tools.places import Place, users_own
 
 
 @pytest.fixture(autouse=True)

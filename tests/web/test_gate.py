@@ -67,7 +67,7 @@ def test_a_redirect_stays_here(served: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    "cookie", ["", "holdfast-1=x", "holdfast-{port}=x", "holdfast-{port}={token}", "=;;\x80"]
+    "cookie", ["", "headway-1=x", "headway-{port}=x", "headway-{port}={token}", "=;;\x80"]
 )
 def test_another_cookie_is_none(served: Served, cookie: str) -> None:
     said = cookie.format(port=served.port, token=served.token)

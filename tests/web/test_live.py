@@ -14,8 +14,8 @@ import pytest
 from report_pages import BAD, sick_records, write
 from serving import Served, serving
 
-from holdfast.core.records import EventRecord, Header, Record, StepRecord
-from holdfast.core.signals import Signal
+from headway.core.records import EventRecord, Header, Record, StepRecord
+from headway.core.signals import Signal
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -31,7 +31,7 @@ def steps(first: int, last: int, *, segment: int = 0, seq: int = 1) -> list[Reco
 
 def header(segment: int = 0, seq: int = 0) -> Header:
     described = {"loss": Signal(), "grad_norm": Signal()}
-    return Header("holdfast", described, {}, {}, segment=segment, seq=seq)
+    return Header("headway", described, {}, {}, segment=segment, seq=seq)
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ from report_pages import sick_records, write
 
 pytest.importorskip("starlette")
 
-from holdfast.web import own_run
-from holdfast.web.inside import Root
-from holdfast.web.own_run import OwnRun
+from headway.web import own_run
+from headway.web.inside import Root
+from headway.web.own_run import OwnRun
 
 
 @pytest.fixture

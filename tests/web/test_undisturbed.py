@@ -19,7 +19,7 @@ STEPS = 300
 
 TRAINING = """
 import sys, time, torch
-from holdfast import Guard
+from headway import Guard
 torch.manual_seed(0)
 torch.set_num_threads(1)
 run, out, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])

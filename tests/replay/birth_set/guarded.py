@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from replay.birth_set.scenario import Case, Scenario
 
-from holdfast import Guard, Policy, Settings
-from holdfast.replay.explanation import Explanation
+from headway import Guard, Policy, Settings
+from headway.replay.explanation import Explanation
 
 POISONED = ("poisoned-weight", "poisoned-buffer")
 """A state that came bad is found before any step is run again: HD301 and HD302 tell it."""

@@ -10,7 +10,7 @@ import torch
 from replay.birth_set.lines import deliberate_lines
 from replay.birth_set.scenario import Case, Scenario
 
-from holdfast.replay.explanation import Birth, Explanation, Line
+from headway.replay.explanation import Birth, Explanation, Line
 
 Explainer = Callable[[Case], Explanation | Sequence[Birth]]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from replay.birth_set.scenario import Case
 
-from holdfast.replay.explanation import Birth
-from holdfast.replay.localise import find
-from holdfast.replay.scene import Scene
-from holdfast.replay.trace import Trace
+from headway.replay.explanation import Birth
+from headway.replay.localise import find
+from headway.replay.scene import Scene
+from headway.replay.trace import Trace
 
 
 def traced_births(case: Case) -> tuple[Birth, ...]:

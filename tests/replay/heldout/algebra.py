@@ -9,7 +9,7 @@ from replay.heldout import our_losses
 from replay.heldout.expected import expect
 from torch import nn
 
-import holdfast
+import headway
 
 
 def covariance(x):
@@ -28,7 +28,7 @@ def logdet_of_a_singular_matrix(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-4)
     loader = [torch.randn(5, 3, 10) for _ in range(4)]
     loader[2][3] = 0.0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(loader):
         cov = covariance(net(x))
         loss = -torch.logdet(cov).mean()  # born here: logdet_of_a_singular_matrix
@@ -48,7 +48,7 @@ def eigh_of_equal_eigenvalues(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=0.0)
     loader = [torch.randn(4, 3, 3) for _ in range(4)]
     loader[2][1] = torch.eye(3)
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(loader):
         m = net(x)
         m = m @ m.mT
@@ -72,7 +72,7 @@ def svd_of_a_rotation(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=0.0)
     data = [(torch.randn(4, 3, 3), torch.randn(4, 3, 3)) for _ in range(4)]
     data[2][0][0] = torch.eye(3)
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, target in guard(data):
         u, _, vh = torch.linalg.svd(net(x))  # born here: svd_of_a_rotation
         loss = (u @ torch.diag(torch.tensor([1.0, 1.0, -1.0])) @ vh - target).square().mean()
@@ -108,7 +108,7 @@ def recurrence_explodes(run_dir):
         model.ih.bias.fill_(1.0)
     opt = torch.optim.SGD(model.parameters(), lr=0.0)
     loader = [torch.rand(3, length, 2) for length in (3, 4, 60, 3)]
-    guard = holdfast.Guard(model, opt, run_dir=run_dir)
+    guard = headway.Guard(model, opt, run_dir=run_dir)
     for seq in guard(loader):
         loss = model(seq).abs().log1p().mean()
         opt.zero_grad()
@@ -140,7 +140,7 @@ def pretrained_vectors_with_a_hole(run_dir):
     opt = torch.optim.Adam(model.parameters())
     data = [(torch.randint(0, 11, (4, 5)), torch.randint(0, 3, (4, 5))) for _ in range(4)]
     data[2][0][1, 3] = 11
-    guard = holdfast.Guard(model, opt, run_dir=run_dir)
+    guard = headway.Guard(model, opt, run_dir=run_dir)
     for ids, tags in guard(data):
         loss = nn.functional.cross_entropy(model(ids).flatten(0, 1), tags.flatten())
         opt.zero_grad()
@@ -158,7 +158,7 @@ def inverse_by_hand(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-5)
     loader = [torch.randn(4, 2, 2) for _ in range(4)]
     loader[2][2] = 1.0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for m in guard(loader):
         det = m[:, 0, 0] * m[:, 1, 1] - m[:, 0, 1] * m[:, 1, 0]
         scale = 1.0 / det  # born here: inverse_by_hand

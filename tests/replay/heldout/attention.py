@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from replay.heldout.expected import expect
 from torch import nn
 
-import holdfast
+import headway
 
 
 class TextClassifier(nn.Module):
@@ -34,7 +34,7 @@ def mha_all_padding(run_dir):
     for tokens, _ in data:
         tokens[:, 4:] = 0
     data[2][0][2] = 0
-    guard = holdfast.Guard(model, optimizer, run_dir=run_dir)
+    guard = headway.Guard(model, optimizer, run_dir=run_dir)
     for tokens, label in guard(data):
         loss = F.cross_entropy(model(tokens), label)
         loss.backward()
@@ -77,7 +77,7 @@ def left_padding_under_causal_mask(run_dir):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     data = [(torch.randn(3, 5, 8), torch.ones(3, 5, dtype=torch.bool)) for _ in range(4)]
     data[2][1][1, 0] = False
-    guard = holdfast.Guard(model, optimizer, run_dir=run_dir)
+    guard = headway.Guard(model, optimizer, run_dir=run_dir)
     for x, keep in guard(data):
         out = model(x, keep)
         loss = (out * keep[..., None]).square().mean()
@@ -119,7 +119,7 @@ def attention_pooling_of_length_zero(run_dir):
         for _ in range(4)
     ]
     data[2]["lengths"][5] = 0
-    guard = holdfast.Guard(model, optimizer, run_dir=run_dir)
+    guard = headway.Guard(model, optimizer, run_dir=run_dir)
     for step, item in enumerate(guard(data)):
         pooled = model.pool(item["x"], item["lengths"])
         loss = F.cross_entropy(model.out(pooled), item["y"])
@@ -143,7 +143,7 @@ def the_right_class_is_masked(run_dir):
     banned[4:] = -math.inf
     data = [(torch.randn(4, 5), torch.randint(0, 4, (4,))) for _ in range(4)]
     data[2][1][0] = 5
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, y in guard(data):
         logits = net(x) + banned
         loss = F.cross_entropy(logits, y)  # born here: the_right_class_is_masked

@@ -19,7 +19,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-import holdfast
+import headway
 
 Pair = namedtuple("Pair", "x y")
 
@@ -46,7 +46,7 @@ def shuffled_data_set(run_dir):
     )
     net = nn.Linear(4, 1)
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, y in guard(loader):
         loss = F.mse_loss(net(x), torch.log(y))  # born here: shuffled_data_set
         opt.zero_grad()
@@ -75,7 +75,7 @@ def workers_and_sampler(run_dir):
     loader = DataLoader(Folder(), batch_size=5, sampler=sampler, num_workers=1)
     net = nn.Linear(4, 2)
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for batch in guard(loader):
         x = batch["pixels"]
         x = x / x.abs().amax(1, keepdim=True)  # born here: workers_and_sampler
@@ -100,7 +100,7 @@ def a_stream(run_dir):
     torch.manual_seed(0)
     net = nn.Linear(4, 1)
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, weight in guard(DataLoader(Stream(), batch_size=4)):
         loss = (net(x).square() / weight).mean()  # born here: a_stream
         opt.zero_grad()
@@ -126,7 +126,7 @@ def empty_sequence_in_a_padded_batch(run_dir):
     texts[8] = torch.zeros(0, 3)
     net = nn.Linear(3, 2)
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for batch in guard(DataLoader(texts, batch_size=4, collate_fn=pad)):
         mask = torch.arange(batch.x.shape[1]) < batch.y[:, None]
         h = (net(batch.x) * mask[..., None]).sum(1)
@@ -147,7 +147,7 @@ def nan_in_a_dataclass(run_dir):
     data[2].x[2, 1] = math.nan
     net = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 1))
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for sample in guard(data):
         sample = sample.to("cpu")
         pred = net(sample.x)  # born here: nan_in_a_dataclass
@@ -167,7 +167,7 @@ def infinite_target(run_dir):
     data[2].y[3] = math.inf
     net = nn.Linear(5, 1)
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for batch in guard(data):
         loss = (net(batch.x) - batch.y).square().mean()  # born here: infinite_target
         opt.zero_grad()
@@ -185,7 +185,7 @@ def one_sample_at_a_time_in_the_loss(run_dir):
     data[2][1][1] = 0
     net = nn.Linear(4, 1)
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, y in guard(data):
         total = 0.0
         for xi, yi in zip(x, y, strict=True):
@@ -212,7 +212,7 @@ def graph_pooling(run_dir):
     data[2]["nodes"][7:] = 0.0
     net = nn.Linear(3, 2, bias=False)
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for b in guard(data):
         h = net(b["nodes"]).abs()
         pooled = torch.zeros(3, 2).index_add(0, b["graph"], h)

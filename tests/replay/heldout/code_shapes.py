@@ -13,7 +13,7 @@ from replay.heldout.our_losses import normalise
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-import holdfast
+import headway
 
 
 @expect("log 0|zero", "log|mul", samples=(2,))
@@ -23,7 +23,7 @@ def entropy_from_another_file(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-2)
     loader = [torch.randn(4, 4) for _ in range(4)]
     loader[2][2] *= 1000
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(loader):
         probs = net(x).softmax(-1)
         loss = our_losses.entropy(probs).mean()
@@ -41,7 +41,7 @@ def helper_called_twice(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-2)
     loader = [(torch.rand(3, 4), torch.rand(3, 4)) for _ in range(4)]
     loader[2][1][1] = 0.0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for a, b in guard(loader):
         p = normalise(net(a).abs())
         q = normalise(net(b).abs())  # called here: helper_called_twice
@@ -61,7 +61,7 @@ def decorated_loss(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-2)
     data = [(torch.randn(4, 4), torch.rand(4, 1) + 0.5) for _ in range(4)]
     data[2][1][3] = 0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, y in guard(data):
         loss = our_losses.relative_error(net(x), y)
         opt.zero_grad()
@@ -80,7 +80,7 @@ def lambda_inverse(run_dir):
     inverse = lambda t: 1.0 / t  # noqa: E731 # born here: lambda_inverse
     loader = [torch.randn(4, 4) for _ in range(4)]
     loader[2][0] = 0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(loader):
         loss = inverse(net(x)).abs().mean()
         opt.zero_grad()
@@ -97,7 +97,7 @@ def comprehension(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-5)
     data = [{"a": torch.randn(4, 4), "b": torch.randn(4, 5)} for _ in range(4)]
     data[2]["b"][2] = 0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for views in guard(data):
         outputs = [layer(view).square() for layer, view in zip(net, views.values(), strict=True)]
         loss = sum([out.log().mean() for out in outputs])  # born here: comprehension
@@ -141,7 +141,7 @@ def deep_inside_containers(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-4)
     loader = [torch.randn(4, 4) for _ in range(4)]
     loader[2][1] = 0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(loader):
         loss = net(x).square().mean()
         opt.zero_grad()
@@ -179,7 +179,7 @@ def one_head_of_many(run_dir):
     opt = torch.optim.SGD(model.parameters(), lr=1e-3)
     data = [(torch.randn(4, 4), torch.randint(0, 3, (4,)), torch.rand(4, 1)) for _ in range(4)]
     data[2][0][2] = 0
-    guard = holdfast.Guard(model, opt, run_dir=run_dir)
+    guard = headway.Guard(model, opt, run_dir=run_dir)
     for x, label, depth in guard(data):
         out = model(x)
         losses = {
@@ -231,7 +231,7 @@ def hf_style_output(run_dir):
         for _ in range(4)
     ]
     loader[2]["attention_mask"].zero_()
-    guard = holdfast.Guard(model, optimizer, run_dir=run_dir)
+    guard = headway.Guard(model, optimizer, run_dir=run_dir)
     for batch in guard(loader):
         batch = {k: v.to("cpu") for k, v in batch.items()}
         outputs = model(**batch)
@@ -265,7 +265,7 @@ def inside_checkpoint(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
     loader = [torch.randn(4, 4) for _ in range(4)]
     loader[2][0] = 0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(loader):
         loss = net(x).square().mean()
         opt.zero_grad()
@@ -295,7 +295,7 @@ def gradient_inside_checkpoint(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
     loader = [torch.randn(4, 4) for _ in range(4)]
     loader[2][3] = 0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(loader):
         loss = net(x).mean()
         opt.zero_grad()
@@ -325,7 +325,7 @@ def own_backward(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
     loader = [torch.randn(4, 4) for _ in range(4)]
     loader[2][1] = 0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(loader):
         loss = (StraightNorm.apply(net(x)) - 1).square().mean()
         opt.zero_grad()
@@ -346,7 +346,7 @@ def branches_and_try(run_dir):
     data = [(torch.randn(4, 4), torch.rand(4, 2) + 0.1) for _ in range(5)]
     data[2][1][2, 1] = 0
     best, seen, history = math.inf, 0, []
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for epoch in range(1):
         net.train()
         for i, (x, y) in enumerate(guard(data)):
@@ -380,7 +380,7 @@ class Trainer:
         self.model = model
         self.optim = torch.optim.Adam(model.parameters(), lr=1e-3)
         self.loader = loader
-        self.guard = holdfast.Guard(model, self.optim, run_dir=run_dir)
+        self.guard = headway.Guard(model, self.optim, run_dir=run_dir)
         self.history = []
 
     def compute_loss(self, batch):
@@ -427,7 +427,7 @@ def learned_temperature(run_dir):
     model = Clip()
     opt = torch.optim.SGD(model.parameters(), lr=1e-2)
     data = [(torch.randn(4, 4), torch.randn(4, 4)) for _ in range(4)]
-    guard = holdfast.Guard(model, opt, run_dir=run_dir)
+    guard = headway.Guard(model, opt, run_dir=run_dir)
     for i, (a, b) in enumerate(guard(data)):
         with torch.no_grad():
             model.temperature.clamp_(0.0, 10.0 if i < 2 else 0.0)

@@ -10,7 +10,7 @@ from replay.heldout.expected import expect
 from torch import nn
 from torch.distributions import Beta, Categorical, Gamma, Normal
 
-import holdfast
+import headway
 
 
 class Actor(nn.Module):
@@ -32,7 +32,7 @@ def normal_with_scale_zero(run_dir):
     opt = torch.optim.Adam(actor.parameters(), lr=1e-3)
     data = [(torch.randn(6, 4), torch.randn(6, 2), torch.ones(6, 2)) for _ in range(4)]
     data[2][2][4, 1] = 0.0
-    guard = holdfast.Guard(actor, opt, run_dir=run_dir)
+    guard = headway.Guard(actor, opt, run_dir=run_dir)
     for obs, act, gain in guard(data):
         dist = actor(obs)
         dist = Normal(dist.loc, dist.scale * gain, validate_args=False)
@@ -51,7 +51,7 @@ def beta_of_zero(run_dir):
     opt = torch.optim.Adam(net.parameters(), lr=1e-3)
     data = [(torch.randn(5, 3), torch.rand(5).clamp(0.01, 0.99)) for _ in range(4)]
     data[2][1][2] = 0.0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, share in guard(data):
         a, b = nn.functional.softplus(net(x)).unbind(-1)
         dist = Beta(a, b, validate_args=False)
@@ -72,7 +72,7 @@ def gamma_with_rate_zero(run_dir):
     opt = torch.optim.Adam(net.parameters(), lr=1e-3)
     data = [(torch.randn(5, 3), torch.rand(5) + 0.1) for _ in range(4)]
     data[2][0][1] = 0.0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, wait in guard(data):
         shape, rate = net(x).abs().unbind(-1)
         # born here: gamma_with_rate_zero
@@ -93,7 +93,7 @@ def entropy_of_masked_policy(run_dir):
     opt = torch.optim.Adam(net.parameters(), lr=1e-3)
     data = [(torch.randn(6, 4), torch.zeros(6, 5)) for _ in range(4)]
     data[2][1][3, 4] = -math.inf
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for obs, mask in guard(data):
         dist = Categorical(logits=net(obs) + mask, validate_args=False)
         act = dist.probs.argmax(-1)

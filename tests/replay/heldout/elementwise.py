@@ -10,7 +10,7 @@ from replay.heldout import our_losses
 from replay.heldout.expected import expect
 from torch import nn
 
-import holdfast
+import headway
 
 
 @expect("log1p|log 0|zero|-1", "log1p", samples=(4,))
@@ -20,7 +20,7 @@ def log1p_of_minus_one(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=0.01)
     data = [(torch.randn(6, 3), torch.rand(6, 1) * 0.9) for _ in range(4)]
     data[2][1][4] = 1.0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, p in guard(data):
         target = p.log() - torch.log1p(-p)  # born here: log1p_of_minus_one
         loss = F.mse_loss(net(x), target)
@@ -40,7 +40,7 @@ def expm1_overflow(run_dir):
         net.weight.fill_(1.0)
     loader = [torch.rand(6, 3) for _ in range(4)]
     loader[2][1] = 70.0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(loader):
         price = torch.expm1(net(x))  # born here: expm1_overflow
         loss = price.mean()
@@ -59,7 +59,7 @@ def gamma_correction(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=0.01)
     loader = [torch.rand(3, 1, 4, 4) + 0.1 for _ in range(4)]
     loader[2][0, 0, 2, 2] = 0.0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for image in guard(loader):
         light = net(image).abs()
         shown = torch.pow(light, 1 / 2.2)  # born here: gamma_correction
@@ -88,7 +88,7 @@ def power_law_at_zero(run_dir):
     opt = torch.optim.SGD(model.parameters(), lr=0.01)
     data = [(torch.rand(6) + 0.1, torch.rand(6)) for _ in range(4)]
     data[2][0][3] = 0.0
-    guard = holdfast.Guard(model, opt, run_dir=run_dir)
+    guard = headway.Guard(model, opt, run_dir=run_dir)
     for r, y in guard(data):
         loss = F.mse_loss(model["law"](r), y)
         loss.backward()
@@ -116,7 +116,7 @@ def angle_between_equal_directions(run_dir):
     ]
     data[2][0][1] = torch.tensor([1.0, 0.0])
     data[2][1][1] = torch.tensor([1.0, 0.0])
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for pose, truth in guard(data):
         loss = geodesic(net(pose), truth).mean()
         loss = loss + 1e-3 * our_losses.causal_prior(net)
@@ -134,7 +134,7 @@ def cumprod_overflow(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-4)
     loader = [torch.rand(4, 8) for _ in range(4)]
     loader[2][2] *= 1e8
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(loader):
         growth = (1 + net(x).abs()).cumprod(dim=1)  # born here: cumprod_overflow
         loss = growth[:, -1].mean()
@@ -153,7 +153,7 @@ def spectrum_of_silence(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
     loader = [torch.randn(4, 1, 32) for _ in range(4)]
     loader[2][2] = 0.0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for audio in guard(loader):
         spectrum = torch.fft.rfft(net(audio))
         power = spectrum.real**2 + spectrum.imag**2
@@ -182,7 +182,7 @@ def phase_of_a_complex_zero(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
     loader = [torch.randn(5, 4, dtype=torch.cfloat) for _ in range(4)]
     loader[2][1] = 0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for z in guard(loader):
         loss = (net(z) - 1).abs().square().mean()
         loss.backward()
@@ -199,7 +199,7 @@ def in_place_division(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
     loader = [torch.rand(5, 4) for _ in range(4)]
     loader[2][3] = 0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for counts in guard(loader):
         counts.div_(counts.sum(1, keepdim=True))  # born here: in_place_division
         counts.sub_(0.25)
@@ -221,7 +221,7 @@ def in_place_log_of_relu(run_dir):
         net.bias.fill_(5.0)
     loader = [torch.rand(5, 4) for _ in range(4)]
     loader[2][2] = -100 * net.weight[0].detach().sign()
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(loader):
         h = net(x).clamp(min=0)
         h.log_()  # born here: in_place_log_of_relu
@@ -243,7 +243,7 @@ def log_of_a_slice(run_dir):
     for x in loader:
         x[:, 0] = 0.0
     loader[2][4, 2] = 0.0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(loader):
         features = x[:, 1:].log()  # born here: log_of_a_slice
         loss = net(features).square().mean()
@@ -263,7 +263,7 @@ def einsum_overflow(run_dir):
     mask = torch.full((3, 3), -math.inf).triu(1)
     loader = [torch.randn(5, 3, 4) for _ in range(4)]
     loader[2][0] *= 1e25
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(loader):
         h = net(x)
         scores = torch.einsum("bqd,bkd->bqk", h, h)  # born here: einsum_overflow
@@ -292,7 +292,7 @@ def bilinear_overflow(run_dir):
     loader = [(torch.randn(5, 4), torch.randn(5, 4)) for _ in range(4)]
     loader[2][0][2] = 1e25
     loader[2][1][2] = 1e25
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for a, b in guard(loader):
         loss = net(a, b).mean()
         loss.backward()

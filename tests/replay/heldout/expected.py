@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import holdfast
+import headway
 
-Script = Callable[[str], holdfast.Guard]
+Script = Callable[[str], headway.Guard]
 
 MARK = "# born here"
 

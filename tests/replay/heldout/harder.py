@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from replay.heldout.expected import expect
 from torch import nn
 
-import holdfast
+import headway
 
 
 def causal(n):
@@ -27,7 +27,7 @@ def softmax_by_hand_with_a_mask(run_dir):
     mask = torch.tensor([0.0, 0.0, 0.0, -math.inf, -math.inf])
     data = [(torch.randn(6, 4), torch.randint(0, 3, (6,))) for _ in range(4)]
     data[2][0][2] = 3000 * net.weight[0].detach().sign()
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, y in guard(data):
         e = (net(x) + mask).exp()  # born here: softmax_by_hand_with_a_mask
         p = e / e.sum(-1, keepdim=True)
@@ -47,7 +47,7 @@ def a_harmless_infinity_came_first(run_dir):
     data = [(torch.rand(6, 4), torch.rand(6, 1) + 0.1) for _ in range(4)]
     data[2][0][1, 0] = 0.0
     data[2][1][4] = 0.0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, y in guard(data):
         logs = x.log()  # -inf in sample 1
         weight = torch.exp(logs).sum(1, keepdim=True)  # and gone again
@@ -71,7 +71,7 @@ def label_smoothing_over_masked_classes(run_dir):
         for _ in range(4)
     ]
     data[2][2][1, 4] = True
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, y, banned in guard(data):
         logits = net(x).masked_fill(banned, -math.inf)
         # born here: label_smoothing_over_masked_classes
@@ -90,7 +90,7 @@ def distillation_from_a_masked_teacher(run_dir):
     opt = torch.optim.SGD(student.parameters(), lr=1e-2)
     data = [(torch.randn(3, 4), torch.zeros(3, 5)) for _ in range(4)]
     data[2][1][0, 2] = -math.inf
-    guard = holdfast.Guard(student, opt, run_dir=run_dir)
+    guard = headway.Guard(student, opt, run_dir=run_dir)
     for x, mask in guard(data):
         with torch.no_grad():
             logp = F.log_softmax(teacher(x) + mask, -1)
@@ -111,7 +111,7 @@ def single_where(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-2)
     loader = [torch.randn(4, 4) for _ in range(4)]
     loader[2][2] = 0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(loader):
         h = net(x)
         total = h.abs().sum(1, keepdim=True)
@@ -131,7 +131,7 @@ def gradient_penalty(run_dir):
     opt = torch.optim.Adam(critic.parameters(), lr=1e-3)
     loader = [torch.rand(4, 3) + 0.1 for _ in range(4)]
     loader[2][3] = 0.0
-    guard = holdfast.Guard(critic, opt, run_dir=run_dir)
+    guard = headway.Guard(critic, opt, run_dir=run_dir)
     for real in guard(loader):
         x = real.detach().clone().requires_grad_()
         score = critic(x * x)
@@ -152,7 +152,7 @@ def hook_that_normalises(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-2)
     data = [(torch.randn(4, 4), torch.ones(4, 1)) for _ in range(4)]
     data[2][1].zero_()
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, weight in guard(data):
         h = net(x)
         h.register_hook(lambda g: g / g.norm())  # born here: hook_that_normalises
@@ -171,7 +171,7 @@ def gradients_normalised_by_hand(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-2)
     data = [(torch.randn(4, 4), torch.ones(4, 1)) for _ in range(4)]
     data[2][1].zero_()
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, weight in guard(data):
         loss = (weight * net(x)).mean()
         opt.zero_grad()
@@ -191,7 +191,7 @@ def count_taken_to_python(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-2)
     data = [(torch.randn(4, 4), torch.ones(4, 3)) for _ in range(4)]
     data[2][1].zero_()
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, valid in guard(data):
         n = valid.sum().item()
         loss = (net(x).square() * valid).sum() / n  # born here: count_taken_to_python
@@ -209,7 +209,7 @@ def normalize_without_eps(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-2)
     loader = [torch.randn(5, 4) for _ in range(4)]
     loader[2][1] = 0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(loader):
         z = F.normalize(net(x), dim=1, eps=0.0)  # born here: normalize_without_eps
         sim = z @ z.T
@@ -255,7 +255,7 @@ def load_of_experts(run_dir):
     opt = torch.optim.SGD(model.parameters(), lr=1e-2)
     data = [(torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])) for _ in range(4)]
     data[2][1][:] = torch.tensor([0, 1, 1, 0, 1, 0])
-    guard = holdfast.Guard(model, opt, run_dir=run_dir)
+    guard = headway.Guard(model, opt, run_dir=run_dir)
     for x, route in guard(data):
         out, use = model(x, route)
         loss = out.square().mean() + 0.1 * use
@@ -288,7 +288,7 @@ def second_call_of_a_method(run_dir):
     opt = torch.optim.SGD(model.parameters(), lr=1e-2)
     data = [(torch.randn(4, 4), torch.randn(4, 4)) for _ in range(4)]
     data[2][1][2] = 0
-    guard = holdfast.Guard(model, opt, run_dir=run_dir)
+    guard = headway.Guard(model, opt, run_dir=run_dir)
     for a, b in guard(data):
         loss = -model(a, b).mean()
         opt.zero_grad()
@@ -306,7 +306,7 @@ def nan_in_a_numpy_batch(run_dir):
     data[2][0][2, 1] = np.nan
     net = nn.Linear(3, 2)
     opt = torch.optim.SGD(net.parameters(), lr=1e-2)
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for features, label in guard(data):
         x, y = torch.from_numpy(features), torch.as_tensor(label)
         loss = F.cross_entropy(net(x), y)  # born here: nan_in_a_numpy_batch
@@ -325,7 +325,7 @@ def log_of_a_numpy_batch(run_dir):
     data[2][1, 1] = 0
     net = nn.Linear(3, 1)
     opt = torch.optim.SGD(net.parameters(), lr=1e-2)
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for rows in guard(data):
         x = torch.tensor(rows, dtype=torch.float32)
         x = x.log()  # born here: log_of_a_numpy_batch
@@ -344,7 +344,7 @@ def cast_from_double(run_dir):
     data[2][3, 0] = 1e300
     net = nn.Linear(3, 1)
     opt = torch.optim.SGD(net.parameters(), lr=1e-2)
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(data):
         x = x.float()  # born here: cast_from_double
         loss = torch.tanh(net(x)).mean() + net(x).square().mean()
@@ -363,7 +363,7 @@ def mapped_functions(run_dir):
     data = [[torch.randn(4, 3), torch.randn(4, 3)] for _ in range(4)]
     data[2][1][0] = 0
     power = functools.partial(torch.pow, exponent=2)
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for views in guard(data):
         outs = map(power, map(net, views))
         means = [o.mean() for o in map(torch.log, outs)]  # born here: mapped_functions
@@ -388,7 +388,7 @@ def behind_a_progress_bar(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
     data = [(torch.randn(4, 3), torch.rand(4, 1) + 0.1) for _ in range(4)]
     data[2][1][1] = 0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for i, (x, y) in enumerate(progress(guard(data)), start=1):
         loss = (net(x) - y.log()).square().mean() * (1 / i)  # born here: behind_a_progress_bar
         opt.zero_grad()
@@ -406,7 +406,7 @@ def zipped_loaders(run_dir):
     labelled = [(torch.randn(4, 3), torch.rand(4, 1) + 0.1) for _ in range(4)]
     labelled[2][1][1] = 0
     unlabelled = itertools.cycle([torch.randn(4, 3)])
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for (x, y), u in zip(guard(labelled), unlabelled):
         error = net(x) - y.log()  # born here: zipped_loaders
         loss = error.square().mean() + net(u).square().mean()
@@ -442,7 +442,7 @@ def the_usual_epoch_function(run_dir):
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     data = [(torch.randn(4, 3), torch.rand(4, 1) + 0.5) for _ in range(4)]
-    guard = holdfast.Guard(model, optimizer, run_dir=run_dir)
+    guard = headway.Guard(model, optimizer, run_dir=run_dir)
     loader = guard(data)
     for epoch in range(2):
         if epoch == 1:
@@ -459,7 +459,7 @@ def vmapped(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
     loader = [torch.randn(4, 3) for _ in range(4)]
     loader[2][2] = 0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(loader):
         h = net(x).square()
         each = torch.vmap(lambda row: row.log().sum())(h)  # born here: vmapped
@@ -478,7 +478,7 @@ def softmax_over_the_wrong_dimension(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
     data = [(torch.randn(4, 3), torch.zeros(5, dtype=torch.bool)) for _ in range(4)]
     data[2][1][3] = True
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, banned in guard(data):
         logits = net(x).masked_fill(banned[None], -math.inf)
         p = logits.softmax(dim=0)  # born here: softmax_over_the_wrong_dimension
@@ -497,7 +497,7 @@ def written_piece_by_piece(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
     loader = [torch.randn(4, 3) for _ in range(4)]
     loader[2][1] = 0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(loader):
         h = net(x).abs()
         table = torch.zeros(4, 3)
@@ -518,7 +518,7 @@ def differences_of_sums(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
     data = [(torch.randn(3, 3), torch.zeros(3, 4, dtype=torch.bool)) for _ in range(4)]
     data[2][1][0, 1] = True
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, banned in guard(data):
         logp = net(x).masked_fill(banned, -math.inf)
         total = logp.cumsum(-1)
@@ -555,7 +555,7 @@ def logit_scale_ran_away(run_dir):
                     model.logit_scale.fill_(100.0)
             yield batch
 
-    guard = holdfast.Guard(model, opt, run_dir=run_dir)
+    guard = headway.Guard(model, opt, run_dir=run_dir)
     for x, y in guard(loader()):
         loss = F.cross_entropy(model(x), y)
         opt.zero_grad()
@@ -588,7 +588,7 @@ def a_teacher_that_follows(run_dir):
     loader[2][1] = 0
     seen = torch.zeros(())
     steps = torch.zeros((), dtype=torch.long)
-    guard = holdfast.Guard(model, opt, run_dir=run_dir)
+    guard = headway.Guard(model, opt, run_dir=run_dir)
     for x in guard(loader):
         z = model.student(x)
         z = z / z.norm(dim=1, keepdim=True)  # born here: a_teacher_that_follows
@@ -618,7 +618,7 @@ def two_overflows_one_masked_out(run_dir):
     data[2][0][0] = 80.0
     data[2][0][3] = 80.0
     data[2][1][3] = 0.0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, keep in guard(data):
         with torch.no_grad():
             weight = torch.exp(net(x))  # born here: two_overflows_one_masked_out
@@ -656,7 +656,7 @@ def one_of_two_norms(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
     data = [(torch.randn(4, 4), torch.randn(4, 4)) for _ in range(4)]
     data[2][1][2] = 0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for a, b in guard(data):
         loss = net(a, b).square().mean()
         opt.zero_grad()
@@ -673,7 +673,7 @@ def packed_sequences(run_dir):
     opt = torch.optim.Adam(rnn.parameters())
     data = [(torch.randn(4, 5, 3), torch.tensor([5, 4, 3, 2])) for _ in range(4)]
     data[2][0][2, 1, 0] = math.nan
-    guard = holdfast.Guard(rnn, opt, run_dir=run_dir)
+    guard = headway.Guard(rnn, opt, run_dir=run_dir)
     for x, lengths in guard(data):
         # born here: packed_sequences
         packed = nn.utils.rnn.pack_padded_sequence(
@@ -694,7 +694,7 @@ def rate_far_too_high(run_dir):
     net = nn.Linear(3, 1)
     opt = torch.optim.SGD(net.parameters(), lr=1e25)
     data = [(torch.randn(4, 3), torch.randn(4, 1)) for _ in range(3)]
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, y in guard(data):
         error = net(x) - y
         loss = (error**2).mean()  # born here: rate_far_too_high
@@ -713,7 +713,7 @@ def nan_in_a_copied_array(run_dir):
     data[2]["x"][1, 1] = np.nan
     net = nn.Linear(3, 2)
     opt = torch.optim.SGD(net.parameters(), lr=1e-2)
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for item in guard(data):
         x = torch.tensor(item["x"], dtype=torch.float32)
         loss = F.cross_entropy(net(x), torch.tensor(item["y"]))  # born here: nan_in_a_copied_array

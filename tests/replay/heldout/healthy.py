@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from replay.heldout.expected import healthy
 from torch import nn
 
-import holdfast
+import headway
 
 
 @healthy
@@ -19,7 +19,7 @@ def double_where(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-2)
     loader = [torch.randn(4, 4) for _ in range(4)]
     loader[2][1] = 0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(loader):
         p = net(x).abs()
         safe = torch.where(p > 0, p, torch.ones_like(p))
@@ -39,7 +39,7 @@ def log_of_zero_not_selected(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-2)
     loader = [torch.rand(4, 4) for _ in range(4)]
     loader[2][1] = 0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(loader):
         logs = torch.log(x)
         x = torch.where(torch.isinf(logs), torch.zeros_like(logs), logs)
@@ -59,7 +59,7 @@ def causal_attention(run_dir):
     opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
     mask = nn.Transformer.generate_square_subsequent_mask(5)
     loader = [torch.randn(3, 5, 8) for _ in range(4)]
-    guard = holdfast.Guard(model, opt, run_dir=run_dir)
+    guard = headway.Guard(model, opt, run_dir=run_dir)
     for x in guard(loader):
         loss = model(x, mask=mask, is_causal=True).square().mean()
         opt.zero_grad()
@@ -77,7 +77,7 @@ def ratio_mended(run_dir):
     data = [(torch.rand(4, 4), torch.rand(4, 4)) for _ in range(4)]
     data[2][0][1] = 0
     data[2][1][1] = 0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for a, b in guard(data):
         x = torch.nan_to_num(a / b, nan=0.0, posinf=0.0)
         loss = net(x).square().mean()
@@ -94,7 +94,7 @@ def banned_tokens(run_dir):
     net = nn.Linear(4, 10)
     opt = torch.optim.SGD(net.parameters(), lr=1e-2)
     data = [(torch.randn(4, 4), torch.randint(0, 6, (4,))) for _ in range(4)]
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, y in guard(data):
         logits = net(x)
         logits[:, 6:] = float("-inf")
@@ -111,7 +111,7 @@ def running_maximum(run_dir):
     torch.manual_seed(0)
     net = nn.Linear(4, 4)
     opt = torch.optim.SGD(net.parameters(), lr=1e-2)
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     best = torch.tensor(math.inf)
     for x in guard([torch.randn(3, 5, 4) for _ in range(4)]):
         top = torch.full((3, 4), -math.inf)
@@ -133,7 +133,7 @@ def norms_and_products_of_zero(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-2)
     loader = [torch.randn(3, 4) for _ in range(4)]
     loader[2][0] = 0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(loader):
         h = net(x)
         loss = h.norm(dim=-1).mean() + h.prod(-1).mean() + h.cumprod(-1).mean() + h.abs().mean()
@@ -154,7 +154,7 @@ def atan2_at_the_origin(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=0.01)
     loader = [torch.randn(6, 3) for _ in range(4)]
     loader[2][2] = 0.0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(loader):
         sin, cos = net(x).unbind(1)
         yaw = torch.atan2(sin, cos)
@@ -173,7 +173,7 @@ def padded_row_of_sdpa(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-2)
     data = [(torch.randn(2, 5, 4), torch.ones(2, 5, dtype=torch.bool)) for _ in range(4)]
     data[2][1][1] = False
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, keep in guard(data):
         q, k, v = net(x).chunk(3, -1)
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=keep[:, None, :])
@@ -191,7 +191,7 @@ def beam_of_log_probabilities(run_dir):
     net = nn.Linear(4, 6)
     opt = torch.optim.SGD(net.parameters(), lr=1e-2)
     data = [(torch.randn(4, 4), torch.randint(0, 2, (4,))) for _ in range(4)]
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, y in guard(data):
         logits = net(x)
         kept = logits.topk(3).values[:, -1:]
@@ -211,7 +211,7 @@ def ignored_nan_targets(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-2)
     data = [(torch.randn(4, 4), torch.randn(4, 3)) for _ in range(4)]
     data[2][1][1, 2] = math.nan
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, y in guard(data):
         known = ~torch.isnan(y)
         loss = F.mse_loss(net(x)[known], y[known])
@@ -229,7 +229,7 @@ def scaler_finds_its_scale(run_dir):
     net = nn.Linear(8, 8)
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**22)
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard([torch.randn(16, 8) for _ in range(12)]):
         with torch.autocast("cpu", dtype=torch.float16):
             loss = net(x).float().square().mean()
@@ -250,7 +250,7 @@ def infinite_distances(run_dir):
     data = [(torch.randn(2, 4, 3), torch.rand(2, 4, 4)) for _ in range(4)]
     for _, distance in data:
         distance[:, 0, 2] = math.inf
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, distance in guard(data):
         loss = (torch.exp(-distance) @ net(x)).square().mean()
         opt.zero_grad()

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from replay.heldout.expected import expect
 from torch import nn
 
-import holdfast
+import headway
 
 
 @expect("log 0|zero", "log", samples=(1,), step=1, batch=1)
@@ -20,7 +20,7 @@ def second_micro_batch_of_four(run_dir):
     data = [(torch.randn(3, 4), torch.rand(3, 1) + 0.1) for _ in range(12)]
     data[5][1][1] = 0
     every = 4
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     opt.zero_grad()
     for i, (x, y) in enumerate(guard(data)):
         loss = F.mse_loss(net(x), y.log()) / every  # born here: second_micro_batch_of_four
@@ -39,7 +39,7 @@ def chunks_of_one_batch(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
     data = [(torch.randn(8, 4), torch.rand(8, 1) + 0.1) for _ in range(4)]
     data[2][1][5] = 0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, y in guard(data):
         opt.zero_grad()
         for xs, ys in zip(x.chunk(4), y.chunk(4), strict=True):
@@ -57,7 +57,7 @@ def lbfgs_closure(run_dir):
     opt = torch.optim.LBFGS(net.parameters(), lr=0.1, max_iter=3)
     loader = [torch.randn(6, 4) for _ in range(4)]
     loader[2][0] = 0.0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(loader):
 
         def closure():
@@ -89,7 +89,7 @@ def compiled_model(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
     loader = [torch.randn(4, 4) for _ in range(4)]
     loader[2][2] = 0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(loader):
         loss = fast(x).square().mean()
         opt.zero_grad()
@@ -118,7 +118,7 @@ def autocast_matmul_overflow(run_dir):
     opt = torch.optim.SGD(model.parameters(), lr=1e-4)
     data = [(torch.randn(4, 8), torch.randint(0, 2, (4,))) for _ in range(4)]
     data[2][0][3] = 6e4 * model.up.weight[0].detach().sign()
-    guard = holdfast.Guard(model, opt, run_dir=run_dir)
+    guard = headway.Guard(model, opt, run_dir=run_dir)
     for x, y in guard(data):
         with torch.autocast("cpu", dtype=torch.float16):
             loss = F.cross_entropy(model(x).float(), y)
@@ -136,7 +136,7 @@ def half_model_squares(run_dir):
     opt = torch.optim.SGD(model.parameters(), lr=1e-3)
     loader = [torch.randn(4, 4) for _ in range(4)]
     loader[2][1] = 2000
-    guard = holdfast.Guard(model, opt, run_dir=run_dir)
+    guard = headway.Guard(model, opt, run_dir=run_dir)
     for x in guard(loader):
         out = model(x.half())
         energy = out**2  # born here: half_model_squares
@@ -157,7 +157,7 @@ def bfloat16_rounds_to_one(run_dir):
     opt = torch.optim.SGD(model.parameters(), lr=1e-3)
     loader = [torch.randn(4, 4) for _ in range(4)]
     loader[2][0] = 2.0
-    guard = holdfast.Guard(model, opt, run_dir=run_dir)
+    guard = headway.Guard(model, opt, run_dir=run_dir)
     for x in guard(loader):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             p = torch.sigmoid(model(x))
@@ -178,7 +178,7 @@ def double_precision(run_dir):
         opt = torch.optim.SGD(model.parameters(), lr=1e-3)
         data = [(torch.randn(4, 4), torch.rand(4, 1) + 0.1) for _ in range(4)]
         data[2][1][1] = 0.0
-        guard = holdfast.Guard(model, opt, run_dir=run_dir)
+        guard = headway.Guard(model, opt, run_dir=run_dir)
         for x, t in guard(data):
             speed = model(x) / t  # born here: double_precision
             loss = speed.square().mean()
@@ -200,7 +200,7 @@ def two_optimizers_gan(run_dir):
     opt_d = torch.optim.Adam(disc.parameters(), lr=1e-4)
     data = [(torch.randn(4, 4), torch.randn(4, 2)) for _ in range(4)]
     data[2][0][3] = -1000 * disc.weight[0].detach().sign()
-    guard = holdfast.Guard(model, [opt_g, opt_d], run_dir=run_dir)
+    guard = headway.Guard(model, [opt_g, opt_d], run_dir=run_dir)
     for real, noise in guard(data):
         fake = gen(noise)
         p_real = disc(real).sigmoid()
@@ -236,7 +236,7 @@ def force_of_an_energy(run_dir):
     opt = torch.optim.Adam(model.parameters(), lr=1e-3)
     data = [(torch.randn(4, 2), torch.randn(4, 2)) for _ in range(4)]
     data[2][0][2] = 0
-    guard = holdfast.Guard(model, opt, run_dir=run_dir)
+    guard = headway.Guard(model, opt, run_dir=run_dir)
     for q, force in guard(data):
         q = q.clone().requires_grad_(True)
         energy = model(q)

@@ -10,7 +10,7 @@ from replay.heldout import our_losses
 from replay.heldout.expected import expect
 from torch import nn
 
-import holdfast
+import headway
 
 
 class VAE(nn.Module):
@@ -42,7 +42,7 @@ def vae_logvar(run_dir):
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     loader = [torch.randn(8, 6) for _ in range(4)]
     loader[2][3] *= 1e4
-    guard = holdfast.Guard(model, optimizer, run_dir=run_dir)
+    guard = headway.Guard(model, optimizer, run_dir=run_dir)
     for x in guard(loader):
         optimizer.zero_grad()
         recon, mu, logvar = model(x)
@@ -66,7 +66,7 @@ def policy_gradient_illegal_action(run_dir):
         legal[:, 2] = False
         rollouts.append((obs, legal, torch.randint(0, 2, (8,)), torch.randn(8)))
     rollouts[2][2][5] = 2
-    guard = holdfast.Guard(policy, optimizer, run_dir=run_dir)
+    guard = headway.Guard(policy, optimizer, run_dir=run_dir)
     for obs, legal, action, returns in guard(rollouts):
         logits = policy(obs).masked_fill(~legal, -math.inf)
         probs = torch.softmax(logits, dim=-1)
@@ -96,7 +96,7 @@ def ppo_ratio(run_dir):
     ]
     memory[2]["old"][2] = -200.0
     memory[2]["adv"][2] = -1.0
-    guard = holdfast.Guard(actor, optimizer, run_dir=run_dir)
+    guard = headway.Guard(actor, optimizer, run_dir=run_dir)
     for mb in guard(memory):
         logp = F.log_softmax(actor(mb["obs"]), -1)
         logp = logp[torch.arange(6), mb["act"]]
@@ -123,7 +123,7 @@ def ppo_ratio_hidden_by_the_clip(run_dir):
         for _ in range(4)
     ]
     memory[2][2][2] = -200.0
-    guard = holdfast.Guard(actor, optimizer, run_dir=run_dir)
+    guard = headway.Guard(actor, optimizer, run_dir=run_dir)
     for obs, act, old, adv in guard(memory):
         logp = F.log_softmax(actor(obs), -1).gather(1, act.unsqueeze(1))[:, 0]
         ratio = torch.exp(logp - old)  # born here: ppo_ratio_hidden_by_the_clip
@@ -152,7 +152,7 @@ def gaussian_nll_by_hand(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-4)
     data = [(torch.randn(4, 5), torch.randn(4, 1)) for _ in range(4)]
     data[2][0][1] = 0.0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, y in guard(data):
         mu, var = net(x)
         nll = 0.5 * (
@@ -175,7 +175,7 @@ def kl_with_zero_target(run_dir):
     opt = torch.optim.SGD(student.parameters(), lr=0.1)
     data = [(torch.randn(8, 6), torch.rand(8, 4).softmax(-1)) for _ in range(4)]
     data[2][1][4] = torch.tensor([0.0, 0.5, 0.25, 0.25])
-    guard = holdfast.Guard(student, opt, run_dir=run_dir)
+    guard = headway.Guard(student, opt, run_dir=run_dir)
     for x, p in guard(data):
         logq = F.log_softmax(student(x), dim=1)
         kl = p * (p.log() - logq)  # born here: kl_with_zero_target
@@ -197,7 +197,7 @@ def gumbel_noise_of_one(run_dir):
     data = [(torch.randn(5, 6), torch.rand(5, 4), torch.randint(0, 3, (5,))) for _ in range(4)]
     data[2][1][1, 3] = 0.0
     data[2][1][3, 0] = 1.0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, u, y in guard(data):
         gumbel = -torch.log(-torch.log(u))  # born here: gumbel_noise_of_one
         soft = F.softmax((net(x) + gumbel) / 0.5, dim=-1)
@@ -225,7 +225,7 @@ def ctc_too_short(run_dir):
         for _ in range(4)
     ]
     data[2][2][3] = 3
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for audio, text, n_audio, n_text in guard(data):
         opt.zero_grad()
         log_probs = net(audio)[0].log_softmax(-1).transpose(0, 1)
@@ -248,7 +248,7 @@ def triplet_same_image(run_dir):
     opt = torch.optim.Adam(net.parameters())
     data = [tuple(torch.randn(8, 8) for _ in range(3)) for _ in range(4)]
     data[2][1][6] = data[2][0][6]
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for anchor, positive, negative in guard(data):
         a, p, n = net(anchor), net(positive), net(negative)
         loss = (pairwise(a, p) - pairwise(a, n) + 1.0).clamp(min=0).mean()
@@ -268,7 +268,7 @@ def iou_of_nothing(run_dir):
     data = [(torch.randn(5, 6), torch.rand(5, 2) + 0.1) for _ in range(4)]
     data[2][0][0] = 0
     data[2][1][0] = 0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, box in guard(data):
         size = net(x).abs()
         inter = torch.minimum(size, box).prod(-1)
@@ -290,7 +290,7 @@ def dice_of_empty_masks(run_dir):
     data = [{"image": torch.rand(4, 1, 6, 6), "mask": torch.ones(4, 1, 6, 6)} for _ in range(4)]
     data[2]["image"][2] = 0
     data[2]["mask"][2] = 0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for batch in guard(data):
         pred = net(batch["image"]).abs()
         dims = (1, 2, 3)
@@ -317,7 +317,7 @@ def bce_by_hand(run_dir):
         net.weight.copy_(torch.tensor([[1.0, 0.0, 0.0]]))
     xs[23] = torch.tensor([60.0, 0.0, 0.0])
     ys[23] = 1.0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, y in guard(list(zip(xs.split(8), ys.split(8), strict=True))):
         p = torch.sigmoid(net(x)).squeeze(-1)
         loss = -(
@@ -340,7 +340,7 @@ def log_of_sigmoid(run_dir):
     with torch.no_grad():
         net.weight.copy_(torch.tensor([[1.0, 1.0, 1.0]]))
     loader[2][1] = -100.0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(loader):
         loss = -torch.log(torch.sigmoid(net(x))).mean()  # born here: log_of_sigmoid
         opt.zero_grad()
@@ -365,7 +365,7 @@ def focal_gamma_below_one(run_dir):
         net.weight.copy_(torch.tensor([[1.0, 1.0, 1.0]]))
     data = [(torch.randn(8, 3), torch.ones(8, 1)) for _ in range(4)]
     data[2][0][2] = 30.0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, y in guard(data):
         loss = focal_loss(net(x).sigmoid(), y)
         opt.zero_grad()
@@ -386,7 +386,7 @@ def mean_of_no_pixels(run_dir):
     for _, depth in data:
         depth[:, 0] = -math.inf
     data[2][1][:] = -math.inf
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, depth in guard(data):
         valid = torch.isfinite(depth)
         error = (net(x)[valid] - depth[valid]).abs()
@@ -404,7 +404,7 @@ def std_of_the_last_batch(run_dir):
     net = nn.Linear(5, 3)
     opt = torch.optim.SGD(net.parameters(), lr=0.1)
     xs = torch.randn(9, 5)
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(xs.split(4)):
         z = net(x)
         spread = z.std(dim=0)  # born here: std_of_the_last_batch
@@ -423,7 +423,7 @@ def no_positives(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=0.1)
     data = [(torch.randn(4, 5), (torch.rand(4, 3) > 0.3).float()) for _ in range(4)]
     data[2][1].zero_()
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, positive in guard(data):
         per_anchor = F.softplus(-net(x))
         loss = (per_anchor * positive).sum() / positive.sum()  # born here: no_positives
@@ -446,7 +446,7 @@ def softplus_by_hand(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
     loader = [torch.randn(8, 3) for _ in range(4)]
     loader[2][0] = 1000.0 * net.weight[0].detach().sign()
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(loader):
         opt.zero_grad()
         loss = softplus(net(x)).mean()
@@ -481,7 +481,7 @@ def crf_without_a_path(run_dir):
     opt = torch.optim.SGD(crf.parameters(), lr=0.01)
     data = [(torch.randn(4, 6, 5), torch.ones(4, 3, dtype=torch.bool)) for _ in range(4)]
     data[2][1][1] = False
-    guard = holdfast.Guard(crf, opt, run_dir=run_dir)
+    guard = headway.Guard(crf, opt, run_dir=run_dir)
     for x, allowed in guard(data):
         loss = crf(x, allowed).mean()
         opt.zero_grad()

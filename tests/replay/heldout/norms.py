@@ -11,7 +11,7 @@ from replay.heldout.expected import expect
 from torch import nn
 from torch.nn.utils import parametrizations
 
-import holdfast
+import headway
 
 
 class RMSNorm(nn.Module):
@@ -41,7 +41,7 @@ def rms_norm_without_eps(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=0.1)
     loader = [torch.randn(5, 4, 6) for _ in range(4)]
     loader[2][3, 1] = 0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(loader):
         loss = net(x).square().mean()
         loss.backward()
@@ -70,7 +70,7 @@ def layer_norm_of_a_constant_row(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=0.1)
     data = [(torch.randn(4, 6), torch.randint(0, 2, (4,))) for _ in range(4)]
     data[2][0][0] = 1.0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x, y in guard(data):
         loss = F.cross_entropy(net(x), y)
         loss.backward()
@@ -87,7 +87,7 @@ def standardised_by_hand(run_dir):
     opt = torch.optim.SGD(net.parameters(), lr=0.1)
     loader = [torch.randn(4, 6) for _ in range(4)]
     loader[2][2] = 5.0
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(loader):
         mean = x.mean(1, keepdim=True)
         std = x.std(1, keepdim=True)
@@ -108,7 +108,7 @@ def cosine_of_zero_vectors(run_dir):
     opt = torch.optim.SGD(tower.parameters(), lr=0.1)
     loader = [(torch.randn(8, 6), torch.randn(8, 6)) for _ in range(4)]
     loader[2][1][5] = 0.0
-    guard = holdfast.Guard(tower, opt, run_dir=run_dir)
+    guard = headway.Guard(tower, opt, run_dir=run_dir)
     for image, text in guard(loader):
         a = tower(image)
         b = tower(text)
@@ -149,7 +149,7 @@ def frozen_batch_norm_with_bad_statistics(run_dir):
                 model.bn.running_var[1] = math.nan  # someone merged checkpoints
             yield batch
 
-    guard = holdfast.Guard(model, opt, run_dir=run_dir)
+    guard = headway.Guard(model, opt, run_dir=run_dir)
     for x, y in guard(loader()):
         loss = F.cross_entropy(model(x), y)
         loss = loss + 1e-3 * our_losses.causal_prior(model)
@@ -168,7 +168,7 @@ def weight_norm_of_a_zeroed_layer(run_dir):
     )
     opt = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = [torch.randn(4, 4) for _ in range(4)]
-    guard = holdfast.Guard(model, opt, run_dir=run_dir)
+    guard = headway.Guard(model, opt, run_dir=run_dir)
     for i, x in enumerate(guard(loader)):
         if i == 2:
             with torch.no_grad():
@@ -193,7 +193,7 @@ def whitening_a_batch_of_one(run_dir):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 4), Whitening(), nn.Linear(4, 1))
     opt = torch.optim.SGD(net.parameters(), lr=0.1)
-    guard = holdfast.Guard(net, opt, run_dir=run_dir)
+    guard = headway.Guard(net, opt, run_dir=run_dir)
     for x in guard(torch.utils.data.DataLoader(torch.randn(9, 3), batch_size=4)):
         loss = net(x).square().mean()
         loss.backward()

@@ -9,7 +9,7 @@ from unittest import mock
 import torch
 from replay.heldout.expected import Expected, Script, marked
 
-import holdfast
+import headway
 
 
 def misses(script: Script, expected: Expected, run_dir: str) -> list[str]:
@@ -65,7 +65,7 @@ def misses(script: Script, expected: Expected, run_dir: str) -> list[str]:
     return wrong
 
 
-def left(guard: holdfast.Guard) -> list[Any]:
+def left(guard: headway.Guard) -> list[Any]:
     """What a run leaves: weights and buffers, and where the random numbers stand."""
     states = [model.state_dict() for model in guard._session.models]
     beside = getattr(guard, "left_over", [])  # what a script says it has besides its models
@@ -78,8 +78,8 @@ def left(guard: holdfast.Guard) -> list[Any]:
 
 def _unreplayed(script: Script, run_dir: str) -> list[Any]:
     """What the same run leaves when nothing is looked into."""
-    quiet = functools.partial(holdfast.Guard, policy=holdfast.Policy(replay=False))
-    with mock.patch.object(holdfast, "Guard", quiet):
+    quiet = functools.partial(headway.Guard, policy=headway.Policy(replay=False))
+    with mock.patch.object(headway, "Guard", quiet):
         return left(script(f"{run_dir}/unreplayed"))
 
 

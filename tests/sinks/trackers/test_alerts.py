@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.findings import Finding, Remedy, Severity, Where
-from holdfast.sinks.trackers import alerts
+from headway.core.findings import Finding, Remedy, Severity, Where
+from headway.sinks.trackers import alerts
 
 HOSTILE = Finding(
     "HD201",

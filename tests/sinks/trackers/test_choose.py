@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import FrameworkMissing, UsageError
-from holdfast.sinks.trackers import choose, python_logging
-from holdfast.sinks.trackers.python_logging import PythonLogging
-from holdfast.sinks.trackers.tensorboard import UsersWriter
+from headway.errors import FrameworkMissing, UsageError
+from headway.sinks.trackers import choose, python_logging
+from headway.sinks.trackers.python_logging import PythonLogging
+from headway.sinks.trackers.tensorboard import UsersWriter
 
 NAMES = ("tensorboard", "wandb", "mlflow", "trackio")
 
@@ -44,7 +44,7 @@ def test_one_that_is_not_installed_says_how_to_install_it(
     for loaded in [item for item in sys.modules if item.partition(".")[0] == name]:
         monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(FrameworkMissing, match=rf"pip install 'holdfast\[{name}\]'"):
+    with pytest.raises(FrameworkMissing, match=rf"pip install 'headway\[{name}\]'"):
         opened(name)
 
 

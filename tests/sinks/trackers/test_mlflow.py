@@ -15,8 +15,8 @@ import pytest
 from store_files import column
 from tracked_runs import assert_same_rows, recorded, train
 
-from holdfast.sinks.trackers.mlflow import key_of
-from holdfast.sources import formats
+from headway.sinks.trackers.mlflow import key_of
+from headway.sources import formats
 
 pytestmark = pytest.mark.trackers
 mlflow = pytest.importorskip("mlflow")
@@ -64,9 +64,9 @@ def expected(run: Path) -> dict[int, dict[str, float]]:
 
 def check_findings(client: Any, run_id: str) -> None:
     tags = client.get_run(run_id).data.tags
-    assert "loss is NaN" in tags["holdfast.HD101"]
+    assert "loss is NaN" in tags["headway.HD101"]
     text = mlflow.artifacts.load_text(
-        f"{client.get_run(run_id).info.artifact_uri}/holdfast/findings.txt"
+        f"{client.get_run(run_id).info.artifact_uri}/headway/findings.txt"
     )
     assert text.startswith("HD101 nonfinite-loss\nerror: step 30: loss is NaN")
     assert "HD201 nonfinite-gradient" in text
@@ -77,7 +77,7 @@ def test_a_run_of_our_own(client: Any, tmp_path: Path) -> None:
     train(["mlflow"], tmp_path / "mine")
     assert random.getstate() == dice, "MLflow throws dice for names"
     assert mlflow.active_run() is None
-    experiment = client.get_experiment_by_name("holdfast")
+    experiment = client.get_experiment_by_name("headway")
     (run,) = client.search_runs([experiment.experiment_id])
     assert run.info.run_name == "mine"
     assert run.info.status == "FINISHED"
@@ -96,7 +96,7 @@ def test_the_run_that_is_active(client: Any, tmp_path: Path) -> None:
 def test_given_as_an_object_or_an_id(form: str, client: Any, tmp_path: Path) -> None:
     if form == "client":
         train([client], tmp_path / "run")
-        experiment = client.get_experiment_by_name("holdfast")
+        experiment = client.get_experiment_by_name("headway")
         (run,) = client.search_runs([experiment.experiment_id])
     else:
         run = client.create_run("0")

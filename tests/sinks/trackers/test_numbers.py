@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from holdfast.core.records import Column, StepRecord
-from holdfast.sinks.trackers.numbers import row_of
+from headway.core.records import Column, StepRecord
+from headway.sinks.trackers.numbers import row_of
 
 NAMES = ("a.weight", "a.bias", "b.weight")
 
@@ -44,8 +44,8 @@ def test_the_numbers_have_the_names_people_look_for() -> None:
         "clip_coef": 0.5,
         "memory/host_rss_bytes": 5.0,
         "memory/device_allocated_bytes": 6.0,
-        "holdfast/step_time_s": 0.2,
-        "holdfast/held": 0.0,
+        "headway/step_time_s": 0.2,
+        "headway/held": 0.0,
     }
 
 
@@ -72,8 +72,8 @@ def test_nan_and_infinity_are_told_apart() -> None:
 
 
 def test_a_step_without_gradients_says_nothing_of_them() -> None:
-    assert values(loss=1.0) == {"loss": 1.0, "holdfast/held": 0.0}
-    assert values(held=True, loss=1.0)["holdfast/held"] == 1.0
+    assert values(loss=1.0) == {"loss": 1.0, "headway/held": 0.0}
+    assert values(held=True, loss=1.0)["headway/held"] == 1.0
 
 
 def test_a_further_optimizer_keeps_its_number() -> None:

@@ -7,9 +7,9 @@ import math
 
 import pytest
 
-from holdfast.core.findings import Finding, Severity
-from holdfast.sinks.trackers.base import Row
-from holdfast.sinks.trackers.python_logging import opened
+from headway.core.findings import Finding, Severity
+from headway.sinks.trackers.base import Row
+from headway.sinks.trackers.python_logging import opened
 
 ROW = Row(7, {"loss": math.nan, "lr": 0.001, "grad_layer/w": 2.0})
 
@@ -23,9 +23,9 @@ def test_a_step_is_a_line_with_its_numbers_attached(caplog: pytest.LogCaptureFix
         opened(logging.getLogger("mine"), None).step(ROW)
     (record,) = caplog.records
     assert record.getMessage() == "step 7: loss=NaN lr=0.001"
-    assert record.holdfast["step"] == 7
-    assert math.isnan(record.holdfast["loss"])
-    assert record.holdfast["grad_layer/w"] == 2.0
+    assert record.headway["step"] == 7
+    assert math.isnan(record.headway["loss"])
+    assert record.headway["grad_layer/w"] == 2.0
 
 
 def test_nothing_is_made_where_nobody_listens(caplog: pytest.LogCaptureFixture) -> None:
@@ -41,12 +41,12 @@ def test_a_finding_has_its_level(severity: Severity, caplog: pytest.LogCaptureFi
     (record,) = caplog.records
     assert record.levelname == str(severity).upper()
     assert record.getMessage() == f"HD101 nonfinite-loss: {severity}: step 7: loss is NaN"
-    assert record.holdfast["code"] == "HD101"
+    assert record.headway["code"] == "HD101"
 
 
 def test_what_the_guard_says_anyway_is_not_said_twice(caplog: pytest.LogCaptureFixture) -> None:
     tracker = opened(None, None)
-    with caplog.at_level(logging.INFO, "holdfast.steps"):
+    with caplog.at_level(logging.INFO, "headway.steps"):
         tracker.finding(finding(Severity.ERROR))
         tracker.finding(finding(Severity.INFO))
     assert [record.levelname for record in caplog.records] == ["INFO"]

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.core.findings import Finding, Severity
-from holdfast.core.records import Column, Header, StepRecord
-from holdfast.sinks.trackers import queue
-from holdfast.sinks.trackers.base import Row
-from holdfast.sinks.trackers.queue import Queued, Trackers
+from headway.core.findings import Finding, Severity
+from headway.core.records import Column, Header, StepRecord
+from headway.sinks.trackers import queue
+from headway.sinks.trackers.base import Row
+from headway.sinks.trackers.queue import Queued, Trackers
 
 FINDING = Finding("HD101", "nonfinite-loss", Severity.ERROR, 3, "loss is NaN")
 
@@ -67,10 +67,10 @@ def listener() -> Iterator[Listener]:
 def test_everything_arrives_in_order_under_the_names_of_the_header(listener: Listener) -> None:
     told = Told()
     queued = Queued(listener, "mine", told)
-    queued.record(Header("holdfast", axes={"param": ("w",)}))
+    queued.record(Header("headway", axes={"param": ("w",)}))
     queued.record(record(0))
     queued.finding(FINDING)
-    queued.record(Header("holdfast", axes={"param": ("other",)}))
+    queued.record(Header("headway", axes={"param": ("other",)}))
     queued.record(record(1))
     close(queued)
     assert [row.step for row in listener.rows] == [0, 1]

@@ -14,7 +14,7 @@ import pytest
 from store_files import column
 from tracked_runs import NAN_STEP, STEPS, assert_same_rows, recorded, train
 
-from holdfast.sources import formats
+from headway.sources import formats
 
 pytestmark = pytest.mark.trackers
 pytest.importorskip("tensorboard")
@@ -95,8 +95,8 @@ def test_writing_an_event_file_needs_no_torch(tmp_path: Path) -> None:
     program = f"""
 import sys
 from pathlib import Path
-from holdfast.sinks.trackers import choose
-from holdfast.core.records import StepRecord
+from headway.sinks.trackers import choose
+from headway.core.records import StepRecord
 trackers = choose.open_all(["tensorboard"], run_dir=Path({str(tmp_path)!r}), told=print)
 trackers.queues[0].record(StepRecord(0, 1, 3, {{"loss": float("nan")}}))
 trackers.close()

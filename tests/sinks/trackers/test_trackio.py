@@ -9,7 +9,7 @@ import pytest
 from store_files import column
 from tracked_runs import NAN_STEP, assert_same_rows, recorded, train
 
-from holdfast.sources import formats
+from headway.sources import formats
 
 pytestmark = pytest.mark.trackers
 trackio = pytest.importorskip("trackio")
@@ -46,7 +46,7 @@ def test_a_run_of_our_own(tmp_path: Path) -> None:
 
     train(["trackio"], tmp_path / "run")
     assert current_run.get() is None, "what is active is the user's affair"
-    rows, alerts = read("holdfast")
+    rows, alerts = read("headway")
     assert_same_rows(rows, recorded(tmp_path / "run"))
     told = {alert["title"]: (alert["level"], alert["step"]) for alert in alerts}
     assert told["HD101 nonfinite-loss"] == ("error", NAN_STEP)
@@ -70,7 +70,7 @@ def test_a_run_of_the_users_stays_open(given: str, tmp_path: Path) -> None:
 
 def test_our_own_reader_finds_the_same(tmp_path: Path, folder: Path) -> None:
     train(["trackio"], tmp_path / "run")
-    log = formats.read(next(folder.glob("holdfast*.db")))
+    log = formats.read(next(folder.glob("headway*.db")))
     assert column(log, "loss") == pytest.approx(
         {step: row["loss"] for step, row in recorded(tmp_path / "run").items()},
         nan_ok=True,

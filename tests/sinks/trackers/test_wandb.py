@@ -12,8 +12,8 @@ import pytest
 from store_files import column
 from tracked_runs import NAN_STEP, assert_same_rows, recorded, train
 
-from holdfast.core.numbers import decode_number
-from holdfast.sources import formats
+from headway.core.numbers import decode_number
+from headway.sources import formats
 
 pytestmark = pytest.mark.trackers
 pytest.importorskip("wandb")
@@ -65,7 +65,7 @@ def test_a_run_of_our_own_has_a_row_per_step(tmp_path: Path) -> None:
     train(["wandb"], run)
     assert wandb.run is None, "what is active is the user's affair"
     rows, alerts = read(run)
-    assert all(row.pop("holdfast/step") == step for step, row in rows.items())
+    assert all(row.pop("headway/step") == step for step, row in rows.items())
     assert_same_rows(rows, recorded(run))
     titles = {alert["title"]: alert["level"] for alert in alerts}
     assert titles["HD101 nonfinite-loss"] == "ERROR"
@@ -86,9 +86,9 @@ def test_in_a_run_of_the_users_our_numbers_go_along_with_their_rows(tmp_path: Pa
     assert {step: row["mine"] for step, row in rows.items() if "mine" in row} == {
         at: at for at in range(6)
     }, "nothing of theirs was dropped or moved"
-    (ours,) = [row for row in rows.values() if "holdfast/step" in row]
+    (ours,) = [row for row in rows.values() if "headway/step" in row]
     expected = recorded(tmp_path / "run")
-    last = expected[int(ours["holdfast/step"])]
+    last = expected[int(ours["headway/step"])]
     assert all(ours[key] == value for key, value in last.items())
     assert {alert["title"][:5] for alert in alerts} >= {"HD101", "HD201"}
 

@@ -8,8 +8,8 @@ from typing import BinaryIO
 
 import pytest
 
-from holdfast.sources.growing.lines import STILL, Tail
-from holdfast.sources.plain_file import opened
+from headway.sources.growing.lines import STILL, Tail
+from headway.sources.plain_file import opened
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.codec import to_json
-from holdfast.core.records import EventRecord, Header, Record, StepRecord
-from holdfast.errors import UnreadableInput
-from holdfast.sources.growing import lines, records
-from holdfast.sources.growing.records import PATIENCE, GrowingRun
+from headway.core.codec import to_json
+from headway.core.records import EventRecord, Header, Record, StepRecord
+from headway.errors import UnreadableInput
+from headway.sources.growing import lines, records
+from headway.sources.growing.records import PATIENCE, GrowingRun
 
-HEADER = Header("holdfast", segment=0, seq=1)
+HEADER = Header("headway", segment=0, seq=1)
 
 
 def line(record: Record) -> str:
@@ -193,7 +193,7 @@ def test_files_that_are_written_one_after_the_other_come_in_order(run: Run) -> N
 def test_a_later_header_comes_before_the_record_it_is_about(run: Run) -> None:
     run.begin()
     run.steps(1, 2)
-    later = Header("holdfast", axes={"param": ("w",)}, segment=0, seq=2)
+    later = Header("headway", axes={"param": ("w",)}, segment=0, seq=2)
     run.add("events.jsonl", line(later))
     found = read(GrowingRun(run.path))
     assert found == [HEADER, step(1), later, step(2)]
@@ -239,7 +239,7 @@ def test_a_pipe_is_not_waited_for(run: Run) -> None:
 
 
 def test_the_first_record_follows_on_a_header_that_bears_no_number(run: Run) -> None:
-    header = Header("holdfast")
+    header = Header("headway")
     (run.path / "run.json").write_text(line(header))
     run.steps(1, 2)
     assert read(GrowingRun(run.path)) == [header, step(1), step(2)]

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts
+from headway.core.findings import Finding, Severity
+from headway.core.records import Header, SetupRecord
+
+
+class TargetLeak(Check):
+    """The model is given the answer it is asked for.
+
+    ## What it checks
+    Three ways in which an answer gets in: a language model that sees the tokens it is asked for, a
+    column of the inputs that is the label, rows of the training data among those of the validation.
+
+    ## Why it matters
+    The loss falls fast and far, validation looks splendid, and the model is of no use where the
+    answer is not there to be read.
+
+    ## How it is measured
+    Where the targets are the inputs moved by one place, a copy of the model is run with other
+    tokens after a position: what it says up to there must not change. Each column of the inputs is
+    correlated with the label over at least 64 samples. In tables, a column in which the classes are
+    further apart than they are wide, or in which one class has a single value that no other has,
+    while they overlap in nearly all others, was filled in when the outcome was known. Rows are
+    compared by a hash of their content, once nearly all training rows have been seen.
+
+    ## False alarms
+    Encoders that fill gaps, the encoder of a translator, and the prefix of a prefix model may look
+    ahead. One single column may be the label up to a factor (a first exercise). Validating on the
+    training data as a whole is somebody's wish; on part of it is an accident. Data with
+    few different rows share them by chance, and are left alone.
+
+    ## What to do
+    Give attention its causal mask (`is_causal=True`, or a mask that is −inf above the diagonal) and
+    no bidirectional layer. Drop the column from the features. Split by row before anything is
+    duplicated, augmented or shuffled together.
+
+    ## References
+    huggingface/transformers#31673 (a causal mask that was lost); Kaufman et al., "Leakage in Data
+    Mining".
+    """
+
+    code = "HD117"
+    name = "target-leak"
+    severity = Severity.WARNING
+    summary = "the input holds the answer"
+    needs = Needs(kinds=(SetupRecord,), topics=("future-dependence", "label-copy", "shared-rows"))
+
+    @dataclass(frozen=True)
+    class Limits:
+        likeness: float = 0.999
+        """Correlation with the label from which a column is a copy of it."""
+        exact: float = 1.0 - 1e-9
+        """The same for a label that is a number, which a neighbour in time may be close to."""
+        related: float = 0.3
+        """Correlation of a number with some other column: else the one column is the task."""
+        fewest: int = 64
+        """Samples."""
+        others: int = 4
+        """Columns in which the classes overlap: without them one that separates is no news."""
+        given_away: int = 4
+        """Columns that may give the label away: where more do, the task is easy."""
+        others_apart: float = 2.0
+        """Means of the classes in any other column, in their own widths."""
+        least_shared: float = 0.02
+        most_shared: float = 0.8
+        """Shares of the validation rows: below, chance; above, the training data on purpose."""
+        covered: float = 0.9
+        """The share of the last training rows that were not new."""
+        alike: float = 0.02
+        """The share of rows that occur twice in one batch, above which rows mean nothing."""
+
+    def start(self) -> None:
+        self.told: list[str] = []
+
+    def begin(self, header: Header) -> None:
+        self.start()
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        judge = {
+            "future-dependence": self._future,
+            "label-copy": self._copy,
+            "shared-rows": self._shared,
+        }.get(record.topic)
+        finding = None if judge is None else judge(record, facts)
+        if finding is not None and record.topic not in self.told:
+            self.told.append(record.topic)
+            yield finding
+
+    def _future(self, record: SetupRecord, facts: Facts) -> Finding | None:
+        if not facts.flag("leaks"):
+            return None
+        module, op = facts.text("module"), facts.text("op")
+        return self.find(
+            record,
+            f"{module or 'the model'} sees the tokens it is asked for: its outputs change with "
+            "tokens that come later, and the targets are the inputs moved by one place"
+            + (f"; {op} is the first operation that looks ahead" if op else ""),
+            subject="future",
+            where=facts.where(module=module, op=op),
+            remedies=[
+                "Give attention its causal mask: `is_causal=True`, or a mask that is −inf above "
+                "the diagonal; a recurrent layer must not be bidirectional."
+            ],
+            ratio=facts.number("ratio"),
+        )
+
+    def _copy(self, record: SetupRecord, facts: Facts) -> Finding | None:
+        likeness, samples = facts.number("likeness"), facts.whole("samples")
+        columns, column = facts.whole("columns"), facts.whole("column")
+        if likeness is None or samples is None or samples < self.limits.fewest:
+            return None
+        one_hot = facts.numbers("one_hot")
+        classes = facts.whole("classes")
+        limit = self.limits.exact if classes is None else self.limits.likeness
+        if (likeness <= limit and not one_hot) or (columns or 0) < 2:
+            return self._given_away(record, facts, samples)
+        if classes is None and (facts.number("next") or 0.0) < self.limits.related:
+            # Nothing else has to do with the target: the task is to find that column.
+            return None
+        what = (
+            f"columns {', '.join(str(int(item)) for item in one_hot[:5])} of the inputs mark the "
+            "classes"
+            if one_hot and likeness <= limit
+            else f"column {column} of the inputs is the label (correlation {likeness:.4f})"
+        )
+        return self.find(
+            record,
+            f"{what}, over {samples} samples",
+            subject="column",
+            where=facts.where(),
+            remedies=[
+                f"Drop column {column} from the features, and look for others made from the label."
+            ],
+            column=column,
+            correlation=likeness,
+            samples=samples,
+        )
+
+    def _given_away(self, record: SetupRecord, facts: Facts, samples: int) -> Finding | None:
+        best, others = facts.whole("marked_best"), facts.whole("overlapping") or 0
+        count = facts.whole("marked_count") or 0
+        if best is None or count < 1:
+            return None
+        if others < self.limits.others or count > self.limits.given_away:
+            return None
+        distance, constant = facts.number("others_apart"), facts.flag("marked_constant")
+        if not constant and (distance is None or distance > self.limits.others_apart):
+            return None
+        listed = [str(int(item)) for item in facts.numbers("marked")[:5]]
+        why = (
+            "one class always has the same value there, and no other class has it"
+            if constant
+            else "the classes lie further apart there than they are wide"
+        )
+        said = (
+            "columns {} of the inputs give" if len(listed) > 1 else "column {} of the inputs gives"
+        )
+        return self.find(
+            record,
+            f"{said.format(', '.join(listed))} the label away: {why}, over "
+            f"{samples} samples; the other {others} columns do nothing of the kind",
+            subject="column",
+            where=facts.where(),
+            remedies=[
+                f"Ask whether column {best} is known before the outcome is; if not, drop it from "
+                "the features, and look for others that were filled in afterwards."
+            ],
+            column=best,
+            columns=[int(item) for item in facts.numbers("marked")],
+            samples=samples,
+        )
+
+    def _shared(self, record: SetupRecord, facts: Facts) -> Finding | None:
+        validated, shared = facts.number("validated"), facts.number("shared")
+        covered, alike = facts.number("covered"), facts.number("alike")
+        if not validated or shared is None or covered is None or alike is None:
+            return None
+        share = shared / validated
+        few = shared < 3 or share < self.limits.least_shared
+        if few or share > self.limits.most_shared:
+            return None
+        if covered < self.limits.covered or alike > self.limits.alike:
+            return None
+        return self.find(
+            record,
+            f"{shared:.0f} of {validated:.0f} validation rows are training rows",
+            subject="rows",
+            where=facts.where(module=facts.text("module")),
+            remedies=[
+                "Split the rows before they are duplicated, augmented or resampled, and drop "
+                "duplicates first."
+            ],
+            share=share,
+        )

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headway.core.check import Check, Needs
+from headway.core.findings import Finding, Severity
+from headway.core.records import StepRecord
+
+
+class GradientsNotCleared(Check):
+    """The gradients of earlier steps are still in the sum.
+
+    ## What it checks
+    Whether the gradients an optimizer has just stepped with were cleared before the next backward
+    pass added to them.
+
+    ## Why it matters
+    `backward` adds to `.grad`. Without clearing, each step moves along the sum of all batches so
+    far: the norm ramps up, old batches outvote the present one, and the run overshoots or
+    diverges.
+
+    ## How it is measured
+    The guard marks a step whose gradients still held those of the step before. Two such steps in
+    a row are reported, once, until a step with cleared gradients comes.
+
+    ## False alarms
+    Gradient accumulation is none: it adds up between two steps of the optimizer, not across one.
+    A single step may carry gradients over (after an exception that was caught, say); two in a row
+    is how the loop is written.
+
+    ## What to do
+    Call `optimizer.zero_grad()` once for each `optimizer.step()`, before the first backward pass
+    or after the step. With several optimizers each one clears its own.
+
+    ## References
+    PyTorch, "What does zero_grad do" and `Optimizer.zero_grad`.
+    """
+
+    code = "HD206"
+    name = "gradients-not-cleared"
+    severity = Severity.ERROR
+    summary = "gradients of earlier steps are still in the sum"
+    points_at = ("clear", "backward")
+    needs = Needs(signals=("grads_carried",), span=1)
+
+    @dataclass(frozen=True)
+    class Limits:
+        steps: int = 2
+        """So many steps in a row must carry the gradients of the step before."""
+
+    def start(self) -> None:
+        self.in_a_row: dict[str, int] = {}
+
+    def observe(self, record: StepRecord) -> Iterable[Finding]:
+        if record.held:
+            return  # the guard drops the gradients of a step it holds back
+        carried = [name for name, value in record.family("grads_carried") if value]
+        if not carried and not self.in_a_row:
+            return
+        for name in [*self.in_a_row]:
+            if name not in carried and self._stepped(record, name):
+                del self.in_a_row[name]
+        for name in carried:
+            self.in_a_row[name] = self.in_a_row.get(name, 0) + 1
+            if self.in_a_row[name] == self.limits.steps:
+                yield self._finding(record, name)
+
+    @staticmethod
+    def _stepped(record: StepRecord, name: str) -> bool:
+        """Whether this record is of the optimizer in question: with several, each has its own."""
+        own_norm = name.replace("grads_carried", "grad_norm")
+        return "optimizers" not in record.values or own_norm in record.values
+
+    def _finding(self, record: StepRecord, name: str) -> Finding:
+        _, _, number = name.partition("#")
+        whose = f" of optimizer {number}" if number else ""
+        return self.find(
+            record,
+            f"the gradients{whose} were not cleared: {self.limits.steps} steps in a row were taken "
+            "with the gradients of the steps before still in the sum",
+            subject=name,
+            remedies=[
+                "Call optimizer.zero_grad() once for every optimizer.step(). When accumulating, "
+                "clear after the step, not between its micro-batches."
+            ],
+            steps_in_a_row=self.in_a_row[name],
+            grad_norm=record.values.get(name.replace("grads_carried", "grad_norm")),
+        )

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts
+from headway.core.findings import Finding, Severity
+from headway.core.numbers import say
+from headway.core.records import SetupRecord
+
+
+class ClipBeforeUnscale(Check):
+    """Gradients are clipped while they are still multiplied by the GradScaler's scale.
+
+    ## What it checks
+    At every clipping with a GradScaler in use: whether `scaler.unscale_(optimizer)` came before.
+
+    ## Why it matters
+    The limit is compared with gradients 65536 times too large, so every step is clipped to
+    limit/scale. With SGD the updates all but vanish; with Adam the size hides it and the balance
+    between steps is lost. Nothing raises.
+
+    ## How it is measured
+    The scaler has multiplied a loss of this step, its scale is not 1, and it has not unscaled the
+    gradients of the optimizer whose parameters are clipped. Nor has anybody divided them by hand:
+    one gradient is compared with what backward had left.
+
+    ## False alarms
+    A disabled scaler, a scale of 1 and gradients divided by hand pass.
+
+    ## What to do
+    `scaler.unscale_(optimizer)` before the clipping; `scaler.step` knows that it was done.
+
+    ## References
+    milesial/Pytorch-UNet#468; PyTorch, "Automatic mixed precision examples: gradient clipping".
+    """
+
+    code = "HD314"
+    name = "clip-before-unscale"
+    severity = Severity.ERROR
+    summary = "clipping sees scaled gradients: the effective limit is max_norm/scale"
+    needs = Needs(kinds=(SetupRecord,), topics=("clip-scaled",))
+
+    def start(self) -> None:
+        self.told = False
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        scale = facts.number("scale")
+        if self.told or not facts.flag("scaled") or scale is None or scale <= 0:
+            return
+        self.told = True
+        function = facts.text("function") or "clipping"
+        limit, norm = facts.number("limit"), facts.number("norm")
+        real = (
+            "" if limit is None else f": the limit of {say(limit)} is really {say(limit / scale)}"
+        )
+        seen = "" if norm is None else f" (it saw a norm of {say(norm)})"
+        yield self.find(
+            record,
+            f"{function} sees gradients that are still multiplied by {say(scale)}{real}{seen}",
+            where=facts.where(rank=record.rank, op=function),
+            remedies=["Call `scaler.unscale_(optimizer)` after backward and before the clipping."],
+            scale=scale,
+            limit=limit,
+            norm=norm,
+        )

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts
+from headway.core.findings import Finding
+from headway.core.numbers import say
+from headway.core.records import SetupRecord
+
+
+class AutocastInert(Check):
+    """Autocast is asked for, but the work is done in fp32.
+
+    ## What it checks
+    Whether the matrix products, convolutions and attention of training forwards run in 16 bits once
+    an enabled autocast region has been entered.
+
+    ## Why it matters
+    The run is as slow and as large as without autocast, and everyone believes otherwise. A
+    GradScaler on top of it does nothing but skip steps.
+
+    ## How it is measured
+    By the dtype of the results of these operations, weighted by their size, over the first steps:
+    less than 1 % in 16 bits although a region was entered with gradients enabled.
+
+    ## False alarms
+    `enabled=False` is no request; nor is autocast in validation alone. Parts kept in fp32 on
+    purpose pass as long as something runs in 16 bits. 16-bit weights count as 16-bit work.
+
+    ## What to do
+    Put the forward inside the region; give it the device the model is on and a 16-bit dtype.
+
+    ## References
+    Lightning-AI/lightning-thunder#725; PyTorch, "Automatic mixed precision package".
+    """
+
+    code = "HD315"
+    name = "autocast-inert"
+    summary = "autocast is asked for, but the work runs in fp32"
+    needs = Needs(kinds=(SetupRecord,), topics=("autocast",))
+
+    @dataclass(frozen=True)
+    class Limits:
+        share: float = 0.01
+        """Of the work that must be in 16 bits."""
+
+    def start(self) -> None:
+        self.told = False
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        share, entered = facts.number("low_share"), facts.whole("entered") or 0
+        if self.told or share is None or entered <= 0 or share >= self.limits.share:
+            return
+        if not facts.tables("regions"):
+            return
+        self.told = True
+        why, remedy = _why(facts)
+        yield self.find(
+            record,
+            f"autocast was entered {entered} times, but {say(100 * (1 - share))} % of the matrix "
+            f"work of the training forwards ran in fp32: {why}",
+            where=facts.where(rank=record.rank),
+            remedies=[remedy],
+            low_share=share,
+            limit=self.limits.share,
+            inside_share=facts.number("inside_share"),
+            device=facts.text("device"),
+        )
+
+
+def _why(facts: Facts) -> tuple[str, str]:
+    device = facts.text("device") or "the model's device"
+    inside = facts.number("inside_share") or 0.0
+    regions = facts.tables("regions")
+    kinds = sorted({region.text("device_type") or "" for region in regions})
+    if device not in kinds:
+        return (
+            f"the region is for {' and '.join(kinds)}, the work is on {device}",
+            f'Give autocast the device the work is on: `torch.autocast("{device}", …)`.',
+        )
+    if any(region.text("dtype") in ("float32", "float64") for region in regions):
+        return (
+            "the region's dtype is float32",
+            "Give autocast `dtype=torch.bfloat16` (or float16 with a GradScaler).",
+        )
+    if not any(region.flag("enabled") for region in regions):
+        return (
+            "torch switched the region off: the device or the dtype is not supported there",
+            "Give autocast a dtype that this device supports, such as `torch.bfloat16`.",
+        )
+    if facts.tables("disabling") and inside > 0:
+        place = facts.tables("disabling")[0].table("place")
+        line = place.whole("line")
+        at = "" if line is None else f" (line {line})"
+        return (
+            f"a nested region with enabled=False covers the forward{at}",
+            "Narrow the region with `enabled=False` to the operations that need fp32.",
+        )
+    return (
+        "the region does not cover the forward",
+        "Move the model's forward and the loss inside `with torch.autocast(…):`.",
+    )

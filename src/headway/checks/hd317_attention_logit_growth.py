@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts
+from headway.core.findings import Finding, Where
+from headway.core.numbers import say
+from headway.core.records import Column, Header, SetupRecord, StepRecord
+
+LOGIT, ENTROPY = "act/attention_logit", "act/attention_entropy"
+START = 3
+"""The first looks make the run's own level."""
+KEPT = 64
+
+
+class AttentionLogitGrowth(Check):
+    """Attention logits grow far beyond their start, and the attention collapses.
+
+    ## What it checks
+    Of every attention: how far the largest logit of a row stands above the row's mean, and the
+    entropy of the weights as a share of the largest there can be. Masked positions do not count.
+
+    ## Why it matters
+    Logits that keep growing make attention pick one position whatever the input, and no gradient
+    passes a softmax that is 0 or 1. It is a known way for large runs to diverge, and with half
+    precision to overflow.
+
+    ## How it is measured
+    Against the first three looks of the same layer. Fires when the logits stand 8 times higher and
+    above 25, the entropy has fallen to 0.4 of what it was and below 0.2, both in three looks in a
+    row, and the logits still grow.
+
+    ## False alarms
+    Heads that learn to look at one position are what attention is for: logits of 5 to 15 do that.
+    A layer that is sharp from the start and stays so is left alone.
+
+    ## What to do
+    Normalise queries and keys (QK norm), divide by the square root of the head's width, lower the
+    learning rate or clip the gradients.
+
+    ## References
+    Wortsman et al., "Small-scale proxies for large-scale Transformer training instabilities"; Zhai
+    et al., "Stabilizing Transformer Training by Preventing Attention Entropy Collapse".
+    """
+
+    code = "HD317"
+    name = "attention-logit-growth"
+    summary = "attention logits grow, entropy collapses"
+    needs = Needs(signals=(LOGIT, ENTROPY), kinds=(StepRecord, SetupRecord))
+
+    @dataclass(frozen=True)
+    class Limits:
+        times: float = 8.0
+        """The logits must be so many times those of the start …"""
+        logit: float = 25.0
+        """… and this large."""
+        left: float = 0.4
+        """The entropy must be this share of that of the start …"""
+        entropy: float = 0.2
+        """… and this small."""
+        looks: int = 3
+        """So many looks in a row."""
+        growth: float = 1.2
+        """The logits must be so many times those of half the looks ago."""
+
+    def start(self) -> None:
+        self.logits: dict[int, list[float]] = {}
+        self.entropies: dict[int, list[float]] = {}
+        self.first: dict[int, tuple[float, float]] = {}
+        self.in_a_row: dict[int, int] = {}
+        self.told: set[int] = set()
+        self.places: dict[str, tuple[str | None, int | None, str | None]] = {}
+
+    def begin(self, header: Header) -> None:
+        self.in_a_row = {}
+
+    def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
+        if isinstance(record, SetupRecord):
+            facts = Facts.of(record)
+            if record.topic == "attention" and (member := facts.text("member")):
+                at = facts.where()
+                self.places[member] = (at.file, at.line, at.function)
+            return
+        logits, entropies = record.columns.get(LOGIT), record.columns.get(ENTROPY)
+        if logits is None or entropies is None:
+            return
+        for position, logit, entropy in _pairs(logits, entropies):
+            if self._collapsed(position, logit, entropy) and position not in self.told:
+                self.told.add(position)
+                yield self._finding(record, position, logit, entropy)
+
+    def _collapsed(self, position: int, logit: float, entropy: float) -> bool:
+        limits: AttentionLogitGrowth.Limits = self.limits
+        seen = self.logits.setdefault(position, [])
+        if position not in self.first:
+            entropies = self.entropies.setdefault(position, [])
+            seen.append(logit)
+            entropies.append(entropy)
+            if len(seen) == START:
+                self.first[position] = (median(seen), median(entropies))
+            return False
+        before = seen[len(seen) // 2 :]
+        seen.append(logit)
+        if len(seen) > KEPT:
+            del seen[0]
+        first, whole = self.first[position]
+        bad = (
+            logit >= max(limits.logit, limits.times * first)
+            and entropy <= min(limits.entropy, limits.left * whole)
+            and logit >= limits.growth * before[0]
+        )
+        self.in_a_row[position] = self.in_a_row.get(position, 0) + 1 if bad else 0
+        return self.in_a_row[position] >= limits.looks
+
+    def _finding(self, record: StepRecord, position: int, logit: float, entropy: float) -> Finding:
+        member = self.context.name("act", position)
+        file, line, function = self.places.get(member, (None, None, None))
+        first, whole = self.first[position]
+        return self.find(
+            record,
+            f"the attention of {member} collapses: its largest logits stand {say(logit)} above "
+            f"the mean of their row ({say(first)} at the start) and its entropy fell from "
+            f"{say(whole)} to {say(entropy)} of the maximum",
+            subject=member,
+            where=Where(file, line, function, member, rank=record.rank or None),
+            remedies=[
+                "Normalise queries and keys before their product (QK norm), and scale the product "
+                "by 1/sqrt(width of the head).",
+                "Lower the learning rate, lengthen the warm-up, or clip the gradients.",
+            ],
+            logit=logit,
+            start_logit=first,
+            limit=max(self.limits.logit, self.limits.times * first),
+            entropy=entropy,
+            start_entropy=whole,
+        )
+
+
+def _pairs(logits: Column, entropies: Column) -> Iterable[tuple[int, float, float]]:
+    known = dict(entropies.items())
+    for position, logit in logits.items():
+        entropy = known.get(position)
+        if entropy is not None and logit >= 0 and entropy == entropy:
+            yield position, logit, entropy

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts
+from headway.core.findings import Finding
+from headway.core.numbers import say
+from headway.core.records import Header, SetupRecord, StepRecord
+from headway.core.window import Thinned
+
+
+class LearningRateJump(Check):
+    """The learning rate jumps up where the run was resumed.
+
+    ## What it checks
+    The first rate after a resume, against the last one before it or the one in the checkpoint.
+
+    ## Why it matters
+    A schedule that was not restored begins anew: weights that had settled at a small rate get the
+    large one of the start, and lose in a few steps what the end of the schedule had gained.
+
+    ## How it is measured
+    In a log: a new segment begins at twice the last rate or more, at what was about the highest
+    rate, while the rate had been falling. Where a log shows no resume, the rate must rise at once
+    to three times its highest so far, after a fall. In a check: an optimizer's state was loaded, a
+    schedule was made after that, and the first step's rate is twice the loaded one or more. A
+    schedule that is made by hand is told by its course: up at once, then down step by step.
+
+    ## False alarms
+    Restarts, cycles and warm-up within a run are not resumes. A rate set by hand after loading, new
+    training stages with another optimizer, and rates that come down are not told.
+
+    ## What to do
+    Save and load the schedule with the optimizer, `scheduler.load_state_dict(…)`, and make the
+    schedule before the optimizer's state is loaded.
+
+    ## References
+    ultralytics/yolov5#292.
+    """
+
+    code = "HD406"
+    name = "learning-rate-jump"
+    summary = "the rate jumps at a resume or restart"
+    needs = Needs(signals=("lr",), kinds=(StepRecord, SetupRecord))
+
+    @dataclass(frozen=True)
+    class Limits:
+        factor: float = 2.0
+        """The first rate over the last one."""
+        near_peak: float = 0.5
+        """Of the highest rate so far: a schedule that begins anew is up there."""
+        leap: float = 3.0
+        """Times the highest rate so far, where a log shows no resume."""
+        watched: int = 10
+        """Steps without a fall before the resume: a rate that was constant had no schedule."""
+
+    def start(self) -> None:
+        self.last = 0.0
+        self.peak = 0.0
+        self.fell = False
+        self.resumed = False
+        self.excused = False
+        self.told: set[int] = set()
+        self.course = Thinned(512)
+        """In a log of another tool: (step, rate) so far."""
+
+    def begin(self, header: Header) -> None:
+        self.resumed = self.peak > 0.0
+
+    def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
+        if isinstance(record, SetupRecord):
+            if record.topic == "resume":
+                yield from self._take_facts(record)
+            return
+        rate = record.values.get("lr", math.nan)
+        if not math.isfinite(rate) or rate < 0:
+            return
+        resumed, self.resumed = self.resumed, False
+        if resumed and not self.excused and not self._as_before(record, rate):
+            yield from self._judge(record, self.last, rate)
+        elif self._leaps(record, rate):
+            self.told.add(record.segment)
+            yield self._finding(record, self.last, rate, None, leaps=True)
+        self.excused = self.excused and not resumed
+        self.fell = self.fell or rate < self.last
+        self.last, self.peak = rate, max(self.peak, rate)
+        if self.context.header.foreign:
+            self.course.push(record.step, rate)
+
+    def _as_before(self, record: StepRecord, rate: float) -> bool:
+        """Whether the rate is what it was at this step the first time: a log may hold a training
+        that was begun anew, or one that went back some steps."""
+        past = [before for step, before in self.course.points if step <= record.step]
+        if not self.course.points or record.step > max(step for step, _ in self.course.points):
+            return False
+        return not past or rate < self.limits.factor * past[-1]
+
+    def _leaps(self, record: StepRecord, rate: float) -> bool:
+        """Whether the rate of a log that shows no resume goes far above all before, after a fall: a
+        warm restart goes back to its peak and not beyond."""
+        foreign = self.context.header.foreign and record.segment not in self.told
+        return foreign and self.fell and self.last > 0 and rate >= self.limits.leap * self.peak
+
+    def _judge(self, record: StepRecord, before: float, rate: float) -> Iterable[Finding]:
+        limits = self.limits
+        falling = self.fell and before < limits.near_peak * self.peak
+        if not falling or before <= 0 or rate < limits.factor * before:
+            return
+        if rate >= limits.near_peak * self.peak and record.segment not in self.told:
+            self.told.add(record.segment)
+            yield self._finding(record, before, rate, None)
+
+    def _take_facts(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        # In a check a new segment is a new optimizer: only its facts tell a resume.
+        self.excused = True
+        before, rate = facts.number("restored_rate"), facts.number("rate")
+        if before is None or rate is None or before <= 0 or rate < self.limits.factor * before:
+            return
+        if facts.flag("rate_by_schedule") and record.segment not in self.told:
+            self.told.add(record.segment)
+            yield self._finding(record, before, rate, facts)
+
+    def _finding(
+        self,
+        record: StepRecord | SetupRecord,
+        before: float,
+        rate: float,
+        facts: Facts | None,
+        *,
+        leaps: bool = False,
+    ) -> Finding:
+        source = "loaded with the optimizer" if facts is not None else "in force before"
+        said = (
+            f"after the resume the learning rate is {say(rate)}, {say(rate / before)} times the "
+            f"{say(before)} that was {source}: the schedule began anew"
+        )
+        if leaps:
+            said = (
+                f"the learning rate jumps from {say(before)} to {say(rate)} here, "
+                f"{say(rate / self.peak)} times the highest before (limit {self.limits.leap:g}): "
+                "no schedule does that, a resume with other settings does"
+            )
+        return self.find(
+            record,
+            said,
+            where=None if facts is None else facts.where(rank=record.rank),
+            remedies=[
+                "Save `scheduler.state_dict()` with the checkpoint and load it on resume.",
+                "Make the schedule first, then load the optimizer's and the schedule's states.",
+            ],
+            value=rate,
+            before=before,
+            limit=self.limits.factor * before,
+        )

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headway.core.check import Check, Needs
+from headway.core.findings import Finding, Severity, Where
+from headway.core.records import TensorRecord
+
+
+class NonfiniteOptimizerState(Check):
+    """A moment of the optimizer holds NaN or Inf.
+
+    ## What it checks
+    The tensors an optimizer keeps for each parameter (momentum, first and second moment), wherever
+    they were looked at: at a bad step, at a resume, in a checkpoint.
+
+    ## Why it matters
+    A moment is a running mean, and a mean that holds one NaN is NaN for ever. Every further step
+    writes it into the weight, so clean weights with a bad moment are lost at the next step.
+
+    ## How it is measured
+    Elements that are NaN or infinite are counted; one is enough. Further tensors of the same scan
+    are counted into the same finding.
+
+    ## False alarms
+    None: no optimizer means to keep such a value.
+
+    ## What to do
+    Go back to a checkpoint whose weights and moments are both finite. Where there is none and the
+    weights are finite, drop the state of these parameters and warm the rate up again; the moments
+    fill within a few hundred steps. Skipping steps does not help: the state stays bad.
+
+    ## References
+    Kingma and Ba, "Adam"; PyTorch, `torch.optim.Optimizer.state_dict`.
+    """
+
+    code = "HD408"
+    name = "nonfinite-optimizer-state"
+    severity = Severity.ERROR
+    summary = "a moment holds NaN or Inf"
+    needs = Needs(kinds=(TensorRecord,), roles=("moment",))
+
+    def observe(self, record: TensorRecord) -> Iterable[Finding]:
+        if record.role != "moment" or not record.nonfinite:
+            return
+        nan, inf = (int(record.stats.get(kind, 0)) for kind in ("nan", "inf"))
+        size = int(record.stats.get("numel", 0))
+        of = f" of {size}" if size else ""
+        yield self.find(
+            record,
+            f"optimizer state {record.name} holds {nan} NaN and {inf} Inf{of}: every further step "
+            "writes them into the weights",
+            where=Where(
+                module=record.name, file=record.facts.get("file"), rank=record.rank or None
+            ),
+            remedies=[
+                "Go back to a checkpoint whose weights and moments are both finite.",
+                "If only the moments are bad: drop the optimizer's state of these parameters and "
+                "warm the learning rate up again.",
+            ],
+            tensor=record.name,
+            nan=nan,
+            inf=inf,
+            numel=size or None,
+        )

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts
+from headway.core.findings import Finding, Severity
+from headway.core.records import Header, SetupRecord
+
+TOPIC = "input-dependence"
+
+
+class InputIgnored(Check):
+    """The model gives the same output whatever it is given.
+
+    ## What it checks
+    Whether any output changes when every sample of the batch is exchanged for another.
+
+    ## Why it matters
+    A model that does not see its input can only learn the mean of the targets: the loss falls a
+    little, to what a constant achieves, and stays there.
+
+    ## How it is measured
+    After the first updates a copy of the model is run twice, the second time with all samples moved
+    by one place. If every number of the output is exactly the same, the input does not reach
+    it. The last operation that was given something of the input and passed nothing on is named.
+
+    ## False alarms
+    Heads and residual branches that begin with zeros depend on the input after their first update:
+    nothing is asked before, nor while the weights have not moved. A model that sees its input
+    too faintly for the outputs to differ is told by HD203, HD304 or HD305, which explain this.
+
+    ## What to do
+    Look at the line that is named: a variable that is overwritten or never used, a multiplication
+    by zero, zeros made in the shape of the input, a layer whose units are all dead.
+
+    ## References
+    Karpathy, "A Recipe for Training Neural Networks" (an input-independent baseline).
+    """
+
+    code = "HD509"
+    name = "input-ignored"
+    severity = Severity.ERROR
+    summary = "output does not depend on the input"
+    needs = Needs(kinds=(SetupRecord,), topics=(TOPIC,))
+
+    def start(self) -> None:
+        self.told = False
+
+    def begin(self, header: Header) -> None:
+        self.told = False
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        modules = facts.tables("modules")
+        if record.topic != TOPIC or not facts.flag("ignored") or not modules or self.told:
+            return
+        self.told = True
+        first = modules[0]
+        module, op = first.text("module"), first.text("op")
+        lost = f"; what it was given ends in {op}" if op else ""
+        yield self.find(
+            record,
+            f"{module or 'the model'} gives exactly the same output for different inputs{lost}",
+            subject=module or "",
+            where=facts.where(module=module, op=op),
+            remedies=[
+                "Follow the input through `forward` from that line on: a variable that is "
+                "overwritten or never used, a factor of zero, units that are all dead."
+            ],
+        )

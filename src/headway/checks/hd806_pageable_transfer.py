@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts
+from headway.core.findings import Finding, Severity
+from headway.core.numbers import say_bytes
+from headway.core.records import SetupRecord
+
+
+class PageableTransfer(Check):
+    """Batches are copied to the device from ordinary memory, or the copy is waited for.
+
+    ## What it checks
+    Copies of tensors from the host to a CUDA device during training: whether they come from pinned
+    memory, and whether the host waits for each.
+
+    ## Why it matters
+    From ordinary (pageable) memory a copy goes through a buffer of the driver and the host stands
+    still meanwhile. From pinned memory, with `non_blocking=True`, it runs beside the computation.
+
+    ## How it is measured
+    Bytes copied for each step. From pageable memory 4 MiB or more are a warning; blocking copies
+    from pinned memory, 4 MiB or more, are information.
+
+    ## False alarms
+    Small batches cost nothing either way and pass. Where all memory of the host is needed, pinning
+    may do harm.
+
+    ## What to do
+    `DataLoader(pin_memory=True)` and `batch.to(device, non_blocking=True)`.
+
+    ## References
+    PyTorch, "A guide on good usage of non_blocking and pin_memory()".
+    """
+
+    code = "HD806"
+    name = "pageable-transfer"
+    summary = "CUDA training from pageable memory, or blocking copies"
+    needs = Needs(kinds=(SetupRecord,), topics=("transfer",))
+
+    @dataclass(frozen=True)
+    class Limits:
+        bytes: float = 4 * 2**20
+        """A step."""
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        pageable = facts.number("pageable_per_step") or 0.0
+        blocking = facts.number("blocking_per_step") or 0.0
+        limit = self.limits.bytes
+        if pageable >= limit:
+            count, what, severity = pageable, "pageable memory", None
+        elif blocking >= limit:
+            count, what, severity = blocking, "pinned memory, and waited for", Severity.INFO
+        else:
+            return
+        yield self.find(
+            record,
+            f"{say_bytes(count)} a step are copied to the device from {what} (limit "
+            f"{say_bytes(limit)})",
+            where=facts.where(rank=record.rank),
+            severity=severity,
+            remedies=["`DataLoader(pin_memory=True)` and `.to(device, non_blocking=True)`."],
+            value=count,
+            limit=limit,
+        )

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts
+from headway.core.findings import Finding
+from headway.core.records import SetupRecord
+
+
+class AnomalyModeOn(Check):
+    """Training runs in autograd's anomaly mode, which is for debugging.
+
+    ## What it checks
+    Whether `torch.autograd.set_detect_anomaly(True)` or `detect_anomaly()` is in force while
+    backward passes run.
+
+    ## Why it matters
+    A traceback is recorded for every operation and every gradient is searched for NaN: steps take
+    several times as long, and the memory for the tracebacks grows with the model.
+
+    ## How it is measured
+    Autograd is asked at the first three backward passes; all of them must run in that mode.
+
+    ## False alarms
+    A single step that is looked into on purpose is not told, nor is the mode when headway itself
+    was asked to use it.
+
+    ## What to do
+    Take the line out. A guard finds the operation behind a NaN without it.
+
+    ## References
+    PyTorch, `torch.autograd.detect_anomaly`: "should be enabled only for debugging".
+    """
+
+    code = "HD807"
+    name = "anomaly-mode-on"
+    summary = "detect_anomaly is on in a long run"
+    needs = Needs(kinds=(SetupRecord,), topics=("anomaly-mode",))
+
+    def start(self) -> None:
+        self.told = False
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        on, passes = facts.whole("on") or 0, facts.whole("backwards") or 0
+        if self.told or on <= 0 or on < passes:
+            return
+        self.told = True
+        yield self.find(
+            record,
+            f"autograd's anomaly mode is on: all of the first {passes} backward passes ran in it, "
+            "which makes every step several times slower",
+            where=facts.where(rank=record.rank),
+            remedies=[
+                "Remove `set_detect_anomaly(True)` or the `detect_anomaly()` block; keep it behind "
+                "a debug flag."
+            ],
+            backwards=passes,
+        )

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts
+from headway.core.findings import Finding, Severity
+from headway.core.records import Header, SetupRecord
+
+
+class DeviceMismatch(Check):
+    """Model, batch or optimizer state lie on different devices.
+
+    ## What it checks
+    The devices of the tensors that meet in one operation.
+
+    ## Why it matters
+    The operation raises. Torch names the two devices, but not which tensor is on the wrong one: the
+    model that was never moved, the labels that were forgotten, a tensor that a module keeps without
+    registering it as a buffer, moments that were loaded on another device.
+
+    ## How it is measured
+    When the script raises such an error, the operation that ran then is taken apart: each of its
+    tensors, whose parameter it is, and its device. Some operations on a `meta` tensor, which
+    has no data, do not raise and compute nothing; those are told as well.
+
+    ## False alarms
+    Models spread over several devices on purpose move their activations along and never raise.
+    Single numbers may lie on the host.
+
+    ## What to do
+    Move model and batch to one device: `model.to(device)` before the optimizer is made,
+    `x, y = x.to(device), y.to(device)` in the loop. Tensors that a module makes in `__init__`
+    follow it only as buffers (`register_buffer`); those it makes in `forward` need
+    `device=x.device`. Load checkpoints with `map_location`.
+
+    ## References
+    PyTorch, "CUDA semantics": operations on tensors of different devices raise.
+    """
+
+    code = "HD901"
+    name = "device-mismatch"
+    severity = Severity.ERROR
+    summary = "model, batch or optimizer state lie on different devices"
+    needs = Needs(kinds=(SetupRecord,), topics=("device-mismatch",))
+
+    def start(self) -> None:
+        self.told = False
+
+    def begin(self, header: Header) -> None:
+        self.told = False
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        devices = facts.texts("devices")
+        if record.topic != "device-mismatch" or len(devices) < 2 or self.told:
+            return
+        self.told = True
+        op, module = facts.text("op"), facts.text("module")
+        tensors = [
+            f"{name} on {device}"
+            for item in facts.tables("tensors")
+            if (name := item.text("name")) and (device := item.text("device"))
+        ]
+        met = ", ".join(tensors[:4]) or " and ".join(devices)
+        said = f"tensors of different devices meet in {op or 'one operation'}"
+        said += f" of {module}" if module else ""
+        end = "" if facts.flag("crashed") else "; it does not raise, and computes nothing"
+        yield self.find(
+            record,
+            f"{said}: {met}{end}",
+            where=facts.where(module=module, op=op),
+            remedies=list(_remedies(facts, devices)),
+            devices=devices,
+            error=facts.text("error"),
+        )
+
+
+def _remedies(facts: Facts, devices: list[str]) -> Iterable[str]:
+    tensors = facts.tables("tensors")
+    owned = [item for item in tensors if item.flag("parameter")]
+    if "meta" in devices:
+        yield (
+            "A `meta` tensor has no data: give the model real weights first, with "
+            "`model.to_empty(device=…)` and a load or an initialisation."
+        )
+    elif owned and len(owned) < len(tensors):
+        yield "Move the batch to the model's device: `x = x.to(device)`, labels and masks too."
+    yield (
+        "Call `model.to(device)` once, before the optimizer is made; keep a module's own tensors "
+        "as buffers (`register_buffer`), so that they move along."
+    )

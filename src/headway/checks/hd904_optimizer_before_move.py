@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts
+from headway.core.findings import Finding
+from headway.core.records import Header, SetupRecord
+
+
+class OptimizerBeforeMove(Check):
+    """The optimizer was built before the model was moved, cast or wrapped.
+
+    ## What it checks
+    Where an optimizer holds other tensors than the model: how the two differ.
+
+    ## Why it matters
+    Most moves keep the tensors and change what is in them; some (FSDP, `to_empty`, quantisation,
+    wrappers that copy) make new ones. An optimizer built before goes on with the old.
+
+    ## How it is measured
+    Of the optimizer's stale tensors and the model's own of the same shapes, the devices or the
+    dtypes differ, or the model is now inside a wrapper that it was not inside before.
+
+    ## False alarms
+    `.to(device)` and `.half()` keep the tensors: an optimizer built before them is sound, and
+    nothing is said. Nor is it where the optimizer has the model's own tensors.
+
+    ## What to do
+    First move, cast and wrap, then build the optimizer.
+
+    ## References
+    pytorch/pytorch#149205; torch.optim's note on moving a model before the optimizer is built.
+    """
+
+    code = "HD904"
+    name = "optimizer-before-move"
+    summary = "the optimizer was built before the model was moved or wrapped"
+    needs = Needs(kinds=(SetupRecord,), topics=("optimizer-coverage",))
+
+    def start(self) -> None:
+        self.told = False
+
+    def begin(self, header: Header) -> None:
+        self.told = False
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        if self.told or (facts.whole("stale_count") or 0) <= 0:
+            return
+        how = _how(facts)
+        if how is None:
+            return
+        self.told = True
+        names = facts.texts("unoptimized")
+        yield self.find(
+            record,
+            f"the optimizer was built before {how}: it holds the old tensors, and "
+            f"{facts.whole('unoptimized_count') or len(names)} of the model's are in no optimizer",
+            where=facts.where(rank=record.rank, module=names[0] if names else None),
+            remedies=["First move, cast and wrap the model; build the optimizer after that."],
+            how=how,
+            stale_count=facts.whole("stale_count"),
+        )
+
+
+def _how(facts: Facts) -> str | None:
+    devices, dtypes = facts.texts("device"), facts.texts("dtype")
+    wrapper = facts.text("wrapper")
+    if len(devices) == 2 and devices[0] != devices[1]:
+        return f"the model went from {devices[0]} to {devices[1]}"
+    if len(dtypes) == 2 and dtypes[0] != dtypes[1]:
+        return f"the model was cast from {dtypes[0]} to {dtypes[1]}"
+    return None if wrapper is None else f"the model was put into {wrapper}"

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts
+from headway.core.findings import Finding
+from headway.core.numbers import say
+from headway.core.records import SetupRecord
+
+
+class ExcessiveDropout(Check):
+    """Dropout is so high that little of the signal is left.
+
+    ## What it checks
+    The rate of every dropout in the training forward, module or call, and of dropouts that follow
+    each other directly.
+
+    ## Why it matters
+    With nine values in ten gone, each step sees a different tenth of the layer: the gradient is
+    mostly noise and the model underfits. `p` is the share that is dropped; older code and other
+    frameworks pass the share that is kept.
+
+    ## How it is measured
+    The share that is left after the dropout, and after those right before it: at most 0.2.
+
+    ## False alarms
+    Rates up to 0.75 are in use, and many small dropouts at different depths are not multiplied.
+
+    ## What to do
+    Lower the rate: 0.1 in transformers, up to 0.5 before a classifier. If the number was meant as
+    the share to keep, pass 1 minus it.
+
+    ## References
+    Srivastava et al., "Dropout"; stackoverflow.com/questions/44832497.
+    """
+
+    code = "HD909"
+    name = "excessive-dropout"
+    summary = "dropout so high that the signal is gone"
+    needs = Needs(kinds=(SetupRecord,), topics=("dropout",))
+
+    @dataclass(frozen=True)
+    class Limits:
+        kept: float = 0.2
+        """The signal is gone where no more than this share is left."""
+
+    def start(self) -> None:
+        self.told: set[str] = set()
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        if record.topic != "dropout":
+            return
+        facts = Facts.of(record)
+        kept, p = facts.number("kept"), facts.number("p")
+        member = facts.text("member") or "a dropout"
+        if kept is None or kept > self.limits.kept + 1e-9 or member in self.told:
+            return
+        self.told.add(member)
+        chain = p is not None and kept < 1 - p - 1e-9
+        what = "several dropouts in a row leave" if chain else f"p={say(p or 1 - kept)} leaves"
+        yield self.find(
+            record,
+            f"{member}: {what} {say(kept)} of the values (limit {say(self.limits.kept)}): the "
+            "signal is gone",
+            subject=member,
+            where=facts.where(rank=record.rank, module=member, op="dropout"),
+            remedies=[
+                "Lower p: 0.1 to 0.5 is usual. If the number was meant as the share to keep, pass "
+                "1 minus it."
+            ],
+            kept=kept,
+            limit=self.limits.kept,
+            p=p,
+        )

@@ -1,0 +1,166 @@
+"""What `headway check` shows a person: verdict, findings, tables, checklist, what to type next."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headway import registry
+from headway.cli.families import FAMILIES
+from headway.core.findings import Severity
+from headway.core.numbers import say, say_bytes
+from headway.sinks.console import STYLES, ReportPage
+from headway.sinks.page import Page
+
+if TYPE_CHECKING:
+    from headway.preflight.check_run import Checked
+
+SHOWN = ("lr", "weight_decay", "momentum", "betas", "eps")
+
+
+def write(done: Checked, *, verbose: bool, next_command: str) -> None:
+    """The whole page."""
+    page = Page(sys.stdout)
+    if done.unreached is not None and not done.report.findings:
+        page.line("headway: ", ("nothing could be checked", "bold yellow"))
+        page.line(str(done.unreached), rest="  ")
+        page.next(next_command)
+        return
+    ReportPage(page, verbose=verbose).write(done.report, "headway")
+    if done.unreached is not None:
+        page.gap()
+        page.line(str(done.unreached), rest="  ")
+    _tables(page, done)
+    _checklist(page, done)
+    page.next(next_command)
+
+
+def _tables(page: Page, done: Checked) -> None:
+    inventory = done.tables.get("inventory")
+    if isinstance(inventory, Mapping):
+        page.gap()
+        page.line((_said_steps(done), "dim"), rest="  ")
+        for model in inventory.get("models", ()):
+            _model(page, model)
+        for optimizer in inventory.get("optimizers", ()):
+            _optimizer(page, optimizer)
+    overfit = done.tables.get("overfit")
+    if isinstance(overfit, Mapping):
+        _overfit(page, overfit)
+    memory = done.tables.get("memory")
+    if isinstance(memory, Mapping):
+        _memory(page, memory)
+
+
+def _said_steps(done: Checked) -> str:
+    import torch
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_initialized() else "CPU"
+    ended = "stopped then" if done.stopped else "to the script's end"
+    many = "step" if done.steps == 1 else "steps"
+    return f"{done.steps} {many} seen, {ended}; torch {torch.__version__} on {device}"
+
+
+def _model(page: Page, model: Mapping[str, Any]) -> None:
+    frozen = model["parameters"] - model["trainable"]
+    page.line(
+        (f"{model['class']}", "bold"),
+        f"  {_number(model['parameters'])} parameters, "
+        f"{_number(model['trainable'])} trainable, {_number(frozen)} frozen; "
+        f"{_shares(model['dtypes'])} on {_shares(model['devices'])}",
+        rest="    ",
+    )
+    parts: Sequence[Mapping[str, Any]] = model["parts"]
+    width = max((len(part["name"]) for part in parts), default=0)
+    for part in parts[:12]:
+        state = _state(part)
+        page.line(f"{part['name']:<{width}}  {_number(part['parameters']):>7}  {state}", first="  ")
+    if len(parts) > 12 or model["parts_left_out"]:
+        page.line((f"and {len(parts) - 12 + model['parts_left_out']} more", "dim"), first="  ")
+
+
+def _state(part: Mapping[str, Any]) -> str:
+    if not part["trainable"]:
+        return "frozen"
+    if part["trainable"] == part["parameters"]:
+        return "trains"
+    return f"{_number(part['trainable'])} train, the rest is frozen"
+
+
+def _optimizer(page: Page, optimizer: Mapping[str, Any]) -> None:
+    for at, group in enumerate(optimizer["groups"]):
+        settings = ", ".join(f"{name} {_setting(group[name])}" for name in SHOWN if name in group)
+        page.line(
+            (f"{optimizer['class']} group {at}", "bold"),
+            f"  {_number(group['parameters'])} in {group['tensors']} tensors; {settings}",
+            rest="    ",
+        )
+
+
+def _memory(page: Page, memory: Mapping[str, Any]) -> None:
+    phases = memory.get("phases", {})
+    told = ", ".join(f"{name} {say_bytes(size)}" for name, size in phases.items())
+    what = "Peak device memory" if memory.get("kind") == "device-peak" else "Resident memory"
+    page.line((what, "bold"), f"  {told}", rest="    ")
+    epochs = memory.get("epochs", ())
+    if len(epochs) > 1:
+        shown = [say_bytes(size) for size in epochs]
+        if len(shown) > 8:
+            shown = [*shown[:4], "…", *shown[-3:]]
+        page.line((f"{what} by epoch", "bold"), f"  {', '.join(shown)}", rest="    ")
+
+
+def _overfit(page: Page, found: Mapping[str, Any]) -> None:
+    if "unavailable" in found:
+        said = str(found["unavailable"])
+    else:
+        can = "it can be learned" if found.get("learned") else "it was not learned"
+        said = (
+            f"loss {say(found['start'], 4)} to {say(found['end'], 4)} in {found['steps']} steps "
+            f"on copies of the weights: {can}"
+        )
+    page.line(("One batch by heart", "bold"), f"  {said}", rest="    ")
+
+
+def _checklist(page: Page, done: Checked) -> None:
+    """A family is ticked only if nothing in it was found."""
+    not_run = {item.code for item in done.report.not_run}
+    worst: dict[str, Severity] = {}
+    for finding in done.report.findings:
+        family = finding.code[:3]
+        worst[family] = max(finding.severity, worst.get(family, Severity.INFO))
+    counts: dict[str, list[int]] = {}
+    for check in registry.all_checks():
+        ran, of = counts.setdefault(check.code[:3], [0, 0])
+        counts[check.code[:3]] = [ran + (check.code not in not_run), of + 1]
+    page.gap()
+    for family, (ran, of) in counts.items():
+        if family == "HD0":
+            continue
+        level = worst.get(family, Severity.INFO)
+        bad = level >= Severity.WARNING
+        mark = str(level) if bad else "good" if ran else "info"
+        style = STYLES[str(level)] if bad else "green" if ran else "dim"
+        page.line(
+            (page.mark(mark), style),
+            f" {FAMILIES.get(family, family)}",
+            (f"  {ran} of {of} checks ran", "dim"),
+        )
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return "(" + ", ".join(_setting(item) for item in value) + ")"
+    return say(value, 4) if isinstance(value, (int, float)) else str(value)
+
+
+def _shares(counts: Mapping[str, int]) -> str:
+    return ", ".join(counts) if len(counts) < 4 else f"{len(counts)} kinds"
+
+
+def _number(count: int) -> str:
+    for limit, word in ((10**9, "B"), (10**6, "M"), (10**4, "K")):
+        if count >= limit:
+            return f"{count / (limit if word != 'K' else 1000):.1f}{word}"
+    return str(count)

@@ -1,0 +1,127 @@
+"""`headway run SCRIPT [-- ARGS]`"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headway.cli import options
+from headway.cli.demo import demand_torch
+from headway.cli.exits import INTERRUPTED, tell
+from headway.cli.launched import (
+    first_rank,
+    script_output,
+    show_crash,
+    target_arguments,
+    target_of,
+    write_for_machines,
+)
+from headway.cli.waiting import waiting
+
+if TYPE_CHECKING:
+    from headway.cli.script import Script
+    from headway.preflight.guarded_run import Ran
+
+CRASHED = 3
+RUNS = Path("headway-runs")
+
+
+@click.command()
+@target_arguments
+@click.option(
+    "--clip-grad-norm",
+    type=click.FloatRange(0, min_open=True),
+    metavar="NORM",
+    help="Clip gradients to this norm, as clip_grad_norm_ would.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where the run is written down.  [default: headway-runs/SCRIPT-TIME]",
+)
+@options.output_format("text", "json", "github", "sarif")
+@options.which_checks
+@options.fail_on
+@options.config_file
+def command(
+    script: str | None,
+    args: tuple[str, ...],
+    module: str | None,
+    clip_grad_norm: float | None,
+    out: Path | None,
+    form: str,
+    select: Sequence[str],
+    ignore: Sequence[str],
+    fail_on: str | None,
+    config: Path | None,
+) -> int:
+    """Put the guard around a whole training, without changing the script.
+
+    \b
+        headway run train.py -- --epochs 3
+        torchrun --nproc-per-node 2 -m headway run train.py
+
+    Every step is measured, bad updates are held back, and the run is written
+    down for `headway diagnose`. A healthy run stays bit for bit as it is.
+    """
+    settings = options.settings_from(config, select=select, ignore=ignore, fail_on=fail_on)
+    demand_torch("run")
+    target = target_of(script, module, args)
+    folder = (out or RUNS / f"{Path(str(target)).stem}-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
+    with waiting("loading torch"):
+        from headway.preflight.guarded_run import run
+    with script_output(form):
+        done = run(target.run, settings=settings, run_dir=folder, max_norm=clip_grad_norm)
+    if done.error is not None:
+        show_crash(done.error)
+    if first_rank():
+        if form == "text":
+            _write(done, folder, target)
+        else:
+            write_for_machines(done.report, form, target, _beside(done, folder))
+    if done.interrupted:
+        return INTERRUPTED
+    if done.error is not None:
+        return CRASHED
+    return int(done.report.fails(settings.fail_on))
+
+
+def _beside(done: Ran, folder: Path) -> dict[str, Any]:
+    """What a run has beside its findings."""
+    more: dict[str, Any] = {
+        "steps": done.steps,
+        "actions": [action.to_dict() for action in done.actions],
+        "run_dir": str(folder),
+    }
+    if done.unreached is not None:
+        more["unreached"] = str(done.unreached)
+        tell(str(done.unreached))
+    return more
+
+
+def _write(done: Ran, folder: Path, target: Script) -> None:
+    from headway.sinks.console import ReportPage
+    from headway.sinks.nearby import nearby
+    from headway.sinks.page import Page
+
+    sys.stdout.flush()
+    page = Page(sys.stdout)
+    if done.unreached is not None and not done.report.findings:
+        page.line("headway: ", ("nothing was guarded", "bold yellow"))
+    else:
+        ReportPage(page).write(done.report, "headway")
+    if done.unreached is not None:
+        page.line(str(done.unreached), rest="  ")
+        page.next(f"headway check {target.said}")
+        return
+    held = sum(action.rung.value == "skip" for action in done.actions)
+    told = f"{done.steps} steps, {held} held back" if held else f"{done.steps} steps"
+    page.line((told, "dim"))
+    page.next(f"headway diagnose {shlex.quote(nearby(str(folder)))}")

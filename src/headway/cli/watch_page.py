@@ -1,0 +1,206 @@
+"""What `headway watch` knows of a run, and how it shows it."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headway.core.findings import Finding, Severity
+from headway.core.numbers import say, say_bytes
+from headway.core.records import EventRecord, Record, StepRecord
+from headway.engine import Engine
+from headway.sinks.console import STYLES, say_where
+from headway.sinks.nearby import nearby
+from headway.sinks.plain import clean
+from headway.sinks.sparkline import BAD, BARS, sparkline
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from headway.sinks.page import Page
+
+POINTS = 4000
+"""Of a curve that are kept, an even number; when there are more, each stands for two."""
+STANDS_OUT = 4.0
+"""A value is kept beside one that it is so many times as large as."""
+SHOWN = 5
+"""Findings and actions that are listed, the latest."""
+_CURVES = {"loss": "loss", "grad_norm": "grad norm"}
+_ALSO = ("lr", "loss_scale", "clip_coef", "samples_per_s", "step_time_s")
+
+
+class Curve:
+    """A signal over the whole run, in bounded memory. What stands out is not thinned away."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.values: list[float] = []
+        self.last = math.nan
+        self._stride = 1
+        """Values that a point stands for …"""
+        self._taken = 0
+        """… and how many the last point has."""
+
+    def add(self, step: int, value: float) -> None:
+        self.last = value
+        if self.values and self._taken < self._stride:
+            self._taken += 1
+            if _stands_out(self.values[-1], value):
+                self.steps[-1], self.values[-1] = step, value
+            return
+        if len(self.values) >= POINTS:
+            self._thin()
+        self.steps.append(step)
+        self.values.append(value)
+        self._taken = 1
+
+    def _thin(self) -> None:
+        """Of every two points the first, unless the second stands out."""
+        keep = [at + _stands_out(*self.values[at : at + 2]) for at in range(0, len(self.values), 2)]
+        self.steps = [self.steps[at] for at in keep]
+        self.values = [self.values[at] for at in keep]
+        self._stride *= 2
+
+
+def _stands_out(one: float, other: float) -> bool:
+    if not math.isfinite(one):
+        return False
+    return not math.isfinite(other) or abs(other) > STANDS_OUT * abs(one)
+
+
+class Watched:
+    """A run as far as it has been read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.begun = False
+        """Its header has been read."""
+        self.over = False
+        """The run has said that it ended; a resume takes that back."""
+        self._engine = Engine()
+        self._curves = {name: Curve() for name in _CURVES}
+        self._latest: StepRecord | None = None
+        self._told: StepRecord | None = None
+        self._known: dict[str, float] = {}
+        self._steps = 0
+        self._held = 0
+        self._actions: deque[str] = deque(maxlen=SHOWN)
+        self._news: list[str] = []
+
+    def feed(self, record: Record) -> None:
+        """Take one record."""
+        self.begun = True
+        self._engine.feed(record)
+        self._news += [_line(finding) for finding in self._engine.opened]
+        if isinstance(record, StepRecord):
+            self.over = False
+            self._latest = record
+            self._steps += 1
+            self._held += record.held
+            self._known.update(record.values)
+            for name, curve in self._curves.items():
+                if name in record.values:
+                    curve.add(record.step, record.values[name])
+        elif isinstance(record, EventRecord):
+            if record.kind == "action":
+                self._act(record)
+            elif record.kind == "end":
+                self.over = True
+
+    def finish(self) -> None:
+        """Nothing more is read: let the checks say their last word."""
+        before = {id(finding) for finding in self._engine.findings}
+        self._engine.finish()
+        late = [finding for finding in self._engine.findings if id(finding) not in before]
+        self._news += [_line(finding) for finding in late]
+        if self.over:
+            self._news.append(f"the run has ended after {self._steps} steps; next: {self._next}")
+
+    def news(self) -> list[str]:
+        """What is new, as plain lines: findings, actions, and where the run is."""
+        lines, self._news = self._news, []
+        if self._latest is not None and self._latest is not self._told:
+            self._told = self._latest
+            lines.append(self._now())
+        return lines
+
+    def picture(self, page: Page) -> Text:
+        """Everything at a glance."""
+        from rich.text import Text
+
+        self._news.clear()
+        shown = Text()
+        shown.append(f"{clean(self.path)}  ", style="bold")
+        shown.append("ended\n" if self.over else "running\n", style="dim" if self.over else "green")
+        if self._latest is None:
+            return shown.append("waiting for the first step")
+        shown.append(f"{self._now()}\n")
+        plain = not page.can_show(BARS + BAD)
+        for name, title in _CURVES.items():
+            self._draw(shown, name, title, page.width, plain)
+        self._state(shown)
+        for finding in self._last_findings():
+            level = str(finding.severity)
+            shown.append(f"{page.mark(level)} ", style=STYLES[level])
+            shown.append(f"{_cut(_line(finding), page.width - 2)}\n")
+        if self.over:
+            shown.append(f"next: {self._next}", style="dim")
+        return shown
+
+    @property
+    def _next(self) -> str:
+        return clean(f"headway diagnose {self.path}")
+
+    def _draw(self, shown: Text, name: str, title: str, width: int, plain: bool) -> None:
+        curve = self._curves[name]
+        line, _ = sparkline(curve.steps, curve.values, width=width - 24, plain=plain)
+        if line:
+            shown.append(f"{title:<10}", style="dim")
+            shown.append(f"{line} {say(curve.last, 4)}\n")
+
+    def _state(self, shown: Text) -> None:
+        style = "yellow" if self._held else "green"
+        shown.append(f"{'ladder':<10}", style="dim")
+        shown.append(f"{self._held} of {self._steps} updates held back\n", style=style)
+        for action in self._actions:
+            shown.append(f"{'':<10}{clean(action)}\n")
+
+    def _last_findings(self) -> Sequence[Finding]:
+        told = [item for item in self._engine.findings if item.severity >= Severity.WARNING]
+        return told[-SHOWN:]
+
+    def _act(self, record: EventRecord) -> None:
+        words = [str(record.data.get(name, "")) for name in ("action", "reason")]
+        told = f"step {record.step}: {': '.join(word for word in words if word)}"
+        self._actions.append(told)
+        self._news.append(told)
+
+    def _now(self) -> str:
+        """The latest numbers in one line."""
+        assert self._latest is not None
+        values = self._latest.values
+        parts = [f"step {self._latest.step}"]
+        parts += [f"{name} {say(values[name], 4)}" for name in (*_CURVES, *_ALSO) if name in values]
+        parts += [
+            f"{name.partition('_')[0]} {say_bytes(self._known[name])}"
+            for name in ("host_rss_bytes", "device_allocated_bytes")
+            if name in self._known
+        ]
+        if self._latest.held:
+            parts.append("held back")
+        return "  ".join(parts)
+
+
+def _line(finding: Finding) -> str:
+    step = "" if finding.step is None else f" step {finding.step}"
+    place = say_where(finding.where)
+    at = f" (at {place})" if place and place not in finding.message else ""
+    told = f"{finding.severity}{step}: {finding.code} {finding.name}: {finding.message}{at}"
+    return clean(nearby(told))
+
+
+def _cut(line: str, width: int) -> str:
+    return line if len(line) <= width else f"{line[: width - 1]}…"

@@ -1,0 +1,138 @@
+"""Settings: which checks run, with which limits, under which policy.
+
+Read from `[tool.headway]` in the nearest `pyproject.toml`, or from a TOML file of one's own:
+
+    select = ["HD1", "HD201"]          # codes or their beginnings; default: all
+    ignore = ["HD804"]
+    fail-on = "warning"                # error (default) | warning | never
+
+    [limits.HD103]                     # the numbers `headway explain HD103` lists
+    sigmas = 10
+
+    [policy]
+    skips-in-a-row = 50
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from headway.errors import SettingsError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_KEYS = ("select", "ignore", "fail-on", "limits", "policy")
+_FAIL_ON = ("error", "warning", "never")
+_FITS = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
+_SAID = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the user chose; the defaults serve nearly everyone."""
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    fail_on: str = "error"
+    limits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    policy: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.fail_on not in _FAIL_ON:
+            raise SettingsError(f"fail-on is one of {', '.join(_FAIL_ON)}: got {self.fail_on!r}")
+
+    def wants(self, code: str) -> bool:
+        """Whether the check of this code shall run."""
+        chosen = not self.select or any(code.startswith(prefix) for prefix in self.select)
+        return chosen and not any(code.startswith(prefix) for prefix in self.ignore)
+
+    def named(self, code: str) -> bool:
+        """Whether the user asked for this very check: needed to run one in preview."""
+        return code in self.select
+
+    @classmethod
+    def from_mapping(cls, data: Mapping[str, Any], *, origin: str) -> Settings:
+        """Settings from parsed TOML. Raises SettingsError naming `origin` and the key."""
+        refuse_unknown(data, _KEYS, origin=origin)
+        limits = _table(data, "limits", origin)
+        policy = _table(data, "policy", origin)
+        chosen: dict[str, Any] = {
+            "select": _codes(data, "select", origin),
+            "ignore": _codes(data, "ignore", origin),
+            "limits": {code: _table(limits, code, f"{origin}: limits") for code in limits},
+            "policy": {key.replace("-", "_"): value for key, value in policy.items()},
+        }
+        try:
+            return cls(fail_on=data.get("fail-on", "error"), **chosen)
+        except SettingsError as error:
+            raise SettingsError(f"{origin}: {error}") from None
+
+    @classmethod
+    def load(cls, path: Path | None = None, *, start: Path | None = None) -> Settings:
+        """The settings of a file, or those found upward from `start`, or the defaults."""
+        if path is not None:
+            return cls._read(path, required=True)
+        here = (start or Path.cwd()).resolve()
+        for folder in (here, *here.parents):
+            found = folder / "pyproject.toml"
+            if found.is_file():
+                return cls._read(found, required=False)
+        return cls()
+
+    @classmethod
+    def _read(cls, path: Path, *, required: bool) -> Settings:
+        try:
+            data = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            if not required:  # somebody else's broken pyproject.toml is not ours to judge
+                return cls()
+            raise SettingsError(f"cannot read settings from {path}: {error}") from error
+        if path.name == "pyproject.toml":
+            tool = data.get("tool")
+            if not isinstance(tool, dict) or "headway" not in tool:
+                return cls()
+            data = _table(tool, "headway", f"{path}: tool")
+        return cls.from_mapping(data, origin=str(path))
+
+
+def refuse_unknown(data: Mapping[str, Any], known: Iterable[str], *, origin: str) -> None:
+    """Raise SettingsError for the first key that is not known, with the nearest one that is."""
+    names = list(known)
+    for key in data:
+        if key not in names:
+            near = difflib.get_close_matches(key, names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+            raise SettingsError(f"{origin}: unknown setting {key!r}; {hint}")
+
+
+def refuse_misfits(data: Mapping[str, Any], shape: Any, *, origin: str) -> None:
+    """Raise SettingsError for a key the dataclass does not have, or a value not of its type."""
+    refuse_unknown(data, [item.name for item in fields(shape)], origin=origin)
+    for item in fields(shape):
+        wanted = item.type if isinstance(item.type, str) else item.type.__name__
+        if item.name in data and wanted in _FITS and type(data[item.name]) not in _FITS[wanted]:
+            raise SettingsError(
+                f"{origin}: {item.name} is {_SAID[wanted]}: got {data[item.name]!r}"
+            )
+
+
+def _codes(data: Mapping[str, Any], key: str, origin: str) -> tuple[str, ...]:
+    value = data.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise SettingsError(f"{origin}: {key} is a list of codes such as ['HD1', 'HD204']")
+    return tuple(item.upper() for item in value)
+
+
+def _table(data: Mapping[str, Any], key: str, origin: str) -> Mapping[str, Any]:
+    value = data.get(key, {})
+    if not isinstance(value, dict):
+        raise SettingsError(f"{origin}: {key} is a table")
+    return value

@@ -1,0 +1,103 @@
+"""What a check says: a finding, where it is, and what to do about it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headway.core.numbers import encode_numbers
+
+
+class Severity(enum.IntEnum):
+    """How bad it is; ordered, so that a threshold is a comparison."""
+
+    INFO = 10
+    WARNING = 20
+    ERROR = 30
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+    @classmethod
+    def parse(cls, text: str) -> Severity:
+        """The severity of a word in a settings file or a log."""
+        return cls[text.upper()]
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The place of a finding, as far as it is known."""
+
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+    module: str | None = None
+    """Module or parameter path: `encoder.layers.3.weight`."""
+    op: str | None = None
+    rank: int | None = None
+    sample: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """All seven keys, always: readers need not guess which exist."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """Something to do. `tested` only if it was tried on the failing step."""
+
+    text: str
+    tested: bool = False
+    cured: bool | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"text": self.text, "tested": self.tested, "cured": self.cured}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, with the numbers that show it."""
+
+    code: str
+    name: str
+    severity: Severity
+    step: int | None
+    message: str
+    where: Where = field(default_factory=Where)
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    remedies: tuple[Remedy, ...] = ()
+    subject: str = ""
+    """What it is about (a component, a tensor): tells two findings of one check apart."""
+    segment: int = 0
+    seq: int = 0
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Position in the stream."""
+        return (self.segment, self.seq)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The finding as schema 1 writes it."""
+        return {
+            "code": self.code,
+            "name": self.name,
+            "severity": str(self.severity),
+            "step": self.step,
+            "where": encode_numbers(self.where.to_dict()),
+            "message": self.message,
+            "evidence": encode_numbers(dict(self.evidence)),
+            "remedies": [remedy.to_dict() for remedy in self.remedies],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NotRun:
+    """A check that could not be run, and why: silence must never read as health."""
+
+    code: str
+    reason: str
+
+    def to_dict(self) -> dict[str, str]:
+        return {"code": self.code, "reason": self.reason}

@@ -1,0 +1,247 @@
+"""Growth that shows no sign of ending, told apart from everything that merely rose.
+
+A cache that fills, an allocator that warms up, a jump at the first validation and a saw-tooth all
+rise for a while. A leak rises from one end of the record to the other, at an undiminished pace.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from headway.core.records import Header
+from headway.core.signals import Signal
+from headway.core.state import remember
+from headway.core.window import MAD_TO_SIGMA, Thinned
+
+BLOCKS = 8
+"""The record is judged by the medians of so many blocks: one odd value makes no trend."""
+LEAST = 3 * BLOCKS
+"""Fewer points than this say nothing."""
+FEWEST, UP = 8, 0.85
+"""Of a log with so few rows, this share must be above the one before."""
+STRONG = 1.5
+"""A level that has become so many times what it was needs a third of the time."""
+EVERY = 4
+"""A look at the whole series costs some 100 µs, so it is taken at every fourth point."""
+SLACK = 0.4
+"""Every block must add at least this share of the mean rise: a rise in one jump is no trend."""
+UNDIMINISHED = 0.85
+"""The later blocks must add this share of what the earlier ones did; else it levels off."""
+BLUR = 0.2
+"""The medians must be known to this share of the mean rise; else noise decides, so wait."""
+
+
+@dataclass(frozen=True)
+class GrowthRule:
+    """When a rise is worth telling."""
+
+    ratio: float = 1.1
+    """The level must have become so many times what it was …"""
+    amount: float = 0.0
+    """… and have risen by this much."""
+    grace: int = 50
+    """Steps at the start that are left out: caches fill, optimizer state is made."""
+    horizon: int = 300
+    """The least number of steps a trend must have lasted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """A rise from `before` at step `start` to `after` at step `end`."""
+
+    start: float
+    end: float
+    before: float
+    after: float
+
+    @property
+    def steps(self) -> int:
+        """How long it took."""
+        return max(int(self.end - self.start), 1)
+
+    @property
+    def per_step(self) -> float:
+        """The mean rise a step."""
+        return (self.after - self.before) / self.steps
+
+
+def steady_growth(points: Sequence[tuple[float, float]], rule: GrowthRule) -> Growth | None:
+    """The growth of a series, or of its recent half or quarter, if it shows no sign of ending."""
+    for part in (1, 2, 4):
+        begin = len(points) - len(points) // part
+        earlier, recent = points[:begin], points[begin:]
+        if len(recent) < LEAST or recent[-1][0] - recent[0][0] < rule.horizon:
+            return None
+        growth = _undiminished(recent)
+        if growth is None or (earlier and growth.per_step < _pace(earlier[-len(recent) :])):
+            continue  # a curve that is levelling off looks straight in any short stretch
+        # A saw-tooth climbs back to where it was before; only what was never reached is growth.
+        level = max([growth.before, *(value for _, value in earlier)])
+        if growth.after >= level * rule.ratio and growth.after - level >= rule.amount:
+            return growth
+    return None
+
+
+def labels_of(header: Header, signal: str) -> int:
+    """Steps from one number of a record to the next, in the log of another tool."""
+    return header.signals.get(signal, Signal()).per_label if header.foreign else 1
+
+
+def rule_for(per_label: int, rule: GrowthRule) -> GrowthRule:
+    """The rule in the numbers of the records, where these count epochs."""
+    if per_label == 1:
+        return rule
+    return replace(rule, grace=rule.grace // per_label, horizon=rule.horizon // per_label)
+
+
+def lasting_growth(
+    earlier: Sequence[tuple[float, float]], recent: Sequence[tuple[float, float]], rule: GrowthRule
+) -> Growth | None:
+    """The growth of the last part of a log, up to its end."""
+    if len(recent) < FEWEST:
+        return None
+    level = max([recent[0][1], *(value for _, value in earlier)])
+    strong = recent[-1][1] >= STRONG * level
+    least = rule.horizon / 3 if strong else rule.horizon
+    if recent[-1][0] - recent[0][0] < least:
+        return None
+    few = len(recent) < LEAST
+    growth = short_growth(recent, rule) if few else _undiminished(recent)
+    if growth is None or (earlier and growth.per_step < _pace(earlier[-len(recent) :])):
+        return None
+    if growth.after < level * rule.ratio or growth.after - level < rule.amount:
+        return None
+    return growth
+
+
+def short_growth(points: Sequence[tuple[float, float]], rule: GrowthRule) -> Growth | None:
+    """The growth of a log of few rows, if nearly every one of them is above the one before."""
+    values = [value for _, value in points]
+    rises = [later - earlier for earlier, later in pairwise(values)]
+    third = len(values) // 3
+    parts = [median(part) for part in (values[:third], values[third:-third], values[-third:])]
+    total = values[-1] - values[0]
+    if sum(rise > 0 for rise in rises) < UP * len(rises) or max(rises) > total / 2:
+        return None
+    if parts[2] - parts[1] < 0.7 * (parts[1] - parts[0]):
+        return None
+    if values[-1] < values[0] * max(rule.ratio, 1.25) or total < rule.amount:
+        return None
+    return Growth(points[0][0], points[-1][0], values[0], values[-1])
+
+
+def began(watch: GrowthWatch, growth: Growth) -> int:
+    """Where the growth left its level: the number of the last record that was not yet above it."""
+    points = watch.series.points
+    level = growth.before
+    earlier = [value for step, value in points if step <= growth.start]
+    if earlier:
+        level = min(level, median(earlier[:3]))
+    margin = level + max(
+        (growth.after - level) / 50, 3 * _scatter(points) if len(points) > 2 else 0
+    )
+    at = len(points) - 1
+    while at and points[at][1] > margin:
+        at -= 1
+    if at <= max(len(points) // 12, 1) and watch.first is not None:
+        return int(watch.first)  # it rose from the first record on
+    return int(points[at][0])
+
+
+def _pace(points: Sequence[tuple[float, float]]) -> float:
+    before, after = (median(value for _, value in end) for end in (points[:3], points[-3:]))
+    return (after - before) / max(points[-1][0] - points[0][0], 1)
+
+
+def _undiminished(points: Sequence[tuple[float, float]]) -> Growth | None:
+    edges = [len(points) * block // BLOCKS for block in range(BLOCKS + 1)]
+    blocks = [points[start:end] for start, end in pairwise(edges)]
+    levels = [median(value for _, value in block) for block in blocks]
+    rises = [later - earlier for earlier, later in pairwise(levels)]
+    mean = sum(rises) / len(rises)
+    half = len(rises) // 2
+    if (
+        min(rises) <= 0
+        or min(rises) < SLACK * mean
+        or sum(rises[-half:]) < UNDIMINISHED * sum(rises[:half])
+        or _scatter(points) > BLUR * mean * math.sqrt(len(points) / BLOCKS)
+    ):
+        return None
+    start, end = (median(step for step, _ in block) for block in (blocks[0], blocks[-1]))
+    return Growth(start, end, levels[0], levels[-1])
+
+
+def _scatter(points: Sequence[tuple[float, float]]) -> float:
+    """Robust standard deviation about the trend, from the differences of neighbours."""
+    moves = [later - earlier for (_, earlier), (_, later) in pairwise(points)]
+    usual = median(moves)
+    return MAD_TO_SIGMA / math.sqrt(2) * median(abs(move - usual) for move in moves)
+
+
+@remember
+class GrowthWatch:
+    """Watches one series from step to step; reports its growth once, until it has gone back."""
+
+    __slots__ = ("first", "series", "told")
+
+    def __init__(self, size: int = 256) -> None:
+        self.first: float | None = None
+        self.series = Thinned(size)
+        self.told: float | None = None
+        """Half-way down from the level that was reported: falling below it ends the episode."""
+
+    def note(self, step: float, value: float, rule: GrowthRule) -> None:
+        """Learn a value of a log that is judged at its end."""
+        if self.first is None:
+            self.first = step
+        if step - self.first >= rule.grace:
+            self.series.push(step, value)
+
+    def verdict(self, rule: GrowthRule) -> Growth | None:
+        """The growth of the whole series, however few its points are."""
+        points = self.series.points
+        for tenth in range(9):  # it may have begun anywhere
+            begin = len(points) * tenth // 10
+            growth = lasting_growth(points[:begin], points[begin:], rule)
+            if growth is not None:
+                return growth
+        return None
+
+    def admit(self, step: float, value: float, rule: GrowthRule) -> Growth | None:
+        """Learn a value; the growth it completes, if any."""
+        if self.told is not None and value < self.told:
+            self.restart()
+        if self.first is None:
+            self.first = step
+        if step - self.first < rule.grace or not self.series.push(step, value):
+            return None
+        points = self.series.points
+        if self.told is not None or len(points) % EVERY:
+            return None
+        # Most runs are flat: they are told from growth without looking at the whole series.
+        if value < rule.ratio * min(level for _, level in points[:3]):
+            return None
+        growth = steady_growth(points, rule)
+        if growth is not None:
+            self.told = (growth.before + growth.after) / 2
+        return growth
+
+    def restart(self) -> None:
+        """Forget everything: a new process, or what was held has been freed."""
+        self.first = None
+        self.series.clear()
+        self.told = None
+
+    def to_state(self) -> Any:
+        return [self.first, self.series, self.told]
+
+    @classmethod
+    def from_state(cls, state: Any) -> GrowthWatch:
+        watch = cls()
+        watch.first, watch.series, watch.told = state
+        return watch

@@ -1,0 +1,139 @@
+"""The five kinds of record, and nothing else, travel the stream.
+
+    Header        what the run is and what its signals mean
+    StepRecord    the numbers of one optimizer step
+    SetupRecord   facts about objects before a step is taken (optimizer coverage, devices)
+    TensorRecord  the state of one tensor at one moment (a live scan, a checkpoint)
+    EventRecord   something that happened (an action of the guard, a new segment, a note)
+
+Order is `(segment, seq)`: a run that is resumed or rolled back repeats its steps, so `step` is
+a label for people and never an order. `seq` counts the records of a rank; only a header may bear
+the number of the record it precedes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from headway.core.signals import Signal, family
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One value per member of an axis, or of some of its members."""
+
+    values: Sequence[float]
+    index: Sequence[int] | None = None
+    """Positions on the axis that `values` belong to; None: all of them, in order."""
+
+    def items(self) -> Iterator[tuple[int, float]]:
+        """(position on the axis, value) pairs."""
+        if self.index is None:
+            return iter(enumerate(self.values))
+        return iter(zip(self.index, self.values, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the run is; the first record of a stream, and again where a segment changes it."""
+
+    source: str
+    """The reader or probe that made the stream: `headway`, `hf-trainer`, …"""
+    signals: Mapping[str, Signal] = field(default_factory=dict)
+    axes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The names along each axis, written once instead of in every step."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Versions, devices, settings: whatever helps a reader, nothing a check may need."""
+    world_size: int = 1
+    segment: int = 0
+    seq: int = 0
+    rank: int = 0
+    foreign: bool = False
+    """Whether it is the log of another tool: all of it is there, and it may be all there is. Rows
+    are few and thin, so checks wait for the end where that tells a passing fault from a lasting."""
+
+    def names(self, axis: str) -> Sequence[str]:
+        """The names along an axis; empty when the source does not know it."""
+        return self.axes.get(axis, ())
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """The numbers of one optimizer step, as known when it was decided."""
+
+    segment: int
+    seq: int
+    step: int
+    values: Mapping[str, float] = field(default_factory=dict)
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    held: bool = False
+    """The update was held back: weights are those of the step before."""
+    rank: int = 0
+
+    def family(self, name: str) -> Iterator[tuple[str, float]]:
+        """The scalar and its namesakes of further optimizers: `grad_norm`, `grad_norm#1`, …"""
+        values = self.values
+        if name in values:
+            yield name, values[name]
+        if self._has_namesakes():
+            for key, value in values.items():
+                if key != name and family(key) == name:
+                    yield key, value
+
+    def _has_namesakes(self) -> bool:
+        return "optimizers" in self.values
+
+
+@dataclass(frozen=True, slots=True)
+class SetupRecord:
+    """Facts about the objects of a run, found by looking at them, not by stepping."""
+
+    segment: int
+    seq: int
+    topic: str
+    """What was looked at: `optimizer`, `model`, `environment`, …"""
+    facts: Mapping[str, Any]
+    step: int = 0
+    rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRecord:
+    """One tensor at one moment."""
+
+    segment: int
+    seq: int
+    step: int
+    name: str
+    role: str
+    """`weight`, `buffer`, `moment`, `gradient` or `input`."""
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    stats: Mapping[str, float] = field(default_factory=dict)
+    """`nan`, `inf`, `zero` counts, `min`, `max`, `norm` of the finite part. Absent: unmeasured."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Anything else worth naming: bad rows, the file it came from."""
+    rank: int = 0
+
+    @property
+    def nonfinite(self) -> int:
+        """How many elements are NaN or infinite."""
+        return int(self.stats.get("nan", 0) + self.stats.get("inf", 0))
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    """Something that happened at a point of the run."""
+
+    segment: int
+    seq: int
+    step: int
+    kind: str
+    """`action`, `axis`, `note`, `end`, …"""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    rank: int = 0
+
+
+Record: TypeAlias = Header | StepRecord | SetupRecord | TensorRecord | EventRecord

@@ -1,0 +1,122 @@
+"""The training loop, as a user would write it: with the guard and without."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from headway import Finding, Guard, Settings
+from headway.demo.data import Alice, Batch
+from headway.demo.model import Speller, loss_of
+from headway.policy import Action
+from headway.replay.explanation import Explanation
+
+SEED = 0
+RATE = 4e-3
+
+Watcher = Callable[[int, float], None]
+"""Told the step and its loss, after every step."""
+
+
+class Learner(NamedTuple):
+    """A model and its optimizer."""
+
+    model: Speller
+    optimizer: torch.optim.AdamW
+
+    @classmethod
+    def new(cls, data: Alice) -> Learner:
+        """The same one every time."""
+        torch.manual_seed(SEED)
+        return cls.around(Speller(len(data.alphabet)))
+
+    @classmethod
+    def around(cls, model: Speller) -> Learner:
+        """A model with an optimizer of its own."""
+        return cls(model, torch.optim.AdamW(model.parameters(), lr=RATE))
+
+    def twin(self) -> Learner:
+        """A copy in the same state, sharing nothing."""
+        twin = Learner.around(copy.deepcopy(self.model))
+        twin.optimizer.load_state_dict(copy.deepcopy(self.optimizer.state_dict()))
+        return twin
+
+    def fingerprint(self) -> str:
+        """A hash of every bit of the weights and of the optimizer's moments and counters."""
+        digest = hashlib.sha256()
+        moments = [item for state in self.optimizer.state.values() for item in state.values()]
+        for tensor in [*self.model.parameters(), *moments]:
+            digest.update(torch.as_tensor(tensor).detach().contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+    def nonfinite_weights(self) -> int:
+        """How many weights are NaN or infinite."""
+        return sum(int((~torch.isfinite(weight)).sum()) for weight in self.model.parameters())
+
+    @property
+    def size(self) -> int:
+        """How many weights there are."""
+        return sum(weight.numel() for weight in self.model.parameters())
+
+
+class Guarded(NamedTuple):
+    """What is left of a run under the guard."""
+
+    learner: Learner
+    losses: dict[int, float]
+    findings: list[Finding]
+    actions: list[Action]
+    explanations: list[Explanation]
+    before: Learner
+    """A twin of the learner as it stood before the bad step."""
+    fingerprint_after: str
+    """Of the learner itself, right after the bad step."""
+
+
+def train_guarded(data: Alice, *, bad: int, run_dir: Path, tell: Watcher) -> Guarded:
+    """Train under the guard, and take a look just before and just after the bad step."""
+    learner = Learner.new(data)
+    model, optimizer = learner
+    losses: dict[int, float] = {}
+    before, after = learner, ""
+    # Settings of the folder we happen to be in are none of the demo's.
+    with Guard(model, optimizer, run_dir=run_dir, settings=Settings()) as guard:
+        for batch in guard(data):
+            if batch.number == bad:
+                before = learner.twin()
+            loss = loss_of(model, batch)
+            guard.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses[batch.number] = loss.item()
+            if batch.number == bad:
+                after = learner.fingerprint()
+            if not guard.replaying:
+                tell(batch.number, losses[batch.number])
+    findings, explanations = guard.findings, guard.explanations
+    return Guarded(learner, losses, findings, guard.actions, explanations, before, after)
+
+
+def step_unguarded(learner: Learner, batch: Batch) -> float:
+    """One plain step; its loss."""
+    loss = loss_of(learner.model, batch)
+    loss.backward()
+    learner.optimizer.step()
+    learner.optimizer.zero_grad()
+    return loss.item()
+
+
+def train_clean(data: Alice, *, without: int, tell: Watcher) -> tuple[Learner, dict[int, float]]:
+    """Train without a guard, and without ever meeting one of the batches."""
+    learner = Learner.new(data)
+    losses: dict[int, float] = {}
+    for batch in data:
+        if batch.number != without:
+            losses[batch.number] = step_unguarded(learner, batch)
+            tell(batch.number, losses[batch.number])
+    return learner, losses

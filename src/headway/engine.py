@@ -1,0 +1,345 @@
+"""Records in; findings, coverage and quarantine out.
+
+The engine hands each record to the checks that can use it. It never judges: a check that cannot run
+on this source is listed with its reason, and a check that raises is taken out of the run and
+reported (HD001), because a sick check must not kill a healthy training.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from headway import registry
+from headway.config import Settings
+from headway.core.check import Check, Context, Observed
+from headway.core.findings import Finding, NotRun
+from headway.core.fold import Distance, Fold, in_full
+from headway.core.incident import incident_of
+from headway.core.records import (
+    EventRecord,
+    Header,
+    Record,
+    SetupRecord,
+    StepRecord,
+    TensorRecord,
+)
+from headway.core.signals import axis_of
+
+CRASHED = "check-crashed"
+"""The kind of event the engine emits about a check that raised."""
+
+SCANNED = "scan"
+"""The kind of event that says which `roles` of tensors were looked through, bad ones or none."""
+
+CHECKPOINT = "checkpoint"
+"""The kind of event that says that a checkpoint's tensors follow."""
+
+PLACES = "places"
+"""The topic of the user's lines that do this and that: any check may point at them."""
+
+UNAVAILABLE = "unavailable"
+"""The fact that says why a topic's facts could not be gathered."""
+
+_SAID = {
+    StepRecord: "steps",
+    SetupRecord: "set-up facts",
+    TensorRecord: "tensors",
+    EventRecord: "events",
+}
+
+
+@dataclass(slots=True)
+class _Seat:
+    """A check and where it stands in this run."""
+
+    check: Check
+    columns_only: bool
+    reason: str | None = None
+    """Why it is not handed steps; None when it is."""
+    seen: bool = False
+    """Whether evidence it can judge by has come."""
+    unavailable: str | None = None
+    """Why facts it needs could not be gathered, where somebody has tried."""
+    crashed: bool = False
+    checkpoints: int = 0
+    """How many have come."""
+
+    def looks_at(self, record: Observed) -> bool:
+        """Whether the check wants this record; notes that it could run."""
+        if type(record) is StepRecord:  # most records are, and nothing more is asked of them
+            self.seen = True
+            return True
+        needs = self.check.needs
+        if isinstance(record, TensorRecord) and needs.roles and record.role not in needs.roles:
+            return False
+        if isinstance(record, EventRecord) and needs.events and record.kind not in needs.events:
+            return False
+        if needs.checkpoints and isinstance(record, (TensorRecord, EventRecord)):
+            return self._looks_at_checkpoint(record)
+        if isinstance(record, SetupRecord) and needs.topics:
+            if record.topic not in needs.topics:
+                return False
+            why = record.facts.get(UNAVAILABLE)
+            if why is not None:
+                self.unavailable = str(why)
+                return False
+        # Facts about the set-up and events only help a check that judges steps.
+        if not isinstance(record, (SetupRecord, EventRecord)) or StepRecord not in needs.kinds:
+            self.seen = True
+        return True
+
+    def _looks_at_checkpoint(self, record: TensorRecord | EventRecord) -> bool:
+        needs = self.check.needs
+        if isinstance(record, EventRecord):
+            self.checkpoints += record.kind == CHECKPOINT
+        # Without any, it is a tensor of a running training, and no evidence.
+        enough = self.checkpoints >= needs.checkpoints
+        if isinstance(record, TensorRecord):
+            self.seen = self.seen or (
+                enough and (not needs.decisive or record.role in needs.decisive)
+            )
+        elif TensorRecord not in needs.kinds:
+            self.seen = self.seen or enough
+        return True
+
+
+class Engine:
+    """Runs a set of checks over one stream."""
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        checks: Iterable[Check] | None = None,
+        strict: bool = False,
+        distance: Distance = in_full,
+    ) -> None:
+        """`strict` lets a check's exception through: for tests of checks.
+
+        `distance`: how far two findings are apart, where records are left out of the stream.
+        """
+        found = registry.chosen(settings or Settings()) if checks is None else checks
+        self._seats = [_Seat(check, _columns_only(check)) for check in found]
+        self._strict = strict
+        self._header: Header | None = None
+        self._places: dict[str, Any] = {}
+        self._by_kind: dict[type, list[_Seat]] = {kind: [] for kind in _SAID}
+        self._fold = Fold(distance)
+        self.opened: list[Finding] = []
+        """What the last record brought that is new, not one more of the same."""
+        self._seat_all()
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Everything found so far, repeats folded, in the order of the stream."""
+        return self._fold.findings
+
+    def feed(self, record: Record) -> list[Finding]:
+        """Hand one record to every check that can use it; what they found in it."""
+        if self._of_another_rank(record):
+            self.opened = []
+            return []
+        if isinstance(record, Header):
+            return self._take_header(record)
+        if isinstance(record, SetupRecord) and record.topic == PLACES:
+            self._take_places(record)
+        found: list[Finding] = []
+        has_columns = not isinstance(record, StepRecord) or bool(record.columns)
+        for seat in self._by_kind[type(record)]:
+            if (has_columns or not seat.columns_only) and seat.looks_at(record):
+                found += self._ask(seat, record)
+        if isinstance(record, EventRecord) and record.kind == SCANNED:
+            self._take_scan(record)
+        self.opened = self._fold.add(found) if found else []
+        if isinstance(record, EventRecord) and (incident := incident_of(record)) is not None:
+            self._fold.explain(incident)
+        return found
+
+    def run(self, records: Iterable[Record]) -> list[Finding]:
+        """A whole stream, to its end."""
+        for record in records:
+            self.feed(record)
+        self.finish()
+        return self.findings
+
+    def finish(self) -> list[Finding]:
+        """The stream is over; what could only be said now."""
+        found: list[Finding] = []
+        for seat in self._active():
+            found += self._guarded(seat, seat.check.finish)
+        self._fold.add(found)
+        return found
+
+    def not_run(self) -> list[NotRun]:
+        """The checks that could not be run on this stream, each with its reason."""
+        return [
+            NotRun(seat.check.code, reason)
+            for seat in self._seats
+            if (reason := self._why_not(seat)) is not None
+        ]
+
+    @property
+    def codes(self) -> list[str]:
+        """The checks there are."""
+        return [seat.check.code for seat in self._seats]
+
+    def coverage(self) -> tuple[int, int]:
+        """(checks that ran, checks there are)."""
+        return len(self._seats) - len(self.not_run()), len(self._seats)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of every check, as JSON. One that cannot write its own begins anew later."""
+        state = {}
+        for seat in self._seats:
+            with self._tolerance():
+                state[seat.check.code] = seat.check.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up where another engine left off. A state no check can read changes nothing."""
+        for seat in self._seats:
+            if seat.check.code in state:
+                with self._tolerance():
+                    seat.check.load_state_dict(state[seat.check.code])
+
+    def _of_another_rank(self, record: Record) -> bool:
+        """Ranks that decide together agree on every step: one of them tells it for all.
+
+        What is a rank's own, the tensors it holds and what happened to it, is heard from each.
+        """
+        header = self._header
+        return (
+            header is not None
+            and header.world_size > 1
+            and record.rank != header.rank
+            and isinstance(record, (Header, StepRecord, SetupRecord))
+        )
+
+    def _take_scan(self, event: EventRecord) -> None:
+        said = event.data.get("roles")
+        roles = said if isinstance(said, (list, tuple)) else ()  # a log may hold anything
+        for seat in self._by_kind[TensorRecord]:
+            wanted = seat.check.needs.roles or roles
+            if seat.check.needs.checkpoints:
+                continue  # they judge what was saved, and have been handed all of it
+            seat.seen = seat.seen or any(role in wanted for role in roles)
+
+    def _take_places(self, record: SetupRecord) -> None:
+        # The very mapping that every context holds.
+        self._places.update(record.facts)
+
+    def _take_header(self, header: Header) -> list[Finding]:
+        new_segment = self._header is None or header.segment != self._header.segment
+        self._header = header
+        context = Context(header, self._places)
+        found: list[Finding] = []
+        for seat in self._seats:
+            seat.check.context = context
+            seat.reason = seat.check.needs.unmet(header)
+            if new_segment and not seat.crashed:
+                found += self._guarded(seat, _begin, seat.check, header)
+        self._seat_all()
+        self.opened = self._fold.add(found)
+        return found
+
+    def _seat_all(self) -> None:
+        for kind in self._by_kind:
+            self._by_kind[kind] = [
+                seat
+                for seat in self._active()
+                if kind in seat.check.needs.kinds and not (kind is StepRecord and seat.reason)
+            ]
+
+    def _active(self) -> list[_Seat]:
+        return [seat for seat in self._seats if not seat.crashed]
+
+    def _ask(self, seat: _Seat, record: Observed) -> list[Finding]:
+        return self._guarded(seat, seat.check.observe, record)
+
+    def _guarded(self, seat: _Seat, ask: Callable[..., Any], *records: Any) -> list[Finding]:
+        if seat.crashed:  # while the others were being told of another crash
+            return []
+        try:
+            found = [*ask(*records)]
+            if found and (strange := [item for item in found if not isinstance(item, Finding)]):
+                raise TypeError(f"a check yields findings, not {strange[0]!r}")
+            return found
+        except Exception as error:  # whatever a check may raise, the run goes on without it
+            if self._strict:
+                raise
+            at = records[0] if records and not isinstance(records[0], Check) else None
+            return self._quarantine(seat, error, at)
+
+    def _tolerance(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self._strict else suppress(Exception)
+
+    def _quarantine(self, seat: _Seat, error: Exception, at: Observed | None) -> list[Finding]:
+        seat.crashed = True
+        self._seat_all()
+        frames = traceback.extract_tb(error.__traceback__)
+        event = EventRecord(
+            segment=at.segment if at else 0,
+            seq=at.seq if at else 0,
+            step=at.step if at else 0,
+            kind=CRASHED,
+            data={
+                "check": seat.check.code,
+                "error": f"{type(error).__name__}: {error}",
+                "file": frames[-1].filename if frames else None,
+                "line": frames[-1].lineno if frames else None,
+            },
+        )
+        return [
+            finding for other in self._by_kind[EventRecord] for finding in self._ask(other, event)
+        ]
+
+    def _why_not(self, seat: _Seat) -> str | None:
+        if seat.crashed:
+            return "it crashed and was taken out (HD001)"
+        kinds = seat.check.needs.kinds
+        if seat.seen:
+            return None
+        saved = seat.checkpoints or kinds == (EventRecord,)
+        if saved and (reason := _no_checkpoints(seat)) is not None:
+            return reason
+        if TensorRecord in kinds and self._header and self._header.source == CHECKPOINT:
+            wanted = " or ".join(f"{role}s" for role in seat.check.needs.roles)
+            return f"the checkpoints hold no {wanted or 'tensors'}"
+        if seat.reason and (StepRecord in kinds or kinds == (EventRecord,)):
+            return seat.reason
+        if seat.unavailable is not None:
+            return seat.unavailable
+        if kinds == (EventRecord,):  # nothing happened that it is about
+            return None
+        if seat.check.needs.topics and SetupRecord in kinds:
+            topics = " or ".join(topic.replace("-", " ") for topic in seat.check.needs.topics)
+            return f"nothing was seen of {topics}; `headway check` looks for it"
+        if (reason := _no_checkpoints(seat)) is not None:
+            return reason
+        return f"no {' or '.join(_SAID[kind] for kind in kinds)} of the kind it needs were seen"
+
+
+def _no_checkpoints(seat: _Seat) -> str | None:
+    needs = seat.check.needs
+    if not needs.checkpoints:
+        return None
+    if not seat.checkpoints:
+        return "needs checkpoints; `headway scan` reads them"
+    if seat.checkpoints < needs.checkpoints:
+        return f"needs {needs.checkpoints} checkpoints of a run, and there was {seat.checkpoints}"
+    wanted = " or ".join(f"{role}s" for role in needs.decisive or needs.roles or ("tensor",))
+    return f"the checkpoints hold no {wanted}"
+
+
+def _begin(check: Check, header: Header) -> tuple[Finding, ...]:
+    check.begin(header)
+    return ()
+
+
+def _columns_only(check: Check) -> bool:
+    wanted = (*check.needs.signals, *check.needs.any_of)
+    return bool(wanted) and all(axis_of(name) for name in wanted)

@@ -1,0 +1,62 @@
+"""The errors headway raises, all of them.
+
+    HeadwayError
+    ├── UsageError            the call or the command line is wrong            (exit code 2)
+    │   ├── UnreadableInput   the path cannot be read or is not recognised
+    │   ├── SettingsError     a settings file or option holds something unknown
+    │   ├── LossNotScalar     guard.backward() was given more than one number
+    │   └── FrameworkMissing  an adapter was imported, its framework is not installed
+    ├── TrainingHalted        the policy's last rung: the run cannot be saved
+    ├── RankLost              the other ranks of a distributed run do not answer
+    └── InternalError         a defect of headway itself                      (exit code 4)
+
+A message says what, where, the measured value against the limit, and the next action.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class HeadwayError(Exception):
+    """Base of everything headway raises on purpose."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class UsageError(HeadwayError):
+    """The call or the command line is wrong."""
+
+    exit_code = 2
+
+
+class UnreadableInput(UsageError):
+    """The path cannot be read or is not something headway recognises."""
+
+
+class SettingsError(UsageError):
+    """A settings file or an option holds something unknown."""
+
+
+class LossNotScalar(UsageError):
+    """`guard.backward()` was given more than one number."""
+
+
+class FrameworkMissing(UsageError, ImportError):
+    """An adapter was imported whose framework is not installed; an ImportError, too."""
+
+
+class TrainingHalted(HeadwayError):
+    """The policy reached its last rung: going on would only burn time."""
+
+    exit_code = 1
+
+
+class RankLost(HeadwayError):
+    """The other ranks of a distributed run do not answer: one died, hangs or left the loop."""
+
+    exit_code = 1
+
+
+class InternalError(HeadwayError):
+    """A defect of headway itself."""

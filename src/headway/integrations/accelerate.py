@@ -1,0 +1,53 @@
+"""The guard in a loop over Accelerate.
+
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    guard = headway.integrations.accelerate.guard(accelerator, model, optimizer)
+    for batch in guard(loader):
+        with accelerator.accumulate(model):
+            ...
+
+The rest of the loop stays as it is. What `prepare` returns for an optimizer looks like one of
+torch's and has none of its hooks, so the guard sits on the one inside; under `accumulate` that one
+steps only when a whole batch has been gathered, and so does the guard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from headway.errors import UsageError
+from headway.integrations.frameworks import bring
+from headway.live.guard import Guard
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from torch import nn
+
+AcceleratedOptimizer: Any = bring("accelerate.optimizer", extra="accelerate").AcceleratedOptimizer
+
+
+def guard(
+    accelerator: Accelerator,
+    model: nn.Module | Sequence[nn.Module],
+    optimizer: Any,
+    scheduler: Any = None,
+    **options: Any,
+) -> Guard:
+    """A guard over what `accelerator.prepare` returned; `options` are those of `headway.Guard`."""
+    if str(getattr(accelerator.distributed_type, "value", "")) == "DEEPSPEED":
+        raise UsageError(
+            "this Accelerator runs DeepSpeed, which owns its step and leaves nothing to hold back: "
+            "use headway.integrations.deepspeed.watch(model), which observes"
+        )
+    several = isinstance(optimizer, (list, tuple))
+    inner = [torch_optimizer(item) for item in (optimizer if several else [optimizer])]
+    options.setdefault("scaler", accelerator.scaler)
+    return Guard(model, inner, scheduler, **options)
+
+
+def torch_optimizer(optimizer: Any) -> Any:
+    """The optimizer inside Accelerate's wrapper: the one whose hooks are called."""
+    while isinstance(optimizer, AcceleratedOptimizer):
+        optimizer = optimizer.optimizer
+    return optimizer

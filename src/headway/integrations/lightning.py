@@ -1,0 +1,147 @@
+"""The guard in Lightning, whichever of its two names it is imported by.
+
+    trainer = Trainer(..., callbacks=[HeadwayCallback(run_dir="runs/first")])
+
+Without a GradScaler Lightning runs forward, backward and clipping inside `optimizer.step(closure)`.
+The guard knows closures: it runs them first and judges what they leave, so every hook of the module
+and its callbacks comes at its usual place. Automatic and manual optimization, accumulation and
+several optimizers need nothing more.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch.optim import Optimizer
+
+from headway.integrations import deepspeed
+from headway.integrations.again import Again, nothing, replaced
+from headway.integrations.frameworks import bring
+from headway.live.guard import Guard
+from headway.live.notices import Notices
+
+NAMES = ("lightning.pytorch", "pytorch_lightning")
+"""Two packages with classes of their own; the one already imported is the one in use."""
+
+_lightning = bring(*sorted(NAMES, key=lambda name: name not in sys.modules), extra="lightning")
+Callback: Any = _lightning.Callback
+
+
+class HeadwayCallback(Callback):
+    """Guards the fits of a Trainer; `options` are those of `headway.Guard`.
+
+    `callback.guard` is the guard of the present fit, or of the last: its findings and actions stay.
+    """
+
+    guard: Guard | deepspeed.Watch | None = None
+
+    def __init__(self, run_dir: str | Path | None = None, **options: Any) -> None:
+        super().__init__()
+        self._options = {"run_dir": run_dir, **options}
+        self._held = 0
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self.guard is not None:
+            self.guard.close()
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self.close()
+        self._held = 0
+        self.guard = self._open(trainer, pl_module)
+        if self.guard is not None:
+            # `global_step` counts the steps of every optimizer.
+            self.guard.count_from(trainer.global_step // max(len(trainer.optimizers), 1))
+            _let_monitors_see(self.guard, trainer)
+
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, *args: Any
+    ) -> None:
+        if isinstance(self.guard, Guard):
+            run = functools.partial(_run_again, trainer, pl_module, batch_idx)
+            progress = trainer.fit_loop.epoch_loop.manual_optimization  # counts what it steps
+            self.guard.saw_batch(batch, run=Again(run, progress))
+        elif self.guard is not None:
+            self.guard.saw_batch(batch)
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, *args: Any
+    ) -> None:
+        if self.guard is not None:
+            self.guard.step_done()
+            every = trainer.log_every_n_steps
+            if every and trainer.global_step % every == 0:
+                self._log_held(trainer)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        if self.guard is not None:
+            self._log_held(trainer)
+            self.close()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        if self.guard is not None:
+            self.guard.__exit__(type(exception), exception, exception.__traceback__)
+
+    def _open(self, trainer: Any, pl_module: Any) -> Guard | deepspeed.Watch | None:
+        engine = deepspeed.engine_in(trainer.model)
+        if engine is not None:
+            return deepspeed.watch(engine, **self._options)
+        optimizers = trainer.optimizers
+        if not optimizers or not all(_has_hooks(item) for item in optimizers):
+            Notices().once(
+                "no-optimizer",
+                "this fit has no torch optimizer to guard: it runs unwatched",
+            )
+            return None
+        schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+        options = {"scaler": getattr(trainer.precision_plugin, "scaler", None), **self._options}
+        scheduler = schedulers[0] if len(schedulers) == 1 else None
+        return Guard(pl_module, optimizers, scheduler, **options)
+
+    def _log_held(self, trainer: Any) -> None:
+        """To the loggers, beside what the module logs: how many updates were held back so far."""
+        held = len(self.guard.actions) if self.guard is not None else 0
+        if held != self._held:
+            self._held = held
+            for logger in trainer.loggers:
+                logger.log_metrics({"headway_held": held}, step=trainer.global_step)
+
+
+def _run_again(trainer: Any, pl_module: Any, batch_idx: int, batch: Any) -> None:
+    """A forward and backward pass once more; nothing is logged again, and no callback told."""
+    takes = len(inspect.signature(pl_module.training_step).parameters)
+    quiet = replaced(pl_module, log=nothing, log_dict=nothing)
+    with quiet, replaced(trainer, callbacks=[]):
+        output = trainer.strategy.training_step(*(batch, batch_idx)[: max(takes, 1)])
+        if pl_module.automatic_optimization and output is not None:
+            loss = output["loss"] if isinstance(output, Mapping) else output
+            loss = loss / trainer.accumulate_grad_batches
+            scaler = getattr(trainer.precision_plugin, "scaler", None)
+            pl_module.backward(loss if scaler is None else scaler.scale(loss))
+
+
+def _has_hooks(optimizer: Any) -> bool:
+    """Whether it is an optimizer of torch, and more than Lightning's stand-in for none at all."""
+    return isinstance(optimizer, Optimizer) and type(optimizer).__name__ != "_MockOptimizer"
+
+
+def _let_monitors_see(guard: Guard | deepspeed.Watch, trainer: Any) -> None:
+    """Make each `LearningRateMonitor` log the rate that is applied, backed off or not.
+
+    The guard lowers a rate only while the optimizer steps; the monitor looks before.
+    """
+    for callback in trainer.callbacks:
+        if isinstance(callback, _lightning.callbacks.LearningRateMonitor):
+            callback._extract_lr = functools.partial(_applied_rate, guard, callback)
+
+
+def _applied_rate(
+    guard: Guard | deepspeed.Watch, monitor: Any, group: dict[str, Any], name: str
+) -> Any:
+    rate = group["lr"] * getattr(guard, "rate_factor", 1.0)
+    return type(monitor)._extract_lr(monitor, {**group, "lr": rate}, name)

@@ -1,0 +1,206 @@
+"""The guard in a Hugging Face `Trainer`.
+
+    trainer = Trainer(..., callbacks=[HeadwayCallback(run_dir="runs/first")])
+
+A callback is told neither the loss nor the batches of a step, and is not handed the Trainer. The
+guard's own seams see every backward and the gradients before they are clipped; for the rest, the
+callback looks up the Trainer that calls it and wraps three of its methods, on that one object:
+`training_step` (the batches and their losses), `get_batch_samples` (how long they took to come) and
+`train` (an exception that ends the run).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headway.integrations import deepspeed
+from headway.integrations.accelerate import torch_optimizer
+from headway.integrations.again import Again, nothing, replaced
+from headway.integrations.frameworks import bring
+from headway.integrations.logged_loss import LoggedLoss
+from headway.live import rehearsal
+from headway.live.guard import Guard
+from headway.policy import Action
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_transformers = bring("transformers", extra="transformers")
+TrainerCallback: Any = _transformers.TrainerCallback
+
+
+class HeadwayCallback(TrainerCallback):
+    """Guards the runs of a Trainer; `options` are those of `headway.Guard`.
+
+    `callback.guard` is the guard of the present run, or of the last: its findings and actions stay.
+    """
+
+    guard: Guard | deepspeed.Watch | None = None
+
+    def __init__(self, run_dir: str | Path | None = None, **options: Any) -> None:
+        self._options = {"run_dir": run_dir, **options}
+        self._trainer: Any = None
+        self._losses = LoggedLoss()
+        self._factor = 1.0
+        self._waited: float | None = None
+        self._recount: Callable[[Sequence[Any]], Any] | None = None
+        self._told: Action | None = None
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self.guard is not None:
+            self.guard.close()
+
+    # What the Trainer calls.
+
+    def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._sit_down()
+
+    def on_train_begin(
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        model: Any = None,
+        optimizer: Any = None,
+        lr_scheduler: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        self.close()
+        self._sit_down()
+        self._losses, self._waited, self._told = LoggedLoss(), None, None
+        engine = deepspeed.engine_in(getattr(self._trainer, "model_wrapped", None))
+        if engine is not None:
+            self.guard = deepspeed.watch(engine, **self._options)
+        else:
+            scaler = getattr(optimizer, "scaler", None)
+            options = {"scaler": scaler, **self._options}
+            self.guard = Guard(model, torch_optimizer(optimizer), lr_scheduler, **options)
+        self.guard.count_from(state.global_step)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._factor = getattr(self.guard, "rate_factor", 1.0)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._losses.stepped()
+        if self.guard is not None:
+            self.guard.step_done()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if self.guard is None or not logs or "loss" not in logs:
+            return
+        losses, self._losses = self._losses, LoggedLoss()
+        true: dict[str, float] = {
+            "loss": losses.correct(logs["loss"], filtered=args.logging_nan_inf_filter)
+        }
+        if "learning_rate" in logs:
+            true["learning_rate"] = logs["learning_rate"] * self._factor
+        held = self._held_since_last_log()
+        if held:
+            true["headway_held"] = held
+        logs.update(true)
+        if state.log_history:
+            state.log_history[-1].update(true)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.close()
+
+    def _held_since_last_log(self) -> int:
+        actions = self.guard.actions if self.guard is not None else []
+        new = list(itertools.takewhile(lambda action: action is not self._told, reversed(actions)))
+        if new:
+            self._told = new[0]
+        return len(new)
+
+    # What is not called, and so is wrapped.
+
+    def _sit_down(self) -> None:
+        """Find the Trainer, take the first seat, and wrap what callbacks are not told."""
+        trainer = _trainer_calling(self)
+        if trainer is None or trainer is self._trainer:
+            return
+        self._trainer = trainer
+        # First, so that what is logged is put right before TensorBoard and the others see it.
+        callbacks = trainer.callback_handler.callbacks
+        callbacks.remove(self)
+        callbacks.insert(0, self)
+        for name, wrap in (
+            ("train", self._around_train),
+            ("training_step", self._around_training_step),
+            ("get_batch_samples", self._around_get_batch_samples),
+        ):
+            original = getattr(trainer, name, None)
+            if original is not None:
+                setattr(trainer, name, functools.wraps(original)(wrap(original)))
+
+    def _around_train(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def train(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                if self.guard is not None:
+                    self.guard.__exit__(type(error), error, error.__traceback__)
+                raise
+
+        return train
+
+    def _around_training_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def training_step(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            waited, self._waited = self._waited, None
+            if isinstance(self.guard, Guard):
+                if rehearsal.demanded():
+                    prepare = functools.partial(self._counted, original, model, args, kwargs)
+                    rehearsal.rehearse_step(self.guard, inputs, prepare)
+                run = functools.partial(self._once_more, original, model, args, kwargs)
+                self.guard.saw_batch(inputs, waited, run=Again(run, self._trainer))
+            elif self.guard is not None:
+                self.guard.saw_batch(inputs, waited)
+            loss = original(model, inputs, *args, **kwargs)
+            self._losses.add(loss.detach())
+            return loss
+
+        return training_step
+
+    def _once_more(
+        self, step: Callable[..., Any], model: Any, args: Any, kwargs: Any, inputs: Any
+    ) -> None:
+        """A forward and backward pass once more, over these inputs; what it logs is not logged
+        again."""
+        with replaced(self._trainer, log=nothing):
+            step(model, inputs, *args, **kwargs)
+
+    def _counted(
+        self, step: Callable[..., Any], model: Any, args: Any, kwargs: Any, batches: Sequence[Any]
+    ) -> Callable[[Any], Any]:
+        """How a captured step is run: its loss is shared by the items of its own batches."""
+        if args and args[0] is not None and self._recount is not None:
+            args = (self._recount(batches), *args[1:])
+        return functools.partial(self._once_more, step, model, args, kwargs)
+
+    def _around_get_batch_samples(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def get_batch_samples(*args: Any, **kwargs: Any) -> Any:
+            self._recount = lambda batches: original(
+                iter(batches), len(batches), *args[2:], **kwargs
+            )[1]
+            begun = time.perf_counter()
+            samples = original(*args, **kwargs)
+            self._waited = time.perf_counter() - begun
+            return samples
+
+        return get_batch_samples
+
+
+def _trainer_calling(callback: HeadwayCallback) -> Any:
+    """The Trainer up the stack that has this callback; None when something else calls it."""
+    frame = sys._getframe(1).f_back
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, _transformers.Trainer):
+            return owner if callback in owner.callback_handler.callbacks else None
+        frame = frame.f_back
+    return None

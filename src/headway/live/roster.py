@@ -1,0 +1,151 @@
+"""Which parameters there are, under which names and at which positions of the header's `param`
+axis."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from headway.torch_tools.users_names import users_path
+
+_NORMS = (
+    nn.modules.batchnorm._NormBase,
+    nn.LayerNorm,
+    nn.GroupNorm,
+    nn.RMSNorm,
+    nn.LocalResponseNorm,
+)
+
+
+class Roster:
+    """Every parameter of the models and of the optimizers, each once.
+
+    Positions are given for good: a parameter that appears later is added at the end, one that
+    vanishes keeps its place, which only another of the same name can take. None is kept alive.
+    """
+
+    def __init__(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
+        self._models = models
+        self._optimizers = optimizers
+        self.names: list[str] = []
+        self.numel: list[int] = []
+        self.dtypes: list[str] = []
+        self._norm_or_bias: set[int] = set()
+        self._position: dict[int, int] = {}
+        self._from_model: set[int] = set()
+        # Positions go by identity, and the identity of one that is gone may be another's by now.
+        self._tensors: list[weakref.ref[Tensor]] = []
+        self._free: dict[str, int] = {}
+        self.refresh()
+
+    def refresh(self) -> dict[str, Any]:
+        """Look again at models and optimizers; the facts of the `parameters` set-up record."""
+        self._position = {id(p): at for at, p in self._present()}
+        gone = set(range(len(self.names))) - set(self._position.values())
+        self._free = {self.names[at]: at for at in gone}
+        self._visit_models()
+        in_optimizer = self._visit_optimizers()
+        present = {id(p) for model in self._models for p in model.parameters()} | in_optimizer
+        return {
+            "names": list(self.names),
+            "numel": list(self.numel),
+            "dtypes": list(self.dtypes),
+            "trainable": self._where(lambda p: p.requires_grad and id(p) in present),
+            "optimized": self._where(lambda p: id(p) in in_optimizer),
+            "norm_or_bias": sorted(self._norm_or_bias),
+        }
+
+    def positions(self, parameters: Iterable[Tensor]) -> list[int]:
+        """Their positions; one that nobody has a name for is added under a number."""
+        wanted = list(parameters)
+        found = [self._at(p) for p in wanted]
+        if None in found:
+            self.refresh()
+        return [
+            self._add(p, self._nameless()) if (at := self._at(p)) is None else at for p in wanted
+        ]
+
+    def by_identity(self) -> dict[int, str]:
+        """Names by the identity of the tensor."""
+        return {id(p): self.names[at] for at, p in self._present()}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Those that are still there, by name."""
+        return {self.names[at]: p for at, p in self._present()}
+
+    def vanished(self) -> list[str]:
+        """Parameters the optimizers still hold although no model has them any more."""
+        in_models = {id(p) for model in self._models for p in model.parameters()}
+        return [
+            self.names[at]
+            for optimizer in self._optimizers
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if id(p) not in in_models and (at := self._at(p)) in self._from_model
+        ]
+
+    def _where(self, wanted: Any) -> list[int]:
+        return [at for at, parameter in self._present() if wanted(parameter)]
+
+    def _present(self) -> list[tuple[int, Tensor]]:
+        """(position, parameter) of those that are still there."""
+        return [(at, p) for at, ref in enumerate(self._tensors) if (p := ref()) is not None]
+
+    def _at(self, parameter: Tensor) -> int | None:
+        at = self._position.get(id(parameter))
+        return at if at is not None and self._tensors[at]() is parameter else None
+
+    def _visit_models(self) -> None:
+        for number, model in enumerate(self._models):
+            prefix = f"model{number}." if len(self._models) > 1 else ""
+            for path, module in model.named_modules():
+                for name, parameter in module._parameters.items():
+                    if parameter is None or self._at(parameter) is not None:
+                        continue
+                    position = self._add(parameter, prefix + users_path(f"{path}.{name}"))
+                    self._from_model.add(position)
+                    if isinstance(module, _NORMS) or name == "bias" or parameter.ndim < 2:
+                        self._norm_or_bias.add(position)
+
+    def _visit_optimizers(self) -> set[int]:
+        held: set[int] = set()
+        for number, optimizer in enumerate(self._optimizers):
+            for at, group in enumerate(optimizer.param_groups):
+                for index, parameter in enumerate(group["params"]):
+                    held.add(id(parameter))
+                    if self._at(parameter) is None:
+                        prefix = f"optimizer{number}." if len(self._optimizers) > 1 else ""
+                        self._add(parameter, f"{prefix}group{at}.{index}")
+        return held
+
+    def _nameless(self) -> str:
+        return f"group?.{len(self.names)}"
+
+    def _add(self, parameter: Tensor, name: str) -> int:
+        position = self._place_for(name)
+        self._position[id(parameter)] = position
+        self._tensors[position] = weakref.ref(parameter)
+        self.numel[position] = parameter.numel()
+        self.dtypes[position] = str(parameter.dtype).removeprefix("torch.")
+        return position
+
+    def _place_for(self, name: str) -> int:
+        """That of one of this name which is gone, or a new one at the end."""
+        if name in self._free:
+            return self._free.pop(name)
+        self.names.append(name)
+        self._tensors.append(_GONE)
+        self.numel.append(0)
+        self.dtypes.append("")
+        return len(self.names) - 1
+
+
+def _gone() -> weakref.ref[Tensor]:
+    return weakref.ref(Tensor())
+
+
+_GONE = _gone()

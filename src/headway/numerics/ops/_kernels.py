@@ -1,0 +1,249 @@
+"""The elementwise halves of the ops, in C++ for torch's own just-in-time compiler on a GPU.
+
+`torch.cuda.jiterator` makes one kernel of each: one pass over the memory, launched as cheaply as
+torch's own ops. It broadcasts, promotes, takes any strides, and computes half types in float32.
+Sums and norms of rows remain torch's own, so that their bits do.
+
+NaN goes through: every bound is a comparison that NaN fails. Divisions and roots round correctly,
+as in torch. When these run, and what runs elsewhere, says `_fused`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.numerics.ops import _fused
+
+
+class Kernel:
+    """A function of one element of each tensor, and of numbers that are the same for all."""
+
+    def __init__(self, code: str, *numbers: str, outputs: int = 1) -> None:
+        self.code = f"template <typename T> {code}"
+        self.name = code.split("(")[0].split()[-1]
+        self.numbers = numbers
+        self.outputs = outputs
+
+    def __call__(self, *tensors: Tensor, **numbers: float) -> Any:
+        return _fused.launch(self, tensors, numbers)
+
+
+root = Kernel("T root(T x) { return x <= T(0) ? T(0) : ::sqrt(x); }")
+root_backward = Kernel(
+    "T root_backward(T g, T root) { return root <= T(0) ? T(0) : g / (T(2) * root); }"
+)
+
+logarithm = Kernel("T logarithm(T x, T floor) { return ::log(x <= floor ? floor : x); }", "floor")
+logarithm_backward = Kernel(
+    "T logarithm_backward(T g, T x, T floor) { return x <= floor ? T(0) : g / x; }", "floor"
+)
+
+exponential = Kernel(
+    """T exponential(T x, T largest) {
+        T e = ::exp(x);
+        return e > largest ? largest : e;
+    }""",
+    "largest",
+)
+exponential_backward = Kernel(
+    "T exponential_backward(T g, T e, T largest) { return e >= largest ? T(0) : g * e; }",
+    "largest",
+)
+
+quotient = Kernel(
+    """T quotient(T a, T b, T fill, T eps, T largest) {
+        if (::fabs(b) < eps) return fill;
+        T q = a / b;
+        return q > largest ? largest : q < -largest ? -largest : q;
+    }""",
+    "fill",
+    "eps",
+    "largest",
+)
+quotient_backward = Kernel(
+    """void quotient_backward(T g, T a, T b, T eps, T largest, T& to_a, T& to_b) {
+        T q = a / b;
+        bool bent = ::fabs(b) < eps || ::fabs(q) > largest;
+        T slope = q / b;
+        slope = slope > largest ? largest : slope < -largest ? -largest : slope;
+        to_a = bent ? T(0) : g / b;
+        to_b = bent ? T(0) : -g * slope;
+    }""",
+    "eps",
+    "largest",
+    outputs=2,
+)
+
+# Rows whose squares do not fit are multiplied by a power of two, which loses no bit: by `down` if
+# the largest entry, `size`, is above `big`, and by `up` if it is below `small`. Afterwards the
+# square of its last digit fits, too: that may be all the spread a row has.
+SCALE = {
+    torch.float32: {"big": 2.0**50, "small": 2.0**-38, "down": 2.0**-75, "up": 2.0**88},
+    torch.float16: {"big": 2.0**20, "small": 2.0**-4, "down": 1.0, "up": 2.0**14},
+    torch.float64: {"big": 2.0**400, "small": 2.0**-400, "down": 2.0**-600, "up": 2.0**700},
+}
+SCALE[torch.bfloat16] = SCALE[torch.float32]  # which has the same exponents
+_SCALE = ("big", "small", "down", "up")
+_FACTOR = "(size > big ? down : size < small ? up : T(1))"
+
+scaled = Kernel(
+    f"T scaled(T x, T size, T big, T small, T down, T up) {{ return x * {_FACTOR}; }}", *_SCALE
+)
+unscaled = Kernel(
+    f"""T unscaled(T found, T size, T big, T small, T down, T up, T largest) {{
+        T value = found / {_FACTOR};
+        bool finite = size - size == T(0);
+        return value > largest && finite ? largest : value;
+    }}""",
+    *_SCALE,
+    "largest",
+)
+
+capped = Kernel(
+    """T capped(T found, T largest) {
+        bool finite = found - found == T(0);
+        return found > largest && finite ? largest : found;
+    }""",
+    "largest",
+)
+
+norm_backward = Kernel(
+    """T norm_backward(T g, T x, T length, T largest) {
+        return length == T(0) || length == largest ? T(0) : x / length * g;
+    }""",
+    "largest",
+)
+
+per_length = Kernel(
+    """T per_length(T g, T length, T largest) {
+        return length == T(0) || length == largest ? T(0) : g / length;
+    }""",
+    "largest",
+)
+
+divisor = Kernel(
+    "T divisor(T length, T eps, T infinite) { return length < eps ? infinite : length; }",
+    "eps",
+    "infinite",
+)
+unit = Kernel(
+    "T unit(T x, T length, T eps) { return length < eps ? T(0) : x / length; }",
+    "eps",
+)
+unit_along = Kernel(
+    "T unit_along(T g, T x, T length, T eps) { return length < eps ? T(0) : g * (x / length); }",
+    "eps",
+)
+unit_backward = Kernel(
+    """T unit_backward(T g, T x, T length, T along, T eps) {
+        return length < eps ? T(0) : (g - x / length * along) / length;
+    }""",
+    "eps",
+)
+
+spread_backward = Kernel(
+    f"""T spread_backward(
+        T g, T x, T size, T mean, T spread,
+        T big, T small, T down, T up, T largest, T freedom
+    ) {{
+        T factor = {_FACTOR};
+        if (spread == T(0) || spread / factor >= largest) return T(0);
+        return (x * factor - mean) / spread * (g / freedom);
+    }}""",
+    *_SCALE,
+    "largest",
+    "freedom",
+)
+
+# For half types a number of a row is two: what fits the type, and the rest. With a wider one beside
+# it the result would be wide, and take another pass.
+spread_backward_in_half = Kernel(
+    f"""T spread_backward_in_half(
+        T g, T scaled, T size, T mean, T rest, T spread,
+        T big, T small, T down, T up, T largest, T freedom
+    ) {{
+        if (spread == T(0) || spread / {_FACTOR} >= largest) return T(0);
+        return (scaled - mean - rest) / spread * (g / freedom);
+    }}""",
+    *_SCALE,
+    "largest",
+    "freedom",
+)
+variance_backward_in_half = Kernel(
+    """T variance_backward_in_half(T g, T x, T mean, T rest, T share) {
+        return (x - mean - rest) * (g * share);
+    }""",
+    "share",
+)
+
+full_sum = Kernel(
+    "T full_sum(T total, T empty, T lowest) { return total == empty ? lowest : total; }",
+    "empty",
+    "lowest",
+)
+full_sum_backward = Kernel(
+    "T full_sum_backward(T g, T x, T total) { return g * ::exp(x - total); }"
+)
+
+# Below the largest entry of a row, which every type has exactly.
+below = Kernel(
+    """T below(T x, T top) {
+        bool finite = top - top == T(0);
+        return ::exp(finite ? x - top : x);
+    }"""
+)
+sum_below = Kernel(
+    """T sum_below(T sum, T top, T lowest) {
+        bool finite = top - top == T(0);
+        return sum == T(0) ? lowest : ::log(sum) + (finite ? top : T(0));
+    }""",
+    "lowest",
+)
+top_share = Kernel("T top_share(T g, T top, T total) { return g * ::exp(top - total); }")
+share_below = Kernel(
+    "T share_below(T x, T top, T share) { return x == top ? share : share * ::exp(x - top); }"
+)
+
+counted = Kernel(
+    """void counted(T x, T mask, T smaller, T& kept, T& less) {
+        kept = mask != T(0) ? x : T(0);
+        less = kept * smaller;
+    }""",
+    "smaller",
+    outputs=2,
+)
+mean_counted = Kernel(
+    """T mean_counted(T total, T less, T count, T smaller) {
+        T n = count < T(1) ? T(1) : count;
+        bool finite = total - total == T(0);
+        return finite ? total / n : less / (n * smaller);
+    }""",
+    "smaller",
+)
+share_counted = Kernel(
+    "T share_counted(T g, T count) { return g / (count < T(1) ? T(1) : count); }"
+)
+kept = Kernel("T kept(T x, T mask) { return mask != T(0) ? x : T(0); }")
+counted_backward = Kernel(
+    """T counted_backward(T g, T mask, T count) {
+        return mask != T(0) ? g / (count < T(1) ? T(1) : count) : T(0);
+    }"""
+)
+
+filled = Kernel(
+    "T filled(T x, T mask, T nothing) { return mask == T(0) ? nothing : x; }", "nothing"
+)
+shares_of = Kernel(
+    "T shares_of(T share, T filled, T nothing) { return filled == nothing ? T(0) : share; }",
+    "nothing",
+)
+logs_of = Kernel(
+    """T logs_of(T found, T filled, T nothing, T lowest) {
+        return filled == nothing || found < lowest ? lowest : found;
+    }""",
+    "nothing",
+    "lowest",
+)

@@ -1,0 +1,293 @@
+"""From a bad step to an action: pure decisions, executed elsewhere.
+
+The ladder: skip the update (bounded) → back off the learning rate → roll back to a verified state →
+halt. `Policy.decide` is a function of the ladder so far and the step just judged; it touches
+nothing. A guard that cannot take a rung (no snapshots, say) leaves it out of `rungs` and the ladder
+goes past it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, ClassVar
+
+from headway.config import refuse_misfits
+from headway.errors import SettingsError
+
+
+class Rung(str, Enum):
+    """What can be done about a step, mildest first."""
+
+    PROCEED = "proceed"
+    SKIP = "skip"
+    BACK_OFF = "back-off"
+    ROLL_BACK = "roll-back"
+    HALT = "halt"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the brake and the scan found out about one step."""
+
+    step: int
+    nonfinite: bool = False
+    """The loss or a gradient is not finite."""
+    spike: bool = False
+    """The gradient norm broke its bound."""
+    poisoned: tuple[str, ...] = ()
+    """Weights or moments that are themselves non-finite: skipping would loop for ever."""
+
+    @property
+    def bad(self) -> bool:
+        return self.nonfinite or self.spike or bool(self.poisoned)
+
+
+@dataclass(frozen=True)
+class Action:
+    """What shall be done about a step, and why, in one sentence: one of the five below."""
+
+    step: int
+    reason: str = ""
+    rung: ClassVar[Rung]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"action": self.rung.value, "step": self.step, "reason": self.reason}
+
+
+class Proceed(Action):
+    """The step is fine."""
+
+    rung = Rung.PROCEED
+
+
+class Skip(Action):
+    """Hold the update back and go on with the next batch."""
+
+    rung = Rung.SKIP
+
+
+@dataclass(frozen=True)
+class BackOff(Action):
+    """Lower the learning rate for a while."""
+
+    rung = Rung.BACK_OFF
+    factor: float = 0.5
+    """What the rate is multiplied by, on top of the user's own schedule."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**super().to_dict(), "factor": self.factor}
+
+
+class RollBack(Action):
+    """Return to the last state that was verified good, and go on with the next batches."""
+
+    rung = Rung.ROLL_BACK
+
+
+class Halt(Action):
+    """Stop the run: going on would only burn time."""
+
+    rung = Rung.HALT
+
+
+COOLDOWN = 200
+CURES = ("suggest", "apply")
+CAPTURES = ("off", "guilty-rows", "batch")
+
+_ACTIONS = {kind.rung: kind for kind in (Proceed, Skip, BackOff, RollBack, Halt)}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How patient the guard is, and what it may do."""
+
+    hold_spikes: bool = True
+    """Hold back an update whose gradient norm breaks its bound; False: record it only."""
+    skips_in_a_row: int = 20
+    """So many held updates in a row are borne before the next rung."""
+    skips_per_window: int = 100
+    window: int = 1000
+    """So many held updates within so many steps are borne before the next rung."""
+    grace: int = 5
+    """So many held updates in a row are borne once a rung above skipping has been taken."""
+    cooldown: int = COOLDOWN
+    """After so many good steps in a row an incident is over: the ladder starts from the bottom."""
+    back_offs: int = 2
+    """How often the rate may be lowered in one incident; 0: never."""
+    back_off_factor: float = 0.5
+    """What the rate is multiplied by each time."""
+    back_off_steps: int = 100
+    """For so many steps the rate stays low …"""
+    rewarm_steps: int = 100
+    """… and within so many more it returns to the user's own schedule."""
+    roll_backs: int = 3
+    """How often the run may be rolled back within a window; 0: never."""
+    halt: bool = True
+    """Whether the last rung may stop the run; False: go on skipping."""
+    avoid_bad_batches: bool = False
+    """Leave a batch out when it comes again and its update was held back before; one rank only."""
+    replay: bool = True
+    """Run a bad step again, to name the op, the line and the sample, and to try the cures on it."""
+    replays: int = 5
+    """How many bad steps of a run are looked into so."""
+    replay_gap: int = 200
+    """For so many steps after one that was looked into, no other is."""
+    cure: str = "suggest"
+    """`suggest`: say what cured the failing step; `apply`: keep it in force if that is cheap."""
+    capture: str = "batch"
+    """What of the data an incident keeps on disk: `batch`, only the `guilty-rows`, or `off`."""
+
+    def __post_init__(self) -> None:
+        for name in ("skips_in_a_row", "skips_per_window", "window", "grace", "cooldown"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"Policy({name}=…) counts from 1: got {getattr(self, name)}")
+        for name in ("back_offs", "back_off_steps", "rewarm_steps", "roll_backs"):
+            if getattr(self, name) < 0:
+                raise SettingsError(f"Policy({name}=…) counts from 0: got {getattr(self, name)}")
+        if self.replays < 0 or self.replay_gap < 0:
+            raise SettingsError("Policy(replays=…, replay_gap=…) count from 0")
+        for name, words in (("cure", CURES), ("capture", CAPTURES)):
+            if getattr(self, name) not in words:
+                raise SettingsError(
+                    f"Policy({name}=…) is one of {', '.join(words)}: got {getattr(self, name)!r}"
+                )
+        if not 0.0 < self.back_off_factor < 1.0:
+            raise SettingsError(
+                f"Policy(back_off_factor=…) lies between 0 and 1: got {self.back_off_factor}"
+            )
+
+    @classmethod
+    def from_mapping(cls, data: Mapping[str, Any]) -> Policy:
+        """A policy from the settings' `[policy]` table."""
+        refuse_misfits(data, cls, origin="policy in the settings")
+        return cls(**data)
+
+    def decide(
+        self,
+        ladder: Ladder,
+        verdict: Verdict,
+        rungs: frozenset[Rung] = frozenset({Rung.SKIP, Rung.HALT}),
+    ) -> Action:
+        """The action for a step. Pure: the caller lets the ladder `climb` afterwards."""
+        only_spike = not (verdict.nonfinite or verdict.poisoned)
+        if not verdict.bad or (only_spike and not self.hold_spikes):
+            return Proceed(verdict.step)
+        if verdict.poisoned:
+            reason = f"{_some(verdict.poisoned)} non-finite: skipping cannot mend it"
+            return self._first((Rung.ROLL_BACK, Rung.HALT), ladder, rungs, verdict, reason)
+        what = "non-finite loss or gradient" if verdict.nonfinite else "gradient spike"
+        patience = self.grace if ladder.escalated else self.skips_in_a_row
+        if ladder.in_a_row + 1 > patience:
+            reason = f"{what}, {ladder.in_a_row + 1} in a row (limit {patience})"
+        elif ladder.within(verdict.step, self.window) + 1 > self.skips_per_window:
+            reason = (
+                f"{what}, more than {self.skips_per_window} held updates within {self.window} steps"
+            )
+        else:
+            return Skip(verdict.step, what)
+        wanted = (Rung.BACK_OFF, Rung.ROLL_BACK, Rung.HALT)
+        return self._first(wanted, ladder, rungs, verdict, reason)
+
+    def _first(
+        self,
+        wanted: tuple[Rung, ...],
+        ladder: Ladder,
+        rungs: frozenset[Rung],
+        verdict: Verdict,
+        reason: str,
+    ) -> Action:
+        for rung in wanted:
+            if rung not in rungs or not self._affordable(rung, ladder, verdict.step):
+                continue
+            if rung is Rung.BACK_OFF:
+                return BackOff(verdict.step, reason, factor=self.back_off_factor)
+            return _ACTIONS[rung](verdict.step, reason)
+        return Skip(verdict.step, reason)
+
+    def _affordable(self, rung: Rung, ladder: Ladder, step: int) -> bool:
+        if rung is Rung.BACK_OFF:
+            # Once rolled back in this incident, the rate is not what is wrong.
+            return ladder.back_offs < self.back_offs and not ladder.rolled_back
+        if rung is Rung.ROLL_BACK:
+            return sum(1 for at in ladder.roll_backs if at > step - self.window) < self.roll_backs
+        return self.halt
+
+
+def _some(names: tuple[str, ...]) -> str:
+    shown = ", ".join(names[:3])
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{shown}{more} {'are' if len(names) > 1 else 'is'}"
+
+
+@dataclass(slots=True)
+class Ladder:
+    """What has been done so far; survives a resume."""
+
+    in_a_row: int = 0
+    """Held updates in a row, since the last rung above skipping."""
+    held: deque[int] = field(default_factory=lambda: deque(maxlen=10_000))
+    """Steps whose update was held back since then, oldest first."""
+    good: int = 0
+    """Good steps in a row."""
+    back_offs: int = 0
+    rolled_back: bool = False
+    """What this incident has led to already."""
+    roll_backs: deque[int] = field(default_factory=lambda: deque(maxlen=1_000))
+    """Steps at which the run was rolled back, in this incident or before."""
+
+    @property
+    def escalated(self) -> bool:
+        """Whether this incident has gone beyond skipping."""
+        return self.back_offs > 0 or self.rolled_back
+
+    @property
+    def calm(self) -> bool:
+        """Whether a good step would change nothing."""
+        return not (self.in_a_row or self.escalated)
+
+    def within(self, step: int, window: int) -> int:
+        """Held updates in the `window` steps before this one."""
+        return sum(1 for at in self.held if at > step - window)
+
+    def climb(self, action: Action, cooldown: int = COOLDOWN) -> None:
+        """Remember an action that was taken; after `cooldown` good ones the incident is over."""
+        if action.rung is Rung.PROCEED:
+            self.in_a_row = 0
+            self.good += 1
+            if self.good >= cooldown:
+                self.back_offs, self.rolled_back = 0, False
+            return
+        self.good = 0
+        if action.rung is Rung.BACK_OFF:
+            self.back_offs += 1
+        elif action.rung is Rung.ROLL_BACK:
+            self.rolled_back = True
+            self.roll_backs.append(action.step)
+        else:
+            self.in_a_row += 1
+            self.held.append(action.step)
+            return
+        self.in_a_row = 0
+        self.held.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "in_a_row": self.in_a_row,
+            "held": list(self.held),
+            "good": self.good,
+            "back_offs": self.back_offs,
+            "rolled_back": self.rolled_back,
+            "roll_backs": list(self.roll_backs),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.in_a_row = int(state["in_a_row"])
+        self.good = int(state.get("good", 0))
+        self.back_offs = int(state.get("back_offs", 0))
+        self.rolled_back = bool(state.get("rolled_back", False))
+        for steps, name in ((self.held, "held"), (self.roll_backs, "roll_backs")):
+            steps.clear()
+            steps.extend(state.get(name, ()))

@@ -1,0 +1,408 @@
+"""Reading what is left of a run, and saying what went wrong, when and why.
+
+A run of our own tells it by itself. Of other tools' runs the logs are joined into one, the settings
+beside them are laid to it, and the checkpoints are looked through: one story, one report.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headway.config import Settings
+from headway.core.findings import Finding, NotRun, Severity
+from headway.core.records import Record, StepRecord
+from headway.diagnosis import diagnose as find_causes
+from headway.engine import Engine
+from headway.errors import UnreadableInput
+from headway.report import Coverage, Report
+from headway.sources import run_dir
+
+if TYPE_CHECKING:
+    from headway.charts.gather import ChartData
+    from headway.postmortem.last_good import Looked
+    from headway.postmortem.long_run import LongRun
+    from headway.postmortem.stories import Story
+    from headway.sources.log.log import Log
+
+_CHECKPOINT = re.compile(r"^checkpoint-(\d{1,15})$")
+SHORT = 2_000_000
+"""Bytes of steps that are not too many, whatever they hold."""
+OTHERS = 5
+"""Older runs in a folder that are named, each with what was found in it."""
+SAID_OF_WEIGHTS = ("HD301", "HD302", "HD408")
+"""What HD701 says of a saved state once more, tensor by tensor."""
+SETTINGS_TOLD = (
+    "learning_rate",
+    "warmup_steps",
+    "warmup_ratio",
+    "max_norm",
+    "precision",
+    "batch_size",
+    "accumulation",
+)
+
+
+def diagnose(path: str | Path, *, settings: Settings | None = None) -> Report:
+    """Read a run and say what went wrong, when and why. Does not import torch.
+
+    `path` is a log, a checkpoint, or a folder of them. Raises `UnreadableInput` when there is
+    nothing in it that can be read.
+    """
+    place = Path(path)
+    report = _report(place, settings)
+    # Checkpoints alone tell no steps.
+    told = not report.sources or any("clean" not in source for source in report.sources)
+    again = partial(records_of, place) if told else None
+    return replace(report, subject=str(place), reread=again)
+
+
+def _report(place: Path, settings: Settings | None) -> Report:
+    if _is_own(place):
+        return _own(place, settings)
+    chosen = settings or Settings()
+    if place.is_dir():
+        return _folder(place, chosen)
+    return _file(place, chosen)
+
+
+def _is_own(place: Path) -> bool:
+    """Whether it is a run directory of ours. Raises UnreadableInput where there is nothing."""
+    try:
+        if not place.exists():
+            raise UnreadableInput(f"there is nothing at {place}")
+        return run_dir.recognise(place)
+    except OSError as error:
+        raise UnreadableInput(f"cannot read {place}: {error.strerror or error}") from error
+
+
+def records_of(place: Path) -> Iterator[Record]:
+    """The stream of the run at a path: what its checks are fed, for whoever wants the numbers."""
+    if _is_own(place):
+        return run_dir.RunDir(place).records()
+    from headway.postmortem.join import join
+    from headway.postmortem.stories import stories
+    from headway.postmortem.survey import survey
+    from headway.sources import formats
+    from headway.sources.log.stream import Stream
+
+    if not place.is_dir():
+        return Stream(formats.read(place)).records()
+    found = survey(place)
+    if found.runs:
+        return run_dir.RunDir(_newest(found.runs)).records()
+    told = stories(found)
+    if not told:
+        raise UnreadableInput(_nothing(place, found.refused))
+    return Stream(join(told[-1].logs)).records()
+
+
+def _newest(runs: Sequence[Path]) -> Path:
+    return max(runs, key=lambda run: ((run / "run.json").stat().st_mtime, str(run)))
+
+
+def _own(place: Path, settings: Settings | None) -> Report:
+    source = run_dir.RunDir(place)
+    long = _long(source)
+    if long is None:
+        engine = Engine(settings)
+        engine.run(source.records())
+    else:
+        engine = Engine(settings, distance=long.distance)
+        engine.run(source.records(long.records()))
+    torn, lines = source.torn, source.lines
+    notes = []
+    if long is not None:
+        torn, lines = torn + long.torn, lines + long.torn + long.steps
+        notes.append(
+            f"{long.close} of {long.steps} steps were looked at closely, the rest screened"
+        )
+    if torn:
+        notes.append(f"{torn} of {lines} lines were torn and skipped")
+    report = Report.from_engine(engine, command="diagnose", notes=notes)
+    return replace(report, charts=partial(_charts, place) if long is None else long.drawn)
+
+
+def _long(source: run_dir.RunDir) -> LongRun | None:
+    """What is left of the steps of a run with too many; None for most."""
+    path = source.path / "steps.rank0.jsonl"
+    if not path.is_file() or path.stat().st_size < SHORT or not source.one_tells_all:
+        return None
+    # A short run of our own needs no numpy.
+    from headway.postmortem.long_run import LongRun
+
+    return LongRun.of(source.path)
+
+
+def _charts(place: Path) -> ChartData:
+    from headway.charts.live import charts_of
+
+    return charts_of(place)
+
+
+def _file(place: Path, settings: Settings) -> Report:
+    # A run of our own needs no numpy: loaded only where it is used.
+    from headway.checkpoints import recognise
+    from headway.postmortem.settings import settings_in
+    from headway.sources import formats
+
+    if not place.is_file():
+        raise UnreadableInput(f"{place} is neither a file nor a folder")
+    if recognise(place) is not None:
+        return _scanned([place], settings)
+    log = formats.read(place)
+    report, _ = _told(log, [log], settings_in([place.parent]), settings)
+    siblings = _siblings(place)
+    if not siblings or not report.causes:
+        return report
+    # Their own faults are none of this log's: it only says which of them to go on from.
+    from headway.postmortem.last_good import Looked, advised
+
+    return advised(report, Looked.at(siblings, settings), unit=log.unit)
+
+
+def _siblings(place: Path) -> list[Path]:
+    """The checkpoints of the run whose state lies in one of them."""
+    folder = place.parent
+    if place.name != "trainer_state.json" or not _CHECKPOINT.match(folder.name):
+        return []
+    from headway.checkpoints import recognise
+
+    found = [item for item in folder.parent.iterdir() if _CHECKPOINT.match(item.name)]
+    return [item for item in sorted(found, key=_number) if recognise(item) is not None]
+
+
+def _number(path: Path) -> int:
+    match = _CHECKPOINT.match(path.name)
+    return int(match[1]) if match else 0
+
+
+def _scanned(paths: Sequence[Path], settings: Settings) -> Report:
+    from headway.postmortem.scan import look_through
+
+    return replace(look_through(paths, settings), command="diagnose")
+
+
+def _folder(place: Path, settings: Settings) -> Report:
+    from headway.checkpoints import find_checkpoints
+    from headway.postmortem.stories import stories
+    from headway.postmortem.survey import survey
+
+    found = survey(place)
+    checkpoints = find_checkpoints(place)
+    if found.runs:
+        return _with_advice(_newest_own(found.runs, settings), found.runs, checkpoints, settings)
+    told = stories(found)
+    if told:
+        return _unread(_story(place, told, checkpoints, settings), found.refused)
+    if checkpoints:
+        return _scanned(checkpoints, settings)
+    raise UnreadableInput(_nothing(place, found.refused))
+
+
+def _with_advice(
+    report: Report, runs: Sequence[Path], checkpoints: Sequence[Path], settings: Settings
+) -> Report:
+    """A run of our own among a framework's checkpoints: which of them to go on from."""
+    from headway.postmortem.last_good import Looked, advised
+
+    beside = [path for path in checkpoints if not any(run in path.parents for run in runs)]
+    if not beside or not report.causes or len(runs) > 1:
+        return report
+    return advised(report, Looked.at(beside, settings))
+
+
+def _unread(report: Report, refused: Sequence[Path]) -> Report:
+    if not refused:
+        return report
+    named = ", ".join(str(path) for path in refused[:3])
+    more = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
+    return replace(report, notes=[*report.notes, f"could not be read: {named}{more}"])
+
+
+def _nothing(place: Path, refused: Sequence[Path]) -> str:
+    from headway.checkpoints import SUPPORTED
+    from headway.sources import formats
+
+    if place in refused:
+        return f"cannot read {place}: permission denied"
+    why = f" ({refused[0]} cannot be read)" if refused else ""
+    return (
+        f"{place} is not a run headway can read: no log and no checkpoint is in it{why}; it reads "
+        f"{formats.supported()}, and {SUPPORTED}"
+    )
+
+
+def _newest_own(runs: Sequence[Path], settings: Settings) -> Report:
+    newest = _newest(runs)
+    report = _own(newest, settings)
+    if len(runs) == 1:
+        return replace(report, notes=[f"the run in {newest}", *report.notes])
+    others = ", ".join(str(run) for run in runs if run != newest)
+    said = f"{len(runs)} runs lie here; this is the newest, {newest}. Also: {others}"
+    return replace(report, notes=[said, *report.notes])
+
+
+def _story(
+    root: Path, told: Sequence[Story], checkpoints: Sequence[Path], settings: Settings
+) -> Report:
+    from headway.postmortem.join import join
+    from headway.postmortem.last_good import Looked, advised
+    from headway.postmortem.settings import settings_in
+
+    story = told[-1]
+    log = join(story.logs)
+    own = _of_story(checkpoints, told, story, root)
+    beside = [story.place, *story.homes]
+    for item in story.logs:
+        beside += [item.path.parent, item.path.parent / "files"]  # W&B keeps its settings there
+    beside.append(root)
+    beside += [path if path.is_dir() else path.parent for path in own[-1:]]
+    report, end = _told(log, story.logs, settings_in(dict.fromkeys(beside)), settings)
+    if len(told) > 1:
+        report = replace(report, notes=[*_others(told, settings), *report.notes])
+    if not own:
+        return report
+    looked = Looked.at(own, settings)
+    whole = _with_checkpoints(report, looked, end)
+    story_told = advised(whole, looked, unit=log.unit)
+    # Only now is it known which of them were looked through.
+    return replace(
+        story_told,
+        notes=[*story_told.notes, *looked.watched.notes(), *_scanned_said(looked)],
+        sources=[*story_told.sources, *(item.to_dict() for item in looked.watched.checkpoints)],
+    )
+
+
+def _others(told: Sequence[Story], settings: Settings) -> list[str]:
+    """What is said of the runs that are not the newest: where they are, and how they ended."""
+    said = [f"{len(told)} runs lie here; this is the newest, {told[-1].logs[0].path}"]
+    said += [
+        f"another run, {story.logs[0].path}: {_in_short(story, settings)}"
+        for story in reversed(told[:-1][-OTHERS:])
+    ]
+    if len(told) - 1 > OTHERS:
+        said.append(f"and {len(told) - 1 - OTHERS} more; diagnose each by its own path")
+    return said
+
+
+def _in_short(story: Story, settings: Settings) -> str:
+    from headway.postmortem.join import join
+    from headway.sources.log.stream import Stream
+
+    engine = Engine(settings)
+    engine.run(Stream(join(story.logs)).records())
+    causes = find_causes(engine.findings)
+    if not causes or causes[0].root.severity < Severity.WARNING:
+        return "nothing found in its log"
+    root = causes[0].root
+    return f"{root.code} {root.name}" + ("" if root.step is None else f" at step {root.step}")
+
+
+def _of_story(
+    checkpoints: Sequence[Path], told: Sequence[Story], story: Story, root: Path
+) -> list[Path]:
+    """The checkpoints of one run: those in its own folder; else those in no other run's."""
+    if len(told) == 1:
+        return list(checkpoints)
+    own = [path for path in checkpoints if story.place != root and story.place in path.parents]
+    if own:
+        return own
+    foreign = [item.place for item in told if item is not story and item.place != root]
+    return [path for path in checkpoints if not any(place in path.parents for place in foreign)]
+
+
+def _told(
+    log: Log, logs: Sequence[Log], beside: dict[str, Any], settings: Settings
+) -> tuple[Report, int]:
+    """The report on a log, and the last segment of its stream."""
+    from headway.postmortem.settings import named
+    from headway.sources.log.names import names_of
+    from headway.sources.log.stream import Stream, loss_of
+
+    for key, value in {**beside, **named(log.facts)}.items():
+        log.facts.setdefault(key, value)
+    engine = Engine(settings)
+    end = _End()
+    engine.run(end.through(Stream(log).records()))
+    notes = [f"read as {item.format}: {item.used} of {item.lines} lines used" for item in logs[:5]]
+    if len(logs) > 1:
+        joined = ", ".join(str(item.path) for item in logs[:5])
+        notes.append(f"{len(logs)} logs of one run were joined: {joined}")
+    if said := _settings_said(log.facts):
+        notes.append(said)
+    report = Report.from_engine(engine, command="diagnose", notes=[*notes, *log.notes])
+    curve = loss_of(log, names_of(log.table.series, log.names, log.facts.get("units")))
+    if not curve[0]:
+        curve = (end.steps, end.losses)  # a sum that the log does not tell
+    sources = [
+        {"path": str(item.path), "format": item.format, "lines": item.lines, "used": item.used}
+        for item in logs
+    ]
+    return replace(report, sources=sources, curve=curve if curve[0] else None), end.segment
+
+
+class _End:
+    """Remembers the losses and the last segment of a stream."""
+
+    def __init__(self) -> None:
+        self.segment = 0
+        self.steps: list[int] = []
+        self.losses: list[float] = []
+
+    def through(self, records: Iterator[Record]) -> Iterator[Record]:
+        for record in records:
+            self.segment = record.segment
+            if isinstance(record, StepRecord) and "loss" in record.values:
+                self.steps.append(record.step)
+                self.losses.append(record.values["loss"])
+            yield record
+
+
+def _settings_said(facts: dict[str, Any]) -> str:
+    told = [f"{key} {facts[key]}" for key in SETTINGS_TOLD if facts.get(key) is not None]
+    return f"settings: {', '.join(told)}" if told else ""
+
+
+def _with_checkpoints(report: Report, looked: Looked, segment: int) -> Report:
+    """What the log and the checkpoints say, as one report."""
+    if looked.engine is None:
+        return report
+    saved = [
+        _placed(item, segment, number)
+        for number, item in enumerate(looked.engine.findings)
+        if item.code not in SAID_OF_WEIGHTS
+    ]
+    findings = [*report.findings, *saved]
+    checked = {item.code: item for item in looked.engine.not_run()}
+    names = set(looked.engine.codes)
+    not_run = [item for item in report.not_run if item.code not in names or item.code in checked]
+    return replace(
+        report,
+        findings=findings,
+        causes=find_causes(findings),
+        not_run=[_reason(item, checked) for item in not_run],
+        coverage=Coverage(report.coverage.of - len(not_run), report.coverage.of),
+    )
+
+
+def _reason(item: NotRun, checked: dict[str, NotRun]) -> NotRun:
+    """Of two reasons the one that says what the checkpoints lack."""
+    other = checked.get(item.code)
+    return other if other is not None and "checkpoint" in item.reason else item
+
+
+def _scanned_said(looked: Looked) -> list[str]:
+    count, all_of_them = len(looked.watched.checkpoints), len(looked.paths)
+    if looked.whole:
+        return [f"{count} checkpoints were looked through"]
+    return [f"{count} of {all_of_them} checkpoints were looked through; `headway scan` reads all"]
+
+
+def _placed(finding: Finding, segment: int, number: int) -> Finding:
+    """A finding of a checkpoint, after all that the log has told."""
+    return replace(finding, segment=segment, seq=(1 << 40) + number)

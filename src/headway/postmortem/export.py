@@ -1,0 +1,94 @@
+"""A run's numbers as a table: one row a step, one column a signal.
+
+Values per tensor (columns over an axis) are left out: a table of them has thousands of columns.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+from array import array
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from headway.core.numbers import encode_number
+from headway.core.records import Record, StepRecord
+from headway.errors import UnreadableInput, UsageError
+
+SUFFIXES = (".parquet", ".csv")
+FIRST = ("segment", "step", "held")
+
+
+class Numbers:
+    """The steps of a run, by column."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self.whole: dict[str, array[int]] = {name: array("q") for name in FIRST}
+        self.values: dict[str, array[float]] = {}
+        self.rows: dict[str, array[int]] = {}
+        """Where each signal has a value: a number that was not logged is no NaN."""
+        self.count = 0
+        for record in records:
+            if isinstance(record, StepRecord):
+                self._add(record)
+
+    def _add(self, record: StepRecord) -> None:
+        for name, value in zip(FIRST, (record.segment, record.step, record.held), strict=True):
+            self.whole[name].append(int(value))
+        for name, number in record.values.items():
+            if name not in self.values:
+                self.values[name], self.rows[name] = array("d"), array("q")
+            self.values[name].append(number)
+            self.rows[name].append(self.count)
+        self.count += 1
+
+    def column(self, name: str) -> list[float | None]:
+        """One signal, None where it was not logged."""
+        found: list[float | None] = [None] * self.count
+        for row, value in zip(self.rows[name], self.values[name], strict=True):
+            found[row] = value
+        return found
+
+
+def export(path: Path, out: Path) -> int:
+    """Write the numbers of the run at `path` to `out`; how many rows there are."""
+    from headway.postmortem.diagnose import records_of
+
+    suffix = out.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise UsageError(f"{out} ends with none of {', '.join(SUFFIXES)}: say which with its name")
+    if suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise UsageError(
+            "a .parquet file needs pyarrow: pip install 'headway[parquet]', or write a .csv"
+        )
+    if not out.parent.is_dir():
+        raise UsageError(f"there is no folder {out.parent} to write {out.name} into")
+    numbers = Numbers(records_of(path))
+    if not numbers.count:
+        raise UnreadableInput(f"{path} holds no steps")
+    _parquet(numbers, out) if suffix == ".parquet" else _csv(numbers, out)
+    return numbers.count
+
+
+def _csv(numbers: Numbers, out: Path) -> None:
+    columns: list[Iterable[Any]] = [*numbers.whole.values()]
+    columns += [[_cell(value) for value in numbers.column(name)] for name in numbers.values]
+    with open(out, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow([*FIRST, *numbers.values])
+        writer.writerows(zip(*columns, strict=True))
+
+
+def _cell(value: float | None) -> float | str:
+    return "" if value is None else encode_number(value)
+
+
+def _parquet(numbers: Numbers, out: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    columns = {name: pyarrow.array(values) for name, values in numbers.whole.items()}
+    for name in numbers.values:
+        columns[name] = pyarrow.array(numbers.column(name), pyarrow.float64(), from_pandas=False)
+    parquet.write_table(pyarrow.table(columns), str(out))

@@ -1,0 +1,121 @@
+"""Finding the checks: ours by file name, other people's by entry point.
+
+A check is registered by existing. Ours are the modules `headway.checks.hdNNN_name`; a package of
+yours adds its own with an entry point in the group `headway.checks` that names a `Check` class.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import logging
+import pkgutil
+from functools import cache
+from typing import Any
+
+import headway.checks
+from headway.config import Settings, refuse_misfits, refuse_unknown
+from headway.core.check import Check
+from headway.core.nearest import nearest
+from headway.errors import InternalError, UsageError
+
+ENTRY_POINTS = "headway.checks"
+logger = logging.getLogger(__name__)
+
+
+@cache
+def modules() -> dict[str, str]:
+    """Code → module name of every check we ship, without importing any of them."""
+    found = {}
+    for module in pkgutil.iter_modules(headway.checks.__path__):
+        prefix, _, rest = module.name.partition("_")
+        if prefix.startswith("hd") and prefix[2:].isdigit() and rest:
+            found[prefix.upper()] = f"{headway.checks.__name__}.{module.name}"
+    return dict(sorted(found.items()))
+
+
+@cache
+def get(code: str) -> type[Check]:
+    """The check of a code (or of a name such as `loss-spike`). Imports that one file only."""
+    wanted = code.upper()
+    ours = modules()
+    if wanted in ours:
+        return _class_in(ours[wanted])
+    for known, module in ours.items():
+        if module.partition("_")[2].replace("_", "-") == code.lower():
+            return get(known)
+    for check in _foreign():
+        if wanted == check.code or code == check.name:
+            return check
+    names = [*ours, *(module.partition("_")[2].replace("_", "-") for module in ours.values())]
+    near = nearest(wanted, names) or nearest(code.lower(), names)
+    hint = f"did you mean {near}?" if near else "`headway checks` lists them all"
+    raise UsageError(f"there is no check {code!r}; {hint}")
+
+
+@cache
+def all_checks() -> tuple[type[Check], ...]:
+    """Every check, ours and installed ones, by code."""
+    checks = [get(code) for code in modules()] + list(_foreign())
+    return tuple(sorted(checks, key=lambda check: check.code))
+
+
+def chosen(settings: Settings) -> list[Check]:
+    """The checks the settings ask for, ready to run with the settings' limits."""
+    refuse_unknown(
+        settings.limits, (check.code for check in all_checks()), origin="limits in the settings"
+    )
+    return [
+        _build(check, settings)
+        for check in all_checks()
+        if settings.wants(check.code)
+        and check.status != "removed"
+        and (check.status != "preview" or settings.named(check.code))
+    ]
+
+
+def _build(check: type[Check], settings: Settings) -> Check:
+    limits = settings.limits.get(check.code, {})
+    refuse_misfits(limits, check.Limits, origin=f"limits of {check.code} in the settings")
+    return check(limits)
+
+
+def _class_in(module_name: str) -> type[Check]:
+    module = importlib.import_module(module_name)
+    classes = [
+        item
+        for _, item in inspect.getmembers(module, inspect.isclass)
+        if issubclass(item, Check) and item.__module__ == module_name
+    ]
+    if len(classes) != 1:
+        raise InternalError(f"{module_name} must hold exactly one check, found {len(classes)}")
+    return classes[0]
+
+
+@cache
+def _foreign() -> tuple[type[Check], ...]:
+    from importlib.metadata import entry_points  # costs as much as all the rest of `explain`
+
+    found = []
+    for entry in entry_points(group=ENTRY_POINTS):
+        try:
+            check = entry.load()
+            problem = _unfit(check)
+        except Exception as error:  # somebody else's broken package must not end a training
+            problem = f"{type(error).__name__}: {error}"
+        if problem is None:
+            found.append(check)
+        else:
+            logger.warning(
+                "headway: the check %s (%s) is left out: %s", entry.name, entry.value, problem
+            )
+    return tuple(found)
+
+
+def _unfit(check: Any) -> str | None:
+    """Why an entry point's object cannot be used as a check; None when it can."""
+    if not (inspect.isclass(check) and issubclass(check, Check)):
+        return "it is not a subclass of headway.core.check.Check"
+    if check.code.upper().startswith("HD"):
+        return f"codes that begin with HD are headway's own, and it calls itself {check.code}"
+    return None

@@ -1,0 +1,202 @@
+"""Roots and powers at 0 or below, norms of nothing, deviations of one number."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.replay.remedies.edits import Replacement, Site, Source
+from headway.replay.remedies.guards.base import Args, Guard, Kwargs, SubjectGuard, plain, take
+
+
+class SqrtGuard(SubjectGuard):
+    small = 1e-8
+    names = frozenset({"sqrt", "rsqrt"})
+    ops = names
+    kinds = frozenset({"sqrt-of-negative", "sqrt-at-zero"})
+
+    @property
+    def words(self) -> str:
+        return f"keep what goes into the root above 0: `{self.written('sqrt', 'x')}`"
+
+    def change(self, name: str, subject: Tensor) -> Tensor:
+        return subject.clamp_min(self.eps) if self._negative else subject + self.eps
+
+    def written(self, name: str, subject: str) -> str:
+        eps = plain(self.eps)
+        return f"{subject}.clamp_min({eps})" if self._negative else f"{subject} + {eps}"
+
+    @property
+    def _negative(self) -> bool:
+        lows = [operand.low for operand in self.birth.inputs if operand.low is not None]
+        return self.birth.kind == "sqrt-of-negative" or (
+            self.birth.phase == "forward" and any(low < 0 for low in lows)
+        )
+
+    def rewrite(self, source: Source, site: Site) -> Sequence[Replacement] | None:
+        found = super().rewrite(source, site)
+        if found and site.method and not self._negative:  # x.sqrt(): (x + eps).sqrt()
+            return [(node, f"({text})") for node, text in found]
+        return found
+
+
+class PowGuard(SubjectGuard):
+    small = 1e-8
+    names = frozenset({"pow", "float_power"})
+    ops = frozenset({"pow", "float_power"})
+    kinds = frozenset({"pow-singular"})
+    unary = False
+
+    @property
+    def words(self) -> str:
+        return f"keep the base of the power away from 0: `{self.written('pow', 'x')}`"
+
+    def change(self, name: str, subject: Tensor) -> Tensor:
+        if self._both_signs:
+            return torch.where(subject.abs() < self.eps, self.eps, subject)
+        return subject.clamp_min(self.eps)
+
+    def written(self, name: str, subject: str) -> str:
+        eps = plain(self.eps)
+        if self._both_signs:
+            return f"torch.where({subject}.abs() < {eps}, {eps}, {subject})"
+        return f"{subject}.clamp_min({eps})"
+
+    def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        exponent, _ = take(args, kwargs, 1, "exponent")
+        return (
+            func(*args, **kwargs) if _harmless(exponent) else super().run(name, func, args, kwargs)
+        )
+
+    def rewrite(self, source: Source, site: Site) -> Sequence[Replacement] | None:
+        exponent = site.operand(1, "exponent")
+        if isinstance(exponent, ast.Constant) and _harmless(exponent.value):
+            return None
+        return super().rewrite(source, site)
+
+    @property
+    def _both_signs(self) -> bool:
+        """A base below 0 is fine, 0 itself is not: 1 / x² written as x ** -2."""
+        base = self.birth.inputs[0] if self.birth.inputs else None
+        return base is not None and base.zero > 0 and base.low is not None and base.low < 0
+
+
+def _harmless(exponent: Any) -> bool:
+    """Squares and their like are finite everywhere, also below 0."""
+    return isinstance(exponent, (int, float)) and exponent >= 1 and exponent == int(exponent)
+
+
+class NormGuard(Guard):
+    """The root of the sum of squares and a little; other norms get elements that are not 0."""
+
+    names = frozenset({"norm", "vector_norm"})
+    ops = frozenset({"norm", "linalg_vector_norm", "linalg_norm"})
+    kinds = frozenset({"norm-at-zero"})
+
+    @property
+    def words(self) -> str:
+        return f"take `(x.square().sum(dim) + {plain(self.eps)}).sqrt()` for the norm"
+
+    def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        subject, order, dim, keepdim = _norm_arguments(*args, **kwargs)
+        if order == 2 and getattr(func, "__name__", "") == "linalg_norm":  # of matrices: no sum
+            return func(*args, **kwargs)
+        if order not in _EUCLIDEAN:
+            nonzero = torch.where(subject.abs() < self.eps, self.eps, subject)
+            return func(nonzero, *args[1:], **{k: v for k, v in kwargs.items() if k != "input"})
+        squares = subject.square()
+        summed = squares.sum() if dim is None else squares.sum(dim, keepdim=keepdim)
+        return (summed + self.eps).sqrt()
+
+    def rewrite(self, source: Source, site: Site) -> Sequence[Replacement] | None:
+        subject, order = site.operand(0, "input", "x", "A"), site.operand(1, "p", "ord")
+        if subject is None or (order is not None and source.of(order) not in ("2", "2.0")):
+            return None
+        if order is not None and "linalg.norm" in source.of(site.node):
+            return None
+        dim, keepdim = site.operand(2, "dim"), site.operand(3, "keepdim")
+        inside = [source.of(dim)] if dim is not None else []
+        inside += [f"keepdim={source.of(keepdim)}"] if keepdim is not None else []
+        summed = f"{source.tight(subject)}.square().sum({', '.join(inside)})"
+        return [(site.node, f"({summed} + {plain(self.eps)}).sqrt()")]
+
+
+class HypotGuard(Guard):
+    """The norm of two numbers."""
+
+    names = frozenset({"hypot"})
+    ops = names
+
+    @property
+    def words(self) -> str:
+        return f"take `(a.square() + b.square() + {plain(self.eps)}).sqrt()` for the hypotenuse"
+
+    def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        one, two = args
+        return (one.square() + two.square() + self.eps).sqrt()
+
+    def rewrite(self, source: Source, site: Site) -> Sequence[Replacement] | None:
+        one, two = site.operand(0, "input"), site.operand(1, "other")
+        if one is None or two is None:
+            return None
+        squares = f"{source.tight(one)}.square() + {source.tight(two)}.square()"
+        return [(site.node, f"({squares} + {plain(self.eps)}).sqrt()")]
+
+
+_EUCLIDEAN = (None, 2, "fro")
+
+
+def _norm_arguments(
+    input: Tensor, p: Any = None, dim: Any = None, keepdim: bool = False, **rest: Any
+) -> tuple[Tensor, Any, Any, bool]:
+    return input, rest.get("ord", p), dim, keepdim
+
+
+class StdGuard(Guard):
+    """One number has no deviation (0 / 0), and at deviation 0 its gradient is infinite."""
+
+    names = frozenset({"std", "var"})
+    ops = frozenset({"std", "var", "std_mean", "var_mean"})
+    kinds = frozenset({"std-singular"})
+
+    @property
+    def words(self) -> str:
+        return f"take `(x.var(dim, correction=0) + {plain(self.eps)}).sqrt()` for the deviation"
+
+    def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        if self._of_one_number:
+            if any(isinstance(arg, bool) for arg in args):
+                return func(*args, **kwargs)
+            kwargs = {key: item for key, item in kwargs.items() if key != "unbiased"}
+            kwargs["correction"] = 0
+        variance = torch.var(*args, **kwargs)
+        return variance if name == "var" else (variance + self.eps).sqrt()
+
+    def rewrite(self, source: Source, site: Site) -> Sequence[Replacement] | None:
+        callee, node = site.callee, site.node
+        if callee is None:
+            return None
+        head = source.of(callee)[: -len(site.name)] + "var"
+        first = site.operands[1:] if site.method else site.operands
+        inside = [source.of(arg) for arg in first]
+        kept = site.keywords
+        if self._of_one_number:
+            if any(text in ("True", "False") for text in inside):
+                return None
+            kept = {key: item for key, item in kept.items() if key not in _CORRECTIONS}
+        inside += [f"{key}={source.of(item)}" for key, item in kept.items()]
+        inside += ["correction=0"] if self._of_one_number else []
+        variance = f"{head}({', '.join(inside)})"
+        text = variance if site.name == "var" else f"({variance} + {plain(self.eps)}).sqrt()"
+        return [(node, text)]
+
+    @property
+    def _of_one_number(self) -> bool:
+        return self.birth.phase == "forward"
+
+
+_CORRECTIONS = ("unbiased", "correction")

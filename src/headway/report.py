@@ -1,0 +1,159 @@
+"""A report: what was found, what caused it, what could not be looked at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headway._version import __version__
+from headway.core.findings import Finding, NotRun, Severity
+from headway.core.numbers import encode_numbers
+from headway.core.records import StepRecord
+from headway.diagnosis import Cause
+from headway.diagnosis import diagnose as find_causes
+from headway.engine import Engine
+from headway.errors import UsageError
+
+if TYPE_CHECKING:
+    from headway.charts.gather import ChartData
+    from headway.core.records import Record
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much could be looked at."""
+
+    ran: int
+    of: int
+
+    def to_dict(self) -> dict[str, int]:
+        return {"ran": self.ran, "of": self.of}
+
+    def __str__(self) -> str:
+        return f"{self.ran} of {self.of} checks could run"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The outcome of a diagnosis, a scan or a preflight."""
+
+    command: str
+    findings: Sequence[Finding]
+    causes: Sequence[Cause]
+    not_run: Sequence[NotRun]
+    coverage: Coverage
+    notes: Sequence[str] = field(default=())
+    """What a reader should know about the source: torn lines, the parser used."""
+    sources: Sequence[Mapping[str, Any]] = field(default=())
+    """What was read: `path`, `format`, `lines` and `used` of a log; `path`, `format`, `step`,
+    `tensors`, `bytes`, `nonfinite` and `clean` of a checkpoint."""
+    curve: tuple[Sequence[int], Sequence[float]] | None = None
+    """(steps, values) of the loss, for a plot."""
+    subject: str = ""
+    """What the report is on: the path that was read."""
+    reread: Callable[[], Iterator[Record]] | None = field(default=None, repr=False, compare=False)
+    """Gives the run's records once more, for charts; None where they are not kept."""
+
+    charts: Callable[[], ChartData] | None = field(default=None, repr=False, compare=False)
+    """Gives what there is to draw, where there is a shorter way than through the records."""
+
+    @classmethod
+    def from_engine(cls, engine: Engine, *, command: str, notes: Sequence[str] = ()) -> Report:
+        """What an engine found in the stream it was fed."""
+        found = engine.findings
+        return cls(
+            command=command,
+            findings=found,
+            causes=find_causes(found),
+            not_run=engine.not_run(),
+            coverage=Coverage(*engine.coverage()),
+            notes=notes,
+        )
+
+    @property
+    def verdict(self) -> str:
+        """`findings` when anything is at warning or above, else `healthy`."""
+        return "findings" if self.worst >= Severity.WARNING else "healthy"
+
+    @property
+    def worst(self) -> Severity:
+        """The highest severity found; info when nothing was."""
+        return max((item.severity for item in self.findings), default=Severity.INFO)
+
+    def fails(self, fail_on: str) -> bool:
+        """Whether a command that fails on this severity shall exit with 1."""
+        if fail_on == "never":
+            return False
+        limit = Severity.parse(fail_on)
+        return any(item.severity >= limit for item in self.findings)
+
+    def plot(self, signal: str = "loss", ax: Any = None) -> Any:
+        """Draw the loss over the steps with matplotlib, findings marked; gives the axes."""
+        from headway.errors import UsageError
+        from headway.sinks.plots import plot_curve
+
+        if signal != "loss" or self.curve is None:
+            kept = "only the loss is kept" if self.curve is not None else "no loss was read"
+            raise UsageError(f"report.plot({signal!r}): {kept} in this report")
+        return plot_curve("loss", *self.curve, self.findings, ax)
+
+    def _repr_html_(self) -> str:
+        """As Jupyter shows it."""
+        from headway.sinks.notebook import report_html
+
+        return report_html(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain data, schema 1."""
+        told: dict[str, Any] = {
+            "schema": SCHEMA,
+            "tool": "headway",
+            "version": __version__,
+            "command": self.command,
+            "verdict": self.verdict,
+            "coverage": self.coverage.to_dict(),
+            "causes": [cause.to_dict() for cause in self.causes],
+            "findings": [finding.to_dict() for finding in self.findings],
+            "not_run": [item.to_dict() for item in self.not_run],
+        }
+        if self.sources:
+            told["sources"] = [encode_numbers(dict(source)) for source in self.sources]
+        return told
+
+    def to_json(self) -> str:
+        """The report as JSON text, schema 1."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False, default=str)
+
+    def to_html(self, path: str | Path) -> None:
+        """Write the report as one HTML file with charts, which needs no network and nothing else.
+
+        The run is read once more for the charts: it has to be where it was, else this raises
+        `UnreadableInput`; `UsageError` if the file cannot be written.
+        """
+        from headway.sinks.html.page import render
+
+        text = render(self, self._charts(), subject=self.subject)
+        try:
+            with open(path, "w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+
+    def _charts(self) -> ChartData:
+        from headway.charts.gather import ChartData, Gatherer, gather
+
+        if self.charts is not None:
+            return self.charts()
+        if self.reread is not None:
+            return gather(self.reread())
+        if self.curve is None:
+            return ChartData()
+        gatherer = Gatherer()
+        for number, (step, value) in enumerate(zip(*self.curve, strict=True)):
+            gatherer.feed(StepRecord(0, number, step, {"loss": value}))
+        return gatherer.data()

@@ -1,0 +1,176 @@
+"""The steps that were run again: the line, the numbers that met there, what was tried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headway.charts.gather import ChartData
+from headway.core.records import EventRecord
+from headway.sinks.html.around import Line, around, beginning
+from headway.sinks.html.markup import Node, join, tag
+from headway.sinks.html.sections.asked import PageReport
+from headway.sinks.html.sections.pieces import facts_table, jump, prose, said, section, table
+
+LONGEST_LINE = 300
+TOLD_OF_INCIDENT = ("why", "source", "nature", "guilt", "samples", "data_set", "reached", "phase")
+"""Evidence that has a place of its own on the page."""
+ABOUT_INCIDENT = {
+    "nature": "when it is run again",
+    "guilt": "it lies in",
+    "rank": "rank",
+    "notes": "notes",
+}
+"""What else is told of a step that was run again, and under what words."""
+SAID_OF_INCIDENT = {
+    "deterministic": "it happens each time",
+    "transient": "it does not happen",
+    "compiler": "only when compiled",
+    "batch": "the batch",
+    "weights": "the weights",
+    "together": "batch and weights together",
+}
+
+
+def incidents(report: PageReport, data: ChartData, run: Path | None) -> Node | None:
+    """The steps that were run again: the line, the numbers that met there, what was tried.
+
+    `run` is the run directory: the lines around are kept there.
+    """
+    if not data.incidents:
+        return None
+    # What a finding above says already need not be said again.
+    known = {str(item.evidence.get("why")) for item in report.findings}
+    told = []
+    for number, event in enumerate(data.incidents):
+        lines = [] if run is None else around(run, data.incidents, number, beginning)
+        told.append(_incident(event, data, known, lines))
+    return section("incidents", "Incidents", told)
+
+
+def _incident(event: EventRecord, data: ChartData, known: set[str], lines: Sequence[Line]) -> Node:
+    told = event.data
+    headline = str(told.get("headline") or "What happened could not be found out.")
+    x = data.place((event.segment, event.seq), event.step)
+    births = [item for item in _list(told.get("births")) if isinstance(item, Mapping)]
+    rows = _list(births[0].get("rows")) if births else []
+    samples = _list(told.get("samples"))
+    about: list[tuple[str, Any]] = []
+    if rows:
+        about.append(("samples of the batch", rows))
+    if samples:
+        about.append(("in the data set", samples))
+    about += [
+        (said_of, SAID_OF_INCIDENT.get(str(told[key]), told[key]))
+        for key, said_of in ABOUT_INCIDENT.items()
+        if told.get(key) not in (None, "unknown", [], ())
+    ]
+    return tag(
+        "article",
+        tag("h3", jump(x, event.step, data), " run again with instruments"),
+        None if headline in known else tag("p", prose(headline)),
+        _code(lines) if lines else None,
+        [
+            _birth(birth, told_above=headline in known or (at == 0 and bool(lines)))
+            for at, birth in enumerate(births[:3])
+        ],
+        facts_table(about) if about else None,
+        None if headline in known else _trials(_list(told.get("trials"))),
+        class_="cause",
+    )
+
+
+def _code(lines: Sequence[Line]) -> Node:
+    """A stretch of the user's code, the bad line marked."""
+    shown = [
+        tag(
+            "span",
+            tag("span", number, class_="number"),
+            code[:LONGEST_LINE],
+            class_="line bad" if bad else "line",
+        )
+        for number, code, bad in lines
+    ]
+    return tag("pre", tag("code", shown), class_="context", tabindex="0")
+
+
+def _birth(birth: Mapping[str, Any], *, told_above: bool) -> Node:
+    inputs = [item for item in _list(birth.get("inputs")) if isinstance(item, Mapping)]
+    output = birth.get("output")
+    if isinstance(output, Mapping):
+        inputs = [*inputs[:10], output]
+    where = f"op {birth.get('op')}, {birth.get('phase')} pass"
+    if birth.get("module"):
+        where += f", module {birth.get('module')}"
+    return tag(
+        "div",
+        None if told_above else _line(birth.get("place")),
+        _line(birth.get("called_from")),
+        tag("p", where, class_="quiet"),
+        _operands(inputs) if inputs else None,
+        class_="place",
+    )
+
+
+def _line(place: Any) -> Node | None:
+    """A line of code as the incident recorded it: no file is opened that a log names."""
+    if not isinstance(place, Mapping) or not place.get("file"):
+        return None
+    function = place.get("function")
+    within = f" in {function}" if function and function != "<module>" else ""
+    source = place.get("source")
+    code = None
+    if isinstance(source, str) and source.strip():
+        number = tag("span", str(place.get("line")), class_="number")
+        code = tag("pre", tag("code", number, " ", source.strip()))
+    return join(
+        tag("p", "at ", tag("span", f"{place['file']}:{place.get('line')}{within}", class_="mono")),
+        code,
+    )
+
+
+def _operands(items: Sequence[Mapping[str, Any]]) -> Node:
+    head = ("tensor", "shape", "type", "lowest", "highest", "NaN", "Inf", "zero")
+    return table(
+        "Tensors of the op",
+        head,
+        [
+            [
+                f"{item.get('name')}",
+                "×".join(str(size) for size in _list(item.get("shape"))) or "scalar",
+                said(item.get("dtype")),
+                said(item.get("low")),
+                said(item.get("high")),
+                *(said(item.get(kind, 0)) for kind in ("nan", "inf", "zero")),
+            ]
+            for item in items
+        ],
+        numbers=(3, 4, 5, 6, 7),
+    )
+
+
+def _trials(trials: Sequence[Any]) -> Node | None:
+    known = [item for item in trials if isinstance(item, Mapping) and item.get("text")]
+    if not known:
+        return None
+    marks = {"cured": "✓", "not cured": "✗"}
+    items = [
+        tag(
+            "li",
+            tag("span", marks.get(str(item.get("tried")), "·"), class_="mark", aria_hidden="true"),
+            tag(
+                "span",
+                prose(str(item["text"])),
+                tag("span", f" {item.get('tried')}", class_="tried"),
+                tag("span", f" ({item['why']})", class_="quiet") if item.get("why") else None,
+            ),
+            class_={"cured": "cured", "not cured": "failed"}.get(str(item.get("tried"))),
+        )
+        for item in known
+    ]
+    return tag("div", tag("h4", "Tried on this step"), tag("ul", items, class_="remedies"))
+
+
+def _list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else []

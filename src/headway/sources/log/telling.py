@@ -1,0 +1,162 @@
+"""What a text log tells between its numbers: an overflow, a restart, a traceback, the end."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from headway.sources.log.log import Happening
+
+MOST = 10_000
+"""Happenings that are kept; a log of nothing else says enough with these."""
+
+_CLUES = (
+    "raceback", "verflow", "VERFLOW", "memory", "illed", "oom", "ignal", "heckpoint", "esum",
+    "OutOfMemory", "SIGKILL", "exitcode", "oss scale", "ontinuing", "estored", "RuntimeError",
+)  # fmt: skip
+
+_OVERFLOW = re.compile(r"overflow\b|OVERFLOW!", re.IGNORECASE)
+_ATTEMPTED = re.compile(r"[Aa]ttempted loss scale:\s{0,4}([\d.e+]{1,30})")
+_REDUCED = re.compile(
+    r"(?:reducing (?:loss scale )?to|setting loss scale to:?|loss scale (?:reduced )?to:?)"
+    r"\s{0,4}([\d.]{1,30}(?:e[-+]?\d{1,3})?)"
+)
+_AT_MINIMUM = re.compile(r"loss scale already at minimum|[Mm]inimum loss scale reached")
+_MEMORY = re.compile(r"out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED")
+_KILLED = re.compile(
+    r"^\s*Killed\s*$|oom[-_ ]?kill|\bsignal:? ?9\b|SIGKILL|exitcode\s{0,4}:\s{0,4}-9\b"
+    r"|DUE TO (?:TIME LIMIT|PREEMPTION)",
+    re.IGNORECASE,
+)
+_RESUMED = re.compile(
+    r"\b(?:resum(?:ing|ed)\b.{0,40}\b(?:from|at)\b|continuing training from (?:checkpoint|global)"
+    r"|auto[- ]?resum(?:ing|ed))",
+    re.IGNORECASE,
+)
+_LOADED = re.compile(
+    r"\b(?:load(?:ed|ing)?|restor(?:ed|ing))\b.{0,200}?(?:checkpoint|\.pth?\b|\.ckpt\b)",
+    re.IGNORECASE,
+)
+_NOT_LOADED = re.compile(
+    r"\bshards?\b|\bno(?:t| )\b|fail|pre-?train|\bNone\b|False|could ?n.t", re.IGNORECASE
+)
+_AT_STEP = re.compile(
+    r"(?:global[_ ]?step|step|iteration|iter|update)[\s:=_#-]{0,4}(\d{1,12})|checkpoint-(\d{1,12})",
+    re.IGNORECASE,
+)
+_AT_EPOCH = re.compile(r"epoch[\s:=_#-]{0,4}(\d{1,6})", re.IGNORECASE)
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
+_ERROR = re.compile(
+    r"^\s{0,2}((?:[\w.]{0,120}(?:Error|Exception|Interrupt|Exit|Failure|Halted|Warning)\b"
+    r"|[A-Za-z_][\w.]{0,120}:\s).{0,400})"
+)
+_GOES_ON = re.compile(r"^\W{0,3}(?:step|iter\w{0,6}|epoch|train\w{0,4})\b\W{0,4}\d", re.IGNORECASE)
+_LONGEST_TRACEBACK = 400
+
+
+@dataclass(slots=True)
+class Teller:
+    """Listens to the lines of one log."""
+
+    happenings: list[Happening] = field(default_factory=list)
+    scale: float | None = None
+    """The loss scale an overflow line told of, for the next row."""
+    in_traceback: int = 0
+    """Lines of a traceback that may still come; 0 outside of one."""
+    _seen: set[str] = field(default_factory=set)
+
+    def hear(self, line: str, row: int) -> bool:
+        """Note what a line tells, `row` rows being before it. Whether it told anything."""
+        if self.in_traceback:
+            return self._traceback(line, row)
+        for clue in _CLUES:
+            if clue in line:
+                return self._tell(line, row)
+        return False
+
+    def _tell(self, line: str, row: int) -> bool:
+        if _TRACEBACK.search(line):
+            self.in_traceback = _LONGEST_TRACEBACK
+        elif _AT_MINIMUM.search(line):
+            self._error(line.strip()[:400], row)
+        elif _OVERFLOW.search(line):
+            data: dict[str, Any] = {}
+            for key, pattern in (("attempted", _ATTEMPTED), ("reducing_to", _REDUCED)):
+                found = pattern.search(line)
+                if found:
+                    data[key] = _float(found[1])
+            if not data and "kip" not in line and "gnor" not in line:
+                return False  # an overflow of something else
+            self.scale = data.get("reducing_to", self.scale)
+            self._add(Happening(row, "scaler-skip", data))
+        elif _MEMORY.search(line):
+            self._once(row, "out-of-memory", line)
+        elif _KILLED.search(line):
+            self._once(row, "killed", line)
+        elif "RuntimeError" in line and (found := _ERROR.match(line)):
+            self._error(found[1].strip(), row)
+        else:
+            return self._restart(line, row)
+        return True
+
+    def _restart(self, line: str, row: int) -> bool:
+        resumed = _RESUMED.search(line)
+        if not (resumed or _LOADED.search(line)) or _NOT_LOADED.search(line):
+            return False
+        step = _AT_STEP.search(line)
+        epoch = _AT_EPOCH.search(line)
+        data: dict[str, Any] = {}
+        if step:
+            data["step"] = int(step[1] or step[2])
+        if epoch:
+            data["epoch"] = int(epoch[1])
+        if not resumed and not data:
+            return False  # weights are loaded for many reasons
+        last = self.happenings[-1] if self.happenings else None
+        if last is not None and last.kind == "restart" and last.row == row:
+            self.happenings[-1] = Happening(row, "restart", {**last.data, **data})
+        else:
+            self._add(Happening(row, "restart", data))
+        return True
+
+    def _traceback(self, line: str, row: int) -> bool:
+        self.in_traceback -= 1
+        if _TRACEBACK.search(line):
+            self.in_traceback = _LONGEST_TRACEBACK
+            return True
+        if line.startswith(("    ", "  File", "\t", "File ", "^", "~")):
+            return True
+        if _GOES_ON.match(line):  # it was caught, and its last line went elsewhere
+            self.in_traceback = 0
+            return False
+        found = _ERROR.match(line)
+        if not found:
+            return True
+        self.in_traceback = 0
+        self._error(found[1].strip(), row)
+        return True
+
+    def _error(self, text: str, row: int) -> None:
+        kind = "out-of-memory" if _MEMORY.search(text) else "exception"
+        if kind not in ("exception",):
+            self._once(row, kind, text)
+        elif text not in self._seen and len(self._seen) < MOST:  # every rank prints its own
+            self._seen.add(text)
+            self._add(Happening(row, kind, {"error": text}))
+
+    def _once(self, row: int, kind: str, line: str) -> None:
+        last = self.happenings[-1] if self.happenings else None
+        if last is None or last.kind != kind or last.row != row:
+            self._add(Happening(row, kind, {"error": line.strip()[:400]}))
+
+    def _add(self, happening: Happening) -> None:
+        if len(self.happenings) < MOST:
+            self.happenings.append(happening)
+
+
+def _float(text: str) -> float | None:
+    try:
+        return float(text.rstrip("."))
+    except ValueError:
+        return None

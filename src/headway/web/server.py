@@ -1,0 +1,94 @@
+"""Starts the page and keeps it up until somebody says stop."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from headway.errors import UsageError
+from headway.web.app import Pages
+from headway.web.gate import LOOPBACK, Gate, is_loopback
+from headway.web.inside import Root
+
+
+class _Server(uvicorn.Server):
+    """One that lets its listeners go when it is told to stop, and says when it is up."""
+
+    def __init__(self, config: uvicorn.Config, pages: Pages, up: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._pages = pages
+        self._up = up
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            self._up()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._pages.hub.close()
+        self._pages.shelf.stop()
+        super().handle_exit(sig, frame)
+
+
+def serve(
+    folder: Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8321,
+    names: Sequence[str] = (),
+    up: Callable[[str], None],
+) -> None:
+    """Serve a folder until Ctrl-C. `up` is called with the address, once it can be opened."""
+    root = Root(folder)
+    token = secrets.token_urlsafe(32)
+    pages = Pages(root)
+    alone = is_loopback(host)
+    known = [*LOOPBACK, *names]
+    if not alone:
+        known += [host, socket.gethostname(), socket.getfqdn()]
+    gate = Gate(pages.application(), token=token, hosts=known, any_address=not alone)
+    listening = _listen(host, port)
+    config = uvicorn.Config(
+        gate,
+        log_level="warning",
+        access_log=False,  # addresses carry the token
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        ws="none",
+        timeout_graceful_shutdown=2,
+        timeout_keep_alive=30,
+        limit_concurrency=400,
+    )
+    actual = listening.getsockname()[1]
+    shown = f"[{host}]" if ":" in host else host
+    if host in ("0.0.0.0", "::"):
+        shown = socket.gethostname()
+    server = _Server(config, pages, lambda: up(f"http://{shown}:{actual}/?token={token}"))
+    with listening, contextlib.suppress(KeyboardInterrupt):  # that is how it ends
+        server.run(sockets=[listening])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    listening = None
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(128)
+    except (OSError, OverflowError, UnicodeError) as error:
+        if listening is not None:
+            listening.close()
+        said = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot listen on {host} port {port}: {said}") from error
+    listening.setblocking(False)
+    return listening

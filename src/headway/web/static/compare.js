@@ -1,0 +1,85 @@
+// Several runs in the same charts.
+import { badge, byId, element, fetchJson, figure, listen, number, paced, pointsWanted, WORDS } from "./common.js";
+
+const MOST = 8;
+let chosen = new URLSearchParams(location.search).getAll("run"), runs = [], charts = null, view = null, drawing = null;
+
+function query() {
+  return chosen.map((id) => "run=" + encodeURIComponent(id)).join("&");
+}
+
+function pick(run) {
+  const box = element("input");
+  box.type = "checkbox";
+  box.checked = chosen.includes(run.id);
+  box.disabled = !box.checked && chosen.length >= MOST;
+  box.addEventListener("change", () => {
+    chosen = box.checked ? [...chosen, run.id] : chosen.filter((id) => id !== run.id);
+    history.replaceState(null, "", "/compare?" + query());
+    picks();
+    load();
+  });
+  const last = run.step === null ? "" : ` step ${run.step}, loss ${number(run.loss)}`;
+  return element("label", "pick", box, " ", element("bdi", "", run.name), " ", badge(run.verdict, WORDS[run.verdict].toLowerCase()), element("span", "quiet", last));
+}
+
+function picks() {
+  const focused = document.activeElement && document.activeElement.closest(".pick");
+  const at = focused ? [...byId("picks").children].indexOf(focused) : -1;
+  byId("picks").replaceChildren(...runs.map(pick));
+  if (at >= 0 && byId("picks").children[at]) byId("picks").children[at].querySelector("input").focus();
+}
+
+const load = paced(async () => {
+  const asked = query(), part = view ? `&from=${Math.max(Math.floor(view.min), 0)}&to=${Math.ceil(view.max)}` : "";
+  const next = await fetchJson(`/api/compare?${asked}${part}&points=${pointsWanted()}`);
+  if (asked !== query()) { load(); return; }
+  drawing = next;
+  draw();
+}, 800);
+
+function draw() {
+  for (const panel of drawing.panels) {
+    if (!document.querySelector(`.chart[data-panel="${panel.id}"]`)) byId("charts").append(figure(panel));
+  }
+  for (const holder of document.querySelectorAll(".chart")) {
+    holder.closest("figure").hidden = !drawing.panels.some((panel) => panel.id === holder.dataset.panel);
+  }
+  const notes = [];
+  if (chosen.length < 2) notes.push("Choose two or more runs.");
+  if (drawing.unknown) notes.push(`${drawing.unknown} of the runs asked for ${drawing.unknown === 1 ? "is" : "are"} not here.`);
+  if (drawing.repeated.length) notes.push(`Steps that were repeated after a resume or a roll-back are counted on: ${drawing.repeated.join(", ")}.`);
+  byId("note").textContent = notes.join(" ");
+  if (view) drawing.extent = { min: 0, max: Math.max(drawing.end, 1) };
+  if (!charts) {
+    if (drawing.panels.length) charts = window.headwayCharts(drawing, looked);
+  } else {
+    charts.update(drawing);
+  }
+  document.documentElement.dataset.compared = String(drawing.runs.length);
+}
+
+let soon = 0;
+function looked(part, all) {
+  view = all ? null : part;
+  clearTimeout(soon);
+  soon = setTimeout(load, 60);
+}
+
+const list = paced(async () => {
+  const all = await fetchJson("/api/runs");
+  runs = all.runs.filter((run) => !run.why);
+  byId("subject").textContent = all.folder;
+  picks();
+}, 3000);
+
+listen({
+  news({ runs: changed }) {
+    if (!view && changed.some((run) => chosen.includes(run.id))) load();
+    if (changed.some((run) => !runs.some((known) => known.id === run.id))) list();
+  },
+  again() { list(); load(); },
+});
+addEventListener("themechange", () => { if (charts) charts.redraw(); });
+list();
+load();

@@ -1,0 +1,134 @@
+// The list of runs, each with its health at a glance.
+import { age, badge, byId, counts, element, fetchJson, listen, number, paced, WORDS } from "./common.js";
+
+const MOST_COMPARED = 8;
+const rows = new Map();
+const chosen = new Set();
+let folder = "", leftOut = 0;
+
+function cell(label, className, ...inside) {
+  const made = element("td", className, ...inside);
+  made.dataset.label = label;
+  return made;
+}
+
+function state(run) {
+  if (run.state === "unreadable") return "cannot be read";
+  return run.state + (run.changed ? ", " + age(run.changed) : "");
+}
+
+function health(run) {
+  if (run.why) return [badge("unsure", "not read")];
+  const said = [badge(run.verdict, WORDS[run.verdict].toLowerCase())];
+  const told = [run.cause, counts(run.findings)].filter((words) => words);
+  if (run.checked < 0.999) told.push(Math.floor(run.checked * 100) + " % checked");
+  if (told.length) said.push(element("span", "quiet", told.join(" · ")));
+  return said;
+}
+
+function pick(run) {
+  const box = element("input");
+  box.type = "checkbox";
+  box.checked = chosen.has(run.id);
+  box.setAttribute("aria-label", "compare " + run.name);
+  box.addEventListener("change", () => {
+    if (box.checked) chosen.add(run.id); else chosen.delete(run.id);
+    button();
+  });
+  return box;
+}
+
+function button() {
+  const count = [...chosen].filter((id) => rows.has(id)).length;
+  byId("compare").disabled = count < 2 || count > MOST_COMPARED;
+  byId("compare").textContent = count ? `Compare ${count}` : "Compare";
+  byId("compare").title = count > MOST_COMPARED ? `at most ${MOST_COMPARED}` : count < 2 ? "choose two or more" : "";
+}
+
+function make(run) {
+  const link = element("a", "", element("bdi", "", run.name));
+  link.href = "/run/" + run.id;
+  const row = element("tr");
+  const heading = element("th", "name", link, element("span", "quiet source"));
+  heading.scope = "row";
+  row.append(cell("", "pick", pick(run)), heading, cell("health", "health"), cell("state", "state"), cell("last step", "number"),
+    cell("loss", "number"), cell("steps/s", "number"), cell("guard", "guard"));
+  return { row };
+}
+
+function fill(entry) {
+  const { run, row } = entry;
+  const [, name, ...cells] = row.children;
+  row.className = run.verdict + " " + run.state;
+  name.querySelector(".source").textContent = run.source === "headway" ? "" : run.source;
+  const words = [state(run), run.step ?? "–", number(run.loss), number(run.speed), run.ladder];
+  cells[0].replaceChildren(...health(run));
+  if (run.why) cells[0].append(element("span", "quiet", run.why));
+  words.forEach((said, at) => { if (cells[at + 1].textContent !== String(said)) cells[at + 1].textContent = said; });
+}
+
+function take(run) {
+  let entry = rows.get(run.id);
+  if (!entry) {
+    entry = make(run);
+    rows.set(run.id, entry);
+  }
+  entry.run = run;
+  fill(entry);
+}
+
+function shown(run) {
+  const words = byId("find").value.trim().toLowerCase(), which = byId("which").value;
+  if (which === "bad" && !["error", "warning"].includes(run.verdict)) return false;
+  if (which === "running" && run.state !== "running") return false;
+  return !words || [run.name, run.cause, run.source].some((text) => text.toLowerCase().includes(words));
+}
+
+function arrange() {
+  const rank = { running: 0, silent: 1, ended: 1, unreadable: 2 };
+  const order = [...rows.values()].sort((a, b) => rank[a.run.state] - rank[b.run.state] || b.run.changed - a.run.changed || (a.run.name < b.run.name ? -1 : 1));
+  // Running runs change all the time: among them the name decides, so that rows do not dance.
+  const running = order.filter(({ run }) => run.state === "running").sort((a, b) => a.run.name < b.run.name ? -1 : 1);
+  const wanted = [...running, ...order.filter(({ run }) => run.state !== "running")].filter(({ run }) => shown(run));
+  const body = byId("rows");
+  wanted.forEach(({ row }, at) => { if (body.children[at] !== row) body.insertBefore(row, body.children[at] || null); });
+  while (body.children.length > wanted.length) body.lastChild.remove();
+  const total = rows.size, more = leftOut ? `; ${leftOut} more are not listed` : "";
+  const said = total === 0 ? "" : (wanted.length === total ? `${total} ${total === 1 ? "run" : "runs"}` : `${wanted.length} of ${total} runs`) + more;
+  if (byId("count").textContent !== said) byId("count").textContent = said;
+  byId("empty").hidden = total !== 0;
+  document.querySelector("table.runs").hidden = total === 0;
+  if (total === 0) {
+    byId("empty").replaceChildren(element("p", "", "No run is here yet. One appears as soon as it is written below this folder: ", element("code", "", "Guard(model, optimizer, run_dir=…)"), " or ", element("code", "", "headway run train.py"), "."));
+  }
+  button();
+}
+
+const load = paced(async () => {
+  const all = await fetchJson("/api/runs");
+  folder = all.folder;
+  leftOut = all.left_out;
+  byId("subject").textContent = folder;
+  document.title = "headway: " + folder;
+  const there = new Set(all.runs.map((run) => run.id));
+  for (const id of rows.keys()) if (!there.has(id)) rows.delete(id);
+  all.runs.forEach(take);
+  arrange();
+  document.documentElement.dataset.ready = "yes";
+}, 500);
+
+for (const id of ["find", "which"]) byId(id).addEventListener("input", arrange);
+byId("compare").addEventListener("click", () => {
+  const ids = [...chosen].filter((id) => rows.has(id));
+  location.href = "/compare?" + ids.map((id) => "run=" + id).join("&");
+});
+listen({
+  news({ runs, gone }) {
+    runs.forEach(take);
+    gone.forEach((id) => rows.delete(id));
+    arrange();
+  },
+  again: load,
+});
+setInterval(() => { for (const { run, row } of rows.values()) row.querySelector(".state").textContent = state(run); }, 5000);
+load();

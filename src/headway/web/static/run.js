@@ -1,0 +1,209 @@
+// One run: what was found, and its charts, both kept up to date while it trains.
+import { age, byId, counts, element, facts, fetchJson, figure, folded, listen, number, paced, pointsWanted, table, WORDS } from "./common.js";
+import { open, start, tell } from "./findings.js";
+
+const id = location.pathname.split("/").pop();
+const at = "/api/runs/" + encodeURIComponent(id);
+let summary = null, drawing = null, charts = null, maps = [], view = null, extent = null, told = null, opened = false;
+
+// -- at a glance ----------------------------------------------------------------------------------
+
+function glance() {
+  for (const link of document.querySelectorAll("nav [data-part]")) link.hidden = byId(link.dataset.part).hidden;
+  if (!summary) return;
+  byId("verdict").className = "verdict " + summary.verdict;
+  const word = summary.state === "running" && summary.verdict === "healthy" ? "Healthy so far" : WORDS[summary.verdict];
+  if (byId("word").textContent !== word) byId("word").textContent = word;
+  const parts = [summary.state + (summary.changed ? ", " + age(summary.changed) : "")];
+  if (summary.step !== null) parts.push("step " + summary.step);
+  if (summary.loss !== null) parts.push("loss " + number(summary.loss));
+  if (summary.speed) parts.push(number(summary.speed) + " steps/s");
+  if (summary.ladder) parts.push("guard: " + summary.ladder);
+  const found = counts(summary.findings);
+  if (found) parts.push(found);
+  byId("glance").textContent = parts.join(" · ");
+  if (summary.why) byId("sentence").textContent = summary.why;
+  reading();
+}
+
+function reading() {
+  const drawn = drawing ? drawing.drawn : summary ? summary.drawn : 1;
+  const checked = summary ? summary.checked : 1;
+  const share = Math.min(drawn, checked);
+  const running = summary !== null && summary.state === "running";
+  byId("reading").hidden = share >= (running ? 0.97 : 0.999);
+  byId("progress").value = share * 100;
+  const parts = [];
+  if (drawn < 0.999) parts.push(`${Math.floor(drawn * 100)} % has been read; the charts show a sample of the rest`);
+  if (summary && checked < 0.999) parts.push(checked ? `${Math.floor(checked * 100)} % has been checked` : "the checks are at work");
+  byId("how-far").textContent = parts.join(", ");
+}
+
+// -- words ----------------------------------------------------------------------------------------
+
+const loadDetails = paced(async () => {
+  let details;
+  try {
+    details = await fetchJson(at);
+  } catch (error) {
+    if (error.status === 404) gone();
+    throw error;
+  }
+  summary = details.summary;
+  byId("subject").textContent = summary.name;
+  document.title = "headway: " + summary.name;
+  byId("sentence").textContent = details.verdict || summary.why || "";
+  tell(details);
+  coverage(details);
+  byId("environment").hidden = !details.facts.length && !details.notes.length;
+  const notes = details.notes.map((note) => element("li", "", note));
+  const known = [...details.facts];
+  if (details.path) known.push(["folder", details.path]);
+  byId("facts").replaceChildren(facts(known), element("ul", "plain", ...notes));
+  glance();
+  if (!opened && location.hash.startsWith("#incident-")) open(Number(location.hash.slice(10)));
+  opened = true;
+  document.documentElement.dataset.told = "yes";
+}, 700);
+
+function gone() {
+  byId("sentence").textContent = "There is no such run any more.";
+  byId("word").textContent = "Gone";
+}
+
+function coverage({ coverage: said }) {
+  byId("coverage").hidden = !said;
+  if (!said) return;
+  const more = said.unlock ? `; log ${said.unlock[0]} to unlock ${said.unlock[1]} more` : "";
+  const count = said.not_run.reduce((sum, [, codes]) => sum + codes.length, 0);
+  const before = byId("covered").querySelector("details");
+  const why = folded(`Not run: ${count}, and why`, table("Checks that were not run", ["why", "checks"], said.not_run.map(([reason, codes]) => [reason, codes.join(", ")])));
+  why.open = Boolean(before && before.open);
+  const line = element("p", "", `${said.ran} of ${said.of} checks could run on this source${more}.`);
+  const signature = JSON.stringify(said);
+  if (byId("covered").dataset.said === signature) return;
+  byId("covered").dataset.said = signature;
+  byId("covered").replaceChildren(line, ...(count ? [why] : []));
+}
+
+// -- charts ---------------------------------------------------------------------------------------
+
+function range() {
+  const part = view ? `from=${Math.max(Math.floor(view.min), 0)}&to=${Math.ceil(view.max)}&` : "";
+  return `?${part}points=${pointsWanted()}`;
+}
+
+const loadCharts = paced(async () => {
+  const wanted = view;
+  const next = await fetchJson(at + "/charts" + range());
+  if (wanted !== view) { loadCharts(); return; } // somebody has looked elsewhere meanwhile
+  drawing = next;
+  draw();
+}, 800);
+
+const loadMaps = paced(async () => {
+  const wanted = view;
+  const next = await fetchJson(at + "/layers" + range());
+  if (wanted !== view) { loadMaps(); return; }
+  maps = next.maps;
+  draw();
+}, 4000);
+
+function draw() {
+  if (!drawing) return;
+  const panels = [...drawing.panels, ...drawing.components];
+  for (const panel of panels) {
+    const known = document.querySelector(`.chart[data-panel="${panel.id}"]`);
+    if (!known) byId("charts").append(figure(panel));
+    else known.closest("figure").querySelector(".says").textContent = panel.says;
+  }
+  byId("layers").hidden = !maps.length;
+  for (const map of maps) {
+    const known = document.querySelector(`.heat[data-map="${map.id}"]`);
+    if (known) {
+      known.closest("figure").querySelector(".says").textContent = map.says;
+    } else {
+      const holder = element("div", "heat");
+      holder.dataset.map = map.id;
+      byId("maps").append(element("figure", "", element("figcaption", "", element("h3", "", map.title)), holder, element("p", "says", map.says)));
+    }
+  }
+  byId("missing").hidden = false;
+  byId("missing").textContent = !panels.length
+    ? drawing.drawn < 0.999 ? "The charts come as soon as the first steps are read." : "There are no numbers of steps to draw yet."
+    : drawing.missing.length ? `Not in this source: ${drawing.missing.join(", ")}.` : "";
+  happened();
+  if (!panels.length && !maps.length) return;
+  const data = { ...drawing, maps };
+  // Of a part the ends of the whole run are not seen: they are remembered.
+  if (view && extent) data.extent = { min: extent.min, max: Math.max(extent.max, drawing.end) };
+  if (!charts) charts = window.headwayCharts(data, looked);
+  else charts.update(data);
+  if (!view) extent = ends(panels);
+  glance();
+  reading();
+}
+
+function ends(panels) {
+  let min = Infinity, max = -Infinity;
+  for (const series of panels.flatMap((panel) => panel.series)) {
+    for (const x of [series.x[0], series.x[series.x.length - 1], ...series.gaps.flatMap((gap) => [gap[1], gap[2]])]) {
+      if (x === undefined) continue;
+      min = Math.min(min, x);
+      max = Math.max(max, x);
+    }
+  }
+  return min <= max ? { min, max } : { min: 0, max: 1 };
+}
+
+let soon = 0;
+function looked(part, all) {
+  view = all ? null : part;
+  clearTimeout(soon);
+  soon = setTimeout(() => { loadCharts(); if (maps.length) loadMaps(); }, 60);
+}
+
+function happened() {
+  const box = byId("happened"), marks = drawing.marks;
+  box.hidden = !marks.length;
+  box.querySelector("summary").textContent = `What happened on the way (${marks.length})`;
+  const list = box.querySelector("ul"), first = marks.slice(-200);
+  if (list.dataset.count === String(marks.length)) return;
+  list.dataset.count = String(marks.length);
+  const offset = (x) => { let by = 0; for (const [from, add] of drawing.turns) { if (from > x) break; by = add; } return by; };
+  list.replaceChildren(...first.map(([x, , label]) => {
+    const button = element("button", "jump", "step " + (x - offset(x)));
+    button.type = "button";
+    button.dataset.x = String(x);
+    return element("li", "", button, " " + label);
+  }));
+}
+
+// -- the page -------------------------------------------------------------------------------------
+
+function fresh() {
+  loadCharts();
+  loadMaps();
+  loadDetails();
+}
+
+start();
+listen({
+  news({ runs, gone: lost }) {
+    if (lost.includes(id)) gone();
+    const mine = runs.find((run) => run.id === id);
+    if (!mine) return;
+    const before = summary;
+    summary = mine;
+    glance();
+    // While a part is looked at, what comes after it changes nothing there.
+    if (!before || mine.version !== before.version) {
+      if (!view) { loadCharts(); loadMaps(); }
+    }
+    if (told !== mine.told) { told = mine.told; loadDetails(); }
+  },
+  again: fresh,
+});
+addEventListener("themechange", () => { if (charts) charts.redraw(); });
+setInterval(glance, 5000);
+fresh();
