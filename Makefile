@@ -129,7 +129,7 @@ dist: $(STAMP) ## build the wheel and the sdist in dist/, and check them
 	$(BIN)/python -m twine check --strict dist/*
 
 api-snapshot: $(STAMP) ## write down the public names, options and codes as they are now
-	PYTHONPATH=src:tests $(BIN)/python tests/public_surface.py
+	PYTHONPATH=src:tests $(BIN)/python tests/support/public_surface.py
 	@git diff --stat -- tests/release
 
 news: $(STAMP) ## show the news of the next release as it would be printed

@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import torch
 import torch._dynamo  # optimizers import it when they first step: not counted, in either
-from corpus_runs import Entry, entries
+from support.corpus_runs import Entry, entries
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import torch
-from corpus_runs import CORPUS, HALVES, Mark, check_all, entries, summary
+from support.corpus_runs import CORPUS, HALVES, Mark, check_all, entries, summary
 
 import headway
 import headway.preflight.check_run  # imported here, once, and not in every fork

@@ -38,10 +38,10 @@ ROOT = HERE.parent
 sys.path.insert(0, str(HERE))
 sys.path.insert(0, str(ROOT / "tests"))
 
-from corpus_runs import Entry, entries  # noqa: E402
 from peer_tools import page, setup  # noqa: E402
 from peer_tools.base import Tool  # noqa: E402
 from peer_tools.page import ORDER as TOOLS  # noqa: E402
+from support.corpus_runs import Entry, entries  # noqa: E402
 
 RESULTS = HERE / "results"
 WALL_S = 300

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from corpus_runs import CORPUS, Entry, check, entries
+from support.corpus_runs import CORPUS, Entry, check, entries
 
 ALL = entries()
 PROPER = [entry for entry in ALL if entry.half != "blind"]

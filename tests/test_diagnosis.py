@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import thoroughly
+from support.strategies import thoroughly
 
 from headway.core.findings import Finding, Severity
 from headway.diagnosis import EXPLAINS, SLACK, Cause, diagnose

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from literate import read_records
-from strategies import junk, lightly, thoroughly
+from support.literate_cases import read_records
+from support.strategies import junk, lightly, thoroughly
 
 from headway import registry
 from headway.checks.hd001_check_crashed import CheckCrashed

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from strategies import lightly, thoroughly
+from support.strategies import lightly, thoroughly
 
 from headway.errors import SettingsError
 from headway.policy import Ladder, Policy, Proceed, Rung, Skip, Verdict

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from strategies import mutated, quick_folder
+from support.strategies import mutated, quick_folder
 
 import headway
 from headway.config import Settings

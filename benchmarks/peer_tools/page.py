@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from corpus_runs import entries
+from support.corpus_runs import entries
 
 BEGIN, END = "<!-- written by benchmarks/peers.py -->", "<!-- end of what it wrote -->"
 ORDER = {

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import thoroughly
+from support.strategies import thoroughly
 
 PATH = Path(__file__).parents[2] / "benchmarks" / "_reductions.py"
 

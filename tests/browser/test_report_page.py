@@ -10,8 +10,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from browser_needs import missing
-from report_pages import hostile_run, nothing, only_a_loss, sick_run, well_run
+from support.browser_requirements import missing
+from support.report_runs import hostile_run, nothing, only_a_loss, sick_run, well_run
 
 HERE = Path(__file__).parent
 

@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from browser_needs import missing
-from report_pages import hostile_run, sick_records, well_run, write
-from serving import SRC, serving
+from support.browser_requirements import missing
+from support.report_runs import hostile_run, sick_records, well_run, write
+from support.serving import SRC, serving
 
 from headway.core.records import Header, Record, StepRecord
 from headway.core.signals import Signal

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 
 from hypothesis import given
-from literate import read_records
-from strategies import lightly, streams
+from support.literate_cases import read_records
+from support.strategies import lightly, streams
 
 from headway.charts.gather import MOST_MARKS, MOST_SERIES, ChartData, gather
 from headway.core.records import Column, EventRecord, Header, Record, StepRecord

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import thoroughly
+from support.strategies import thoroughly
 
 from headway.charts.heat import ABSENT, BAD, ZERO, HeatSampler
 

@@ -8,7 +8,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import lightly
+from support.strategies import lightly
 
 from headway.charts.rows import Look, RowReader, decode
 from headway.core.codec import NO_RECORD, from_json, to_json

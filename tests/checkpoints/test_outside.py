@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from saved_files import safetensors
+from support.checkpoint_files import safetensors
 
 from headway.checkpoints import open_checkpoint, zips
 from headway.checkpoints import records as streams

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from literate import read_page
+from support.literate_cases import read_page
 
 from headway import registry
 from headway.core.check import HEADINGS, Check, Status

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from literate import Case, read_page
+from support.literate_cases import Case, read_page
 
 from headway import registry
 from headway.core.check import Check

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from literate import Case, Expected, read_page
+from support.literate_cases import Case, Expected, read_page
 
 from headway import registry
 from headway.core.findings import Finding

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import thoroughly
+from support.strategies import thoroughly
 
 from headway.checks.hd601_rank_desync import RankDesync
 from headway.checks.hd602_rank_nonfinite import RankNonfinite

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from literate import read_records
+from support.literate_cases import read_records
 
 from headway.cli.main import cli
 from headway.sinks.run_dir import RunDirWriter

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from saved_files import hf_run, safetensors, weights
+from support.checkpoint_files import hf_run, safetensors, weights
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from serving import serving
+from support.serving import serving
 
 Invoke = Callable[..., Result]
 

@@ -10,7 +10,7 @@ import struct
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from strategies import floats, thoroughly
+from support.strategies import floats, thoroughly
 
 from headway.core.bound import LARGEST, Bound, History, as_float32
 from headway.core.state import decode, encode

@@ -6,7 +6,7 @@ import json
 
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import lightly
+from support.strategies import lightly
 
 from headway.core.growth import GrowthRule, GrowthWatch
 from headway.core.state import decode, encode

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import thoroughly
+from support.strategies import thoroughly
 
 from headway.core.findings import Finding, Remedy, Severity, Where
 from headway.core.fold import Fold

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from strategies import facts, floats, same, thoroughly
+from support.strategies import facts, floats, same, thoroughly
 
 from headway.core.numbers import (
     decode_number,

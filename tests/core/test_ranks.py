@@ -6,7 +6,7 @@ import math
 
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import thoroughly
+from support.strategies import thoroughly
 
 from headway.core.ranks import alike, by_rank, checksums, say_ranks
 from headway.core.records import Column, StepRecord

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from hypothesis import given
-from strategies import signals, thoroughly
+from support.strategies import signals, thoroughly
 
 from headway.core.signals import Signal, axis_of, family
 

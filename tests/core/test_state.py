@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from strategies import floats, same, thoroughly
+from support.strategies import floats, same, thoroughly
 
 from headway.core.bound import Bound, History
 from headway.core.state import decode, encode, remember

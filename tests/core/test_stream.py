@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import thoroughly
+from support.strategies import thoroughly
 
 from headway.core.records import StepRecord
 from headway.core.stream import merge

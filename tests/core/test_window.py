@@ -8,7 +8,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import floats, same, thoroughly
+from support.strategies import floats, same, thoroughly
 
 from headway.core.state import decode, encode
 from headway.core.window import MAD_TO_SIGMA, Thinned, Window

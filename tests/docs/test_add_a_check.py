@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fences import blocks
-from literate import Case, read_page
+from support.literate_cases import Case, read_page
 
 from headway.core.check import HEADINGS, Check
 from headway.engine import Engine

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from injection import (
+from support.fault_injection import (
     AROUND,
     DESTROYING,
     GRACE,
@@ -24,8 +24,8 @@ from injection import (
     clean,
     full_disk_is_real,
 )
-from lengths import length
-from trainings import assert_same
+from support.long_runs import length
+from support.trainings import assert_same
 
 from headway.core.records import StepRecord
 from headway.live.store import Store

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from lengths import length
+from support.long_runs import length
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from run import PEAK_MEGABYTES, fuzz  # type: ignore[import-not-found]

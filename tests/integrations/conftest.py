@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from trainings import one_thread
+from support.trainings import one_thread
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")

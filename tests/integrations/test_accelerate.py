@@ -10,10 +10,10 @@ import accelerate
 import pytest
 import torch
 from accelerate.state import AcceleratorState, GradientState, PartialState
-from planted import BATCH, loader
-from trainings import assert_same, make_net, squared_error, state_of
-from twins import all_finite, steps_of
-from watched import loud
+from support.bad_samples import BATCH, loader
+from support.guarded_trainings import loud
+from support.paired_trainings import all_finite, steps_of
+from support.trainings import assert_same, make_net, squared_error, state_of
 
 import headway
 from headway.errors import UsageError

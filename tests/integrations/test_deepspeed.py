@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from planted import BATCH, loader
-from trainings import assert_same, make_net, squared_error, state_of
-from twins import all_finite, events_of, headers_of, steps_of
+from support.bad_samples import BATCH, loader
+from support.paired_trainings import all_finite, events_of, headers_of, steps_of
+from support.trainings import assert_same, make_net, squared_error, state_of
 
 import headway
 from headway.errors import UsageError

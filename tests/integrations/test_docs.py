@@ -27,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_hugging_face(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from hf_runs import Counting, InOrder, make_trainer
+    from support.transformers_runs import Counting, InOrder, make_trainer
 
     made = make_trainer(folder)
     names: dict[str, Any] = {
@@ -46,8 +46,8 @@ def test_hugging_face(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.filterwarnings("ignore:The number of training batches:UserWarning")
 def test_lightning(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import lightning.pytorch as pl
-    from pl_runs import Regression
-    from planted import loader
+    from support.bad_samples import loader
+    from support.lightning_runs import Regression
 
     quiet = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
     names = {
@@ -61,8 +61,8 @@ def test_lightning(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_accelerate(folder: Path) -> None:
     import accelerate
-    from planted import loader
-    from trainings import make_net
+    from support.bad_samples import loader
+    from support.trainings import make_net
 
     model = make_net()
     names: dict[str, Any] = {

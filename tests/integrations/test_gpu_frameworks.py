@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hf_runs import BATCH, Witness, make_trainer
-from planted import BATCH as ROWS
-from trainings import assert_same, state_of
-from twins import all_finite, steps_of
+from support.bad_samples import BATCH as ROWS
+from support.paired_trainings import all_finite, steps_of
+from support.trainings import assert_same, state_of
+from support.transformers_runs import BATCH, Witness, make_trainer
 
 from headway.integrations.transformers import HeadwayCallback
 
@@ -59,8 +59,8 @@ def test_hugging_face_is_the_same_bit_for_bit_when_healthy(name: str, tmp_path: 
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step:UserWarning")
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
 def test_lightning_holds_a_poisoned_batch(precision: str, tmp_path: Path) -> None:
-    from pl_runs import Witness as Watcher
-    from pl_runs import everything, fit
+    from support.lightning_runs import Witness as Watcher
+    from support.lightning_runs import everything, fit
 
     from headway.integrations.lightning import HeadwayCallback as Callback
 

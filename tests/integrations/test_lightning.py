@@ -12,7 +12,9 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
-from pl_runs import (
+from support.bad_samples import BATCH
+from support.guarded_trainings import loud
+from support.lightning_runs import (
     STEPS,
     ByHand,
     Regression,
@@ -21,10 +23,8 @@ from pl_runs import (
     fit,
     loss_on_clean_data,
 )
-from planted import BATCH
-from trainings import assert_same, skip_or_halt
-from twins import all_finite, events_of, steps_of
-from watched import loud
+from support.paired_trainings import all_finite, events_of, steps_of
+from support.trainings import assert_same, skip_or_halt
 
 import headway
 from headway import Guard, Snapshots, TrainingHalted

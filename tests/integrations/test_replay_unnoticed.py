@@ -11,11 +11,11 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from accelerate.state import AcceleratorState, GradientState, PartialState
-from hf_runs import logged
-from replay_frameworks import BATCH, STEPS, Samples, Shares, assert_explained
+from support.replay_frameworks import BATCH, STEPS, Samples, Shares, assert_explained
+from support.trainings import assert_same, state_of
+from support.transformers_runs import logged
 from torch import Tensor, nn
 from torch.nn.functional import nll_loss
-from trainings import assert_same, state_of
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from headway import Guard, Policy

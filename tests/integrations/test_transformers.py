@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runs import (
+from support.guarded_trainings import loud
+from support.paired_trainings import all_finite, events_of, steps_of
+from support.trainings import assert_same, skip_or_halt, state_of
+from support.transformers_runs import (
     BATCH,
     STEPS,
     Counting,
@@ -17,11 +20,8 @@ from hf_runs import (
     loss_on_clean_data,
     make_trainer,
 )
-from trainings import assert_same, skip_or_halt, state_of
 from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback
-from twins import all_finite, events_of, steps_of
-from watched import loud
 
 import headway
 from headway import Guard, Policy, Snapshots, TrainingHalted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from trainings import one_thread
+from support.trainings import one_thread
 
 
 @pytest.fixture(autouse=True, scope="session")

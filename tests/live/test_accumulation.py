@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.paired_trainings import steps_of, tensors_of
+from support.trainings import Batch, assert_same, batches, make_net, squared_error, state_of
 from torch import Tensor
-from trainings import Batch, assert_same, batches, make_net, squared_error, state_of
-from twins import steps_of, tensors_of
 
 from headway import Guard
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from plain_clips import plain
+from support.paired_trainings import column_by_name, headers_of, steps_of
+from support.reference_clipping import plain
+from support.trainings import Batch, Net, assert_same, batches, make_net, squared_error, state_of
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils import clip_grad_norm_
-from trainings import Batch, Net, assert_same, batches, make_net, squared_error, state_of
-from twins import column_by_name, headers_of, steps_of
 
 from headway import AdaGC, Guard, ZClip
 from headway.errors import UsageError

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from support.paired_trainings import steps_of
+from support.trainings import Batch, Net, assert_same, batches, make_net, squared_error, state_of
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
-from trainings import Batch, Net, assert_same, batches, make_net, squared_error, state_of
-from twins import steps_of
 
 from headway import Guard
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from numbered import INDEXED, SAMPLES, SIZE, Chunks, Numbered
+from support.numbered_loaders import INDEXED, SAMPLES, SIZE, Chunks, Numbered
+from support.paired_trainings import rng_state, seed_everything
+from support.trainings import assert_same, batches
 from torch.utils.data import DataLoader, IterableDataset
-from trainings import assert_same, batches
-from twins import rng_state, seed_everything
 
 from headway.live.batch_identity import Kept, Observed
 from headway.live.index_tape import IndexTape, iterate, tape_for

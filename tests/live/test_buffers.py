@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from support.trainings import Batch, assert_same, batches, make_net, squared_error, state_of
 from torch import Tensor, nn
-from trainings import Batch, assert_same, batches, make_net, squared_error, state_of
 
 from headway import Guard
 

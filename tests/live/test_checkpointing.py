@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from old_torch import CHECKPOINTS_COMPILED, SHARDS_ON_CPU
+from support.paired_trainings import Attention, rng_state
+from support.torch_versions import CHECKPOINTS_COMPILED, SHARDS_ON_CPU
+from support.trainings import assert_same, state_of
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.utils.parametrizations import spectral_norm
-from trainings import assert_same, state_of
-from twins import Attention, rng_state
 
 import headway
 from headway import Guard, checkpoint_activations

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from support.guarded_trainings import loud, loud_codes, the, watched
+from support.trainings import batches, make_net, squared_error
 from torch import Tensor
 from torch.optim import SGD, Adam
 from torch.utils.data import DataLoader, TensorDataset
-from trainings import batches, make_net, squared_error
-from watched import loud, loud_codes, the, watched
 
 from headway import Guard, Severity
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from support.guarded_trainings import loud, loud_codes, the, watched
+from support.trainings import Batch, batches, make_net, squared_error
 from torch import Tensor, nn
 from torch.optim import SGD, Adam
-from trainings import Batch, batches, make_net, squared_error
-from watched import loud, loud_codes, the, watched
 
 from headway import Guard, Policy, Severity
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from lookalikes import TRAININGS, Run
-from watched import loud
+from support.guarded_trainings import loud
+from support.healthy_lookalikes import TRAININGS, Run
 
 from headway import Policy
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from support.guarded_trainings import loud, loud_codes, the, until_halted, watched
+from support.trainings import Batch, batches, make_net, squared_error
 from torch import Tensor, nn
 from torch.optim import SGD, Adam
-from trainings import Batch, batches, make_net, squared_error
-from watched import loud, loud_codes, the, until_halted, watched
 
 from headway import Guard, Policy, Severity
 

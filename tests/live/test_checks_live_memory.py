@@ -13,11 +13,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from support.guarded_trainings import loud, loud_codes, the, watched
+from support.paired_trainings import events_of
+from support.trainings import Batch, batches, make_net, squared_error
 from torch import Tensor, nn
 from torch.optim import SGD
-from trainings import Batch, batches, make_net, squared_error
-from twins import events_of
-from watched import loud, loud_codes, the, watched
 
 import headway
 from headway import Finding, Guard, Report, Severity

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from support.guarded_trainings import loud, loud_codes, the, until_halted, watched
+from support.trainings import batches, make_net, squared_error
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW
-from trainings import batches, make_net, squared_error
-from watched import loud, loud_codes, the, until_halted, watched
 
 from headway import Guard, Severity
 from headway.live.session import LOOK_EVERY

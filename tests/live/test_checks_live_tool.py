@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 import torch
+from support.guarded_trainings import loud, loud_codes, the, watched
+from support.trainings import Batch, assert_same, batches, make_net, state_of, train
 from torch.optim import Adam
-from trainings import Batch, assert_same, batches, make_net, state_of, train
-from watched import loud, loud_codes, the, watched
 
 from headway import Finding, Severity
 from headway.checks.hd204_missing_gradient import MissingGradient

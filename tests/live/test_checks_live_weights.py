@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from support.guarded_trainings import loud, loud_codes, the, until_halted, watched
+from support.trainings import batches, make_net, skip_or_halt
 from torch import Tensor, nn
 from torch.optim import SGD, Adam
-from trainings import batches, make_net, skip_or_halt
-from watched import loud, loud_codes, the, until_halted, watched
 
 from headway import Guard, Severity, TrainingHalted
 

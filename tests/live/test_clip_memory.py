@@ -11,10 +11,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from plain_clips import PlainAdaGC, PlainZClip
-from strategies import thoroughly
+from support.reference_clipping import PlainAdaGC, PlainZClip
+from support.strategies import thoroughly
+from support.trainings import assert_same
 from torch import Tensor, nn
-from trainings import assert_same
 
 from headway import AdaGC, ZClip
 from headway.errors import UsageError

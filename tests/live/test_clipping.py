@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.paired_trainings import column_by_name, headers_of, steps_of
+from support.trainings import Batch, Net, assert_same, batches, make_net, squared_error, state_of
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_  # before any guard exists
-from trainings import Batch, Net, assert_same, batches, make_net, squared_error, state_of
-from twins import column_by_name, headers_of, steps_of
 
 from headway import Guard
 

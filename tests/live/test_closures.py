@@ -9,9 +9,17 @@ from typing import Any
 
 import pytest
 import torch
+from support.paired_trainings import all_finite, steps_of
+from support.trainings import (
+    Batch,
+    assert_same,
+    batches,
+    make_net,
+    skip_or_halt,
+    squared_error,
+    state_of,
+)
 from torch import Tensor
-from trainings import Batch, assert_same, batches, make_net, skip_or_halt, squared_error, state_of
-from twins import all_finite, steps_of
 
 from headway import Guard, TrainingHalted
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from support.paired_trainings import headers_of
+from support.trainings import Net, assert_same, batches, make_net, squared_error, state_of
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
-from trainings import Net, assert_same, batches, make_net, squared_error, state_of
-from twins import headers_of
 
 from headway import Guard
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from lengths import length
-from trainings import Batch, assert_same, batches, make_net, squared_error, state_of
-from twins import all_finite
+from support.long_runs import length
+from support.paired_trainings import all_finite
+from support.trainings import Batch, assert_same, batches, make_net, squared_error, state_of
 
 from headway import Guard, Policy
 

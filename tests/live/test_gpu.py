@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from support.trainings import assert_same, batches, make_net, squared_error, state_of
 from torch import nn
-from trainings import assert_same, batches, make_net, squared_error, state_of
 
 from headway import Guard
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from plain_clips import plain
+from support.paired_trainings import steps_of
+from support.reference_clipping import plain
+from support.trainings import assert_same, batches, make_net, squared_error, state_of
 from torch import nn
-from trainings import assert_same, batches, make_net, squared_error, state_of
-from twins import steps_of
 
 from headway import AdaGC, Guard, ZClip
 

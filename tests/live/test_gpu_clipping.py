@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from support.paired_trainings import column_by_name, headers_of, steps_of
+from support.trainings import Net, assert_same, batches, make_net, squared_error, state_of
 from torch.nn.utils import clip_grad_norm_
-from trainings import Net, assert_same, batches, make_net, squared_error, state_of
-from twins import column_by_name, headers_of, steps_of
 
 from headway import Guard
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from support.trainings import assert_same, state_of
 from torch import Tensor, nn
 from torch.nn import functional as F
-from trainings import assert_same, state_of
 
 from headway import Guard, Policy
 

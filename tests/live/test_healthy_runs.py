@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from trainings import assert_same
-from twins import (
+from support.paired_trainings import (
     KINDS,
     OPTIMIZERS,
     PRECISIONS,
@@ -19,6 +18,7 @@ from twins import (
     steps_of,
     unguarded,
 )
+from support.trainings import assert_same
 
 
 def assert_same_outcome(one: Outcome, other: Outcome) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from statistics import median
 
 import torch
+from support.paired_trainings import all_finite, steps_of
+from support.trainings import Batch, batches, make_net, squared_error
 from torch import Tensor, nn
-from trainings import Batch, batches, make_net, squared_error
-from twins import all_finite, steps_of
 
 from headway import Guard
 from headway.core.bound import Bound

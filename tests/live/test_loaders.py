@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import torch
+from support.paired_trainings import steps_of, tensors_of
+from support.trainings import assert_same, batches, make_net, squared_error, state_of
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
-from trainings import assert_same, batches, make_net, squared_error, state_of
-from twins import steps_of, tensors_of
 
 from headway import Guard
 

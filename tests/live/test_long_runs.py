@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-from lengths import length
+from support.long_runs import length
+from support.paired_trainings import steps_of
+from support.trainings import batches, squared_error
 from torch import nn
-from trainings import batches, squared_error
-from twins import steps_of
 
 from headway import Guard, Policy, Snapshots
 from headway.live.tokens import MOST_TOKENS

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from support.paired_trainings import events_of, steps_of
+from support.trainings import assert_same, batches, make_net, squared_error, state_of
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
-from trainings import assert_same, batches, make_net, squared_error, state_of
-from twins import events_of, steps_of
 
 from headway import Guard
 from headway.errors import HeadwayError, LossNotScalar, SettingsError, UsageError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from trainings import batches, make_net, squared_error
-from twins import steps_of
+from support.paired_trainings import steps_of
+from support.trainings import batches, make_net, squared_error
 
 from headway import Guard
 

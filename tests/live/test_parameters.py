@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from support.paired_trainings import all_finite, column_by_name, headers_of, setups_of, steps_of
+from support.trainings import Net, assert_same, batches, make_net, squared_error, state_of
 from torch import Tensor, nn
-from trainings import Net, assert_same, batches, make_net, squared_error, state_of
-from twins import all_finite, column_by_name, headers_of, setups_of, steps_of
 
 from headway import Guard
 

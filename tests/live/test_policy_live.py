@@ -9,8 +9,16 @@ from typing import Any
 
 import pytest
 import torch
-from trainings import Net, assert_same, batches, make_net, skip_or_halt, squared_error, state_of
-from twins import all_finite, events_of, steps_of, tensors_of
+from support.paired_trainings import all_finite, events_of, steps_of, tensors_of
+from support.trainings import (
+    Net,
+    assert_same,
+    batches,
+    make_net,
+    skip_or_halt,
+    squared_error,
+    state_of,
+)
 
 from headway import Guard, Policy, TrainingHalted
 from headway.policy import Rung

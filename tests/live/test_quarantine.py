@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from support.paired_trainings import events_of, tensors_of
+from support.trainings import assert_same, batches, make_net, squared_error, state_of
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
-from trainings import assert_same, batches, make_net, squared_error, state_of
-from twins import events_of, tensors_of
 
 from headway import Guard, Policy, diagnose
 from headway.live import batch_identity, index_tape, quarantine

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
+from support.trainings import assert_same, batches, make_net, squared_error, state_of
 from torch import Tensor
-from trainings import assert_same, batches, make_net, squared_error, state_of
 
 from headway import Guard, Policy
 from headway.live import rehearsal

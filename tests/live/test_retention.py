@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import torch
+from support.guarded_trainings import loud, the
+from support.paired_trainings import events_of, steps_of
+from support.trainings import assert_same, batches, state_of
 from torch import Tensor, nn
 from torch.optim import SGD, Adam
-from trainings import assert_same, batches, state_of
-from twins import events_of, steps_of
-from watched import loud, the
 
 import headway
 from headway import Finding, Guard, Severity

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from support.paired_trainings import events_of, headers_of, records_of, setups_of, steps_of
+from support.trainings import Batch, batches, make_net, squared_error
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
-from trainings import Batch, batches, make_net, squared_error
-from twins import events_of, headers_of, records_of, setups_of, steps_of
 
 from headway import Guard, Policy, diagnose
 from headway.core.codec import to_json

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch.amp.grad_scaler import GradScaler
-from torch.nn.utils import clip_grad_norm_
-from trainings import (
+from support.paired_trainings import column_by_name, headers_of, steps_of
+from support.trainings import (
     Batch,
     Net,
     assert_same,
@@ -21,7 +19,9 @@ from trainings import (
     squared_error,
     state_of,
 )
-from twins import column_by_name, headers_of, steps_of
+from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
+from torch.nn.utils import clip_grad_norm_
 
 from headway import Guard, TrainingHalted
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import torch
+from support.paired_trainings import headers_of, steps_of, tensors_of
+from support.trainings import assert_same, batches, make_net, skip_or_halt, squared_error, state_of
 from torch import Tensor, nn
 from torch.nn.functional import softplus
-from trainings import assert_same, batches, make_net, skip_or_halt, squared_error, state_of
-from twins import headers_of, steps_of, tensors_of
 
 from headway import Guard, TrainingHalted
 from headway.policy import Rung

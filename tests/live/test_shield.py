@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from support.trainings import assert_same, batches, make_net, squared_error, state_of
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils import clip_grad, clip_grad_norm_
-from trainings import assert_same, batches, make_net, squared_error, state_of
 
 from headway import Guard
 from headway.engine import Engine

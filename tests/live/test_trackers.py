@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from tracked_runs import INF_STEP, NAN_STEP, STEPS, assert_same_rows, recorded, train
-from trainings import assert_same, make_net
+from support.tracked_runs import INF_STEP, NAN_STEP, STEPS, assert_same_rows, recorded, train
+from support.trainings import assert_same, make_net
 
 import headway
 from headway.core.findings import Finding
@@ -157,7 +157,7 @@ PROGRAM = """
 import sys
 sys.path.insert(0, {tests!r})
 import torch
-from trainings import batches, make_net, squared_error
+from support.trainings import batches, make_net, squared_error
 import headway
 
 class Prints:

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.trainings import assert_same, state_of
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from trainings import assert_same, state_of
 
 from headway import Guard, Policy
 from headway.config import Settings

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from support.trainings import assert_same, batches, make_net, squared_error, state_of
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils import clip_grad
-from trainings import assert_same, batches, make_net, squared_error, state_of
 
 from headway import Guard
 from headway.live import seams

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numerics_cases import DTYPES
+from support.stable_op_cases import DTYPES
 from torch import Tensor
 
 from headway import numerics

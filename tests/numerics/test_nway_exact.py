@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from nway_reference import LINES, PAIRS, SCALE, hyper_diagonal, reference
+from support.nway_reference import LINES, PAIRS, SCALE, hyper_diagonal, reference
 from torch import Tensor
 
 from headway.numerics import nway_contrastive

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from nway_corners import CASES, GRAM, leaves, rows
-from nway_reference import LINES, PAIRS, reference
+from support.nway_edge_cases import CASES, GRAM, leaves, rows
+from support.nway_reference import LINES, PAIRS, reference
 from torch import Tensor
 
 from headway.numerics import nway_contrastive

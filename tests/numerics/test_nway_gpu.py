@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from nway_corners import CASES, GRAM, leaves
+from support.nway_edge_cases import CASES, GRAM, leaves
 from torch import Tensor
 
 from headway.numerics import nway_contrastive

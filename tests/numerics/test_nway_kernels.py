@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from nway_corners import CASES, GRAM, leaves, rows
+from support.nway_edge_cases import CASES, GRAM, leaves, rows
+from support.triton_on_cpu import imported_kernels
 from torch import Tensor
-from triton_stand_in import imported_kernels
 
 from headway.numerics import nway_contrastive
 from headway.numerics.nway import fused

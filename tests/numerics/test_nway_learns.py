@@ -7,7 +7,7 @@ nothing to contrast. "coordinate-spread" (15) rewards vectors for being uneven, 
 from __future__ import annotations
 
 import pytest
-from six_views import train
+from support.six_view_training import train
 
 from headway.numerics.nway.names import SCORES
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from gang import gang
-from nway_ranks import COUNTS, SCORES, gathered_losses, network, samples
+from support.nway_ranks import COUNTS, SCORES, gathered_losses, network, samples
+from support.rank_processes import run_ranks
 
 from headway.numerics import nway_contrastive
 
 
 def test_two_ranks_are_one_process() -> None:
-    results = gang(gathered_losses, 2)
+    results = run_ranks(gathered_losses, 2)
     net = network()
     for score, normalize, reduction in SCORES:
         net.zero_grad()

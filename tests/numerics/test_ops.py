@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-import jiterator_stand_in
-import numerics_cases as cases
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numerics_cases import BY_NAME, CASES, DTYPES, FULL, MASK, Case, value_and_gradients
+from support import jiterator_on_cpu
+from support import stable_op_cases as cases
+from support.stable_op_cases import BY_NAME, CASES, DTYPES, FULL, MASK, Case, value_and_gradients
 from torch import Tensor
 
 from headway import numerics
@@ -35,7 +35,7 @@ def blind(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def fused(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: the kernels run, here by a compiler for the CPU."""
-    jiterator_stand_in.install(monkeypatch)
+    jiterator_on_cpu.install(monkeypatch)
 
 
 def close_eyes(patch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ def test_rows_of_every_kind_are_finite_in_value_and_gradient(
 
     a = torch.stack([row(n) for n in range(4)])
     b = torch.stack([row(n) for n in range(4)])
-    for way in (lambda patch: None, close_eyes, jiterator_stand_in.install):
+    for way in (lambda patch: None, close_eyes, jiterator_on_cpu.install):
         with pytest.MonkeyPatch.context() as patch:
             way(patch)
             for case in CASES:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import numerics_cases as cases
 import pytest
 import torch
-from numerics_cases import CASES, DTYPES, FULL, MASK, Case, value_and_gradients
+from support import stable_op_cases as cases
+from support.stable_op_cases import CASES, DTYPES, FULL, MASK, Case, value_and_gradients
 from torch import Tensor
 
 from headway import numerics

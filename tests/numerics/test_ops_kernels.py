@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import jiterator_stand_in
-import numerics_cases as cases
 import pytest
 import torch
-from numerics_cases import BY_NAME, CASES, Case, value_and_gradients
+from support import jiterator_on_cpu
+from support import stable_op_cases as cases
+from support.stable_op_cases import BY_NAME, CASES, Case, value_and_gradients
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -24,7 +24,7 @@ with_kernels = pytest.mark.parametrize(
 @pytest.fixture(autouse=True)
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[_kernels.Kernel]:
     """The kernels that were launched, in order."""
-    jiterator_stand_in.install(monkeypatch)
+    jiterator_on_cpu.install(monkeypatch)
     seen: list[_kernels.Kernel] = []
     launch = _fused.launch
 

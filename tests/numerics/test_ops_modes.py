@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numerics_cases as cases
 import pytest
 import torch
-from numerics_cases import CASES, Case, value_and_gradients
+from support import stable_op_cases as cases
+from support.stable_op_cases import CASES, Case, value_and_gradients
 from torch.utils._python_dispatch import TorchDispatchMode
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from gang import gang
-from numerics_tokens import batches, big_batch_gradient, rank_gradient
+from support.rank_processes import run_ranks
+from support.token_batches import batches, big_batch_gradient, rank_gradient
 
 from headway import numerics
 
@@ -25,7 +25,7 @@ def test_micro_batches_add_up_to_the_big_batch() -> None:
 
 @pytest.mark.parametrize("how", ["averaged", "summed"])
 def test_two_ranks_with_micro_batches_are_the_big_batch(how: str) -> None:
-    gradients = gang(rank_gradient, 2, 2, 3, how)
+    gradients = run_ranks(rank_gradient, 2, 2, 3, how)
     for gradient in gradients:
         torch.testing.assert_close(gradient, big_batch_gradient(2, 3))
 

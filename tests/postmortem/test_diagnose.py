@@ -9,8 +9,8 @@ import random
 from pathlib import Path
 
 import pytest
-from saved_files import hf_run, history, safetensors, weights
-from strategies import mutated, quick_folder
+from support.checkpoint_files import hf_run, history, safetensors, weights
+from support.strategies import mutated, quick_folder
 
 import headway
 from headway.errors import UnreadableInput

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from saved_files import hf_run, safetensors, weights
+from support.checkpoint_files import hf_run, safetensors, weights
 
 import headway
 from headway.config import Settings

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 
 import pytest
-from trainings import one_thread
+from support.trainings import one_thread
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from losses import codes, labels, net, train
+from support.loss_trainings import codes, labels, net, train
 from torch import Tensor, nn
 
 from headway.preflight.check_run import watch

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from small_trainings import batch, checked, codes, fit, net
+from support.observer_trainings import batch, checked, codes, fit, net
 from torch import Tensor, nn
 
 

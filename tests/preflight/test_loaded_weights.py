@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from small_trainings import codes, first_cause, fit, net
+from support.observer_trainings import codes, first_cause, fit, net
 from torch import nn
 
 

@@ -7,7 +7,7 @@ import gc
 import pytest
 import torch
 import torch.nn.functional as F
-from losses import codes, net
+from support.loss_trainings import codes, net
 from torch import nn
 
 from headway.preflight.check_run import Checked, watch

@@ -6,7 +6,7 @@ import copy
 
 import torch
 import torch.nn.functional as F
-from small_trainings import batch, checked, codes, first_cause, fit, net
+from support.observer_trainings import batch, checked, codes, first_cause, fit, net
 from torch import nn
 
 from headway.core.findings import Severity

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from tape_cases import CASES, recorded, tape
+from support.tape_cases import CASES, recorded, tape
 from torch import nn
 
 from headway.preflight.overfit import overfit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from small_trainings import batch, checked, codes, first_cause, fit, net
+from support.observer_trainings import batch, checked, codes, first_cause, fit, net
 from torch import nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from tape_cases import CASES, X, Y, recorded, tape
+from support.tape_cases import CASES, X, Y, recorded, tape
 from torch import Tensor, nn
 
 from headway.preflight.playing import CannotPlay, Player

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from lookalikes import TRAININGS, Run
+from support.healthy_lookalikes import TRAININGS, Run
 from torch import Tensor, nn
 
 from headway.core.findings import Severity

@@ -6,10 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gang import gang
-from together import Outcome, Plan, clip_badly, halved, run_all, spoil_a_gradient, train
-from trainings import assert_same
-from twins import steps_of
+from support.paired_trainings import steps_of
+from support.rank_processes import run_ranks
+from support.rank_trainings import (
+    Outcome,
+    Plan,
+    clip_badly,
+    halved,
+    run_all,
+    spoil_a_gradient,
+    train,
+)
+from support.trainings import assert_same
 
 from headway.core.records import StepRecord
 
@@ -27,7 +35,7 @@ def planted(
 def both(size: int, plan: Plan) -> list[tuple[Outcome, Outcome]]:
     """Per rank: with the faults under a guard, and without the batches that met them."""
     never = plan.but(guarded=False, faults={}, without=frozenset(plan.faults), guard={})
-    return [tuple(pair) for pair in gang(run_all, size, [(train, plan), (train, never)])]
+    return [tuple(pair) for pair in run_ranks(run_all, size, [(train, plan), (train, never)])]
 
 
 def told(plan: Plan, rank: int = 0) -> dict[int, StepRecord]:
@@ -146,7 +154,7 @@ def test_a_gradient_that_goes_bad_after_the_reduction(each: Any, steps: list[int
     """One rank's copy only: the others would go on with theirs."""
     plan = Plan(each=each)
     never = plan.but(guarded=False, each=None, without=frozenset(steps))
-    for guarded, clean in gang(run_all, 2, [(train, plan), (train, never)]):
+    for guarded, clean in run_ranks(run_all, 2, [(train, plan), (train, never)]):
         assert [action["step"] for action in guarded.actions] == steps
         assert_same(clean.state, guarded.state)
 

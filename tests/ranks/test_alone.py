@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from gang import gang
-from together import (
+from support.rank_processes import run_ranks
+from support.rank_trainings import (
     Outcome,
     Plan,
     poison_a_weight,
@@ -17,14 +17,14 @@ from together import (
     train_with_defect,
     train_with_two_defects,
 )
-from trainings import assert_same
+from support.trainings import assert_same
 
 from headway import Snapshots
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_a_rank_that_dies_is_missed(kind: str) -> None:
-    results = gang(train_until_lost, 3, Plan(kind=kind), 1, 7, timeout=20.0, lone=True)
+    results = run_ranks(train_until_lost, 3, Plan(kind=kind), 1, 7, timeout=20.0, lone=True)
     assert results[1] is None
     for rank in (0, 2):
         name, message, step = results[rank]
@@ -34,7 +34,7 @@ def test_a_rank_that_dies_is_missed(kind: str) -> None:
 
 
 def test_a_rank_that_hangs_is_missed_when_the_groups_time_is_up() -> None:
-    results = gang(train_until_lost, 2, Plan(), 1, 7, True, timeout=3.0, lone=True)
+    results = run_ranks(train_until_lost, 2, Plan(), 1, 7, True, timeout=3.0, lone=True)
     assert results[1] is None
     assert results[0][0] == "RankLost"
     assert "at step 7" in results[0][1]
@@ -55,7 +55,7 @@ def test_a_guard_that_fails_takes_the_others_along(method: str, after: int) -> N
     """No rank waits for it, none acts alone: from then on all train as if unguarded."""
     faults = dict.fromkeys((5, 6), (0, "only the loss"))
     plan = Plan(steps=16, faults=faults, guard={"max_norm": 0.3})
-    guarded = gang(train_with_defect, 2, plan, 1, method, after)
+    guarded = run_ranks(train_with_defect, 2, plan, 1, method, after)
     assert_all_let_go(guarded)
     # Clipped by all up to some step, by none from there on.
     assert_replicas(guarded)
@@ -64,15 +64,15 @@ def test_a_guard_that_fails_takes_the_others_along(method: str, after: int) -> N
 def test_a_guard_that_fails_while_it_holds_back(tmp_path: Path) -> None:
     plan = Plan(steps=16, faults={6: (0, "loss"), 11: (1, "spike")})
     never = plan.but(guarded=False, faults={11: (1, "spike")}, without=frozenset({6}))
-    held = gang(train_with_defect, 2, plan, 1, "brake.hold", 0)
-    expected = gang(train, 2, never)
+    held = run_ranks(train_with_defect, 2, plan, 1, "brake.hold", 0)
+    expected = run_ranks(train, 2, never)
     assert_all_let_go(held)
     for one, other in zip(held, expected, strict=True):
         assert_same(other.state, one.state)
 
 
 def test_several_guards_fail_at_different_steps() -> None:
-    assert_all_let_go(gang(train_with_two_defects, 3, Plan(steps=16)))
+    assert_all_let_go(run_ranks(train_with_two_defects, 3, Plan(steps=16)))
 
 
 def assert_all_let_go(outcomes: list[Outcome]) -> None:
@@ -87,7 +87,7 @@ def assert_replicas(outcomes: list[Outcome]) -> None:
 
 
 def test_asked_to_leave_all_hear_it_at_the_same_step() -> None:
-    results = gang(train_until_asked_to_leave, 3, Plan(), 2, 9)
+    results = run_ranks(train_until_asked_to_leave, 3, Plan(), 2, 9)
     assert results == [9, 9, 9]
 
 
@@ -102,7 +102,7 @@ def test_a_poisoned_weight_on_one_rank_is_everybodys_business(tmp_path: Path) ->
         for kind in ("ddp", "fsdp")
     ]
     for plan in plans:
-        for name, message, step in gang(train_until_lost, 2, plan, -1, -1):
+        for name, message, step in run_ranks(train_until_lost, 2, plan, -1, -1):
             assert name == "TrainingHalted"
             assert "rank 1" in message
             assert step == 10
@@ -111,11 +111,11 @@ def test_a_poisoned_weight_on_one_rank_is_everybodys_business(tmp_path: Path) ->
 def test_ranks_that_train_for_themselves_keep_their_snapshots_apart(tmp_path: Path) -> None:
     guard = {"run_dir": tmp_path, "snapshots": Snapshots(every=4, disk_share=1.0)}
     plan = Plan(kind="local", guard=guard)
-    outcomes = gang(train, 2, plan)
+    outcomes = run_ranks(train, 2, plan)
     assert sorted(path.name for path in tmp_path.glob("snapshots*")) == [
         "snapshots",
         "snapshots.rank1",
     ]
-    again = gang(train, 2, plan.but(resume=True))
+    again = run_ranks(train, 2, plan.but(resume=True))
     for one, other in zip(outcomes, again, strict=True):
         assert_same(one.state, other.state)

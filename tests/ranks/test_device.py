@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gang import gang
-from together import (
+from support.paired_trainings import steps_of
+from support.rank_processes import run_ranks
+from support.rank_trainings import (
     Plan,
     as_on_a_device,
     look_at_findings_on_one_rank,
@@ -17,8 +18,7 @@ from together import (
     train_with_defect,
     train_with_two_defects,
 )
-from trainings import assert_same, skip_or_halt
-from twins import steps_of
+from support.trainings import assert_same, skip_or_halt
 
 from headway import Snapshots
 from headway.live.transfer import LAG
@@ -31,7 +31,7 @@ def test_held_by_the_kernel_on_all_ranks(kind: str, tmp_path: Path) -> None:
     plan = Plan(kind=kind, steps=40, optimizer="fused", faults=FAULTS, guard={"run_dir": tmp_path})
     plan = plan.but(each=look_at_findings_on_one_rank)
     never = plan.but(guarded=False, faults={}, without=frozenset(FAULTS), each=None)
-    held, expected = gang(as_on_a_device, 2, train, plan), gang(train, 2, never)
+    held, expected = run_ranks(as_on_a_device, 2, train, plan), run_ranks(train, 2, never)
     for one, other in zip(held, expected, strict=True):
         assert [action["step"] for action in one.actions] == list(FAULTS)
         assert_same(other.state, one.state)
@@ -44,8 +44,8 @@ def test_held_by_the_kernel_on_all_ranks(kind: str, tmp_path: Path) -> None:
 
 def test_max_norm_in_the_kernel() -> None:
     plan = Plan(steps=12, optimizer="SGD fused", guard={"max_norm": 0.3})
-    ours = gang(as_on_a_device, 2, train, plan)
-    theirs = gang(train, 2, plan.but(guarded=False, clip=0.3))
+    ours = run_ranks(as_on_a_device, 2, train, plan)
+    theirs = run_ranks(train, 2, plan.but(guarded=False, clip=0.3))
     for one, other in zip(ours, theirs, strict=True):
         for name, weight in other.whole.items():
             assert one.whole[name] == pytest.approx(weight, rel=1e-4, abs=1e-6), name
@@ -54,7 +54,7 @@ def test_max_norm_in_the_kernel() -> None:
 @pytest.mark.parametrize("method", ["watch.before", "session.deliver", "watch.after"])
 def test_a_guard_that_fails_takes_the_others_along(method: str) -> None:
     plan = Plan(steps=16, optimizer="fused", faults=dict.fromkeys((5, 6), (0, "only the loss")))
-    failed = gang(as_on_a_device, 2, train_with_defect, plan, 1, method, 5)
+    failed = run_ranks(as_on_a_device, 2, train_with_defect, plan, 1, method, 5)
     for outcome in failed:
         assert sum("switched" in text for text in outcome.said) == 1
         for name, weight in failed[0].whole.items():
@@ -63,13 +63,13 @@ def test_a_guard_that_fails_takes_the_others_along(method: str) -> None:
 
 def test_several_guards_fail_within_the_lag() -> None:
     plan = Plan(steps=16, optimizer="fused")
-    for outcome in gang(as_on_a_device, 3, train_with_two_defects, plan):
+    for outcome in run_ranks(as_on_a_device, 3, train_with_two_defects, plan):
         assert sum("switched" in text for text in outcome.said) == 1
 
 
 def test_asked_to_leave_all_hear_it_at_the_same_step() -> None:
     plan = Plan(optimizer="fused")
-    assert gang(as_on_a_device, 3, train_until_asked_to_leave, plan, 2, 9) == [9 + LAG] * 3
+    assert run_ranks(as_on_a_device, 3, train_until_asked_to_leave, plan, 2, 9) == [9 + LAG] * 3
 
 
 def test_halted_at_the_same_step_whoever_looked_before() -> None:
@@ -77,14 +77,14 @@ def test_halted_at_the_same_step_whoever_looked_before() -> None:
     faults = dict.fromkeys(range(8, 30), (1, "loss"))
     plan = Plan(optimizer="fused", faults=faults, each=look_at_findings_on_one_rank)
     plan = plan.but(guard={"policy": skip_or_halt(skips_in_a_row=3)})
-    ends = gang(as_on_a_device, 2, train_until_lost, plan, -1, -1)
+    ends = run_ranks(as_on_a_device, 2, train_until_lost, plan, -1, -1)
     assert [name for name, _, _ in ends] == ["TrainingHalted"] * 2
     assert ends[0][2] == ends[1][2]
 
 
 def test_a_poisoned_weight_is_everybodys_business() -> None:
     plan = Plan(optimizer="fused", each=poison_a_weight, guard={"snapshots": Snapshots(every=0)})
-    ends = gang(as_on_a_device, 2, train_until_lost, plan, -1, -1)
+    ends = run_ranks(as_on_a_device, 2, train_until_lost, plan, -1, -1)
     for name, message, step in ends:
         assert name == "TrainingHalted"
         assert "rank 1" in message

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gang import gang
-from together import (
+from support.paired_trainings import steps_of
+from support.rank_processes import run_ranks
+from support.rank_trainings import (
     Plan,
     refusals,
     train,
@@ -22,8 +23,7 @@ from together import (
     train_with_group,
     train_wrapped_late,
 )
-from trainings import assert_same
-from twins import steps_of
+from support.trainings import assert_same
 
 from headway import Policy
 
@@ -31,8 +31,8 @@ from headway import Policy
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_a_scaler_that_skips_skips_on_all_ranks(kind: str) -> None:
     plan = Plan(kind=kind, steps=14)
-    guarded = gang(train_scaled, 2, plan)
-    plain = gang(train_scaled, 2, plan.but(guarded=False))
+    guarded = run_ranks(train_scaled, 2, plan)
+    plain = run_ranks(train_scaled, 2, plan.but(guarded=False))
     for (ours, scales), (theirs, expected) in zip(guarded, plain, strict=True):
         assert scales == expected
         assert len(set(scales)) > 1, "it had to search"
@@ -45,15 +45,15 @@ def test_a_scaler_that_skips_skips_on_all_ranks(kind: str) -> None:
 def test_an_overflow_on_one_rank_only(tmp_path: Path) -> None:
     """Its scaler skips the step; the others, whose scalers see nothing, hold it back too."""
     plan = Plan(kind="local", steps=9, faults={5: (1, "backward")}, guard={"run_dir": tmp_path})
-    gang(train_scaled, 2, plan, "", 2.0**10)
+    run_ranks(train_scaled, 2, plan, "", 2.0**10)
     for record in steps_of(tmp_path):
         assert record.held == (record.step == 5)
         assert ("scaler_skipped" in record.values) == (record.step == 5)
     # With gradients of their own, ranks differ; what counts is that neither moved at step 5.
     never = plan.but(guarded=False, faults={}, guard={})
-    (moved, _), _ = gang(train_scaled, 2, plan.but(faults={}, guard={}), "", 2.0**10)
-    (held, _), _ = gang(train_scaled, 2, plan.but(guard={}), "", 2.0**10)
-    (plain, _), _ = gang(train_scaled, 2, never, "", 2.0**10)
+    (moved, _), _ = run_ranks(train_scaled, 2, plan.but(faults={}, guard={}), "", 2.0**10)
+    (held, _), _ = run_ranks(train_scaled, 2, plan.but(guard={}), "", 2.0**10)
+    (plain, _), _ = run_ranks(train_scaled, 2, never, "", 2.0**10)
     assert_same(plain.state, moved.state)
     assert not held.whole["head.weight"].equal(moved.whole["head.weight"])
 
@@ -61,8 +61,8 @@ def test_an_overflow_on_one_rank_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize("defect", ["backward_begins", "scaler_stepped"])
 def test_a_failed_guard_and_a_scaler_that_skips(defect: str) -> None:
     plan = Plan(steps=14)
-    failed = gang(train_scaled, 2, plan, defect)
-    plain = gang(train_scaled, 2, plan.but(guarded=False))
+    failed = run_ranks(train_scaled, 2, plan, defect)
+    plain = run_ranks(train_scaled, 2, plan.but(guarded=False))
     for (ours, scales), (theirs, expected) in zip(failed, plain, strict=True):
         assert scales == expected
         assert_same(theirs.state, ours.state)
@@ -72,15 +72,15 @@ def test_a_failed_guard_and_a_scaler_that_skips(defect: str) -> None:
 def test_optimizers_with_closures() -> None:
     plan = Plan(steps=8, faults={3: (1, "loss"), 5: (0, "backward")})
     never = plan.but(guarded=False, faults={}, without=frozenset({3, 5}))
-    expected = gang(train_by_closure, 2, never)
-    for ours, theirs in zip(gang(train_by_closure, 2, plan), expected, strict=True):
+    expected = run_ranks(train_by_closure, 2, never)
+    for ours, theirs in zip(run_ranks(train_by_closure, 2, plan), expected, strict=True):
         assert [action["step"] for action in ours.actions] == [3, 5]
         assert_same(theirs.state, ours.state)
 
 
 def test_several_optimizers(tmp_path: Path) -> None:
     plan = Plan(steps=12, faults={4: (1, "backward"), 8: (0, "loss")}, guard={"run_dir": tmp_path})
-    (*actions, whole), (*others, other) = gang(train_two, 2, plan)
+    (*actions, whole), (*others, other) = run_ranks(train_two, 2, plan)
     assert actions == others
     assert [action["step"] for action in actions] == [4, 8]
     for one, two in zip(whole["whole"], other["whole"], strict=True):
@@ -94,7 +94,7 @@ def test_several_optimizers(tmp_path: Path) -> None:
 def test_models_of_their_own_are_not_followed(tmp_path: Path) -> None:
     """A process group exists, but nobody shares gradients: ranks may even differ in length."""
     plan = Plan(faults={6: (1, "loss")}, guard={"run_dir": tmp_path})
-    (first, exchanged), (second, _) = gang(train_apart, 2, plan, [9, 14])
+    (first, exchanged), (second, _) = run_ranks(train_apart, 2, plan, [9, 14])
     assert exchanged == 0
     assert not first.actions
     assert [action["step"] for action in second.actions] == [6]
@@ -105,7 +105,7 @@ def test_models_of_their_own_are_not_followed(tmp_path: Path) -> None:
 
 def test_a_group_given_by_hand() -> None:
     plan = Plan(steps=12, faults={4: (1, "only the loss"), 8: (0, "backward")})
-    one, other = gang(train_with_group, 2, plan)
+    one, other = run_ranks(train_with_group, 2, plan)
     assert one.actions == other.actions
     assert [action["step"] for action in one.actions] == [4, 8]
     for name, weight in one.whole.items():
@@ -113,25 +113,25 @@ def test_a_group_given_by_hand() -> None:
 
 
 def test_a_group_without_this_rank_is_refused() -> None:
-    (said,), _ = gang(refusals, 2)
+    (said,), _ = run_ranks(refusals, 2)
     assert "no member" in said
 
 
 def test_a_wrapper_that_comes_too_late_is_named() -> None:
-    for said in gang(train_wrapped_late, 2):
+    for said in run_ranks(train_wrapped_late, 2):
         assert [text for text in said if "Wrap it first" in text]
 
 
 def test_uneven_inputs_switch_the_guard_off() -> None:
     """`model.join()` lets ranks take different numbers of steps: there is nothing to agree on."""
-    for said, weights in gang(train_unevenly, 2):
+    for said, weights in run_ranks(train_unevenly, 2):
         assert [text for text in said if "model.join()" in text]
         assert all(bool(torch.isfinite(weight).all()) for weight in weights)
 
 
 def test_a_rank_without_gradients_takes_part(tmp_path: Path) -> None:
     plan = Plan(steps=16, faults={12: (0, "only the loss")}, guard={"run_dir": tmp_path})
-    one, other = gang(train_idly, 2, plan)
+    one, other = run_ranks(train_idly, 2, plan)
     assert one.actions == other.actions
     assert [action["step"] for action in one.actions] == [12]
     for rank in (0, 1):
@@ -142,8 +142,8 @@ def test_a_rank_without_gradients_takes_part(tmp_path: Path) -> None:
 def test_flat_parameters(tmp_path: Path) -> None:
     """FullyShardedDataParallel, the first: plain tensors that are pieces all the same."""
     plan = Plan(steps=9, faults={5: (1, "loss")}, guard={"run_dir": tmp_path})
-    held = gang(train_flat, 2, plan)
-    never = gang(train_flat, 2, plan.but(guarded=False, faults={}, without=frozenset({5})))
+    held = run_ranks(train_flat, 2, plan)
+    never = run_ranks(train_flat, 2, plan.but(guarded=False, faults={}, without=frozenset({5})))
     for (ours, _), (theirs, _) in zip(held, never, strict=True):
         assert [action["step"] for action in ours.actions] == [5]
         assert_same(theirs.state, ours.state)
@@ -155,8 +155,8 @@ def test_flat_parameters(tmp_path: Path) -> None:
 def test_one_small_reduction_per_step_and_nothing_else(kind: str) -> None:
     plan = Plan(kind=kind, steps=24, faults={9: (1, "loss"), 15: (0, "backward")})
     plan = plan.but(guard={"policy": Policy(replay=False)})
-    guarded = gang(train, 2, plan)[0].collectives
-    plain = gang(train, 2, plan.but(guarded=False))[0].collectives
+    guarded = run_ranks(train, 2, plan)[0].collectives
+    plain = run_ranks(train, 2, plan.but(guarded=False))[0].collectives
     assert set(np.diff(guarded) - np.diff(plain)) == {1}, "bad steps and samples included"
     # One more to agree on the start of the record.
     assert guarded[0] - plain[0] == 2

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from gang import gang
-from old_torch import AVERAGES_SHARDS
-from together import Plan, run_all, train
-from trainings import assert_same
-from twins import column_by_name, headers_of, steps_of
+from support.paired_trainings import column_by_name, headers_of, steps_of
+from support.rank_processes import run_ranks
+from support.rank_trainings import Plan, run_all, train
+from support.torch_versions import AVERAGES_SHARDS
+from support.trainings import assert_same
 
 KINDS = {2: ("ddp", "fsdp", "mixed"), 4: ("hsdp", "fsdp")}
 SIZES = [2, pytest.param(4, marks=pytest.mark.slow)]
@@ -31,7 +31,7 @@ def test_max_norm_clips_as_clip_grad_norm_does(size: int, tmp_path: Path) -> Non
         for kind in kinds
     ]
     theirs = [plan.but(guarded=False, clip=0.3, guard={}) for plan in ours]
-    for results in gang(run_all, size, [(train, plan) for plan in (*ours, *theirs)]):
+    for results in run_ranks(run_all, size, [(train, plan) for plan in (*ours, *theirs)]):
         for at, kind in enumerate(kinds):
             clipped, expected = results[at], results[at + len(kinds)]
             if kind == "ddp":
@@ -51,7 +51,7 @@ def test_norms_are_those_of_the_whole_model(size: int, tmp_path: Path) -> None:
         kind: Plan(kind=kind, steps=23, optimizer="SGD", guard={"run_dir": tmp_path / kind})
         for kind in ("ddp", *KINDS[size])
     }
-    gang(run_all, size, [(train, plan) for plan in plans.values()])
+    run_ranks(run_all, size, [(train, plan) for plan in plans.values()])
     expected = told(tmp_path / "ddp")
     for kind in KINDS[size]:
         found = told(tmp_path / kind)
@@ -81,7 +81,7 @@ def test_what_the_user_clips_by_is_recorded_for_each_rank(tmp_path: Path) -> Non
         Plan(kind=kind, steps=11, clip=0.2, guard={"run_dir": tmp_path / kind})
         for kind in ("ddp", "fsdp")
     ]
-    results = gang(run_all, 2, [(train, plan) for plan in plans])[0]
+    results = run_ranks(run_all, 2, [(train, plan) for plan in plans])[0]
     for plan, outcome in zip(plans, results, strict=True):
         records = [r for r in steps_of(plan.guard["run_dir"]) if r.rank == 0]
         for at in (0, 10):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gang import gang
-from together import Plan, nudge_a_weight, train, train_same_data
-from twins import headers_of, steps_of
+from support.paired_trainings import headers_of, steps_of
+from support.rank_processes import run_ranks
+from support.rank_trainings import Plan, nudge_a_weight, train, train_same_data
 
 from headway.core.records import StepRecord
 from headway.engine import Engine
@@ -19,7 +19,7 @@ def records(run_dir: Path, rank: int = 0) -> dict[int, StepRecord]:
 
 
 def test_the_first_rank_writes_down_what_all_measured(tmp_path: Path) -> None:
-    outcomes = gang(train, 2, Plan(steps=12, guard={"run_dir": tmp_path}))
+    outcomes = run_ranks(train, 2, Plan(steps=12, guard={"run_dir": tmp_path}))
     header = headers_of(tmp_path)[0]
     assert header.world_size == 2
     assert tuple(header.names("rank")) == ("0", "1")
@@ -37,7 +37,7 @@ def test_the_first_rank_writes_down_what_all_measured(tmp_path: Path) -> None:
 
 
 def test_the_numbers_of_a_step_are_the_same_on_all_ranks(tmp_path: Path) -> None:
-    gang(train, 2, Plan(kind="fsdp", steps=12, clip=0.5, guard={"run_dir": tmp_path}))
+    run_ranks(train, 2, Plan(kind="fsdp", steps=12, clip=0.5, guard={"run_dir": tmp_path}))
     first, second = records(tmp_path, 0), records(tmp_path, 1)
     for step, record in first.items():
         for name in ("loss", "grad_norm", "clip_coef", "lr"):
@@ -47,7 +47,7 @@ def test_the_numbers_of_a_step_are_the_same_on_all_ranks(tmp_path: Path) -> None
 
 def test_weights_that_should_be_equal_are_compared(tmp_path: Path) -> None:
     plan = Plan(steps=102, each=nudge_a_weight, guard={"run_dir": tmp_path})
-    gang(train, 2, plan)
+    run_ranks(train, 2, plan)
     told = records(tmp_path)
     before, after = (told[step].columns["rank/weights_hash"].values for step in (0, 100))
     assert before[0] == before[1]
@@ -56,28 +56,30 @@ def test_weights_that_should_be_equal_are_compared(tmp_path: Path) -> None:
 
 
 def test_pieces_of_weights_are_not_compared(tmp_path: Path) -> None:
-    gang(train, 2, Plan(kind="fsdp", steps=3, guard={"run_dir": tmp_path}))
+    run_ranks(train, 2, Plan(kind="fsdp", steps=3, guard={"run_dir": tmp_path}))
     assert "rank/weights_hash" not in records(tmp_path)[0].columns
 
 
 def test_ranks_that_read_the_same_data_show(tmp_path: Path) -> None:
-    gang(train_same_data, 2, Plan(steps=2, guard={"run_dir": tmp_path}))
+    run_ranks(train_same_data, 2, Plan(steps=2, guard={"run_dir": tmp_path}))
     one, other = records(tmp_path)[0].columns["rank/batch_hash"].values
     assert one == other
 
 
 def test_segments_are_agreed_on(tmp_path: Path) -> None:
     """One rank's file was lost or is longer: all write the same, new segment."""
-    gang(train, 2, Plan(steps=3, guard={"run_dir": tmp_path}))
+    run_ranks(train, 2, Plan(steps=3, guard={"run_dir": tmp_path}))
     (tmp_path / "steps.rank1.jsonl").unlink()
     (tmp_path / "events.rank1.jsonl").unlink()
-    gang(train, 2, Plan(steps=3, guard={"run_dir": tmp_path}))
+    run_ranks(train, 2, Plan(steps=3, guard={"run_dir": tmp_path}))
     assert {record.segment for record in records(tmp_path, 0).values()} == {1}
     assert {record.segment for record in records(tmp_path, 1).values()} == {1}
 
 
 def test_a_post_mortem_counts_every_step_once(tmp_path: Path) -> None:
-    outcome = gang(train, 2, Plan(steps=30, faults={25: (1, "loss")}, guard={"run_dir": tmp_path}))
+    outcome = run_ranks(
+        train, 2, Plan(steps=30, faults={25: (1, "loss")}, guard={"run_dir": tmp_path})
+    )
     engine = Engine(strict=True)
     found = [(f.code, f.step) for f in engine.run(RunDir(tmp_path).records())]
     assert found == [(code, step) for code, step, _ in outcome[0].findings]

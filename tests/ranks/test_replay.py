@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gang import gang
-from replay_together import Outcome, Plan, born_on, each, until_lost, with_a_defect
-from trainings import assert_same
+from support.rank_processes import run_ranks
+from support.rank_replays import Outcome, Plan, born_on, each, until_lost, with_a_defect
+from support.trainings import assert_same
 
 import headway
 
@@ -19,7 +19,7 @@ SPIKE: dict[str, Any] = {"bad": (), "large": ((24, 1, 3),), "steps": 28}
 
 def ran(size: int, plans: Sequence[Plan]) -> list[list[Outcome]]:
     """Per plan: what each rank is left with; and that no rank is left with more than a skip."""
-    ranks = gang(each, size, plans)
+    ranks = run_ranks(each, size, plans)
     for rank in ranks:
         for looked, skipped in rank:
             assert repr(looked.losses) == repr(skipped.losses)
@@ -37,7 +37,7 @@ def assert_named(outcomes: Sequence[Outcome], step: int = 7, rank: int = 1, row:
     assert (found["step"], found["nature"], found["rank"]) == (step, "deterministic", rank)
     assert (birth["op"], birth["kind"], birth["rows"]) == ("log", "log-of-zero", (row,))
     assert (Path(birth["place"]["file"]).name, birth["place"]["line"]) == (
-        "replay_together.py",
+        "rank_replays.py",
         born_on(),
     )
     assert [(trial["key"], trial["tried"]) for trial in found["trials"]] == [
@@ -150,7 +150,7 @@ def test_what_happens_between_the_ranks_is_not_called_transient() -> None:
 
 @pytest.mark.slow
 def test_a_compiled_model_stays_compiled() -> None:
-    ranks = gang(each, 2, [Plan(twist="compiled")])
+    ranks = run_ranks(each, 2, [Plan(twist="compiled")])
     for [(looked, skipped)] in ranks:
         assert_named([looked])
         assert looked.compiled == skipped.compiled > 0
@@ -160,14 +160,14 @@ def test_a_compiled_model_stays_compiled() -> None:
 @pytest.mark.parametrize("kind", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
 def test_a_defect_of_ours_on_one_rank_holds_nobody_up(kind: str) -> None:
     """The guards go off together, as after any other defect; the training goes on."""
-    for outcome in gang(with_a_defect, 2, Plan(kind)):
+    for outcome in run_ranks(with_a_defect, 2, Plan(kind)):
         assert outcome.explanations == []
         assert len(outcome.losses) == Plan().steps
         assert [action["step"] for action in outcome.actions] == [7]
 
 
 def test_a_rank_that_dies_meanwhile() -> None:
-    told = gang(until_lost, 2, Plan(twist="dies"), timeout=5.0, lone=True)
+    told = run_ranks(until_lost, 2, Plan(twist="dies"), timeout=5.0, lone=True)
     assert told == ["RankLost", None]
 
 

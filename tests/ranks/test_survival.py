@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gang import gang
-from together import Outcome, Plan, poison_a_weight, train
-from trainings import assert_same
-from twins import all_finite, events_of
+from support.paired_trainings import all_finite, events_of
+from support.rank_processes import run_ranks
+from support.rank_trainings import Outcome, Plan, poison_a_weight, train
+from support.trainings import assert_same
 
 from headway import Snapshots
 
@@ -49,7 +49,7 @@ def rungs(outcome: Outcome) -> list[tuple[str, int]]:
 @pytest.mark.parametrize("size", [2, 4])
 def test_a_weight_poisoned_on_one_rank_rolls_all_of_them_back(kind: str, size: int) -> None:
     plan = Plan(kind=kind, each=poison_later, guard={"snapshots": Snapshots(every=4)})
-    outcomes = gang(train, size, plan)
+    outcomes = run_ranks(train, size, plan)
     for outcome in outcomes:
         assert rungs(outcome) == rungs(outcomes[0])
         assert [name for name, _ in rungs(outcome)].count("roll-back") == 1
@@ -61,9 +61,9 @@ def test_a_weight_poisoned_on_one_rank_rolls_all_of_them_back(kind: str, size: i
 def test_a_run_that_died_goes_on_bit_for_bit(kind: str, tmp_path: Path) -> None:
     size = 4 if kind == "hsdp" else 2
     plan = Plan(kind=kind, guard={"run_dir": tmp_path, "snapshots": OFTEN})
-    calm = gang(train, size, plan.but(guard={"snapshots": OFTEN}))
-    assert gang(train, size, plan.but(each=die_at_21), lone=True) == [None] * size
-    resumed = gang(train, size, plan.but(resume=True))
+    calm = run_ranks(train, size, plan.but(guard={"snapshots": OFTEN}))
+    assert run_ranks(train, size, plan.but(each=die_at_21), lone=True) == [None] * size
+    resumed = run_ranks(train, size, plan.but(resume=True))
     steps = resumed_at(tmp_path)
     assert steps >= 16
     for one, other in zip(calm, resumed, strict=True):
@@ -75,10 +75,10 @@ def test_a_run_that_died_goes_on_bit_for_bit(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_asked_to_leave_nothing_is_lost(kind: str, tmp_path: Path) -> None:
     plan = Plan(kind=kind, guard={"run_dir": tmp_path, "snapshots": Snapshots(every=100)})
-    calm = gang(train, 2, plan.but(guard={}))
+    calm = run_ranks(train, 2, plan.but(guard={}))
     with pytest.raises(Exception, match="SystemExit: 143"):
-        gang(train, 2, plan.but(each=leave_at_21))
-    resumed = gang(train, 2, plan.but(resume=True))
+        run_ranks(train, 2, plan.but(each=leave_at_21))
+    resumed = run_ranks(train, 2, plan.but(resume=True))
     steps = resumed_at(tmp_path)
     assert steps == 23, "told with step 22, and gone after it"
     for one, other in zip(calm, resumed, strict=True):
@@ -89,11 +89,11 @@ def test_asked_to_leave_nothing_is_lost(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_part_that_is_torn_on_one_rank_is_passed_over_on_all(kind: str, tmp_path: Path) -> None:
     plan = Plan(kind=kind, steps=30, guard={"run_dir": tmp_path, "snapshots": OFTEN})
-    calm = gang(train, 2, plan)
+    calm = run_ranks(train, 2, plan)
     homes = sorted((tmp_path / "snapshots").iterdir(), key=_number)
     seal = homes[-1] / "rank1.json"
     seal.write_text(json.dumps({**json.loads(seal.read_text()), "sha256": "0"}))
-    resumed = gang(train, 2, plan.but(resume=True))
+    resumed = run_ranks(train, 2, plan.but(resume=True))
     steps = resumed_at(tmp_path)
     assert f"step{steps}" == homes[-2].name.split("-")[1]
     for one, other in zip(calm, resumed, strict=True):
@@ -106,8 +106,8 @@ def _number(home: Path) -> int:
 
 def test_pieces_of_four_ranks_are_taken_up_by_two(tmp_path: Path) -> None:
     plan = Plan(kind="fsdp", guard={"run_dir": tmp_path, "snapshots": OFTEN})
-    before = gang(train, 4, plan.but(steps=16))
-    after = gang(train, 2, plan.but(steps=16, resume=True))
+    before = run_ranks(train, 4, plan.but(steps=16))
+    after = run_ranks(train, 2, plan.but(steps=16, resume=True))
     for name, weight in before[0].whole.items():
         assert weight.shape == after[0].whole[name].shape
     assert_same(after[0].whole, after[1].whole)

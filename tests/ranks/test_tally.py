@@ -7,7 +7,7 @@ import math
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import lightly
+from support.strategies import lightly
 
 from headway.live import checksums
 from headway.live.tally import CALLS, MISSING, UNKNOWN, Slot, Tally

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from gang import gang
-from old_torch import CLIPS_BY_WHOLE_NORM
-from together import Plan, halved, run_all, train
-from trainings import assert_same
+from support.rank_processes import run_ranks
+from support.rank_trainings import Plan, halved, run_all, train
+from support.torch_versions import CLIPS_BY_WHOLE_NORM
+from support.trainings import assert_same
 
 VARIANTS: dict[int, dict[str, Plan]] = {
     2: {
@@ -59,7 +59,7 @@ def test_shards_that_are_replicated_too_are_left_as_they_are() -> None:
 def compare(size: int, plans: dict[str, Plan]) -> None:
     plans = {name: plan.but(steps=24) for name, plan in plans.items()}
     pairs = [plan.but(guarded=guarded) for plan in plans.values() for guarded in (True, False)]
-    for results in gang(run_all, size, [(train, plan) for plan in pairs]):
+    for results in run_ranks(run_all, size, [(train, plan) for plan in pairs]):
         for at, name in enumerate(plans):
             guarded, plain = results[2 * at], results[2 * at + 1]
             assert_same(plain.state, guarded.state, name)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from json_schema import KNOWN, keywords, misfits
-from literate import read_records
+from support.json_schema import KNOWN, keywords, misfits
+from support.literate_cases import read_records
 
 from headway import registry
 from headway.cli.main import cli

@@ -6,8 +6,8 @@ import difflib
 import re
 from pathlib import Path
 
-import public_surface
 import pytest
+from support import public_surface
 
 import headway
 

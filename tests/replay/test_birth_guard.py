@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from lengths import only_at_length
 from replay.birth_set import SCENARIOS
 from replay.birth_set.guarded import for_a_guard, guarded
 from replay.birth_set.scenario import Case
 from replay.birth_set.score import Marks, score, table, totals
+from support.long_runs import only_at_length
 
 from headway.replay.explanation import Explanation
 

@@ -21,7 +21,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import lightly, mutated, quick_folder, thoroughly
+from support.strategies import lightly, mutated, quick_folder, thoroughly
 from torch import Tensor
 
 import headway

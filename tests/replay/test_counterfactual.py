@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from remedy_runs import operands, scene_of
+from support.remedy_runs import operands, scene_of
 from torch import nn
 
 from headway.replay.births import KINDS

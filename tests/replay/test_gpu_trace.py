@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from replay_runs import line_of, traced
+from support.replay_runs import line_of, traced
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 

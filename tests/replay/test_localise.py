@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from replay_runs import line_of, traced, traced_over
+from support.replay_runs import line_of, traced, traced_over
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -692,7 +692,7 @@ class TestComponents:
         if not detached:
             birth = traced(Mlp(), torch.rand(6, 4), compute).birth
         else:
-            from replay_runs import scene_of
+            from support.replay_runs import scene_of
 
             from headway.replay import localise
             from headway.replay.trace import Trace

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from remedy_runs import Script, attempt, bits, leaves_nothing, operands, run, scene_of
+from support.remedy_runs import Script, attempt, bits, leaves_nothing, operands, run, scene_of
 from torch import Tensor, nn
 
 from headway.replay.counterfactual import fitting

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from remedy_runs import attempt, bits, leaves_nothing, operands, run, scene_of, switches
+from support.remedy_runs import attempt, bits, leaves_nothing, operands, run, scene_of, switches
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 

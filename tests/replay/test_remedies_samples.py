@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from remedy_runs import attempt, bits, leaves_nothing, run, scene_of
+from support.remedy_runs import attempt, bits, leaves_nothing, run, scene_of
 from torch import Tensor, nn
 
 from headway.replay.counterfactual import fitting, worth_bisecting

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from remedy_runs import attempt, bits, leaves_nothing, run, scene_of
+from support.remedy_runs import attempt, bits, leaves_nothing, run, scene_of
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from replay_runs import traced, traced_over
+from support.replay_runs import traced, traced_over
 from torch import Tensor, nn
 
 from headway.replay import spikes

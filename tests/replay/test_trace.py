@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from replay_runs import run_backward, scene_of, traced
+from support.replay_runs import run_backward, scene_of, traced
 from torch import Tensor, nn
 
 from headway.replay import autopsy, births, localise

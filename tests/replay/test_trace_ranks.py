@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from gang import gang
-from replay_ranks import traced_on
+from support.rank_processes import run_ranks
+from support.rank_traces import traced_on
 
 
 @pytest.mark.parametrize("how", ["ddp", "fsdp2"])
 def test_only_the_rank_that_made_it_blames_itself(how: str) -> None:
-    (bad_here, births_here), (bad_there, births_there) = gang(traced_on, 2, how)
+    (bad_here, births_here), (bad_there, births_there) = run_ranks(traced_on, 2, how)
     assert bad_here
     assert len(bad_here) == len(bad_there)
     assert births_here == []

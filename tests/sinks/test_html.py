@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_pages import (
+from support.report_runs import (
     BAD,
     NASTY,
     hostile_run,
@@ -24,7 +24,7 @@ from report_pages import (
     well_run,
     write,
 )
-from strategies import thoroughly
+from support.strategies import thoroughly
 
 import headway
 from headway.charts.gather import ChartData

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import lightly, quick_folder, same, streams
+from support.strategies import lightly, quick_folder, same, streams
 
 from headway.core.records import Column, EventRecord, Header, Record, StepRecord
 from headway.core.signals import Signal

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
-from strategies import lightly, quick_folder, same, streams
+from support.strategies import lightly, quick_folder, same, streams
 
 from headway.core.records import (
     Column,

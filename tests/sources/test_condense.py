@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from log_cases import diagnosed, told
+from support.log_cases import diagnosed, told
 
 from headway.sources.log import condense
 from headway.sources.log.log import Log

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
-from store_files import column, sound, survives
+from support.store_files import column, sound, survives
 
 from headway.errors import UnreadableInput
 from headway.sources import csv_log, formats

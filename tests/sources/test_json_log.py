@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_files import column, refuses, sound, survives
+from support.store_files import column, refuses, sound, survives
 
 from headway.errors import UnreadableInput
 from headway.sources import formats, json_log

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_files import column, sound, survives
+from support.store_files import column, sound, survives
 
 from headway.core.signals import Signal
 from headway.errors import UnreadableInput

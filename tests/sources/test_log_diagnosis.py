@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from log_cases import HF, diagnosed, log, told
+from support.log_cases import HF, diagnosed, log, told
 
 from headway.core.signals import Signal
 from headway.sources.log.log import Happening, Log

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import outside_more  # noqa: F401  (registers its cases)
 import pytest
-from outside_logs import CASES, Outside
+from support import external_logs_more  # noqa: F401  (registers its cases)
+from support.external_logs import CASES, Outside
 
 import headway
 from headway.core.findings import Severity

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import junk, lightly, mutated, quick_folder, same, streams
+from support.strategies import junk, lightly, mutated, quick_folder, same, streams
 
 from headway.core.codec import to_json
 from headway.core.records import Column, EventRecord, Header, Record, SetupRecord, StepRecord

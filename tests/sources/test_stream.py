@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from log_cases import log
+from support.log_cases import log
 
 from headway.core.records import EventRecord, Header, StepRecord
 from headway.core.signals import Signal

@@ -10,7 +10,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from store_files import DATA, column, sound, survives
+from support.store_files import DATA, column, sound, survives
 
 from headway.core.signals import Signal
 from headway.errors import UnreadableInput

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from store_files import DATA, column, refuses, sound, survives
+from support.store_files import DATA, column, refuses, sound, survives
 
 from headway.core.signals import Signal
 from headway.sources import formats, mlflow, trackio

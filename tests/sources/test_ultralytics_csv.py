@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
-from store_files import column, sound, survives
+from support.store_files import column, sound, survives
 
 from headway.core.signals import Signal
 from headway.sources import formats, ultralytics_csv

@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import lightly
-from trainings import batches, make_net, squared_error
-from twins import steps_of
+from support.paired_trainings import steps_of
+from support.strategies import lightly
+from support.trainings import batches, make_net, squared_error
 
 from headway import Guard, Policy
 from headway.live.backoff import RateFactor

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from support.paired_trainings import all_finite
+from support.trainings import assert_same, batches, make_net, squared_error, state_of
 from torch import nn
-from trainings import assert_same, batches, make_net, squared_error, state_of
-from twins import all_finite
 
 from headway import Guard, Snapshots
 from headway.live.snapshots import take

@@ -12,7 +12,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from lengths import length
+from support.long_runs import length
 
 SCRIPT = textwrap.dedent(
     """

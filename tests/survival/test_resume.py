@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from trainings import assert_same, batches, make_net, squared_error, state_of
-from twins import events_of
+from support.paired_trainings import events_of
+from support.trainings import assert_same, batches, make_net, squared_error, state_of
 
 from headway import Guard, Snapshots
 from headway.errors import UsageError

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from support.paired_trainings import all_finite, events_of
+from support.trainings import assert_same, batches, make_net, squared_error, state_of
 from torch import Tensor, nn
-from trainings import assert_same, batches, make_net, squared_error, state_of
-from twins import all_finite, events_of
 
 from headway import Guard, Policy, Snapshots, TrainingHalted
 from headway.policy import Rung

@@ -12,9 +12,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import lightly
+from support.strategies import lightly
+from support.trainings import assert_same
 from torch import nn
-from trainings import assert_same
 
 from headway.live import host_memory
 from headway.live.snapshots import take

@@ -15,8 +15,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import lightly
-from trainings import assert_same, batches, make_net, squared_error
+from support.strategies import lightly
+from support.trainings import assert_same, batches, make_net, squared_error
 
 from headway import Guard, Snapshots
 from headway.errors import SettingsError

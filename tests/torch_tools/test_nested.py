@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import lightly
+from support.strategies import lightly
 
 from headway.torch_tools.nested import plain
 

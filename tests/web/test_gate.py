@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from report_pages import sick_records, write
-from serving import Served, serving
+from support.report_runs import sick_records, write
+from support.serving import Served, serving
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_pages import hostile_run, sick_records, write
-from serving import Served, serving
+from support.report_runs import hostile_run, sick_records, write
+from support.serving import Served, serving
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")

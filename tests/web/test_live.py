@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_pages import BAD, sick_records, write
-from serving import Served, serving
+from support.report_runs import BAD, sick_records, write
+from support.serving import Served, serving
 
 from headway.core.records import EventRecord, Header, Record, StepRecord
 from headway.core.signals import Signal

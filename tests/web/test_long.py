@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from report_pages import sick_records, write
+from support.report_runs import sick_records, write
 
 pytest.importorskip("starlette")
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from serving import SRC, serving
+from support.serving import SRC, serving
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")

@@ -15,6 +15,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _single_threaded() -> Iterator[None]:
-    trainings = pytest.importorskip("trainings")
+    trainings = pytest.importorskip("support.trainings")
     with trainings.one_thread():
         yield

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_files import column
-from tracked_runs import assert_same_rows, recorded, train
+from support.store_files import column
+from support.tracked_runs import assert_same_rows, recorded, train
 
 from headway.sinks.trackers.mlflow import key_of
 from headway.sources import formats

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_files import column
-from tracked_runs import NAN_STEP, assert_same_rows, recorded, train
+from support.store_files import column
+from support.tracked_runs import NAN_STEP, assert_same_rows, recorded, train
 
 from headway.sources import formats
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from trainings import state_of
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
+
+from support.trainings import state_of
 
 STEPS = 30
 BATCH = 4

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from planted import BATCH, loader
 from torch import Tensor
-from trainings import Net, squared_error, state_of
+
+from support.bad_samples import BATCH, loader
+from support.trainings import Net, squared_error, state_of
 
 try:
     import lightning.pytorch as pl

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from torch import Tensor, nn
-from trainings import skip_or_halt, squared_error
 
 from headway import Finding, Guard, Severity, TrainingHalted
+from support.trainings import skip_or_halt, squared_error
 
 Loss = Callable[[Any, Any], Tensor]
 Each = Callable[[int], None]

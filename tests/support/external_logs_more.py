@@ -9,9 +9,19 @@ import math
 import random
 from pathlib import Path
 
-from outside_logs import case
-from outside_simulators import NAN, around, bump, cosine, every, falling, linear, lost_from, norms
-from outside_writers import clock, hf_console, hf_rows, hf_state, save
+from support.external_log_simulators import (
+    NAN,
+    around,
+    bump,
+    cosine,
+    every,
+    falling,
+    linear,
+    lost_from,
+    norms,
+)
+from support.external_log_writers import clock, hf_console, hf_rows, hf_state, save
+from support.external_logs import case
 
 
 @case("HD101", 120, 1)

@@ -8,13 +8,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from strategies import mutated
 
 from headway.errors import UnreadableInput
 from headway.sources.log.log import Log
 from headway.sources.log.sample import sample
+from support.strategies import mutated
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 
 
 def column(log: Log, name: str) -> dict[int, float]:

@@ -14,23 +14,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from old_torch import AVERAGES_SHARDS, SHARDS_ON_CPU
+
+from support.torch_versions import AVERAGES_SHARDS, SHARDS_ON_CPU
 
 PATIENCE = 120.0
-"""Seconds after which a gang counts as hanging."""
+"""Seconds after which a group of processes counts as hanging."""
 
 _context = multiprocessing.get_context("forkserver")
 # The server imports torch once; its children are forked from it in no time. It is no test and
 # knows where to find what it shall import from its environment alone.
-_context.set_forkserver_preload(["together"])
-_PATH = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+_context.set_forkserver_preload(["support.rank_trainings"])
+_PATH = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
 
 
-class GangFailed(Exception):
+class RanksFailed(Exception):
     """Some process raised or hung; the message holds what each said."""
 
 
-def gang(
+def run_ranks(
     work: Callable[..., Any], size: int, *args: Any, timeout: float = 30.0, lone: bool = False
 ) -> list[Any]:
     """The results of `work(rank, *args)` on each rank, in a process group.
@@ -71,7 +72,7 @@ def gang(
                 pytest.skip("this torch cannot shard on the CPU")
             if not AVERAGES_SHARDS and "Cannot use ReduceOp.AVG with Gloo" in said:
                 pytest.skip("this torch cannot shard and replicate on the CPU")
-            raise GangFailed(said)
+            raise RanksFailed(said)
         return results
 
 

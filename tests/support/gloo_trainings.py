@@ -1,8 +1,8 @@
 """Trainings by several real processes, healthy and sick, measured as the rank signals ask.
 
-Run once per rank: `python gloo_twins.py RANK WORLD MEETING-FILE OUTPUT`. Rank 0 writes a line of
-JSON for each training: its name and its records. The measuring is done here by hand and openly, so
-that what the checks are told does not depend on the guard that will tell them in a live run.
+Run once per rank: `python gloo_trainings.py RANK WORLD MEETING-FILE OUTPUT`. Rank 0 writes a line
+of JSON for each training: its name and its records. The measuring is done here by hand and openly,
+so that what the checks are told does not depend on the guard that will tell them in a live run.
 """
 
 # No `from __future__ import annotations`: DDP reads the annotations of its hook as they are.

@@ -22,7 +22,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grad_norm_  # by name, long before any guard exists
-from trainings import batches
 
 from headway import Guard
 from headway.errors import UsageError
@@ -33,6 +32,7 @@ from headway.live.recorder import Recorder
 from headway.live.session import Session
 from headway.live.transfer import LAG, HostTransfer
 from headway.live.watch import OptimizerWatch
+from support.trainings import batches
 
 
 class Net(nn.Module):

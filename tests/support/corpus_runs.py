@@ -25,8 +25,8 @@ try:
 except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib  # type: ignore[no-redef]
 
-CORPUS = Path(__file__).resolve().parents[1] / "corpus"
-SOURCES = Path(__file__).resolve().parents[1] / "src"
+CORPUS = Path(__file__).resolve().parents[2] / "corpus"
+SOURCES = Path(__file__).resolve().parents[2] / "src"
 HALVES = {
     "tuned": "manifest.tuned.toml",
     "held-out": "manifest.heldout.toml",

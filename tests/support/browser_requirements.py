@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-HERE = Path(__file__).parent / "browser"
+HERE = Path(__file__).parents[1] / "browser"
 CHROMIUMS = ("chromium-headless-shell", "chromium", "google-chrome")
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from trainings import batches, make_net, squared_error
 
 from headway import Guard
 from headway.core.records import Header, StepRecord
 from headway.sinks.trackers.numbers import row_of
 from headway.sources.run_dir import RunDir
+from support.trainings import batches, make_net, squared_error
 
 STEPS = 36
 NAN_STEP, INF_STEP = 30, 33

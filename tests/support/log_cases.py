@@ -2,8 +2,8 @@
 
     log("loss: 2.0..1.5~0.02*50, nan", every=10)
 
-builds a log with a row every 10 steps; the series are those of `literate.py`. `diagnosed` feeds it
-to all checks.
+builds a log with a row every 10 steps; the series are those of `literate_cases.py`. `diagnosed`
+feeds it to all checks.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from literate import read_series
-
 from headway.core.signals import Signal
 from headway.engine import Engine
 from headway.report import Report
 from headway.sources.log.log import Happening, Log, Unit
 from headway.sources.log.stream import Stream
 from headway.sources.log.table import Table
+from support.literate_cases import read_series
 
 HF = {
     "loss": Signal(span=10, every=10, fold="mean", nonfinite="filtered"),

@@ -1,7 +1,7 @@
 """The public surface as text: names, signatures, the command line, exit codes, the run directory.
 
-`python tests/public_surface.py` (`make api-snapshot`) writes it beside the tests that hold us to
-it. A part whose framework is not installed is left as its file says.
+`python tests/support/public_surface.py` (`make api-snapshot`) writes it beside the tests that hold
+us to it. A part whose framework is not installed is left as its file says.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from headway.core.records import (
 )
 from headway.core.signals import Signal
 
-FOLDER = Path(__file__).parent / "release"
+FOLDER = Path(__file__).parents[1] / "release"
 BESIDE = {
     "headway.report": ["Coverage"],
     "headway.diagnosis": ["Cause"],

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from together import local_state, synchronised
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import init_device_mesh
@@ -18,6 +17,7 @@ from torch.distributed.fsdp import fully_shard
 
 from headway import Guard, Policy
 from headway.replay import localise
+from support.rank_trainings import local_state, synchronised
 
 ROWS = 8
 

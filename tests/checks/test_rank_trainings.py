@@ -15,7 +15,7 @@ from headway.core.findings import Finding
 from headway.core.records import Record
 from headway.engine import Engine
 
-SCRIPT = Path(__file__).parents[1] / "gloo_twins.py"
+SCRIPT = Path(__file__).parents[1] / "support" / "gloo_trainings.py"
 WORLD = 3
 CHECKS = ("HD601", "HD602", "HD603", "HD604", "HD605")
 

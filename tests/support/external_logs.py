@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from outside_simulators import (
+from support.external_log_simulators import (
     INF,
     NAN,
     around,
@@ -30,7 +30,7 @@ from outside_simulators import (
     once,
     rising,
 )
-from outside_writers import (
+from support.external_log_writers import (
     clock,
     hf_console,
     hf_rows,

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils import clip_grad_norm_
-from trainings import Batch, Net, batches, make_net, squared_error
 
 from headway import Guard, Snapshots, TrainingHalted
+from support.trainings import Batch, Net, batches, make_net, squared_error
 
 STEPS = 48
 GRACE = 20

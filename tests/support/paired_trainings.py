@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_  # by name, long before any guard exists
-from trainings import state_of
 
 from headway import Guard
 from headway.core.records import (
@@ -26,6 +25,7 @@ from headway.core.records import (
     TensorRecord,
 )
 from headway.sources.run_dir import RunDir
+from support.trainings import state_of
 
 STEPS = 24
 """Past the grace period of the spike rule, with three sampled steps in it."""

@@ -10,7 +10,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from outside_simulators import every, window
+from support.external_log_simulators import every, window
 
 Lines = list[str]
 
