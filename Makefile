@@ -69,7 +69,7 @@ test-browser: $(STAMP) ## the report and the live page in a real browser; instal
 	$(BIN)/python -m pytest -m browser tests/browser $(ARGS)
 
 test-trackers: $(TRACKERS)/.installed ## the tests that need TensorBoard, W&B, MLflow, trackio or matplotlib
-	OMP_NUM_THREADS=1 $(TRACKERS)/bin/python -m pytest -m trackers tests/sinks $(ARGS)
+	OMP_NUM_THREADS=1 $(TRACKERS)/bin/python -m pytest -m trackers tests/output $(ARGS)
 
 # What is to be installed is what is tested: the wheel, in environments of its own.
 test-dist: dist ## the wheel in empty environments, with and without torch

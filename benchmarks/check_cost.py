@@ -39,8 +39,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import headway
 from headway import registry
-from headway.preflight.check_run import watch
 from headway.preflight.observers import all_observers
+from headway.preflight.runner import run_check
 
 LIMIT = 3.0
 """Times the plain steps: the claim."""
@@ -85,7 +85,7 @@ def alone(script: Callable[[], Any], steps: int) -> None:
 
 def checked(script: Callable[[], Any], steps: int) -> None:
     """The script under check, and the report."""
-    done = watch(script, max_steps=steps)
+    done = run_check(script, max_steps=steps)
     if done.error is not None:
         raise done.error
     done.report.to_dict()
@@ -162,7 +162,7 @@ def main() -> None:
             "date": time.strftime("%Y-%m-%d"),
             "python": platform.python_version(),
             "torch": torch.__version__,
-            "headway": headway.__version__,
+            "headway": headway._version.__version__,
             "machine": f"{platform.machine()}, {os.cpu_count()} cores, CPU only, one thread",
             "limit": LIMIT,
             "scripts": results,

@@ -28,7 +28,7 @@ import torch
 from support.corpus_runs import CORPUS, HALVES, Mark, check_all, entries, summary
 
 import headway
-import headway.preflight.check_run  # imported here, once, and not in every fork
+import headway.preflight.runner  # imported here, once, and not in every fork
 
 FAMILIES = ("loop", "graph", "loss", "data", "mode", "precision", "healthy", "public")
 
@@ -102,7 +102,7 @@ def _record(marks: list[Mark]) -> dict[str, object]:
         "date": time.strftime("%Y-%m-%d"),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "headway": headway.__version__,
+        "headway": headway._version.__version__,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, CPU only",
         "all": summary(marks),
         "halves": {half: summary(some) for half, some in halves.items() if some},

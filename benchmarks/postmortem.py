@@ -83,7 +83,7 @@ print(time.perf_counter() - t, resource.getrusage(resource.RUSAGE_SELF).ru_maxrs
 _DIAGNOSE = """
 import sys, time, resource
 import headway, headway.registry, headway.sources.formats, headway.sources.log.stream
-headway.registry.all_checks(), headway.sources.formats.readers()
+headway.registry.all_checks(), headway.logs.readers.readers()
 t = time.perf_counter()
 report = headway.diagnose(sys.argv[1])
 spent = time.perf_counter() - t

@@ -38,12 +38,12 @@ from torch.nn.parallel import DistributedDataParallel
 from headway import Guard
 from headway.core.records import Column, Header, StepRecord
 from headway.core.signals import Signal
-from headway.sinks.run_dir import RunDirWriter
+from headway.rundir.writer import RunDirWriter
 
 try:
-    from headway.live.tally import Slot
+    from headway.guard.ranks.rank_table import RankField
 
-    SLOTS, GUARD_FOLLOWS_RANKS = len(Slot), True
+    SLOTS, GUARD_FOLLOWS_RANKS = len(RankField), True
 except ImportError:
     SLOTS, GUARD_FOLLOWS_RANKS = 15, False
 """Numbers a rank tells the others at a step, and whether this guard does."""

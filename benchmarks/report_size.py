@@ -122,7 +122,7 @@ told = {"codes": [[item.code, item.step] for item in report.findings][:5], "note
 """
 _LIVE = """
 from headway.charts.live import LiveTimeline
-from headway.sinks.html import drawing
+from headway.output.html import chart_json as drawing
 
 def measured(first=None, last=None):
     begun, at_work = time.perf_counter(), time.process_time()

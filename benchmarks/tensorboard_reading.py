@@ -25,7 +25,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from headway.sources import tensorboard
+from headway.logs.formats import tensorboard
 
 POINTS = 20_000
 BAD = 12_345

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.strategies import thoroughly
 
+from headway.checks.explains_table import EXPLAINS
 from headway.core.findings import Finding, Severity
-from headway.diagnosis import EXPLAINS, SLACK, Cause, diagnose
+from headway.diagnosis import SLACK, Cause, diagnose
 
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 

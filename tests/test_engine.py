@@ -14,9 +14,9 @@ from support.literate_cases import read_records
 from support.strategies import junk, lightly, thoroughly
 
 from headway import registry
-from headway.checks.hd001_check_crashed import CheckCrashed
-from headway.checks.hd101_nonfinite_loss import NonfiniteLoss
-from headway.checks.hd207_gradient_spike import GradientSpike
+from headway.checks.gradients.hd207_gradient_spike import GradientSpike
+from headway.checks.loss.hd101_nonfinite_loss import NonfiniteLoss
+from headway.checks.setup.hd001_check_crashed import CheckCrashed
 from headway.config import Settings
 from headway.core.check import Check, Needs
 from headway.core.findings import Finding, Severity
@@ -510,7 +510,7 @@ class Hoarding(Counting):
 
     def start(self) -> None:
         super().start()
-        self.hoard = object()
+        self.leak_tracer = object()
 
 
 def test_a_check_whose_state_cannot_be_written_does_not_lose_the_others_theirs() -> None:

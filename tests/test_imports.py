@@ -14,7 +14,7 @@ import pytest
 import headway
 from headway.core.records import Header, StepRecord
 from headway.core.signals import Signal
-from headway.sinks.run_dir import RunDirWriter
+from headway.rundir.writer import RunDirWriter
 
 HEAVY = (
     *("torch", "numpy", "pandas", "lightning", "transformers", "matplotlib"),
@@ -42,12 +42,11 @@ TORCH_FREE = [
     "headway.policy",
     "headway.registry",
     "headway.report",
-    "headway.sinks.run_dir",
-    "headway.sources.run_dir",
-    "headway.sources.growing.records",
+    "headway.rundir.writer",
+    "headway.rundir.run_reader",
     *(
         f"headway.{folder.replace('/', '.')}.{path.stem}"
-        for folder in ("core", "sinks/trackers")
+        for folder in ("core", "output/trackers")
         for path in sorted((Path(headway.__file__).parent / folder).glob("[a-z]*.py"))
     ),
 ]

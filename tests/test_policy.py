@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from support.strategies import lightly, thoroughly
 
 from headway.errors import SettingsError
-from headway.policy import Ladder, Policy, Proceed, Rung, Skip, Verdict
+from headway.policy import Ladder, Policy, Proceed, Rung, Skip, StepVerdict
 
 EVERY_RUNG = frozenset(Rung)
 policies = st.builds(
@@ -29,7 +29,7 @@ policies = st.builds(
     halt=st.booleans(),
 )
 verdicts = st.builds(
-    Verdict,
+    StepVerdict,
     step=st.integers(0, 100),
     nonfinite=st.booleans(),
     spike=st.booleans(),
@@ -49,7 +49,7 @@ def restored(state: dict[str, Any]) -> Ladder:
     return ladder
 
 
-def live(policy: Policy, verdicts: list[Verdict], **kwargs: Any) -> list[Rung]:
+def live(policy: Policy, verdicts: list[StepVerdict], **kwargs: Any) -> list[Rung]:
     """The rungs taken when every action is carried out."""
     ladder, taken = Ladder(), []
     for verdict in verdicts:
@@ -59,28 +59,28 @@ def live(policy: Policy, verdicts: list[Verdict], **kwargs: Any) -> list[Rung]:
     return taken
 
 
-def bad(step: int) -> Verdict:
-    return Verdict(step, nonfinite=True)
+def bad(step: int) -> StepVerdict:
+    return StepVerdict(step, nonfinite=True)
 
 
 # One decision
 
 
 def test_a_good_step_proceeds_in_silence() -> None:
-    assert Policy().decide(Ladder(), Verdict(5)) == Proceed(5)
+    assert Policy().decide(Ladder(), StepVerdict(5)) == Proceed(5)
 
 
 def test_a_bad_step_is_skipped_and_says_why() -> None:
     assert Policy().decide(Ladder(), bad(5)) == Skip(5, "non-finite loss or gradient")
-    spike = Policy().decide(Ladder(), Verdict(5, spike=True))
+    spike = Policy().decide(Ladder(), StepVerdict(5, spike=True))
     assert spike == Skip(5, "gradient spike")
     assert spike.to_dict() == {"action": "skip", "step": 5, "reason": "gradient spike"}
 
 
 def test_a_spike_that_is_not_to_be_held_proceeds() -> None:
     policy = Policy(hold_spikes=False)
-    assert policy.decide(Ladder(), Verdict(5, spike=True)).rung is Rung.PROCEED
-    assert policy.decide(Ladder(), Verdict(5, spike=True, nonfinite=True)).rung is Rung.SKIP
+    assert policy.decide(Ladder(), StepVerdict(5, spike=True)).rung is Rung.PROCEED
+    assert policy.decide(Ladder(), StepVerdict(5, spike=True, nonfinite=True)).rung is Rung.SKIP
 
 
 @pytest.mark.parametrize(
@@ -96,16 +96,16 @@ def test_a_spike_that_is_not_to_be_held_proceeds() -> None:
 def test_poisoned_weights_go_straight_to_roll_back_or_halt(
     available: frozenset[Rung], expected: Rung
 ) -> None:
-    verdict = Verdict(3, nonfinite=True, poisoned=("fc.weight", "fc.bias"))
+    verdict = StepVerdict(3, nonfinite=True, poisoned=("fc.weight", "fc.bias"))
     action = Policy().decide(Ladder(), verdict, available)
     assert action.rung is expected
     assert action.reason == "fc.weight, fc.bias are non-finite: skipping cannot mend it"
 
 
 def test_a_long_list_of_poisoned_tensors_is_cut_short() -> None:
-    action = Policy().decide(Ladder(), Verdict(3, poisoned=("a", "b", "c", "d", "e")))
+    action = Policy().decide(Ladder(), StepVerdict(3, poisoned=("a", "b", "c", "d", "e")))
     assert action.reason.startswith("a, b, c and 2 more are non-finite")
-    assert Policy().decide(Ladder(), Verdict(3, poisoned=("a",))).reason.startswith("a is non-")
+    assert Policy().decide(Ladder(), StepVerdict(3, poisoned=("a",))).reason.startswith("a is non-")
 
 
 # The ladder
@@ -117,14 +117,14 @@ def test_so_many_skips_in_a_row_are_borne_and_no_more() -> None:
 
 
 def test_a_good_step_starts_the_count_again() -> None:
-    steps = [bad(0), bad(1), Verdict(2), bad(3), bad(4), bad(5)]
+    steps = [bad(0), bad(1), StepVerdict(2), bad(3), bad(4), bad(5)]
     taken = live(Policy(skips_in_a_row=2), steps)
     assert taken == [Rung.SKIP, Rung.SKIP, Rung.PROCEED, Rung.SKIP, Rung.SKIP, Rung.HALT]
 
 
 def test_so_many_skips_within_a_window_are_borne_and_no_more() -> None:
     policy = Policy(skips_per_window=3, window=100)
-    every_tenth = [bad(step) if step % 10 == 0 else Verdict(step) for step in range(41)]
+    every_tenth = [bad(step) if step % 10 == 0 else StepVerdict(step) for step in range(41)]
     taken = live(policy, every_tenth)
     assert taken.count(Rung.SKIP) == 3
     assert taken.index(Rung.HALT) == 30
@@ -136,14 +136,14 @@ def test_so_many_skips_within_a_window_are_borne_and_no_more() -> None:
 
 def test_skips_older_than_the_window_are_forgiven() -> None:
     policy = Policy(skips_per_window=3, window=25)
-    every_tenth = [bad(step) if step % 10 == 0 else Verdict(step) for step in range(500)]
+    every_tenth = [bad(step) if step % 10 == 0 else StepVerdict(step) for step in range(500)]
     assert Rung.HALT not in live(policy, every_tenth)
 
 
 def test_a_window_is_as_many_steps_as_it_says() -> None:
     policy = Policy(skips_per_window=1, window=10)
-    assert live(policy, [bad(0), Verdict(1), bad(10)])[-1] is Rung.SKIP
-    assert live(policy, [bad(0), Verdict(1), bad(9)])[-1] is Rung.HALT
+    assert live(policy, [bad(0), StepVerdict(1), bad(10)])[-1] is Rung.SKIP
+    assert live(policy, [bad(0), StepVerdict(1), bad(9)])[-1] is Rung.HALT
 
 
 def test_a_guard_without_a_rung_goes_past_it() -> None:
@@ -167,7 +167,7 @@ def test_a_streak_climbs_rung_by_rung_and_each_is_borne_a_little() -> None:
 
 def test_after_a_roll_back_the_rate_is_not_what_is_wrong() -> None:
     policy = Policy(skips_in_a_row=1, grace=1, back_offs=5)
-    poisoned = Verdict(0, nonfinite=True, poisoned=("w",))
+    poisoned = StepVerdict(0, nonfinite=True, poisoned=("w",))
     taken = live(policy, [poisoned, *[bad(step) for step in range(1, 8)]], rungs=EVERY_RUNG)
     assert Rung.BACK_OFF not in taken
 
@@ -175,7 +175,7 @@ def test_after_a_roll_back_the_rate_is_not_what_is_wrong() -> None:
 def test_enough_good_steps_end_an_incident() -> None:
     policy = Policy(skips_in_a_row=2, grace=1, cooldown=10, back_offs=1, roll_backs=0)
     first = [bad(0), bad(1), bad(2)]
-    calm = [Verdict(step) for step in range(3, 13)]
+    calm = [StepVerdict(step) for step in range(3, 13)]
     again = [bad(13), bad(14), bad(15)]
     taken = live(policy, [*first, *calm, *again], rungs=EVERY_RUNG)
     assert taken[2] is taken[-1] is Rung.BACK_OFF
@@ -185,7 +185,7 @@ def test_enough_good_steps_end_an_incident() -> None:
 
 def test_roll_backs_are_so_many_within_a_window() -> None:
     policy = Policy(roll_backs=2, window=100)
-    poisoned = [Verdict(step, poisoned=("w",)) for step in (0, 50, 99, 160)]
+    poisoned = [StepVerdict(step, poisoned=("w",)) for step in (0, 50, 99, 160)]
     taken = live(policy, poisoned, rungs=EVERY_RUNG)
     assert taken == [Rung.ROLL_BACK, Rung.ROLL_BACK, Rung.HALT, Rung.ROLL_BACK]
 
@@ -200,7 +200,7 @@ def test_a_back_off_says_by_how_much() -> None:
 @given(policies, st.lists(st.sampled_from(["good", "bad", "poisoned"]), max_size=120))
 def test_no_rung_is_taken_beyond_its_budget(policy: Policy, story: list[str]) -> None:
     verdicts = [
-        Verdict(at, nonfinite=what != "good", poisoned=("w",) if what == "poisoned" else ())
+        StepVerdict(at, nonfinite=what != "good", poisoned=("w",) if what == "poisoned" else ())
         for at, what in enumerate(story)
     ]
     taken = live(policy, verdicts, rungs=EVERY_RUNG)
@@ -214,7 +214,7 @@ def test_no_rung_is_taken_beyond_its_budget(policy: Policy, story: list[str]) ->
 @lightly
 @given(policies, st.lists(st.booleans(), max_size=80))
 def test_skips_are_bounded_whatever_comes(policy: Policy, steps: list[bool]) -> None:
-    taken = live(policy, [Verdict(at, nonfinite=sick) for at, sick in enumerate(steps)])
+    taken = live(policy, [StepVerdict(at, nonfinite=sick) for at, sick in enumerate(steps)])
     if not policy.halt:
         assert Rung.HALT not in taken
         return
@@ -234,7 +234,7 @@ def test_skips_are_bounded_whatever_comes(policy: Policy, steps: list[bool]) -> 
 @thoroughly
 @given(policies, ladders, verdicts, rungs)
 def test_a_decision_is_pure_never_raises_and_takes_no_rung_it_was_not_given(
-    policy: Policy, ladder: Ladder, verdict: Verdict, available: frozenset[Rung]
+    policy: Policy, ladder: Ladder, verdict: StepVerdict, available: frozenset[Rung]
 ) -> None:
     before = copy.deepcopy(ladder)
     action = policy.decide(ladder, verdict, available)
@@ -262,7 +262,7 @@ class Climbing(RuleBasedStateMachine):
     @rule(sick=st.booleans(), poisoned=st.booleans())
     def take_a_step(self, sick: bool, poisoned: bool) -> None:
         self.step += 1
-        verdict = Verdict(self.step, nonfinite=sick, poisoned=("w",) if poisoned else ())
+        verdict = StepVerdict(self.step, nonfinite=sick, poisoned=("w",) if poisoned else ())
         one = self.policy.decide(self.ladder, verdict, EVERY_RUNG)
         other = self.policy.decide(self.copied, verdict, EVERY_RUNG)
         assert one == other

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from headway import registry
-from headway.checks.hd001_check_crashed import CheckCrashed
-from headway.checks.hd101_nonfinite_loss import NonfiniteLoss
+from headway.checks.loss.hd101_nonfinite_loss import NonfiniteLoss
+from headway.checks.setup.hd001_check_crashed import CheckCrashed
 from headway.config import Settings
 from headway.core.check import Check, Needs
 from headway.core.records import Header, StepRecord
@@ -59,7 +59,7 @@ class EntryPoint:
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Lets a test install the checks of other packages."""
-    caches = (registry.modules, registry.get, registry.all_checks, registry._foreign)
+    caches = (registry.modules, registry.get, registry.all_checks, registry._entry_point_checks)
 
     def put(*what: Any) -> None:
         monkeypatch.setattr(
@@ -111,7 +111,9 @@ def test_listing_the_modules_imports_none_of_them() -> None:
         "print(sorted(name for name in sys.modules if name.startswith('headway.checks.')))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout.strip() == "['headway.checks.hd101_nonfinite_loss']", done.stderr
+    assert done.stdout.strip() == (
+        "['headway.checks.loss', 'headway.checks.loss.hd101_nonfinite_loss']"
+    ), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from headway.diagnosis import diagnose as causes_of
 from headway.errors import UnreadableInput
 from headway.postmortem.diagnose import diagnose
 from headway.report import Coverage, Report
-from headway.sinks.run_dir import RunDirWriter
+from headway.rundir.writer import RunDirWriter
 
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 
@@ -89,7 +89,7 @@ def test_the_json_has_exactly_the_keys_of_schema_1() -> None:
     assert data == {
         "schema": 1,
         "tool": "headway",
-        "version": headway.__version__,
+        "version": headway._version.__version__,
         "command": "diagnose",
         "verdict": "findings",
         "coverage": {"ran": 2, "of": 3},

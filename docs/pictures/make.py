@@ -26,9 +26,8 @@ from pathlib import Path
 import terminal
 
 import headway
-from headway.demo.story import Story
-from headway.demo.teller import Teller
-from headway.sinks.page import Page
+from headway.demo.walkthrough import DemoPrinter, DemoWalkthrough
+from headway.output.terminal import TerminalPage
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -54,7 +53,7 @@ def _demo_run(scratch: Path) -> Path:
     run = scratch / "runs" / "speller"
     if not run.exists():
         os.chdir(ROOT)  # where a package's own lines are told from
-        Story(Teller(Page(io.StringIO())), run).run()
+        DemoWalkthrough(DemoPrinter(TerminalPage(io.StringIO())), run).run()
     return run
 
 
@@ -67,7 +66,7 @@ def report_picture(scratch: Path) -> None:
 
 def live_picture(scratch: Path) -> None:
     """A run on the live page, light and dark."""
-    from headway.web.entry import id_of
+    from headway.web.run_entry import make_run_id
 
     run = _demo_run(scratch)
     command = [sys.executable, "-m", "headway", "serve", str(run.parent), "--port", "0"]
@@ -75,7 +74,7 @@ def live_picture(scratch: Path) -> None:
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT
     ) as server:
         try:
-            address = _address(server).replace("/?", f"/run/{id_of(run.name)}?")
+            address = _address(server).replace("/?", f"/run/{make_run_id(run.name)}?")
             subprocess.run(["node", str(SCREENSHOTS), address, str(IMAGES / "live")], check=True)
         finally:
             server.terminate()

@@ -13,9 +13,8 @@ from itertools import groupby
 from moments import MOMENTS, moments
 
 from headway import registry
-from headway.cli.explain import say_needs
-from headway.cli.families import family_of
-from headway.cli.limits import limits_of
+from headway.cli.checks import family_of
+from headway.cli.explain import describe_needs, limits_of
 from headway.core.check import Check
 
 Families = Mapping[str, list[type[Check]]]
@@ -51,7 +50,7 @@ def page(check: type[Check]) -> str:
             "",
             "## Needs",
             "",
-            f"{say_needs(check.needs)}.",
+            f"{describe_needs(check.needs)}.",
             "",
             "## Limits",
             "",

@@ -14,7 +14,7 @@ from pathlib import Path
 from headway.core.check import Check
 from headway.core.records import EventRecord, Header, SetupRecord, StepRecord, TensorRecord
 from headway.core.signals import Signal
-from headway.sources.log.names import _EXACT
+from headway.logs.log_names import _EXACT
 
 MOMENTS = {
     "S": "the set-up, before a step is made",

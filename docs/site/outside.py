@@ -1,7 +1,7 @@
 """Links that lead out of docs/, to a benchmark or a source file: the site brings the file along.
 
-Pages are also read on a code host, where `../benchmarks/births.py` is right. In the site the file
-is copied, as text, to `repository/benchmarks/births.py.txt`; a folder becomes a page that lists it.
+Pages are also read on a code host, where `../benchmarks/origins.py` is right. In the site the file
+is copied, as text, to `repository/benchmarks/origins.py.txt`; a folder becomes a page listing it.
 """
 
 from __future__ import annotations

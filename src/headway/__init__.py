@@ -18,34 +18,33 @@ if TYPE_CHECKING:
     from headway.config import Settings
     from headway.core.findings import Finding, Remedy, Severity, Where
     from headway.errors import HeadwayError, TrainingHalted
-    from headway.live.adagc import AdaGC
-    from headway.live.checkpointing import checkpoint_activations
-    from headway.live.guard import Guard
-    from headway.live.snapshots import Snapshots
-    from headway.live.zclip import ZClip
+    from headway.guard.brake.clip_rules import AdaGC, ZClip
+    from headway.guard.guard import Guard
+    from headway.guard.memory.activation_checkpointing import checkpoint_activations
+    from headway.guard.recovery.snapshots import Snapshots
     from headway.policy import Policy
     from headway.postmortem.diagnose import diagnose
     from headway.postmortem.scan import scan
-    from headway.preflight.in_python import preflight
+    from headway.preflight.python_api import preflight
     from headway.report import Report
 
 _HOMES = {
-    "AdaGC": "headway.live.adagc",
+    "AdaGC": "headway.guard.brake.clip_rules",
     "Finding": "headway.core.findings",
-    "Guard": "headway.live.guard",
+    "Guard": "headway.guard.guard",
     "HeadwayError": "headway.errors",
     "Policy": "headway.policy",
     "Remedy": "headway.core.findings",
     "Report": "headway.report",
     "Settings": "headway.config",
     "Severity": "headway.core.findings",
-    "Snapshots": "headway.live.snapshots",
+    "Snapshots": "headway.guard.recovery.snapshots",
     "TrainingHalted": "headway.errors",
     "Where": "headway.core.findings",
-    "ZClip": "headway.live.zclip",
-    "checkpoint_activations": "headway.live.checkpointing",
+    "ZClip": "headway.guard.brake.clip_rules",
+    "checkpoint_activations": "headway.guard.memory.activation_checkpointing",
     "diagnose": "headway.postmortem.diagnose",
-    "preflight": "headway.preflight.in_python",
+    "preflight": "headway.preflight.python_api",
     "scan": "headway.postmortem.scan",
 }
 

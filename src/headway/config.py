@@ -1,17 +1,4 @@
-"""Settings: which checks run, with which limits, under which policy.
-
-Read from `[tool.headway]` in the nearest `pyproject.toml`, or from a TOML file of one's own:
-
-    select = ["HD1", "HD201"]          # codes or their beginnings; default: all
-    ignore = ["HD804"]
-    fail-on = "warning"                # error (default) | warning | never
-
-    [limits.HD103]                     # the numbers `headway explain HD103` lists
-    sigmas = 10
-
-    [policy]
-    skips-in-a-row = 50
-"""
+"""Settings from pyproject.toml or a TOML file, and suggestions for names that do not exist."""
 
 from __future__ import annotations
 
@@ -24,6 +11,20 @@ from typing import Any
 
 from headway.errors import SettingsError
 
+# Settings: which checks run, with which limits, under which policy.
+
+# Read from `[tool.headway]` in the nearest `pyproject.toml`, or from a TOML file of one's own:
+
+#     select = ["HD1", "HD201"]          # codes or their beginnings; default: all
+#     ignore = ["HD804"]
+#     fail-on = "warning"                # error (default) | warning | never
+
+#     [limits.HD103]                     # the numbers `headway explain HD103` lists
+#     sigmas = 10
+
+#     [policy]
+#     skips-in-a-row = 50
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -31,8 +32,8 @@ else:
 
 _KEYS = ("select", "ignore", "fail-on", "limits", "policy")
 _FAIL_ON = ("error", "warning", "never")
-_FITS = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
-_SAID = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
+_ACCEPTED_TYPES = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
+_TYPE_NAMES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Settings:
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any], *, origin: str) -> Settings:
         """Settings from parsed TOML. Raises SettingsError naming `origin` and the key."""
-        refuse_unknown(data, _KEYS, origin=origin)
+        reject_unknown_keys(data, _KEYS, origin=origin)
         limits = _table(data, "limits", origin)
         policy = _table(data, "policy", origin)
         chosen: dict[str, Any] = {
@@ -103,7 +104,7 @@ class Settings:
         return cls.from_mapping(data, origin=str(path))
 
 
-def refuse_unknown(data: Mapping[str, Any], known: Iterable[str], *, origin: str) -> None:
+def reject_unknown_keys(data: Mapping[str, Any], known: Iterable[str], *, origin: str) -> None:
     """Raise SettingsError for the first key that is not known, with the nearest one that is."""
     names = list(known)
     for key in data:
@@ -113,14 +114,18 @@ def refuse_unknown(data: Mapping[str, Any], known: Iterable[str], *, origin: str
             raise SettingsError(f"{origin}: unknown setting {key!r}; {hint}")
 
 
-def refuse_misfits(data: Mapping[str, Any], shape: Any, *, origin: str) -> None:
+def reject_wrong_types(data: Mapping[str, Any], shape: Any, *, origin: str) -> None:
     """Raise SettingsError for a key the dataclass does not have, or a value not of its type."""
-    refuse_unknown(data, [item.name for item in fields(shape)], origin=origin)
+    reject_unknown_keys(data, [item.name for item in fields(shape)], origin=origin)
     for item in fields(shape):
         wanted = item.type if isinstance(item.type, str) else item.type.__name__
-        if item.name in data and wanted in _FITS and type(data[item.name]) not in _FITS[wanted]:
+        if (
+            item.name in data
+            and wanted in _ACCEPTED_TYPES
+            and type(data[item.name]) not in _ACCEPTED_TYPES[wanted]
+        ):
             raise SettingsError(
-                f"{origin}: {item.name} is {_SAID[wanted]}: got {data[item.name]!r}"
+                f"{origin}: {item.name} is {_TYPE_NAMES[wanted]}: got {data[item.name]!r}"
             )
 
 
@@ -136,3 +141,20 @@ def _table(data: Mapping[str, Any], key: str, origin: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise SettingsError(f"{origin}: {key} is a table")
     return value
+
+
+# What somebody may have meant by a word that does not exist.
+
+LEAST_SIMILARITY = 0.6
+
+
+def nearest_name(word: str, known: Iterable[str]) -> str | None:
+    """The most alike of the words that exist; None if none is. Letters in their place count: of
+    HD101 and HD311, the first is nearer to HD1O1."""
+
+    def likeness(other: str) -> tuple[float, int]:
+        ratio = difflib.SequenceMatcher(None, other, word).ratio()
+        return ratio, sum(a == b for a, b in zip(other, word, strict=False))
+
+    best = max(known, key=likeness, default=None)
+    return best if best is not None and likeness(best)[0] >= LEAST_SIMILARITY else None

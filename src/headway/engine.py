@@ -16,17 +16,10 @@ from typing import Any
 from headway import registry
 from headway.config import Settings
 from headway.core.check import Check, Context, Observed
+from headway.core.episodes import FindingEpisodes, RecordDistance, full_distance
 from headway.core.findings import Finding, NotRun
-from headway.core.fold import Distance, Fold, in_full
-from headway.core.incident import incident_of
-from headway.core.records import (
-    EventRecord,
-    Header,
-    Record,
-    SetupRecord,
-    StepRecord,
-    TensorRecord,
-)
+from headway.core.incident_events import read_incident
+from headway.core.records import EventRecord, Header, Record, SetupRecord, StepRecord, TensorRecord
 from headway.core.signals import axis_of
 
 CRASHED = "check-crashed"
@@ -44,7 +37,7 @@ PLACES = "places"
 UNAVAILABLE = "unavailable"
 """The fact that says why a topic's facts could not be gathered."""
 
-_SAID = {
+_RECORD_NAMES = {
     StepRecord: "steps",
     SetupRecord: "set-up facts",
     TensorRecord: "tensors",
@@ -53,7 +46,7 @@ _SAID = {
 
 
 @dataclass(slots=True)
-class _Seat:
+class _CheckSlot:
     """A check and where it stands in this run."""
 
     check: Check
@@ -116,19 +109,19 @@ class Engine:
         *,
         checks: Iterable[Check] | None = None,
         strict: bool = False,
-        distance: Distance = in_full,
+        distance: RecordDistance = full_distance,
     ) -> None:
         """`strict` lets a check's exception through: for tests of checks.
 
         `distance`: how far two findings are apart, where records are left out of the stream.
         """
         found = registry.chosen(settings or Settings()) if checks is None else checks
-        self._seats = [_Seat(check, _columns_only(check)) for check in found]
+        self._seats = [_CheckSlot(check, _columns_only(check)) for check in found]
         self._strict = strict
         self._header: Header | None = None
         self._places: dict[str, Any] = {}
-        self._by_kind: dict[type, list[_Seat]] = {kind: [] for kind in _SAID}
-        self._fold = Fold(distance)
+        self._by_kind: dict[type, list[_CheckSlot]] = {kind: [] for kind in _RECORD_NAMES}
+        self._fold = FindingEpisodes(distance)
         self.opened: list[Finding] = []
         """What the last record brought that is new, not one more of the same."""
         self._seat_all()
@@ -155,7 +148,7 @@ class Engine:
         if isinstance(record, EventRecord) and record.kind == SCANNED:
             self._take_scan(record)
         self.opened = self._fold.add(found) if found else []
-        if isinstance(record, EventRecord) and (incident := incident_of(record)) is not None:
+        if isinstance(record, EventRecord) and (incident := read_incident(record)) is not None:
             self._fold.explain(incident)
         return found
 
@@ -241,7 +234,7 @@ class Engine:
             seat.check.context = context
             seat.reason = seat.check.needs.unmet(header)
             if new_segment and not seat.crashed:
-                found += self._guarded(seat, _begin, seat.check, header)
+                found += self._guarded(seat, _begin_check, seat.check, header)
         self._seat_all()
         self.opened = self._fold.add(found)
         return found
@@ -254,13 +247,13 @@ class Engine:
                 if kind in seat.check.needs.kinds and not (kind is StepRecord and seat.reason)
             ]
 
-    def _active(self) -> list[_Seat]:
+    def _active(self) -> list[_CheckSlot]:
         return [seat for seat in self._seats if not seat.crashed]
 
-    def _ask(self, seat: _Seat, record: Observed) -> list[Finding]:
+    def _ask(self, seat: _CheckSlot, record: Observed) -> list[Finding]:
         return self._guarded(seat, seat.check.observe, record)
 
-    def _guarded(self, seat: _Seat, ask: Callable[..., Any], *records: Any) -> list[Finding]:
+    def _guarded(self, seat: _CheckSlot, ask: Callable[..., Any], *records: Any) -> list[Finding]:
         if seat.crashed:  # while the others were being told of another crash
             return []
         try:
@@ -277,7 +270,7 @@ class Engine:
     def _tolerance(self) -> AbstractContextManager[Any]:
         return nullcontext() if self._strict else suppress(Exception)
 
-    def _quarantine(self, seat: _Seat, error: Exception, at: Observed | None) -> list[Finding]:
+    def _quarantine(self, seat: _CheckSlot, error: Exception, at: Observed | None) -> list[Finding]:
         seat.crashed = True
         self._seat_all()
         frames = traceback.extract_tb(error.__traceback__)
@@ -297,7 +290,7 @@ class Engine:
             finding for other in self._by_kind[EventRecord] for finding in self._ask(other, event)
         ]
 
-    def _why_not(self, seat: _Seat) -> str | None:
+    def _why_not(self, seat: _CheckSlot) -> str | None:
         if seat.crashed:
             return "it crashed and was taken out (HD001)"
         kinds = seat.check.needs.kinds
@@ -320,10 +313,13 @@ class Engine:
             return f"nothing was seen of {topics}; `headway check` looks for it"
         if (reason := _no_checkpoints(seat)) is not None:
             return reason
-        return f"no {' or '.join(_SAID[kind] for kind in kinds)} of the kind it needs were seen"
+        return (
+            f"no {' or '.join(_RECORD_NAMES[kind] for kind in kinds)} of the kind it needs "
+            "were seen"
+        )
 
 
-def _no_checkpoints(seat: _Seat) -> str | None:
+def _no_checkpoints(seat: _CheckSlot) -> str | None:
     needs = seat.check.needs
     if not needs.checkpoints:
         return None
@@ -335,7 +331,7 @@ def _no_checkpoints(seat: _Seat) -> str | None:
     return f"the checkpoints hold no {wanted}"
 
 
-def _begin(check: Check, header: Header) -> tuple[Finding, ...]:
+def _begin_check(check: Check, header: Header) -> tuple[Finding, ...]:
     check.begin(header)
     return ()
 

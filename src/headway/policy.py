@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar
 
-from headway.config import refuse_misfits
+from headway.config import reject_wrong_types
 from headway.errors import SettingsError
 
 
@@ -29,7 +29,7 @@ class Rung(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class StepVerdict:
     """What the brake and the scan found out about one step."""
 
     step: int
@@ -162,13 +162,13 @@ class Policy:
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any]) -> Policy:
         """A policy from the settings' `[policy]` table."""
-        refuse_misfits(data, cls, origin="policy in the settings")
+        reject_wrong_types(data, cls, origin="policy in the settings")
         return cls(**data)
 
     def decide(
         self,
         ladder: Ladder,
-        verdict: Verdict,
+        verdict: StepVerdict,
         rungs: frozenset[Rung] = frozenset({Rung.SKIP, Rung.HALT}),
     ) -> Action:
         """The action for a step. Pure: the caller lets the ladder `climb` afterwards."""
@@ -176,7 +176,7 @@ class Policy:
         if not verdict.bad or (only_spike and not self.hold_spikes):
             return Proceed(verdict.step)
         if verdict.poisoned:
-            reason = f"{_some(verdict.poisoned)} non-finite: skipping cannot mend it"
+            reason = f"{_list_names(verdict.poisoned)} non-finite: skipping cannot mend it"
             return self._first((Rung.ROLL_BACK, Rung.HALT), ladder, rungs, verdict, reason)
         what = "non-finite loss or gradient" if verdict.nonfinite else "gradient spike"
         patience = self.grace if ladder.escalated else self.skips_in_a_row
@@ -196,7 +196,7 @@ class Policy:
         wanted: tuple[Rung, ...],
         ladder: Ladder,
         rungs: frozenset[Rung],
-        verdict: Verdict,
+        verdict: StepVerdict,
         reason: str,
     ) -> Action:
         for rung in wanted:
@@ -216,7 +216,7 @@ class Policy:
         return self.halt
 
 
-def _some(names: tuple[str, ...]) -> str:
+def _list_names(names: tuple[str, ...]) -> str:
     shown = ", ".join(names[:3])
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"{shown}{more} {'are' if len(names) > 1 else 'is'}"

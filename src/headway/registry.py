@@ -1,7 +1,8 @@
 """Finding the checks: ours by file name, other people's by entry point.
 
-A check is registered by existing. Ours are the modules `headway.checks.hdNNN_name`; a package of
-yours adds its own with an entry point in the group `headway.checks` that names a `Check` class.
+A check is registered by existing. Ours are the modules `headway.checks.<family>.hdNNN_name`; a
+package of yours adds its own with an entry point in the group `headway.checks` that names a `Check`
+class.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import inspect
 import logging
 import pkgutil
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import headway.checks
-from headway.config import Settings, refuse_misfits, refuse_unknown
+from headway.config import Settings, nearest_name, reject_unknown_keys, reject_wrong_types
 from headway.core.check import Check
-from headway.core.nearest import nearest
 from headway.errors import InternalError, UsageError
 
 ENTRY_POINTS = "headway.checks"
@@ -27,10 +28,16 @@ logger = logging.getLogger(__name__)
 def modules() -> dict[str, str]:
     """Code → module name of every check we ship, without importing any of them."""
     found = {}
-    for module in pkgutil.iter_modules(headway.checks.__path__):
-        prefix, _, rest = module.name.partition("_")
-        if prefix.startswith("hd") and prefix[2:].isdigit() and rest:
-            found[prefix.upper()] = f"{headway.checks.__name__}.{module.name}"
+    # Not `walk_packages`: it imports every family that it walks into.
+    for folder in headway.checks.__path__:
+        for family in pkgutil.iter_modules([folder]):
+            if not family.ispkg:
+                continue
+            for module in pkgutil.iter_modules([str(Path(folder, family.name))]):
+                prefix, _, rest = module.name.partition("_")
+                if prefix.startswith("hd") and prefix[2:].isdigit() and rest:
+                    path = f"{headway.checks.__name__}.{family.name}.{module.name}"
+                    found[prefix.upper()] = path
     return dict(sorted(found.items()))
 
 
@@ -44,11 +51,11 @@ def get(code: str) -> type[Check]:
     for known, module in ours.items():
         if module.partition("_")[2].replace("_", "-") == code.lower():
             return get(known)
-    for check in _foreign():
+    for check in _entry_point_checks():
         if wanted == check.code or code == check.name:
             return check
     names = [*ours, *(module.partition("_")[2].replace("_", "-") for module in ours.values())]
-    near = nearest(wanted, names) or nearest(code.lower(), names)
+    near = nearest_name(wanted, names) or nearest_name(code.lower(), names)
     hint = f"did you mean {near}?" if near else "`headway checks` lists them all"
     raise UsageError(f"there is no check {code!r}; {hint}")
 
@@ -56,13 +63,13 @@ def get(code: str) -> type[Check]:
 @cache
 def all_checks() -> tuple[type[Check], ...]:
     """Every check, ours and installed ones, by code."""
-    checks = [get(code) for code in modules()] + list(_foreign())
+    checks = [get(code) for code in modules()] + list(_entry_point_checks())
     return tuple(sorted(checks, key=lambda check: check.code))
 
 
 def chosen(settings: Settings) -> list[Check]:
     """The checks the settings ask for, ready to run with the settings' limits."""
-    refuse_unknown(
+    reject_unknown_keys(
         settings.limits, (check.code for check in all_checks()), origin="limits in the settings"
     )
     return [
@@ -76,7 +83,7 @@ def chosen(settings: Settings) -> list[Check]:
 
 def _build(check: type[Check], settings: Settings) -> Check:
     limits = settings.limits.get(check.code, {})
-    refuse_misfits(limits, check.Limits, origin=f"limits of {check.code} in the settings")
+    reject_wrong_types(limits, check.Limits, origin=f"limits of {check.code} in the settings")
     return check(limits)
 
 
@@ -93,14 +100,14 @@ def _class_in(module_name: str) -> type[Check]:
 
 
 @cache
-def _foreign() -> tuple[type[Check], ...]:
+def _entry_point_checks() -> tuple[type[Check], ...]:
     from importlib.metadata import entry_points  # costs as much as all the rest of `explain`
 
     found = []
     for entry in entry_points(group=ENTRY_POINTS):
         try:
             check = entry.load()
-            problem = _unfit(check)
+            problem = _why_unfit(check)
         except Exception as error:  # somebody else's broken package must not end a training
             problem = f"{type(error).__name__}: {error}"
         if problem is None:
@@ -112,7 +119,7 @@ def _foreign() -> tuple[type[Check], ...]:
     return tuple(found)
 
 
-def _unfit(check: Any) -> str | None:
+def _why_unfit(check: Any) -> str | None:
     """Why an entry point's object cannot be used as a check; None when it can."""
     if not (inspect.isclass(check) and issubclass(check, Check)):
         return "it is not a subclass of headway.core.check.Check"

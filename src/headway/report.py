@@ -18,8 +18,8 @@ from headway.engine import Engine
 from headway.errors import UsageError
 
 if TYPE_CHECKING:
-    from headway.charts.gather import ChartData
     from headway.core.records import Record
+    from headway.rundir.chart_data import ChartData
 
 SCHEMA = 1
 
@@ -95,7 +95,7 @@ class Report:
     def plot(self, signal: str = "loss", ax: Any = None) -> Any:
         """Draw the loss over the steps with matplotlib, findings marked; gives the axes."""
         from headway.errors import UsageError
-        from headway.sinks.plots import plot_curve
+        from headway.output.plots import plot_curve
 
         if signal != "loss" or self.curve is None:
             kept = "only the loss is kept" if self.curve is not None else "no loss was read"
@@ -104,7 +104,7 @@ class Report:
 
     def _repr_html_(self) -> str:
         """As Jupyter shows it."""
-        from headway.sinks.notebook import report_html
+        from headway.output.notebook import report_html
 
         return report_html(self)
 
@@ -135,7 +135,7 @@ class Report:
         The run is read once more for the charts: it has to be where it was, else this raises
         `UnreadableInput`; `UsageError` if the file cannot be written.
         """
-        from headway.sinks.html.page import render
+        from headway.output.html.report_page import render
 
         text = render(self, self._charts(), subject=self.subject)
         try:
@@ -145,15 +145,15 @@ class Report:
             raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
 
     def _charts(self) -> ChartData:
-        from headway.charts.gather import ChartData, Gatherer, gather
+        from headway.rundir.chart_data import ChartBuilder, ChartData, build_charts
 
         if self.charts is not None:
             return self.charts()
         if self.reread is not None:
-            return gather(self.reread())
+            return build_charts(self.reread())
         if self.curve is None:
             return ChartData()
-        gatherer = Gatherer()
+        gatherer = ChartBuilder()
         for number, (step, value) in enumerate(zip(*self.curve, strict=True)):
             gatherer.feed(StepRecord(0, number, step, {"loss": value}))
         return gatherer.data()

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from headway.checkpoints import inert, load_inert, members, open_checkpoint, settings_of
-from headway.checkpoints.danger import judged, verdict
-from headway.checkpoints.inert import load
-from headway.checkpoints.stubs import Damaged, Global
+from headway.checkpoints import inert_pickle, zip_archive
+from headway.checkpoints.checkpoint_discovery import open_checkpoint
+from headway.checkpoints.inert_pickle import load, load_inert
+from headway.checkpoints.pickle_values import Damaged, Global
+from headway.checkpoints.pickle_verdict import judge_pickle, verdict
+from headway.checkpoints.pickled_settings import settings_of
 
 
 class Touch:
@@ -84,7 +86,7 @@ TRICKS = {
 
 @pytest.mark.parametrize("trick", TRICKS)
 def test_tricks_are_seen(trick: str) -> None:
-    assert judged(load(TRICKS[trick]))[0], trick
+    assert judge_pickle(load(TRICKS[trick]))[0], trick
 
 
 def test_a_pickle_inside_a_pickle(tmp_path: Path) -> None:
@@ -153,7 +155,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_bombs_end_quickly(bomb: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inert, "MAX_CONTAINERS", 100_000)
+    monkeypatch.setattr(inert_pickle, "MAX_CONTAINERS", 100_000)
     loaded = load(BOMBS[bomb])
     assert loaded.damage is not None or bomb in ("a huge memo", "a deep tuple as a key")
 
@@ -247,7 +249,7 @@ def test_a_pickle_that_cannot_be_looked_into_is_no_silence(
     (problem,) = open_checkpoint(path).problems
     assert problem.kind == "unreadable"
     assert "'x/other.pkl' could not be looked into: entry" in problem.message
-    monkeypatch.setattr(members, "MAX_BYTES", 100)
+    monkeypatch.setattr(zip_archive, "MAX_BYTES", 100)
     path = archive(tmp_path / "y.pt", {"y/big.pkl": pickle.dumps("x" * 100)})
     (problem,) = open_checkpoint(path).problems
     assert "more than 100 bytes" in problem.message

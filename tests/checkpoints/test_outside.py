@@ -20,14 +20,15 @@ import torch
 from click.testing import CliRunner
 from support.checkpoint_files import safetensors
 
-from headway.checkpoints import open_checkpoint, zips
-from headway.checkpoints import records as streams
-from headway.checkpoints.counting import CHUNK
-from headway.checkpoints.measure import measure, measure_all
-from headway.checkpoints.mistaken import of_head
-from headway.checkpoints.tallying import ALL_ZEROS
+from headway.checkpoints import checkpoint_records as streams
+from headway.checkpoints import zip_archive
+from headway.checkpoints.checkpoint_discovery import open_checkpoint
+from headway.checkpoints.mistaken_files import describe_head
+from headway.checkpoints.tensor_statistics import measure, measure_all
+from headway.checkpoints.tensor_tally import ALL_ZEROS
+from headway.checkpoints.value_counts import CHUNK
 from headway.cli.main import cli
-from headway.core.saved import short_name
+from headway.core.checkpoint_tensors import short_name
 from headway.postmortem.scan import scan
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 548105171\n"
@@ -164,9 +165,9 @@ def test_a_clone_without_lfs(tmp_path: Path, name: str) -> None:
 
 
 def test_bytes_that_are_nothing_known() -> None:
-    assert of_head(b"") is None
-    assert of_head(b"\x80\x02}q\x00.") is None
-    assert of_head("{ä".encode()[:-1]) == "JSON, which holds no tensors"
+    assert describe_head(b"") is None
+    assert describe_head(b"\x80\x02}q\x00.") is None
+    assert describe_head("{ä".encode()[:-1]) == "JSON, which holds no tensors"
 
 
 def test_a_frozen_weight_is_known_by_its_place(tmp_path: Path) -> None:
@@ -252,12 +253,12 @@ def test_a_single_number_has_no_place_in_itself(tmp_path: Path) -> None:
 def test_what_unpacks_to_far_too_much_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zips, "BOMB", 1 << 20)
+    monkeypatch.setattr(zip_archive, "BOMB", 1 << 20)
     np.savez_compressed(tmp_path / "a.npz", w=np.zeros(1 << 20, "f4"))
     [problem] = open_checkpoint(tmp_path / "a.npz").problems
     assert "left alone" in problem.message
     with zipfile.ZipFile(tmp_path / "a.pt", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("a/data.pkl", bytes(zips.MAX_INFLATED + 1))
+        archive.writestr("a/data.pkl", bytes(zip_archive.MAX_INFLATED + 1))
     assert codes(tmp_path / "a.pt") == {"HD702"}
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from headway.checkpoints import open_checkpoint, recognise, settings_of
-from headway.checkpoints.measure import measure, measure_all
-from headway.checkpoints.measured import Measured
+from headway.checkpoints.checkpoint_discovery import open_checkpoint, recognise
+from headway.checkpoints.pickled_settings import settings_of
+from headway.checkpoints.tensor_statistics import TensorStatistics, measure, measure_all
 from headway.errors import UnreadableInput
 
 FLOATS = (
@@ -37,7 +37,7 @@ def trained() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     return model, optimizer
 
 
-def agrees(found: Measured, tensor: torch.Tensor) -> None:
+def agrees(found: TensorStatistics, tensor: torch.Tensor) -> None:
     """Every number is torch's."""
     values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     wide = values.double()

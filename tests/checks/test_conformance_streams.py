@@ -18,7 +18,7 @@ from support.literate_cases import Case, read_page
 from headway import registry
 from headway.core.check import Check
 from headway.core.findings import Finding
-from headway.core.incident import INCIDENT
+from headway.core.incident_events import INCIDENT
 from headway.core.numbers import encode_numbers
 from headway.core.records import Column, Header, Record, StepRecord
 from headway.core.signals import Signal

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.strategies import thoroughly
 
-from headway.checks.hd601_rank_desync import RankDesync
-from headway.checks.hd602_rank_nonfinite import RankNonfinite
-from headway.checks.hd603_rank_order_shared import RankOrderShared
-from headway.checks.hd604_straggler_rank import StragglerRank
-from headway.checks.hd605_clip_per_shard import ClipPerShard
+from headway.checks.ranks.hd601_rank_desync import RankDesync
+from headway.checks.ranks.hd602_rank_nonfinite import RankNonfinite
+from headway.checks.ranks.hd603_rank_order_shared import RankOrderShared
+from headway.checks.ranks.hd604_straggler_rank import StragglerRank
+from headway.checks.ranks.hd605_clip_per_shard import ClipPerShard
 from headway.core.check import Check
 from headway.core.findings import Finding
 from headway.core.records import Column, StepRecord

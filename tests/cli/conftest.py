@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from support.literate_cases import read_records
 
 from headway.cli.main import cli
-from headway.sinks.run_dir import RunDirWriter
+from headway.rundir.writer import RunDirWriter
 
 MakeRun = Callable[..., Path]
 Invoke = Callable[..., Result]

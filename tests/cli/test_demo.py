@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.cli.demo import new_folder
+from headway.cli.demo import create_folder
 from headway.postmortem.diagnose import diagnose
 
 
@@ -88,7 +88,7 @@ def test_without_torch(invoke, monkeypatch):
 
 def test_nothing_is_overwritten(tmp_path):
     wanted = tmp_path / "runs" / "demo"
-    assert [new_folder(wanted).name for _ in range(3)] == ["demo", "demo-2", "demo-3"]
+    assert [create_folder(wanted).name for _ in range(3)] == ["demo", "demo-2", "demo-3"]
 
 
 def test_a_folder_that_cannot_be(invoke, tmp_path):

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from headway import registry
-from headway.cli.explain import say_needs
-from headway.cli.limits import Limit, limits_of
+from headway.cli.explain import CheckLimit, describe_needs, limits_of
 from headway.core.check import HEADINGS, Check, Needs
 from headway.core.records import StepRecord, TensorRecord
 
@@ -66,18 +65,18 @@ def test_limits_come_with_what_stands_beneath_them():
             grace: int = 20
 
     assert limits_of(Example) == [
-        Limit("sigmas", 8.0, "So many of them, and no more."),
-        Limit("grace", 20, ""),
+        CheckLimit("sigmas", 8.0, "So many of them, and no more."),
+        CheckLimit("grace", 20, ""),
     ]
 
 
 def test_needs_in_a_sentence():
-    assert say_needs(Needs()) == "steps"
-    assert say_needs(Needs(signals=("loss", "lr"), span=1, nonfinite=True)) == (
+    assert describe_needs(Needs()) == "steps"
+    assert describe_needs(Needs(signals=("loss", "lr"), span=1, nonfinite=True)) == (
         "loss, lr; one value for each step, not a mean over several; NaN and Inf not filtered out"
     )
     both = Needs(any_of=("a", "b"), kinds=(StepRecord, TensorRecord))
-    assert say_needs(both).startswith("one of a, b; or a look at the tensors")
+    assert describe_needs(both).startswith("one of a, b; or a look at the tensors")
 
 
 def test_the_list(invoke):

@@ -15,7 +15,7 @@ import torch
 from click.testing import CliRunner, Result
 
 from headway.cli.main import cli
-from headway.replay import capsule
+from headway.explain.incident_file import incident_folder
 
 SCRIPT = """
 import sys
@@ -143,7 +143,7 @@ def test_the_loss_is_that_of_the_incident(replay: Replay, broken: Path) -> None:
     mended script would have got at that very step."""
     broken.write_text(MENDED)
     found = json.loads(replay(INCIDENT, "--format", "json").stdout)
-    held = capsule.read(broken.parent / INCIDENT)
+    held = incident_folder.read_incident(broken.parent / INCIDENT)
     state, random = held.state(), held.rng()
     assert state is not None
     assert random is not None

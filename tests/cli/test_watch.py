@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from headway.cli.watch_page import POINTS, Curve
+from headway.cli.watch import POINTS, Curve
 from headway.core.records import EventRecord, Header, StepRecord
 from headway.core.signals import Signal
-from headway.sinks.run_dir import RunDirWriter
+from headway.rundir.writer import RunDirWriter
 
 HEADWAY = [sys.executable, "-m", "headway"]
 

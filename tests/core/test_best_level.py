@@ -8,8 +8,8 @@ import random
 
 import pytest
 
-from headway.core.best_level import BestLevel, scatter, wander
 from headway.core.state import decode, encode
+from headway.core.window import BestLevel, detrended_sigma, drift_sigma
 
 
 def white(count: int, seed: int = 0) -> list[float]:
@@ -19,17 +19,19 @@ def white(count: int, seed: int = 0) -> list[float]:
 
 def test_scatter_sees_noise_and_no_trend() -> None:
     noise = white(2000)
-    assert scatter(noise) == pytest.approx(1, rel=0.1)
-    assert scatter([value + 5 * at for at, value in enumerate(noise)]) == pytest.approx(1, rel=0.1)
-    assert scatter([3.0]) == 0
+    assert detrended_sigma(noise) == pytest.approx(1, rel=0.1)
+    assert detrended_sigma([value + 5 * at for at, value in enumerate(noise)]) == pytest.approx(
+        1, rel=0.1
+    )
+    assert detrended_sigma([3.0]) == 0
 
 
 def test_wander_sees_slow_waves_and_little_of_the_noise() -> None:
     waves = [math.sin(at / 8) for at in range(100)]
-    assert wander(waves) > 0.5
-    assert scatter(waves) < 0.15
-    assert wander(white(1000)) < 0.7
-    assert wander([2.0 * at for at in range(100)]) == pytest.approx(0, abs=1e-9)
+    assert drift_sigma(waves) > 0.5
+    assert detrended_sigma(waves) < 0.15
+    assert drift_sigma(white(1000)) < 0.7
+    assert drift_sigma([2.0 * at for at in range(100)]) == pytest.approx(0, abs=1e-9)
 
 
 def test_the_band_holds_noise_and_not_the_start() -> None:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.strategies import thoroughly
 
+from headway.core.episodes import EPISODES, GAP, FindingEpisodes
 from headway.core.findings import Finding, Severity
-from headway.core.fold import EPISODES, GAP, Fold
 
 
 def found(
@@ -35,7 +35,7 @@ def found(
 
 
 def folded(*findings: Finding) -> list[Finding]:
-    fold = Fold()
+    fold = FindingEpisodes()
     fold.add(findings)
     return fold.findings
 
@@ -101,7 +101,7 @@ def test_even_then_a_worse_finding_is_not_counted_into_a_milder_one() -> None:
 
 
 def test_adding_tells_which_findings_opened_an_episode() -> None:
-    fold = Fold()
+    fold = FindingEpisodes()
     first, repeat, other = found(1), found(2), found(2, subject="b")
     assert fold.add([first, repeat, other]) == [first, other]
     assert fold.add([found(3)]) == []
@@ -130,7 +130,7 @@ severities = st.sampled_from(Severity)
 def test_every_finding_is_counted_once_and_the_worst_is_kept(
     told: list[tuple[str, str, Severity, int]],
 ) -> None:
-    fold, seq, findings = Fold(), 0, []
+    fold, seq, findings = FindingEpisodes(), 0, []
     for code, subject, severity, gap in told:
         seq += gap
         findings.append(found(seq, code=code, subject=subject, severity=severity))
@@ -145,7 +145,7 @@ def test_every_finding_is_counted_once_and_the_worst_is_kept(
 
 
 def test_memory_stays_bounded() -> None:
-    fold = Fold()
+    fold = FindingEpisodes()
     for at in range(20_000):
         fold.add([found(at, subject=f"p{at}")])
     assert len(fold.findings) == EPISODES

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.strategies import thoroughly
 
+from headway.config import nearest_name
+from headway.core.episodes import FindingEpisodes
 from headway.core.findings import Finding, Remedy, Severity, Where
-from headway.core.fold import Fold
-from headway.core.incident import concerns, explained, incident_of
-from headway.core.nearest import nearest
+from headway.core.incident_events import explain_finding, incident_concerns, read_incident
 from headway.core.records import EventRecord
 
 DATA: dict[str, Any] = {
@@ -46,26 +46,26 @@ def finding(code: str = "HD101", step: int = 7, **more: Any) -> Finding:
 
 
 def test_the_place_the_reason_and_the_cures() -> None:
-    incident = incident_of(event())
+    incident = read_incident(event())
     assert incident is not None
-    told = explained(finding(), incident, aloud=True)
+    told = explain_finding(finding(), incident, aloud=True)
     assert told.message == "it broke. Log of 0, at loss.py:31, sample 5."
     assert told.where == Where("/me/loss.py", 31, "f", "head", "log", None, 5)
     assert told.remedies == (Remedy("Clamp p.", True, True), Remedy("Use float32."))
     assert told.evidence["data_set"] == [1871]
-    assert explained(told, incident, aloud=True) == told
+    assert explain_finding(told, incident, aloud=True) == told
 
 
 def test_without_a_cure_the_general_advice_stays() -> None:
-    incident = incident_of(event({**DATA, "trials": []}))
+    incident = read_incident(event({**DATA, "trials": []}))
     assert incident is not None
-    assert explained(finding(), incident, aloud=False).remedies == (Remedy("Find the op."),)
+    assert explain_finding(finding(), incident, aloud=False).remedies == (Remedy("Find the op."),)
 
 
 def test_only_the_findings_of_its_step_are_explained_and_one_says_so() -> None:
-    fold = Fold()
+    fold = FindingEpisodes()
     fold.add([finding(), finding("HD201"), finding("HD801"), finding("HD301", step=3)])
-    incident = incident_of(event())
+    incident = read_incident(event())
     assert incident is not None
     fold.explain(incident)
     told = {item.code: item for item in fold.findings}
@@ -76,10 +76,10 @@ def test_only_the_findings_of_its_step_are_explained_and_one_says_so() -> None:
 
 
 def test_a_fault_that_comes_again_may_be_looked_into_later() -> None:
-    fold = Fold()
+    fold = FindingEpisodes()
     for seq, step in enumerate((3, 5, 7)):
         fold.add([finding(step=step, seq=seq)])
-    incident = incident_of(event())
+    incident = read_incident(event())
     assert incident is not None
     fold.explain(incident)
     (told,) = fold.findings
@@ -88,10 +88,10 @@ def test_a_fault_that_comes_again_may_be_looked_into_later() -> None:
 
 def test_what_came_bad_into_the_step_is_told_where_it_is_named() -> None:
     births = [{"kind": "poisoned-batch", "op": "linear", "rows": [2]}]
-    incident = incident_of(event({**DATA, "births": births}))
+    incident = read_incident(event({**DATA, "births": births}))
     assert incident is not None
-    assert concerns(incident, finding("HD501"))
-    assert not concerns(incident, finding("HD301"))
+    assert incident_concerns(incident, finding("HD501"))
+    assert not incident_concerns(incident, finding("HD301"))
 
 
 JSON = st.recursive(
@@ -106,13 +106,13 @@ JSON = st.recursive(
 @thoroughly
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(DATA, JSON)))
 def test_a_log_may_hold_anything(data: dict[str, Any]) -> None:
-    incident = incident_of(event(data))
+    incident = read_incident(event(data))
     assert incident is not None
-    told = explained(finding(), incident, aloud=True)
+    told = explain_finding(finding(), incident, aloud=True)
     assert told.to_dict()["code"] == "HD101"
 
 
 def test_of_words_as_much_alike_the_one_with_more_letters_in_their_place() -> None:
-    assert nearest("HD1O1", ["HD311", "HD101", "nonfinite-loss"]) == "HD101"
-    assert nearest("xyz", ["HD101"]) is None
-    assert nearest("HD101", []) is None
+    assert nearest_name("HD1O1", ["HD311", "HD101", "nonfinite-loss"]) == "HD101"
+    assert nearest_name("xyz", ["HD101"]) is None
+    assert nearest_name("HD101", []) is None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from headway.checks.weights._shared import LayersInARow
 from headway.core.findings import Where
-from headway.core.layers_in_a_row import LayersInARow
 from headway.core.records import Column, SetupRecord, StepRecord
 from headway.core.state import decode, encode
 

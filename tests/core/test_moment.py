@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from headway.core.moment import moment_of, record_at
-from headway.core.records import StepRecord
+from headway.core.records import StepRecord, moment_of, record_at
 from headway.core.state import decode, encode
 
 

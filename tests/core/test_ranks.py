@@ -8,7 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.strategies import thoroughly
 
-from headway.core.ranks import alike, by_rank, checksums, say_ranks
+from headway.checks.ranks._shared import (
+    checksums_by_rank,
+    group_ranks_by_value,
+    say_ranks,
+    values_by_rank,
+)
 from headway.core.records import Column, StepRecord
 
 
@@ -18,12 +23,12 @@ def record(**columns: Column) -> StepRecord:
 
 def test_a_column_by_rank_leaves_out_what_is_no_number() -> None:
     some = record(loss=Column([1.0, math.nan, math.inf, 4.0], [0, 2, 5, 7]))
-    assert by_rank(some, "rank/loss") == {0: 1.0, 7: 4.0}
-    assert by_rank(some, "rank/grad_norm") == {}
+    assert values_by_rank(some, "rank/loss") == {0: 1.0, 7: 4.0}
+    assert values_by_rank(some, "rank/grad_norm") == {}
 
 
 def test_a_checksum_of_zero_is_none() -> None:
-    assert checksums(record(batch_hash=Column([5.0, 0.0, 5.0])), "rank/batch_hash") == {
+    assert checksums_by_rank(record(batch_hash=Column([5.0, 0.0, 5.0])), "rank/batch_hash") == {
         0: 5.0,
         2: 5.0,
     }
@@ -32,7 +37,7 @@ def test_a_checksum_of_zero_is_none() -> None:
 @thoroughly
 @given(st.dictionaries(st.integers(0, 30), st.integers(0, 3).map(float)))
 def test_ranks_are_alike_exactly_when_their_values_are(values: dict[int, float]) -> None:
-    groups = alike(values)
+    groups = group_ranks_by_value(values)
     assert sorted(rank for group in groups for rank in group) == sorted(values)
     for group in groups:
         assert group == sorted(group)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from headway.checks.resources._shared import SegmentGrowth
 from headway.core.growth import GrowthRule
 from headway.core.records import Header, StepRecord
-from headway.core.segment_growth import SegmentGrowth
 from headway.core.signals import Signal
 from headway.core.state import decode, encode
 

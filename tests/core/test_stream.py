@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.strategies import thoroughly
 
-from headway.core.records import StepRecord
-from headway.core.stream import merge
+from headway.core.records import StepRecord, merge_streams
 
 places = st.tuples(st.integers(0, 3), st.integers(0, 6))
 
@@ -28,7 +27,7 @@ def test_streams_that_are_in_order_become_one_that_is_and_nothing_is_lost(
         [StepRecord(segment, seq, seq, rank=rank) for segment, seq in run]
         for rank, run in enumerate(runs)
     ]
-    merged = list(merge(reversed(streams)))
+    merged = list(merge_streams(reversed(streams)))
     assert [place(record) for record in merged] == sorted(
         place(record) for stream in streams for record in stream
     )
@@ -39,7 +38,7 @@ def test_streams_that_are_in_order_become_one_that_is_and_nothing_is_lost(
 
 def test_a_segment_comes_before_a_step_and_a_step_before_a_rank() -> None:
     streams = [[StepRecord(0, 5, 5), StepRecord(1, 0, 0)], [StepRecord(0, 5, 5, rank=1)]]
-    assert [place(item) for item in merge(streams)] == [(0, 5, 0), (0, 5, 1), (1, 0, 0)]
+    assert [place(item) for item in merge_streams(streams)] == [(0, 5, 0), (0, 5, 1), (1, 0, 0)]
 
 
 def test_endless_streams_are_merged_one_record_at_a_time() -> None:
@@ -50,7 +49,7 @@ def test_endless_streams_are_merged_one_record_at_a_time() -> None:
             taken[rank] += 1
             yield StepRecord(0, seq, seq, rank=rank)
 
-    first = list(itertools.islice(merge([endless(0), endless(1)]), 10))
+    first = list(itertools.islice(merge_streams([endless(0), endless(1)]), 10))
     assert [(record.seq, record.rank) for record in first] == [
         (seq, rank) for seq in range(5) for rank in (0, 1)
     ]
@@ -58,5 +57,5 @@ def test_endless_streams_are_merged_one_record_at_a_time() -> None:
 
 
 def test_no_stream_is_no_record() -> None:
-    assert list(merge([])) == []
-    assert list(merge([[], []])) == []
+    assert list(merge_streams([])) == []
+    assert list(merge_streams([[], []])) == []

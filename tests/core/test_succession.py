@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from headway.core.checkpoint_tensors import Succession
 from headway.core.records import EventRecord, TensorRecord
 from headway.core.state import decode, encode
-from headway.core.succession import Succession
 
 
 def save(saved: Succession, step: int, *names: str) -> None:

@@ -20,7 +20,7 @@ from running import load_toml
 
 import headway
 from headway import registry
-from headway.cli.limits import limits_of
+from headway.cli.explain import limits_of
 from headway.cli.main import cli
 from headway.core.check import Check
 

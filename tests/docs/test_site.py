@@ -74,12 +74,12 @@ def test_every_link_leads_to_a_page_or_a_file(page: Path) -> None:
 
 
 def test_a_link_out_of_the_documentation_is_brought_along() -> None:
-    text = "see [it](../benchmarks/births.py), [all](../benchmarks) and [here](faq.md#top)"
-    assert list(outside.targets(text, "replay.md")) == ["benchmarks/births.py", "benchmarks"]
+    text = "see [it](../benchmarks/origins.py), [all](../benchmarks) and [here](faq.md#top)"
+    assert list(outside.targets(text, "replay.md")) == ["benchmarks/origins.py", "benchmarks"]
     shown = outside.rewritten(text, "recipes/nan.md")
     assert shown == text, "from a folder further down the same words lead nowhere, and stay"
     shown = outside.rewritten(text, "replay.md")
-    assert "(repository/benchmarks/births.py.txt)" in shown
+    assert "(repository/benchmarks/origins.py.txt)" in shown
     assert "(repository/benchmarks/index.md)" in shown
     assert "(faq.md#top)" in shown
     assert outside.rewritten("[d](docs/faq.md)", "repository/CONTRIBUTING.md") == "[d](../faq.md)"
@@ -120,7 +120,7 @@ def test_what_a_page_shows_is_compared_loosely_and_yet_compared() -> None:
 def test_commands_that_set_up_or_run_for_long_are_looked_up() -> None:
     assert of_the_repository("pip install 'headway[web]'  # once")
     assert of_the_repository("make docs")
-    assert of_the_repository("python benchmarks/births.py --quick")
+    assert of_the_repository("python benchmarks/origins.py --quick")
     assert not of_the_repository("headway diagnose runs/first")
     for wrong in ("pip install 'headway[wbe]'", "make dosc"):
         with pytest.raises(AssertionError):

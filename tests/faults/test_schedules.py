@@ -28,10 +28,10 @@ from support.long_runs import length
 from support.trainings import assert_same
 
 from headway.core.records import StepRecord
-from headway.live.store import Store
+from headway.guard.recovery.snapshots import SnapshotStore
 from headway.policy import RollBack
-from headway.sources.run_dir import RunDir
-from headway.torch_tools.nested import tensors_in
+from headway.rundir.run_reader import RunDir
+from headway.torch_adapters.nested_state import find_tensors
 
 # When a scaler skips the very first step, the schedule is ahead of the optimizer.
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step:UserWarning")
@@ -109,10 +109,10 @@ def survive(recipe: Recipe, schedule: list[Fault]) -> None:
 
 def every_snapshot_is_good(folder: Path) -> None:
     """Whatever is called good is finite, every number of it."""
-    store = Store(folder, keep=99)
+    store = SnapshotStore(folder, keep=99)
     for found in store.newest_first():
         state, _ = store.read(*found)
-        for path, tensor in tensors_in(state):
+        for path, tensor in find_tensors(state):
             assert not tensor.is_floating_point() or bool(torch.isfinite(tensor).all()), path
 
 

@@ -53,7 +53,7 @@ def make(root: Path, mark: Path) -> None:
 
 def _log(root: Path, number: int, path: Path) -> None:
     from headway.errors import UnreadableInput
-    from headway.sources.formats import reader_for
+    from headway.logs.readers import reader_for
 
     if path.suffix in (".py", ".md") or path.stat().st_size > LARGEST:
         return

@@ -20,7 +20,7 @@ def fuzzed(count: int, seed: int, kept: Path) -> None:
     assert found["inputs"] == count
     assert found["peak_megabytes"] < PEAK_MEGABYTES
     assert not found["torch_imported"]
-    from headway.sources.formats import readers
+    from headway.logs.readers import readers
 
     logs = {reader.FORMAT for reader in readers()}
     assert logs <= found["counts"].keys(), "a reader without a seed"

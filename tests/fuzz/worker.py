@@ -101,12 +101,12 @@ def _importing(event: str) -> bool:
 
 def targets(reader: str, deep: bool) -> list[Callable[[Path], Any]]:
     """What a mutant is handed to."""
-    from headway.checkpoints import open_checkpoint
-    from headway.checkpoints.measure import measure_all
+    from headway.checkpoints.checkpoint_discovery import open_checkpoint
+    from headway.checkpoints.tensor_statistics import measure_all
+    from headway.logs import readers
     from headway.postmortem.diagnose import diagnose
+    from headway.postmortem.run_settings import settings_beside
     from headway.postmortem.scan import scan
-    from headway.postmortem.settings import settings_beside
-    from headway.sources import formats
 
     def measured(path: Path) -> None:
         for _ in measure_all(open_checkpoint(path).tensors, threads=1):
@@ -117,8 +117,8 @@ def targets(reader: str, deep: bool) -> list[Callable[[Path], Any]]:
         if reader == "training-args":
             some.append(settings_beside)
         return [*some, scan, diagnose] if deep else some
-    own = {module.FORMAT: module for module in formats.readers()}[reader]
-    return [own.read, formats.read, *([diagnose] if deep else [])]
+    own = {module.FORMAT: module for module in readers.readers()}[reader]
+    return [own.read, readers.read, *([diagnose] if deep else [])]
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:

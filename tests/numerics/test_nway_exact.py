@@ -10,7 +10,7 @@ from support.nway_reference import LINES, PAIRS, SCALE, hyper_diagonal, referenc
 from torch import Tensor
 
 from headway.numerics import nway_contrastive
-from headway.numerics.nway.names import SCORES, find_score
+from headway.numerics.nway.contrastive_loss import SCORES, find_score
 
 ALL = [*LINES, *PAIRS]
 
@@ -126,7 +126,7 @@ def test_tiles_and_blocks_of_tuples_change_nothing(
     features = some_features(2, 3, 40, 6)
     whole = both(nway_contrastive(features, score=score), features)
     targets = hyper_diagonal(torch.zeros(40, 40, 40, dtype=torch.float64))
-    monkeypatch.setattr("headway.numerics.nway.blocks.ON_CPU", 1)
+    monkeypatch.setattr("headway.numerics.nway._shared.ON_CPU", 1)
     monkeypatch.setattr("headway.numerics.nway.dense.room", lambda like: 100_000)
     small = both(nway_contrastive(features, score=score), features)
     dense = both(nway_contrastive(features, score=score, targets=targets), features)

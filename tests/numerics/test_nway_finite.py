@@ -90,7 +90,9 @@ def half_products(monkeypatch: pytest.MonkeyPatch) -> None:
     def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         total += product(left, right)
 
-    monkeypatch.setattr("headway.numerics.nway.loss.can_multiply_halves", lambda device: True)
+    monkeypatch.setattr(
+        "headway.numerics.nway.contrastive_loss.can_multiply_halves", lambda device: True
+    )
     monkeypatch.setattr("headway.numerics.nway.gram.product", product)
     monkeypatch.setattr("headway.numerics.nway.gram.add_product", add_product)
 

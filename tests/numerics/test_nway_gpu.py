@@ -8,8 +8,8 @@ from support.nway_edge_cases import CASES, GRAM, leaves
 from torch import Tensor
 
 from headway.numerics import nway_contrastive
-from headway.numerics.nway.fused import can_fuse
-from headway.numerics.nway.names import SCORES
+from headway.numerics.nway.contrastive_loss import SCORES
+from headway.numerics.nway.triton_launch import can_fuse
 
 pytestmark = [
     pytest.mark.gpu,

@@ -9,16 +9,16 @@ from support.triton_on_cpu import imported_kernels
 from torch import Tensor
 
 from headway.numerics import nway_contrastive
-from headway.numerics.nway import fused
+from headway.numerics.nway import triton_launch
 
 
 @pytest.fixture(autouse=True, params=[1 << 14, 16], ids=["whole rows", "rows in pieces"])
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     found = imported_kernels()
-    monkeypatch.setattr(fused, "_kernels", lambda device: found)
-    monkeypatch.setattr(fused, "_rests_kernels", lambda device: found)
-    monkeypatch.setattr(fused, "WIDEST_LINE", request.param)
-    monkeypatch.setattr(fused, "PIECE", 16)
+    monkeypatch.setattr(triton_launch, "_kernels", lambda device: found)
+    monkeypatch.setattr(triton_launch, "_rests_kernels", lambda device: found)
+    monkeypatch.setattr(triton_launch, "WIDEST_LINE", request.param)
+    monkeypatch.setattr(triton_launch, "PIECE", 16)
 
 
 @pytest.fixture
@@ -27,7 +27,9 @@ def halves(monkeypatch: pytest.MonkeyPatch) -> None:
         wide = torch.promote_types(left.dtype, torch.float32)
         return torch.bmm(left.to(wide), right.to(wide), out=out)
 
-    monkeypatch.setattr("headway.numerics.nway.loss.can_multiply_halves", lambda device: True)
+    monkeypatch.setattr(
+        "headway.numerics.nway.contrastive_loss.can_multiply_halves", lambda device: True
+    )
     monkeypatch.setattr("headway.numerics.nway.gram.product", product)
     monkeypatch.setattr(
         "headway.numerics.nway.gram.add_product",
@@ -43,8 +45,8 @@ def found(features: list[Tensor], **options: object) -> list[Tensor]:
 
 def test_what_is_asked_of_them_before_they_are_used_they_pass() -> None:
     device = torch.device("cpu")
-    assert fused.softmax_is_right(fused._kernels(device), device)
-    assert fused.rests_are_right(fused._kernels(device), device)
+    assert triton_launch.softmax_is_right(triton_launch._kernels(device), device)
+    assert triton_launch.rests_are_right(triton_launch._kernels(device), device)
 
 
 @pytest.mark.parametrize(("normalize", "axes"), [(True, "first-plus-rest"), (False, "mean")])

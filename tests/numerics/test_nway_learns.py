@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from support.six_view_training import train
 
-from headway.numerics.nway.names import SCORES
+from headway.numerics.nway.contrastive_loss import SCORES
 
 WELL = {"coordinate-spread": 0.1, "product": 0.2, "coordinate-sixth": None}
 

@@ -14,7 +14,7 @@ from support.stable_op_cases import BY_NAME, CASES, DTYPES, FULL, MASK, Case, va
 from torch import Tensor
 
 from headway import numerics
-from headway.numerics.ops import _look, _row_norm
+from headway.numerics.ops import _shared, row_norms
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -39,10 +39,7 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def close_eyes(patch: pytest.MonkeyPatch) -> None:
-    for module in (
-        "cosine", "direction", "division", "exponential", "length", "log_sum_exp", "logarithm",
-        "masked_average", "masked_shares", "spread", "square_root",
-    ):  # fmt: skip
+    for module in ("elementwise", "row_norms", "mean_and_std", "softmax_ops"):  # fmt: skip
         name = f"headway.numerics.ops.{module}.may_look"
         patch.setattr(name, lambda x: False, raising=False)
 
@@ -328,8 +325,8 @@ def test_both_ways_around_squares_that_do_not_fit_agree() -> None:
     x = torch.randn(40, 6) * 10.0 ** torch.arange(-40, 40, 2).unsqueeze(1)
     assert x.isfinite().all()
     exact = torch.linalg.vector_norm(x.double(), dim=1, keepdim=True).float()
-    assert torch.equal(_row_norm.in_double(x, 1), exact)
-    torch.testing.assert_close(_row_norm.rescaled(x, 1), exact, rtol=2.4e-7, atol=1e-44)
+    assert torch.equal(row_norms.in_double(x, 1), exact)
+    torch.testing.assert_close(row_norms.rescaled(x, 1), exact, rtol=2.4e-7, atol=1e-44)
 
 
 @every_way
@@ -368,6 +365,6 @@ def test_the_mask_is_boolean() -> None:
 
 
 def test_looking_is_for_cpus_outside_of_compilation() -> None:
-    assert _look.may_look(torch.ones(1))
-    assert not _look.may_look(torch.ones(1, device="meta"))
-    assert not _look.may_look(torch.ones(0))
+    assert _shared.may_look(torch.ones(1))
+    assert not _shared.may_look(torch.ones(1, device="meta"))
+    assert not _shared.may_look(torch.ones(0))

@@ -122,7 +122,7 @@ def test_checkpoints_without_a_log_are_scanned(tmp_path: Path) -> None:
 def test_a_run_of_our_own_below(tmp_path: Path) -> None:
     from headway.core.records import Header, StepRecord
     from headway.core.signals import Signal
-    from headway.sinks.run_dir import RunDirWriter
+    from headway.rundir.writer import RunDirWriter
 
     writer = RunDirWriter(tmp_path / "out" / "headway", told=pytest.fail)
     writer.write(Header("headway", signals={"loss": Signal()}))
@@ -138,7 +138,7 @@ def test_a_run_of_our_own_below(tmp_path: Path) -> None:
 def test_a_run_whose_bad_update_was_held_back_is_not_sent_back(tmp_path: Path) -> None:
     from headway.core.records import Header, StepRecord
     from headway.core.signals import Signal
-    from headway.sinks.run_dir import RunDirWriter
+    from headway.rundir.writer import RunDirWriter
 
     writer = RunDirWriter(tmp_path / "out" / "headway", told=pytest.fail)
     writer.write(Header("headway", signals={"loss": Signal()}))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from headway.postmortem.join import join, same_run
-from headway.sources.log.log import Happening, Log, Unit
-from headway.sources.log.stream import Stream
-from headway.sources.log.table import Table
+from headway.logs.join_logs import join_logs, same_run
+from headway.logs.log_stream import LogStream
+from headway.logs.log_table import Log, LogEvent, Table, Unit
 
 
 def a_log(kind: str, rows: dict[int, dict[str, float]], *, unit: Unit = "step") -> Log:
@@ -21,7 +20,7 @@ def a_log(kind: str, rows: dict[int, dict[str, float]], *, unit: Unit = "step") 
 def told(log: Log) -> dict[int, dict[str, float]]:
     return {
         record.step: dict(record.values)
-        for record in Stream(log).records()
+        for record in LogStream(log).records()
         if hasattr(record, "values")
     }
 
@@ -32,13 +31,13 @@ def losses(first: int, last: int, every: int = 10) -> dict[int, dict[str, float]
 
 def test_one_log_stays_as_it_is() -> None:
     log = a_log("jsonl", losses(10, 50))
-    assert join([log]) is log
+    assert join_logs([log]) is log
 
 
 def test_the_console_tells_what_came_after_the_last_save() -> None:
     state = a_log("hf-trainer", losses(10, 100))
     console = a_log("hf-console", {**losses(10, 120), 130: {"loss": math.nan}})
-    joined = told(join([console, state]))
+    joined = told(join_logs([console, state]))
     assert list(joined) == [*range(10, 131, 10)]
     assert joined[50]["loss"] == 2.95, "the state is the more exact one"
     assert math.isnan(joined[130]["loss"])
@@ -47,7 +46,7 @@ def test_the_console_tells_what_came_after_the_last_save() -> None:
 def test_a_signal_the_base_lacks_is_added_at_its_steps_and_between_them() -> None:
     state = a_log("hf-trainer", losses(10, 50))
     memory = a_log("jsonl", {step: {"grad_norm": float(step)} for step in range(5, 51, 5)})
-    joined = told(join([state, memory]))
+    joined = told(join_logs([state, memory]))
     assert joined[10] == {"loss": 2.99, "grad_norm": 10.0}
     assert joined[15] == {"grad_norm": 15.0}
 
@@ -57,7 +56,7 @@ def test_rows_without_steps_are_laid_beside_those_that_say_the_same() -> None:
     rows = list(losses(10, 120).values())
     rows.append({"loss": math.nan})
     console = a_log("console", dict(enumerate(rows)), unit="row")
-    joined = told(join([state, console]))
+    joined = told(join_logs([state, console]))
     assert list(joined) == [*range(10, 131, 10)]
     assert math.isnan(joined[130]["loss"])
 
@@ -65,7 +64,7 @@ def test_rows_without_steps_are_laid_beside_those_that_say_the_same() -> None:
 def test_rows_that_say_something_else_are_left_out() -> None:
     state = a_log("hf-trainer", losses(10, 100))
     other = a_log("console", {row: {"loss": 50.0 + row} for row in range(12)}, unit="row")
-    assert list(told(join([state, other]))) == [*range(10, 101, 10)]
+    assert list(told(join_logs([state, other]))) == [*range(10, 101, 10)]
 
 
 def test_a_restarted_base_keeps_its_order() -> None:
@@ -73,15 +72,15 @@ def test_a_restarted_base_keeps_its_order() -> None:
     for step in [*range(10, 60, 10), *range(30, 80, 10)]:
         base.table.add(step, {"loss": 1.0})
     console = a_log("text", {step: {"loss": 1.0, "lr": 0.1} for step in range(10, 101, 10)})
-    joined = join([base, console])
+    joined = join_logs([base, console])
     assert list(joined.table.steps) == [10, 20, 30, 40, 50, 30, 40, 50, 60, 70, 80, 90, 100]
 
 
 def test_happenings_of_the_console_come_along() -> None:
     state = a_log("hf-trainer", losses(10, 50))
     console = a_log("console", losses(10, 70))
-    console.happenings.append(Happening(7, "exception", {"error": "CUDA out of memory"}))
-    joined = join([state, console])
+    console.happenings.append(LogEvent(7, "exception", {"error": "CUDA out of memory"}))
+    joined = join_logs([state, console])
     assert [(item.row, item.kind) for item in joined.happenings] == [(7, "exception")]
 
 

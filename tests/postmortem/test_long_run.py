@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from headway.charts.rows import decode
 from headway.core.findings import Severity
 from headway.engine import Engine
 from headway.postmortem import diagnose as postmortem
 from headway.postmortem import long_run
 from headway.postmortem.long_run import LongRun
-from headway.postmortem.screening import Chosen, Screen
-from headway.sources.run_dir import RunDir
+from headway.postmortem.screening import RunScreen, SelectionLimits
+from headway.rundir.run_reader import RunDir
+from headway.rundir.step_columns import decode_steps
 
 STEPS, TENSORS, EVERY = 6000, 6, 10
-SMALL = Chosen(head=300, tail=300, stretch=60, stretches=12, most=4000)
+SMALL = SelectionLimits(head=300, tail=300, stretch=60, stretches=12, most=4000)
 
 Step = dict[str, Any]
 Spoil = Callable[[int, Step], None]
@@ -133,7 +133,7 @@ def test_the_same_is_found(tmp_path: Path, spoil: Spoil) -> None:
 
 def test_turns_and_held_steps_are_looked_at() -> None:
     """In a run whose numbers are the same at every step."""
-    screen = Screen()
+    screen = RunScreen()
     for piece in range(0, 40_000, 1000):
         lines = [
             json.dumps(
@@ -147,7 +147,7 @@ def test_turns_and_held_steps_are_looked_at() -> None:
             ).encode()
             for at in range(piece, piece + 1000)
         ]
-        screen.feed(decode(lines))
+        screen.feed(decode_steps(lines))
     assert sorted(set(screen.places())) == [10_033, 20_011, 30_022]
 
 

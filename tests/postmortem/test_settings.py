@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headway.postmortem.settings import named, settings_in, yaml_subset
+from headway.postmortem.run_settings import named, settings_in, yaml_subset
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from headway.preflight.check_run import Checked, watch
+from headway.preflight.runner import CheckResult, run_check
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ X = torch.randn(32, 8, generator=_draws)
 Y = torch.randint(0, 3, (32,), generator=_draws)
 
 
-def train(model: nn.Module, steps: int = 3, x: torch.Tensor = X, lr: float = 1e-3) -> Checked:
+def train(model: nn.Module, steps: int = 3, x: torch.Tensor = X, lr: float = 1e-3) -> CheckResult:
     def work() -> None:
         optimizer = torch.optim.Adam(model.parameters(), lr=lr)
         for _ in range(steps):
@@ -36,14 +36,14 @@ def train(model: nn.Module, steps: int = 3, x: torch.Tensor = X, lr: float = 1e-
     return seen(work, steps)
 
 
-def seen(work: Callable[[], object], steps: int = 3) -> Checked:
-    checked = watch(work, max_steps=steps)
+def seen(work: Callable[[], object], steps: int = 3) -> CheckResult:
+    checked = run_check(work, max_steps=steps)
     if checked.error is not None:
         raise checked.error
     return checked
 
 
-def codes(checked: Checked) -> set[str]:
+def codes(checked: CheckResult) -> set[str]:
     return {item.code for item in checked.report.findings if item.severity >= 20}
 
 

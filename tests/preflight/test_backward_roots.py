@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from support.loss_trainings import codes, labels, net, train
 from torch import Tensor, nn
 
-from headway.preflight.check_run import watch
+from headway.preflight.runner import run_check
 
 
 def item(model: Any, x: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ def test_no_backward_at_all() -> None:
                 loss.backward()
             optimizer.step()
 
-    assert watch(work).report.causes[0].code == "HD905"
+    assert run_check(work).report.causes[0].code == "HD905"
 
 
 def test_adversarial_inputs_teachers_and_closures_are_fine() -> None:
@@ -138,7 +138,7 @@ def test_adversarial_inputs_teachers_and_closures_are_fine() -> None:
 
             optimizer.step(closure)  # type: ignore[arg-type]
 
-    checked = watch(work, max_steps=4)
+    checked = run_check(work, max_steps=4)
     assert checked.error is None
     assert codes(checked) == set(), checked.report.findings
 
@@ -153,7 +153,7 @@ def test_a_loss_that_is_a_leaf_costs_no_observer() -> None:
             loss.requires_grad_().backward()
             optimizer.step()
 
-    checked = watch(work, max_steps=None)
+    checked = run_check(work, max_steps=None)
     assert [item.code for item in checked.report.findings][:1] == ["HD108"]
     assert checked.error is None
     assert not checked.notes

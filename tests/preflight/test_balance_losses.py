@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.core.findings import Severity
-from headway.preflight.check_run import watch
+from headway.preflight.runner import run_check
 
 
 class Router(nn.Module):
@@ -45,7 +45,7 @@ def loud(how: str) -> list[str]:
             optimizer.step()
 
     gc.collect()
-    checked = watch(work, max_steps=None)
+    checked = run_check(work, max_steps=None)
     assert checked.error is None
     return [item.code for item in checked.report.findings if item.severity >= Severity.WARNING]
 

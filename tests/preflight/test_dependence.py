@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from headway.preflight.check_run import Checked
-from headway.preflight.check_run import watch as watch_unasked
+from headway.preflight.runner import CheckResult
+from headway.preflight.runner import run_check as watch_unasked
 
 B, T, D = 16, 10, 6
 
@@ -23,7 +23,7 @@ def strict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADWAY_STRICT", "1")
 
 
-def watch(work: Callable[[], Any], **how: Any) -> Checked:
+def watch(work: Callable[[], Any], **how: Any) -> CheckResult:
     checked = watch_unasked(work, **how)
     assert checked.error is None
     return checked

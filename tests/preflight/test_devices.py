@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headway.preflight.check_run import Checked, watch
+from headway.preflight.runner import CheckResult, run_check
 
 
 @pytest.fixture(autouse=True)
@@ -30,14 +30,14 @@ def net(device: str = "cpu") -> nn.Module:
     return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)).to(device)
 
 
-def found(checked: Checked) -> Any:
+def found(checked: CheckResult) -> Any:
     [finding] = [item for item in checked.report.findings if item.code == "HD901"]
     assert checked.report.causes[0].code == "HD901"
     return finding
 
 
 def test_labels_elsewhere() -> None:
-    checked = watch(lambda: train(net(), labels="meta"))
+    checked = run_check(lambda: train(net(), labels="meta"))
     finding = found(checked)
     assert finding.where.op == "cross_entropy"
     assert finding.where.function == "train"
@@ -51,7 +51,7 @@ def test_half_of_the_model_elsewhere() -> None:
         model[2].to("meta")
         train(model)
 
-    finding = found(watch(work))
+    finding = found(run_check(work))
     assert finding.where.module == "2"
     assert "2.weight on meta" in finding.message
 
@@ -67,7 +67,7 @@ def test_a_weight_without_data_that_does_not_raise() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.head(self.conv(x[:, None]).flatten(1))
 
-    assert found(watch(lambda: train(Conv()))).where.op == "conv1d"
+    assert found(run_check(lambda: train(Conv()))).where.op == "conv1d"
 
 
 def test_moments_elsewhere() -> None:
@@ -81,7 +81,7 @@ def test_moments_elsewhere() -> None:
                 for state in optimizer.state.values():
                     state["exp_avg"] = state["exp_avg"].to("meta")
 
-    found(watch(work, max_steps=4))
+    found(run_check(work, max_steps=4))
 
 
 @pytest.mark.parametrize("message", ["some shapes differ", "same device please"])
@@ -90,9 +90,9 @@ def test_other_errors_are_others(message: str) -> None:
         train(net())
         raise RuntimeError(message)
 
-    checked = watch(work, max_steps=None)
+    checked = run_check(work, max_steps=None)
     assert not [item for item in checked.report.findings if item.code == "HD901"]
 
 
 def test_a_healthy_run_on_the_host() -> None:
-    assert not watch(lambda: train(net())).report.findings
+    assert not run_check(lambda: train(net())).report.findings

@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.core.findings import Severity
-from headway.preflight.check_run import Checked, watch
-from headway.preflight.observers.empty_terms import EmptyTerms
+from headway.preflight.observers.loss.empty_terms import EmptyTerms
+from headway.preflight.runner import CheckResult, run_check
 
 Loss = Callable[[Tensor, Tensor, int], Tensor]
 
 
-def train(loss_of: Loss, steps: int = 56) -> Checked:
+def train(loss_of: Loss, steps: int = 56) -> CheckResult:
     def work() -> None:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 4))
@@ -30,7 +30,7 @@ def train(loss_of: Loss, steps: int = 56) -> Checked:
             loss.backward()
             optimizer.step()
 
-    checked = watch(work, max_steps=None, observers=[EmptyTerms])
+    checked = run_check(work, max_steps=None, observers=[EmptyTerms])
     assert checked.error is None
     assert not checked.notes
     return checked

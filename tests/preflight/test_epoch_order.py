@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 from headway.core.findings import Severity
-from headway.preflight.check_run import watch
+from headway.preflight.runner import run_check
 
 Batches = Iterable[tuple[Tensor, Tensor]]
 Pass = Callable[[Tensor, Tensor, int], Batches]
@@ -21,7 +21,7 @@ Pass = Callable[[Tensor, Tensor, int], Batches]
 
 def codes(work: Callable[[], None]) -> list[str]:
     gc.collect()
-    checked = watch(work, max_steps=None)
+    checked = run_check(work, max_steps=None)
     assert checked.error is None
     assert list(checked.report.notes) == []
     found = checked.report.findings

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.core.findings import Severity
-from headway.preflight.check_run import Checked, watch
+from headway.preflight.runner import CheckResult, run_check
 
 Loss = Callable[["Net", Tensor, Tensor], Tensor]
 
@@ -31,7 +31,7 @@ class Net(nn.Module):
         return self.head(h)
 
 
-def train(loss_of: Loss, *, begins: int = 0, steps: int = 6) -> Checked:
+def train(loss_of: Loss, *, begins: int = 0, steps: int = 6) -> CheckResult:
     def work() -> None:
         torch.manual_seed(0)
         model = Net()
@@ -46,7 +46,7 @@ def train(loss_of: Loss, *, begins: int = 0, steps: int = 6) -> Checked:
             optimizer.step()
 
     gc.collect()
-    return watch(work, max_steps=None)
+    return run_check(work, max_steps=None)
 
 
 def rough(track: Tensor) -> float:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from headway.preflight.check_run import Checked, watch
+from headway.preflight.runner import CheckResult, run_check
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def train(model: nn.Module, steps: int = 3, x: torch.Tensor = X) -> set[str]:
     return codes(checked(model, steps, x))
 
 
-def checked(model: nn.Module, steps: int = 3, x: torch.Tensor = X) -> Checked:
+def checked(model: nn.Module, steps: int = 3, x: torch.Tensor = X) -> CheckResult:
     def work() -> None:
         optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=1e-3)
         for _ in range(steps):
@@ -38,13 +38,13 @@ def checked(model: nn.Module, steps: int = 3, x: torch.Tensor = X) -> Checked:
             F.cross_entropy(model(x), Y).backward()
             optimizer.step()
 
-    result = watch(work, max_steps=steps)
+    result = run_check(work, max_steps=steps)
     if result.error is not None:
         raise result.error
     return result
 
 
-def codes(result: Checked) -> set[str]:
+def codes(result: CheckResult) -> set[str]:
     return {item.code for item in result.report.findings if item.severity >= 20}
 
 
@@ -267,7 +267,7 @@ def test_spectral_norm_used_before_it_was_estimated() -> None:
             F.cross_entropy(model(X), Y).backward()
             optimizer.step()
 
-    assert "HD316" in codes(watch(work, max_steps=3))
+    assert "HD316" in codes(run_check(work, max_steps=3))
 
 
 @pytest.mark.parametrize(
@@ -324,12 +324,12 @@ def test_layers_skipped_at_random() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.inner, self.middle, self.head = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3)
-            self.turn = 0
+            self.iteration = 0
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.turn += 1
+            self.iteration += 1
             x = self.inner(x)
-            if self.turn % 3:
+            if self.iteration % 3:
                 x = x + F.relu(self.middle(x))
             return self.head(x)
 

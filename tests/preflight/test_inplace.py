@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headway.preflight.check_run import Checked, watch
+from headway.preflight.runner import CheckResult, run_check
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,7 @@ def dropout_in_place(net: Net, x: Tensor) -> Tensor:
     return net.fc2(h)
 
 
-def found(checked: Checked) -> Any:
+def found(checked: CheckResult) -> Any:
     [finding] = [item for item in checked.report.findings if item.code == "HD907"]
     assert checked.report.causes[0].code == "HD907"
     return finding
@@ -77,7 +77,7 @@ def found(checked: Checked) -> Any:
 
 @pytest.mark.parametrize("forward", [residual, indexed, view, relu_after_sigmoid, dropout_in_place])
 def test_both_lines_are_named(forward: Callable[[Net, Tensor], Tensor]) -> None:
-    finding = found(watch(lambda: train(forward)))
+    finding = found(run_check(lambda: train(forward)))
     first = forward.__code__.co_firstlineno
     assert finding.where.line == first + 2
     assert finding.evidence["needed_at"].endswith(f":{first + 1}")
@@ -93,7 +93,7 @@ def test_an_optimizer_that_steps_too_soon() -> None:
         optimizer.step()
         two.backward()
 
-    finding = found(watch(work))
+    finding = found(run_check(work))
     assert "the optimizer's step" in finding.message
     assert finding.where.line == work.__code__.co_firstlineno + 6
 
@@ -103,7 +103,7 @@ def test_a_weight_written_to() -> None:
         net = nn.Linear(4, 1)
         net.weight.clamp_(-1, 1)
 
-    finding = found(watch(work))
+    finding = found(run_check(work))
     assert finding.where.op == "clamp_"
     assert finding.where.line == work.__code__.co_firstlineno + 2
 
@@ -117,6 +117,6 @@ def harmless(net: Net, x: Tensor) -> Tensor:
 
 
 def test_writes_that_do_no_harm() -> None:
-    checked = watch(lambda: train(harmless))
+    checked = run_check(lambda: train(harmless))
     assert checked.error is None
     assert not checked.report.findings

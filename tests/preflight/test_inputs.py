@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from headway.core.findings import Severity
-from headway.preflight.check_run import watch
+from headway.preflight.runner import run_check
 
 
 def codes(work: Callable[[], None]) -> list[str]:
     gc.collect()
-    checked = watch(work, max_steps=None)
+    checked = run_check(work, max_steps=None)
     assert checked.error is None
     assert list(checked.report.notes) == []
     found = checked.report.findings
@@ -222,7 +222,9 @@ def test_a_collate_function_that_keeps_one_sample() -> None:
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
 
-    found = [item for item in watch(work, max_steps=None).report.findings if item.code == "HD510"]
+    found = [
+        item for item in run_check(work, max_steps=None).report.findings if item.code == "HD510"
+    ]
     assert [item.where.function for item in found] == ["first_only"]
 
 
@@ -245,6 +247,6 @@ def test_a_missing_value_in_a_loop_of_its_own(inside: bool) -> None:
             F.cross_entropy(model(x[rows]), y[rows]).backward()
             optimizer.step()
 
-    report = watch(work, max_steps=None).report
+    report = run_check(work, max_steps=None).report
     causes = [(cause.code, cause.root.step) for cause in report.causes]
     assert causes == ([] if inside else [("HD501", 1)])

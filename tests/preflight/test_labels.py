@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 from headway.core.findings import Severity
-from headway.preflight.check_run import watch
+from headway.preflight.runner import run_check
 
 pytestmark = pytest.mark.slow  # whole trainings, each watched from end to end
 
 
 def codes(work: Callable[[], None]) -> list[str]:
     gc.collect()
-    checked = watch(work, max_steps=None)
+    checked = run_check(work, max_steps=None)
     assert checked.error is None
     assert list(checked.report.notes) == []
     found = checked.report.findings

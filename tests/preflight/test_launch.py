@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from headway.config import Settings
 from headway.core.records import SetupRecord, StepRecord
-from headway.live.launch import EnoughSteps, Launch
+from headway.guard.script.launcher import EnoughSteps, ScriptLauncher
 from headway.policy import Policy
-from headway.preflight.check_run import Checked, How, watch
+from headway.preflight.runner import CheckOptions, CheckResult, run_check
 
 Losses = list[float]
 
@@ -161,7 +161,7 @@ def test_a_watched_run_is_the_same_bit_for_bit(style: Callable[[Losses], None]) 
     style(plain)
     after = torch.get_rng_state()
     torch.manual_seed(0)
-    done = watch(lambda: style(watched), max_steps=None)
+    done = run_check(lambda: style(watched), max_steps=None)
     assert watched == plain
     assert torch.equal(torch.get_rng_state(), after)
     assert done.error is None
@@ -172,7 +172,7 @@ def test_a_watched_run_is_the_same_bit_for_bit(style: Callable[[Losses], None]) 
 @pytest.mark.parametrize("style", STYLES)
 def test_it_stops_after_so_many_steps(style: Callable[[Losses], None]) -> None:
     torch.manual_seed(0)
-    done = watch(lambda: style([]), max_steps=3)
+    done = run_check(lambda: style([]), max_steps=3)
     assert done.stopped
     assert done.steps == 3
     assert done.error is None
@@ -188,7 +188,7 @@ def test_a_run_that_nothing_can_save_was_stopped_and_did_not_end() -> None:
             F.cross_entropy(model(x.half() * 1e-3), y).backward()
             optimizer.step()
 
-    done = watch(poisoned, max_steps=40)
+    done = run_check(poisoned, max_steps=40)
     assert done.stopped
     assert done.steps < 40
     assert done.error is None
@@ -209,14 +209,14 @@ def test_torch_is_as_before() -> None:
         }
 
     before = looks()
-    watch(lambda: plain_loop([]), max_steps=3)
+    run_check(lambda: plain_loop([]), max_steps=3)
     assert looks() == before
 
     def crash() -> None:
         plain_loop([], steps=2)
         raise ValueError("mine")
 
-    done = watch(crash)
+    done = run_check(crash)
     assert isinstance(done.error, ValueError)
     assert looks() == before
 
@@ -237,7 +237,7 @@ def test_a_loop_that_swallows_everything_stops_all_the_same() -> None:
                 continue
             seen.append(step)
 
-    assert watch(stubborn, max_steps=3).stopped
+    assert run_check(stubborn, max_steps=3).stopped
     assert seen == [0, 1]
 
 
@@ -246,7 +246,7 @@ def test_seconds_are_a_limit_too() -> None:
         while True:
             pass
 
-    done = watch(endless, how=How(max_steps=None, max_seconds=0.3))
+    done = run_check(endless, how=CheckOptions(max_steps=None, max_seconds=0.3))
     assert done.stopped
     assert done.unreached is not None
     assert "--max-seconds" in str(done.unreached)
@@ -254,7 +254,7 @@ def test_seconds_are_a_limit_too() -> None:
 
 def why(work: Callable[[], None]) -> str:
     gc.collect()  # optimizers of other tests
-    done: Checked = watch(work)
+    done: CheckResult = run_check(work)
     assert done.steps == 0
     assert done.unreached is not None
     return str(done.unreached)
@@ -288,7 +288,7 @@ def test_why_no_step_was_reached() -> None:
 
 
 def test_an_optimizer_that_comes_later_is_guarded_too() -> None:
-    launch = Launch(settings=Settings(), policy=Policy())
+    launch = ScriptLauncher(settings=Settings(), policy=Policy())
     with launch:
         plain_loop([], steps=3)
         plain_loop([], steps=4)
@@ -308,7 +308,7 @@ def test_the_innermost_call_is_named_by_its_line() -> None:
             F.cross_entropy(model(x), y).backward()  # this line
             optimizer.step()
 
-    done = watch(train, max_steps=4)
+    done = run_check(train, max_steps=4)
     [found] = [item for item in done.report.findings if item.code == "HD206"]
     assert found.where.file == __file__
     with open(__file__, encoding="utf-8") as file:
@@ -331,7 +331,7 @@ def test_a_fork_is_not_listened_to() -> None:
             os._exit(int(mode._hub.listening))
         heard.append(os.waitpid(child, 0)[1])
 
-    watch(work, max_steps=1)
+    run_check(work, max_steps=1)
     assert heard == [0]
 
 
@@ -349,7 +349,7 @@ def test_the_first_loss_is_recorded_unscaled() -> None:
             scaler.step(optimizer)
             scaler.update()
 
-    watch(work, max_steps=None, on_record=seen.append)
+    run_check(work, max_steps=None, on_record=seen.append)
     steps = [record.values for record in seen if isinstance(record, StepRecord)]
     assert [values["loss_scale"] for values in steps] == [4096.0, 4096.0]
     assert all(values["loss"] < 2 for values in steps)

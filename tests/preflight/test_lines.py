@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from headway.preflight.check_run import Checked
-from headway.preflight.check_run import watch as watch_unasked
+from headway.preflight.runner import CheckResult
+from headway.preflight.runner import run_check as watch_unasked
 
 
 @pytest.fixture(autouse=True)
@@ -26,14 +26,14 @@ def strict(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
 
 
-def watch(work: Callable[[], Any], **how: Any) -> Checked:
+def watch(work: Callable[[], Any], **how: Any) -> CheckResult:
     gc.collect()  # an optimizer of the test before would be taken for one of this script
     checked = watch_unasked(work, **how)
     assert checked.error is None
     return checked
 
 
-def line_of(checked: Checked, code: str) -> str:
+def line_of(checked: CheckResult, code: str) -> str:
     """The text of the line that the first finding of this code names."""
     found = [item for item in checked.report.findings if item.code == code]
     assert found, [item.code for item in checked.report.findings]

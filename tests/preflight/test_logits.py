@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from headway.preflight.check_run import Checked, watch
+from headway.preflight.runner import CheckResult, run_check
 
 pytestmark = pytest.mark.slow  # whole trainings, each watched from end to end
 
@@ -23,7 +23,7 @@ def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()  # the models of the tests before would be found as well
 
 
-def codes(checked: Checked) -> set[str]:
+def codes(checked: CheckResult) -> set[str]:
     if checked.error is not None:
         raise checked.error
     return {item.code for item in checked.report.findings if item.severity >= 20}
@@ -97,7 +97,7 @@ def train(
     after: Callable[[], object] = lambda: None,
     extra: Callable[[torch.Tensor], object] = lambda logits: 0.0,
     lr: float = 3e-3,
-) -> Checked:
+) -> CheckResult:
     def work() -> None:
         optimizer = torch.optim.Adam(model.parameters(), lr=lr)
         for _ in range(steps):
@@ -109,7 +109,7 @@ def train(
             optimizer.step()
             after()
 
-    return watch(work, max_steps=steps)
+    return run_check(work, max_steps=steps)
 
 
 @pytest.mark.parametrize("kind", [Fused, ByHand, Einsum, Torchs])

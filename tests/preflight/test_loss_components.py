@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.core.findings import Severity
-from headway.preflight.check_run import Checked, watch
+from headway.preflight.runner import CheckResult, run_check
 
 Body = Callable[["Net", Tensor, Tensor, Tensor, int], Any]
 
@@ -28,7 +28,7 @@ class Net(nn.Module):
         return self.classes(h), self.boxes(h)
 
 
-def train(body: Body, steps: int = 6) -> Checked:
+def train(body: Body, steps: int = 6) -> CheckResult:
     """A flat loop around the body; it calls backward itself."""
 
     def work() -> None:
@@ -43,10 +43,10 @@ def train(body: Body, steps: int = 6) -> Checked:
             optimizer.step()
 
     gc.collect()  # optimizers of tests before
-    return watch(work, max_steps=None)
+    return run_check(work, max_steps=None)
 
 
-def loud(checked: Checked) -> list[tuple[str, str]]:
+def loud(checked: CheckResult) -> list[tuple[str, str]]:
     assert checked.error is None
     assert list(checked.report.notes) == []
     return [
@@ -58,7 +58,7 @@ def loud(checked: Checked) -> list[tuple[str, str]]:
 
 def components(body: Body) -> set[str]:
     """The names the components got."""
-    from headway.preflight.observers.loss_components import LossComponents
+    from headway.preflight.observers.loss.loss_components import LossComponents
 
     seen: set[str] = set()
 
@@ -77,7 +77,7 @@ def components(body: Body) -> set[str]:
             optimizer.step()
 
     gc.collect()
-    assert watch(work, max_steps=None, observers=[Listening]).error is None
+    assert run_check(work, max_steps=None, observers=[Listening]).error is None
     return seen
 
 
@@ -253,7 +253,7 @@ def test_two_optimizers_each_with_its_loss() -> None:
             make_opt.step()
 
     gc.collect()
-    assert loud(watch(work, max_steps=None)) == []
+    assert loud(run_check(work, max_steps=None)) == []
 
 
 def test_small_regularisers_and_learned_weights() -> None:
@@ -276,7 +276,7 @@ def test_small_regularisers_and_learned_weights() -> None:
             optimizer.step()
 
     gc.collect()
-    assert loud(watch(work, max_steps=None)) == []
+    assert loud(run_check(work, max_steps=None)) == []
 
 
 def test_one_component_decides_alone() -> None:

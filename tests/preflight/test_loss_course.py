@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from support.loss_trainings import codes, net
 from torch import nn
 
-from headway.preflight.check_run import Checked, watch
+from headway.preflight.runner import CheckResult, run_check
 
 pytestmark = pytest.mark.slow  # whole trainings, each watched from end to end
 
@@ -22,7 +22,7 @@ def fit(
     by_hand: str = "",
     steps: int = 5,
     adam: bool = False,
-) -> Checked:
+) -> CheckResult:
     def work() -> None:
         torch.manual_seed(0)
         model = net(1)
@@ -44,7 +44,7 @@ def fit(
             optimizer.step()
 
     gc.collect()  # what other tests have left behind would be found, too
-    return watch(work, max_steps=steps)
+    return run_check(work, max_steps=steps)
 
 
 def test_a_sum_with_the_rate_of_a_mean() -> None:
@@ -61,7 +61,7 @@ def test_a_sum_with_its_own_rate_or_with_adam_is_worth_knowing_only() -> None:
 
 
 def test_labels_that_belong_to_other_samples() -> None:
-    def run(*, apart: bool) -> Checked:
+    def run(*, apart: bool) -> CheckResult:
         def work() -> None:
             torch.manual_seed(0)
             x = torch.randn(3000, 6)
@@ -77,14 +77,14 @@ def test_labels_that_belong_to_other_samples() -> None:
                 optimizer.step()
 
         gc.collect()
-        return watch(work, max_steps=150)
+        return run_check(work, max_steps=150)
 
     assert "HD105" in codes(run(apart=True))
     assert codes(run(apart=False)) == set()
 
 
 def test_a_rate_that_overshoots_on_every_step() -> None:
-    def run(rate: float) -> Checked:
+    def run(rate: float) -> CheckResult:
         def work() -> None:
             torch.manual_seed(0)
             x = torch.rand(64, 1) + 0.5
@@ -97,7 +97,7 @@ def test_a_rate_that_overshoots_on_every_step() -> None:
                 optimizer.step()
 
         gc.collect()
-        return watch(work, max_steps=60)
+        return run_check(work, max_steps=60)
 
     assert "HD115" in codes(run(6.0))
     assert "HD115" not in codes(run(0.05))

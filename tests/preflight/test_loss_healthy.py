@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from support.loss_trainings import codes, labels, net, train
 from torch import Tensor, nn
 
-from headway.preflight.check_run import watch
+from headway.preflight.runner import run_check
 
 
 class Clip(nn.Module):
@@ -182,7 +182,7 @@ def test_a_run_under_watch_is_the_same_run() -> None:
     plain: list[Tensor] = []
     watched: list[Tensor] = []
     work(plain)
-    watch(lambda: work(watched), max_steps=None)
+    run_check(lambda: work(watched), max_steps=None)
     assert all(torch.equal(one, other) for one, other in zip(plain, watched, strict=True))
 
 
@@ -203,6 +203,6 @@ def test_gradients_per_sample_by_vmap() -> None:
                 item.grad = found[name].mean(0)
             optimizer.step()
 
-    checked = watch(work)
+    checked = run_check(work)
     assert checked.error is None
     assert codes(checked) == set()

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from headway.preflight.check_run import watch
+from headway.preflight.runner import run_check
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def codes(work: Callable[[], object], steps: int = 6) -> set[str]:
-    checked = watch(work, max_steps=steps)
+    checked = run_check(work, max_steps=steps)
     if checked.error is not None:
         raise checked.error
     return {item.code for item in checked.report.findings if item.severity >= 20}

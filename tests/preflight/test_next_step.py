@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from headway.config import Settings
-from headway.live.launch import Launch
+from headway.guard.script.launcher import ScriptLauncher
 from headway.policy import Policy
-from headway.preflight.check_run import watch
+from headway.preflight.runner import run_check
 from headway.report import Report
 
 
@@ -91,7 +91,7 @@ def line_of(report: Report) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_the_line_is_named(loop: Callable[..., None]) -> None:
-    report = watch(lambda: train(loop, -2.0), max_steps=3).report
+    report = run_check(lambda: train(loop, -2.0), max_steps=3).report
     source = Net.forward.__code__.co_firstlineno + 2
     assert line_of(report) == (source, "log")
 
@@ -109,7 +109,7 @@ def test_data_that_came_bad_is_blamed() -> None:
             net(x).mean().backward()
             optimizer.step()
 
-    report = watch(work, max_steps=3).report
+    report = run_check(work, max_steps=3).report
     assert report.causes[0].code == "HD501"
     assert report.causes[0].root.where.line == work.__code__.co_firstlineno + 7
 
@@ -145,7 +145,7 @@ def test_the_run_stays_as_it_is(loop: Callable[..., None]) -> None:
     if loop is loop_closure:
         pytest.skip("held inside of the step: no plain run to compare with")
     work(plain)
-    watch(lambda: work(seen), max_steps=None)
+    run_check(lambda: work(seen), max_steps=None)
     assert torch.equal(plain[1], seen[1])
     for name, value in plain[0].items():
         assert torch.equal(value, seen[0][name])
@@ -154,7 +154,7 @@ def test_the_run_stays_as_it_is(loop: Callable[..., None]) -> None:
 def test_torch_is_as_before() -> None:
     from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-    watch(lambda: train(loop_for, -2.0, 2), max_steps=None)
+    run_check(lambda: train(loop_for, -2.0, 2), max_steps=None)
     assert not _get_current_dispatch_mode_stack()
 
 
@@ -175,7 +175,7 @@ class Framework:
 
 
 def test_a_line_that_was_told_is_not_said_to_be_unknown(caplog: pytest.LogCaptureFixture) -> None:
-    with Launch(settings=Settings(), policy=Policy(replay_gap=0)):
+    with ScriptLauncher(settings=Settings(), policy=Policy(replay_gap=0)):
         Framework().fit(torch.randn(40, 4))
     assert "why: Log of a negative number" in caplog.text
     assert "could not be run again" not in caplog.text

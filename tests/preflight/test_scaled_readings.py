@@ -12,13 +12,13 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from headway.preflight.check_run import Checked, watch
-from headway.preflight.observers.scaled_readings import ScaledReadings
+from headway.preflight.observers.gradient_scaling import ScaledReadings
+from headway.preflight.runner import CheckResult, run_check
 
 Reading = Callable[[nn.Module, GradScaler, Optimizer], object]
 
 
-def train(read: Reading, *, enabled: bool = True, steps: int = 4) -> Checked:
+def train(read: Reading, *, enabled: bool = True, steps: int = 4) -> CheckResult:
     def work() -> None:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 4))
@@ -33,13 +33,13 @@ def train(read: Reading, *, enabled: bool = True, steps: int = 4) -> Checked:
             scaler.step(optimizer)
             scaler.update()
 
-    checked = watch(work, max_steps=None, observers=[ScaledReadings])
+    checked = run_check(work, max_steps=None, observers=[ScaledReadings])
     assert checked.error is None
     assert not checked.notes
     return checked
 
 
-def misread(checked: Checked) -> list:
+def misread(checked: CheckResult) -> list:
     return [item for item in checked.report.findings if item.code == "HD002"]
 
 

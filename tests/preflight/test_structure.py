@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from headway.preflight.check_run import Checked, watch
+from headway.preflight.runner import CheckResult, run_check
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ X = torch.randn(32, 8, generator=_draws)
 Y = torch.randint(0, 3, (32,), generator=_draws)
 
 
-def train(model: nn.Module, parameters: object = None, steps: int = 3) -> Checked:
+def train(model: nn.Module, parameters: object = None, steps: int = 3) -> CheckResult:
     def work() -> None:
         optimizer = torch.optim.Adam(parameters or model.parameters(), lr=1e-3)
         for _ in range(steps):
@@ -34,13 +34,13 @@ def train(model: nn.Module, parameters: object = None, steps: int = 3) -> Checke
             F.cross_entropy(model(X), Y).backward()
             optimizer.step()
 
-    checked = watch(work, max_steps=steps)
+    checked = run_check(work, max_steps=steps)
     if checked.error is not None:
         raise checked.error
     return checked
 
 
-def codes(checked: Checked) -> set[str]:
+def codes(checked: CheckResult) -> set[str]:
     return {item.code for item in checked.report.findings if item.severity >= 20}
 
 

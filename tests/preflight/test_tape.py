@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from support.tape_cases import CASES, X, Y, recorded, tape
 from torch import Tensor, nn
 
-from headway.preflight.playing import CannotPlay, Player
+from headway.torch_adapters.op_recording.op_replay import CannotReplay, OpReplay
 
 
 def moved(model: nn.Module, by: float = 0.05) -> None:
@@ -32,7 +32,7 @@ def test_the_same_loss_and_the_loss_at_other_weights(name: str) -> None:
         buffers = {key: value.clone() for key, value in model.named_buffers()}
         root = recorded(loss, made)
         assert made.trouble is None
-        player = Player(made, made.roots)
+        player = OpReplay(made, made.roots)
         after = {key: value.clone() for key, value in model.named_buffers()}
         drawn = torch.get_rng_state()
         assert player.play() == [float(root.detach())]
@@ -81,7 +81,7 @@ def test_detached_parts_and_targets_made_without_gradients_are_kept() -> None:
 
     with tape() as made:
         root = recorded(loss, made)
-        player = Player(made, made.roots)
+        player = OpReplay(made, made.roots)
         assert player.play() == [float(root.detach())]
         with torch.no_grad():
             target, old = model(X) * 0.5 + 1, model(X)
@@ -101,7 +101,7 @@ def test_drawn_actions_are_kept() -> None:
         root = -(chosen.log_prob(action) * X[:, 0]).mean()
         made.pause()
         made.add_root(root)
-        player = Player(made, made.roots)
+        player = OpReplay(made, made.roots)
         moved(policy)
         expected = -(
             torch.distributions.Categorical(logits=policy(X)).log_prob(action) * X[:, 0]
@@ -118,7 +118,7 @@ def test_a_constant_that_is_overwritten_later_is_kept_as_it_was() -> None:
         buffer.zero_()
         made.pause()
         made.add_root(root)
-        assert Player(made, made.roots).play() == [float(root.detach())]
+        assert OpReplay(made, made.roots).play() == [float(root.detach())]
 
 
 # Several losses on one tape.
@@ -138,8 +138,8 @@ def test_two_losses_of_one_graph() -> None:
         made.pause()
         made.add_root(total)
         expected = [float(first.detach()), float(total.detach())]
-        assert Player(made, made.roots).play() == expected
-        assert Player(made, made.roots[1:]).play() == expected[1:]
+        assert OpReplay(made, made.roots).play() == expected
+        assert OpReplay(made, made.roots[1:]).play() == expected[1:]
 
 
 def test_what_is_added_to_a_loss_after_its_backward_pass_is_no_part_of_it() -> None:
@@ -155,7 +155,7 @@ def test_what_is_added_to_a_loss_after_its_backward_pass_is_no_part_of_it() -> N
         with torch.no_grad():
             loss += 5.0
         made.pause()
-        assert Player(made, made.roots).play() == [value]
+        assert OpReplay(made, made.roots).play() == [value]
 
 
 def test_changing_a_loss_on_the_way_tells_its_weight_in_the_total() -> None:
@@ -168,7 +168,7 @@ def test_changing_a_loss_on_the_way_tells_its_weight_in_the_total() -> None:
         made.pause()
         made.add_root(root)
         assert number is not None
-        player = Player(made, made.roots)
+        player = OpReplay(made, made.roots)
         [shifted] = player.play({number: lambda value: value + 0.5})
         assert shifted - float(root.detach()) == pytest.approx(0.125, rel=1e-5)
 
@@ -181,8 +181,8 @@ def test_a_graph_from_before_is_declined() -> None:
     out = model(X)
     with tape() as made:
         recorded(lambda: out.square().mean(), made)
-        with pytest.raises(CannotPlay, match="before the step"):
-            Player(made, made.roots)
+        with pytest.raises(CannotReplay, match="before the step"):
+            OpReplay(made, made.roots)
 
 
 def test_weights_changed_in_between_are_declined() -> None:
@@ -196,8 +196,8 @@ def test_weights_changed_in_between_are_declined() -> None:
 
     with tape() as made:
         recorded(loss, made)
-        with pytest.raises(CannotPlay, match="weights are changed"):
-            Player(made, made.roots)
+        with pytest.raises(CannotReplay, match="weights are changed"):
+            OpReplay(made, made.roots)
 
 
 def test_an_input_changed_after_the_forward_pass_is_declined() -> None:
@@ -206,8 +206,8 @@ def test_an_input_changed_after_the_forward_pass_is_declined() -> None:
     with tape() as made:
         recorded(lambda: model(buffer).square().mean(), made)
         buffer.zero_()
-        with pytest.raises(CannotPlay, match="changed after"):
-            Player(made, made.roots)
+        with pytest.raises(CannotReplay, match="changed after"):
+            OpReplay(made, made.roots)
 
 
 def test_a_tape_that_grows_too_long_is_given_up() -> None:
@@ -221,8 +221,8 @@ def test_a_tape_that_grows_too_long_is_given_up() -> None:
 
     with tape(most_ops=20) as made:
         recorded(loss, made)
-        with pytest.raises(CannotPlay, match="more ops"):
-            Player(made, made.roots)
+        with pytest.raises(CannotReplay, match="more ops"):
+            OpReplay(made, made.roots)
 
 
 def test_custom_functions_whose_apply_is_written_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +233,7 @@ def test_custom_functions_whose_apply_is_written_in_c(monkeypatch: pytest.Monkey
         model, loss = CASES["own_function"]()
         root = recorded(loss, made)
         assert made.trouble is None
-        player = Player(made, made.roots)
+        player = OpReplay(made, made.roots)
         moved(model)
         assert player.play() == pytest.approx([float(loss().detach())], rel=1e-6)
         assert player.play() != pytest.approx([float(root.detach())], rel=1e-6)
@@ -254,5 +254,5 @@ def test_another_dispatch_mode_is_left_alone() -> None:
             loss = model(X).square().mean()
             made.pause()  # not ours to leave yet
             made.add_root(loss)
-        assert Player(made, made.roots).play() == [float(loss.detach())]
+        assert OpReplay(made, made.roots).play() == [float(loss.detach())]
         made.end()

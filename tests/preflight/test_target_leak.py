@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from headway.core.findings import Finding
-from headway.preflight.check_run import watch
+from headway.preflight.runner import run_check
 
 V, T, B = 20, 12, 8
 
@@ -23,7 +23,7 @@ def strict(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def leaks(work: Callable[[], Any], steps: int | None = 3) -> list[Finding]:
-    checked = watch(work, max_steps=steps)
+    checked = run_check(work, max_steps=steps)
     assert checked.error is None
     return [item for item in checked.report.findings if item.code == "HD117"]
 

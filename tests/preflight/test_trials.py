@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from headway.core.findings import Severity
-from headway.preflight.check_run import Checked, watch
-from headway.preflight.observers.optimizer_settings import OptimizerSettings
-from headway.preflight.observers.trials import Trials
+from headway.preflight.observers.optimizer.optimizer_setup import OptimizerSettings
+from headway.preflight.runner import CheckResult, run_check
+from headway.preflight.trial.update_trials import UpdateTrials
 
 OURS = ("HD209", "HD403", "HD404", "HD411", "HD412", "HD413")
 X = torch.randn(256, 12, generator=torch.Generator().manual_seed(0))
@@ -35,14 +35,14 @@ def batches(steps: int, size: int = 32) -> Iterator[Tensor]:
         yield torch.randint(0, 256, (size,), generator=generator)
 
 
-def checked(work: Callable[[], Any], steps: int | None = None) -> Checked:
+def checked(work: Callable[[], Any], steps: int | None = None) -> CheckResult:
     torch.manual_seed(0)
-    done = watch(work, max_steps=steps, observers=[Trials, OptimizerSettings])
+    done = run_check(work, max_steps=steps, observers=[UpdateTrials, OptimizerSettings])
     assert done.error is None
     return done
 
 
-def ours(done: Checked) -> list[str]:
+def ours(done: CheckResult) -> list[str]:
     found = done.report.findings
     return [f.code for f in found if f.code in OURS and f.severity >= Severity.WARNING]
 

@@ -14,9 +14,9 @@ from support.healthy_lookalikes import TRAININGS, Run
 from torch import Tensor, nn
 
 from headway.core.findings import Severity
-from headway.preflight.check_run import watch
-from headway.preflight.observers.optimizer_settings import OptimizerSettings
-from headway.preflight.observers.trials import Trials
+from headway.preflight.observers.optimizer.optimizer_setup import OptimizerSettings
+from headway.preflight.runner import run_check
+from headway.preflight.trial.update_trials import UpdateTrials
 
 pytestmark = pytest.mark.slow  # whole trainings, each watched from end to end
 
@@ -83,7 +83,7 @@ def test_bit_by_bit(style: str) -> None:
     watched: dict[str, Any] = {}
     training(alone, style=style)()
     tried: list[int] = []
-    done = watch(
+    done = run_check(
         training(watched, style=style),
         max_steps=None,
         observers=[_telling(tried), OptimizerSettings],
@@ -101,8 +101,8 @@ def test_bit_by_bit(style: str) -> None:
     assert "watch_functions" not in torch.autograd.Function.apply.__qualname__
 
 
-def _telling(tried: list[int]) -> type[Trials]:
-    class Telling(Trials):
+def _telling(tried: list[int]) -> type[UpdateTrials]:
+    class Telling(UpdateTrials):
         def _tell(self, watched: Any, *rest: Any) -> None:
             tried.append(watched.steps)
             super()._tell(watched, *rest)
@@ -120,7 +120,7 @@ def test_healthy_lookalikes_are_quiet_and_unchanged(name: str) -> None:
         runs.append(Run(0, watched=False))
         runs[0].make(TRAININGS[name])
 
-    done = watch(work, max_steps=25, observers=[Trials, OptimizerSettings])
+    done = run_check(work, max_steps=25, observers=[UpdateTrials, OptimizerSettings])
     assert done.error is None
     made = runs[0].losses
     assert made == alone.losses[: len(made)]

@@ -21,7 +21,7 @@ from support.rank_trainings import (
 from support.trainings import assert_same, skip_or_halt
 
 from headway import Snapshots
-from headway.live.transfer import LAG
+from headway.guard.measure.step_record import LAG
 
 FAULTS = {24: (1, "loss"), 26: (0, "backward"), 27: (1, "spike"), 30: (0, "only the loss")}
 

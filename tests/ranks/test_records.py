@@ -11,7 +11,7 @@ from support.rank_trainings import Plan, nudge_a_weight, train, train_same_data
 
 from headway.core.records import StepRecord
 from headway.engine import Engine
-from headway.sources.run_dir import RunDir
+from headway.rundir.run_reader import RunDir
 
 
 def records(run_dir: Path, rank: int = 0) -> dict[int, StepRecord]:

@@ -26,13 +26,13 @@ def poison_later(rank: int, step: int, model: Any, guard: Any) -> None:
 
 def die_at_21(rank: int, step: int, model: Any, guard: Any) -> None:
     if step == 21:
-        guard._session.survival.keeper.wait()
+        guard._session.recovery.snapshotter.wait()
         os._exit(1)
 
 
 def leave_at_21(rank: int, step: int, model: Any, guard: Any) -> None:
     if step == 21 and rank == 1:
-        guard._session.survival.preemption.asked = 15
+        guard._session.recovery.preemption.asked = 15
 
 
 def resumed_at(run_dir: Path) -> int:

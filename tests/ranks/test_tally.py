@@ -9,20 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.strategies import lightly
 
-from headway.live import checksums
-from headway.live.tally import CALLS, MISSING, UNKNOWN, Slot, Tally
+from headway.guard.ranks import rank_table
+from headway.guard.ranks.rank_table import CALLS, MISSING, UNKNOWN, RankField, RankTable
 
 
 def row(**places: float) -> list[float]:
-    numbers = [UNKNOWN if slot in MISSING else 0.0 for slot in Slot]
+    numbers = [UNKNOWN if slot in MISSING else 0.0 for slot in RankField]
     for name, number in places.items():
-        numbers[Slot[name]] = number
+        numbers[RankField[name]] = number
     return numbers
 
 
-def table_of(*rows: list[float]) -> Tally:
+def table_of(*rows: list[float]) -> RankTable:
     table = torch.tensor(rows)
-    return Tally(table[:, CALLS].sum(dim=0).tolist(), table)
+    return RankTable(table[:, CALLS].sum(dim=0).tolist(), table)
 
 
 def test_the_rank_with_the_bad_loss_is_the_culprit() -> None:
@@ -54,11 +54,11 @@ def test_what_was_not_measured_is_absent() -> None:
 
 def test_calls_are_told_apart() -> None:
     table = table_of(row(LEAVE=1, IDLE=1), row(POISONED=1), row(IDLE=1))
-    assert table.who(Slot.LEAVE) == [0]
-    assert table.who(Slot.POISONED) == [1]
-    assert table.who(Slot.IDLE) == [0, 2]
-    assert table.count(Slot.IDLE) == 2
-    assert table.who(Slot.OFF) == []
+    assert table.who(RankField.LEAVE) == [0]
+    assert table.who(RankField.POISONED) == [1]
+    assert table.who(RankField.IDLE) == [0, 2]
+    assert table.count(RankField.IDLE) == 2
+    assert table.who(RankField.OFF) == []
 
 
 @lightly
@@ -77,7 +77,7 @@ def test_a_checksum_sees_one_bit(at: int, dtype: torch.dtype) -> None:
     bits = other.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize])
     bits[at] ^= 1
     here = torch.device("cpu")
-    one, two = (checksums.of_tensors([t, tensor], here) for t in (tensor, other))
+    one, two = (rank_table.checksum_tensors([t, tensor], here) for t in (tensor, other))
     assert one is not None
     assert two is not None
     assert one != two
@@ -86,16 +86,18 @@ def test_a_checksum_sees_one_bit(at: int, dtype: torch.dtype) -> None:
 
 def test_a_checksum_sees_tensors_that_changed_places() -> None:
     one, two, here = torch.ones(3), torch.zeros(3), torch.device("cpu")
-    assert checksums.of_tensors([one, two], here) != checksums.of_tensors([two, one], here)
+    assert rank_table.checksum_tensors([one, two], here) != rank_table.checksum_tensors(
+        [two, one], here
+    )
 
 
 def test_batches_without_tensors_have_no_checksum() -> None:
-    assert checksums.of_batches([{"text": "words"}, 3], torch.device("cpu")) is None
+    assert rank_table.checksum_batches([{"text": "words"}, 3], torch.device("cpu")) is None
 
 
 def test_large_and_odd_batches() -> None:
     big = torch.arange(1 << 18)
     here = torch.device("cpu")
     for batch in (big, big.view(512, 512).t(), big > 5, torch.randn(3).to_sparse(), big.double()):
-        assert checksums.of_batches([batch], here) is not None
-    assert checksums.of_batches([big], here) != checksums.of_batches([big + 1], here)
+        assert rank_table.checksum_batches([batch], here) is not None
+    assert rank_table.checksum_batches([big], here) != rank_table.checksum_batches([big + 1], here)

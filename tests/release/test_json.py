@@ -17,7 +17,7 @@ from support.literate_cases import read_records
 
 from headway import registry
 from headway.cli.main import cli
-from headway.sinks.run_dir import RunDirWriter
+from headway.rundir.writer import RunDirWriter
 
 OWN_LOOP = """
 import torch

@@ -13,10 +13,9 @@ from typing import Any
 
 from headway.core.signals import Signal
 from headway.engine import Engine
+from headway.logs.log_stream import LogStream
+from headway.logs.log_table import Log, LogEvent, Table, Unit
 from headway.report import Report
-from headway.sources.log.log import Happening, Log, Unit
-from headway.sources.log.stream import Stream
-from headway.sources.log.table import Table
 from support.literate_cases import read_series
 
 HF = {
@@ -35,7 +34,7 @@ def log(
     signals: dict[str, Signal] | None = None,
     digits: int | None = None,
     unit: Unit = "step",
-    happenings: list[Happening] | None = None,
+    happenings: list[LogEvent] | None = None,
     source: str = "jsonl",
     **facts: Any,
 ) -> Log:
@@ -66,7 +65,7 @@ def log(
 def diagnosed(case: Log) -> Report:
     """What all checks say about it."""
     engine = Engine(strict=True)
-    engine.run(Stream(case).records())
+    engine.run(LogStream(case).records())
     return Report.from_engine(engine, command="diagnose")
 
 

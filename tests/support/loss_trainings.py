@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from headway.preflight.check_run import Checked, watch
+from headway.preflight.runner import CheckResult, run_check
 
 Loss = Callable[[nn.Module, Tensor], Tensor]
 
@@ -17,7 +17,7 @@ def net(outputs: int = 5, *tail: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, outputs), *tail)
 
 
-def train(model: nn.Module, loss_of: Loss, steps: int = 3, rate: float = 1e-3) -> Checked:
+def train(model: nn.Module, loss_of: Loss, steps: int = 3, rate: float = 1e-3) -> CheckResult:
     gc.collect()  # what other tests have left behind would be found, too
 
     def work() -> None:
@@ -29,10 +29,10 @@ def train(model: nn.Module, loss_of: Loss, steps: int = 3, rate: float = 1e-3) -
             loss.backward()
             optimizer.step()
 
-    return watch(work, max_steps=steps)
+    return run_check(work, max_steps=steps)
 
 
-def codes(checked: Checked) -> set[str]:
+def codes(checked: CheckResult) -> set[str]:
     return {item.code for item in checked.report.findings if str(item.severity) != "info"}
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.core.findings import Severity
-from headway.preflight.check_run import Checked, watch
+from headway.preflight.runner import CheckResult, run_check
 
 
 def net(width: int = 16, classes: int = 4) -> nn.Sequential:
@@ -40,10 +40,10 @@ def fit(
             each(step)
 
 
-def checked(work: Callable[[], Any], steps: int = 6) -> Checked:
+def checked(work: Callable[[], Any], steps: int = 6) -> CheckResult:
     gc.collect()  # what another test has left is no part of this one
     torch.manual_seed(1)
-    done = watch(work, max_steps=steps)
+    done = run_check(work, max_steps=steps)
     if done.error is not None:
         raise done.error
     assert not done.report.notes, done.report.notes

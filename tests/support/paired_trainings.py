@@ -16,15 +16,8 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_  # by name, long before any guard exists
 
 from headway import Guard
-from headway.core.records import (
-    EventRecord,
-    Header,
-    Record,
-    SetupRecord,
-    StepRecord,
-    TensorRecord,
-)
-from headway.sources.run_dir import RunDir
+from headway.core.records import EventRecord, Header, Record, SetupRecord, StepRecord, TensorRecord
+from headway.rundir.run_reader import RunDir
 from support.trainings import state_of
 
 STEPS = 24

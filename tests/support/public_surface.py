@@ -22,14 +22,7 @@ import click
 
 import headway
 from headway.core import codec
-from headway.core.records import (
-    Column,
-    EventRecord,
-    Header,
-    SetupRecord,
-    StepRecord,
-    TensorRecord,
-)
+from headway.core.records import Column, EventRecord, Header, SetupRecord, StepRecord, TensorRecord
 from headway.core.signals import Signal
 
 FOLDER = Path(__file__).parents[1] / "release"
@@ -37,7 +30,7 @@ BESIDE = {
     "headway.report": ["Coverage"],
     "headway.diagnosis": ["Cause"],
     "headway.core.findings": ["NotRun"],
-    "headway.replay.explanation": ["Explanation", "Birth", "Trial"],
+    "headway.explain.explanation": ["Explanation", "Origin", "Trial"],
     "headway.policy": ["Action", "BackOff", "Rung"],
 }
 """Not imported by name, but handed out by what is."""
@@ -111,7 +104,7 @@ def command_line() -> dict[str, str]:
     for name in main.COMMANDS:
         command = main.cli.get_command(context, name)
         told[f"headway {name}"] = _command(f"headway {name}", command)
-    exits = importlib.import_module("headway.cli.exits").__doc__ or ""
+    exits = importlib.import_module("headway.cli.exit_codes").__doc__ or ""
     codes = [" ".join(line.split()) for line in exits.splitlines() if re.match(r"\d", line)]
     told["exit codes"] = _block("exit codes", codes)
     return told

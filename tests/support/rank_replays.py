@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from headway import Guard, Policy
-from headway.replay import localise
+from headway.explain import locate
 from support.rank_trainings import local_state, synchronised
 
 ROWS = 8
@@ -278,7 +278,7 @@ def with_a_defect(rank: int, plan: Plan) -> Outcome:
     """On rank 1 the investigation itself breaks."""
     os.environ.pop("HEADWAY_STRICT", None)
     if rank == 1:
-        localise.find = None  # type: ignore[assignment]
+        locate.find_origins = None  # type: ignore[assignment]
     return train(rank, plan)
 
 

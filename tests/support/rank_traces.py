@@ -8,10 +8,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from headway.replay import localise
-from headway.replay.scene import Scene
-from headway.replay.trace import Trace
-from headway.torch_tools.users_names import users_path
+from headway.explain import locate
+from headway.explain.failing_step import FailingStep
+from headway.explain.trace import Trace
+from headway.torch_adapters.user_code import user_path
 
 
 class Net(nn.Module):
@@ -38,13 +38,13 @@ def traced_on(rank: int, how: str) -> tuple[list[str], list[tuple[str, str, str]
     x = torch.rand(6, 4) + 0.5
     if rank == 1:
         x[3] = 0
-    names = {id(p): users_path(name) for name, p in net.named_parameters()}
-    scene = Scene([net], [], [x], names)
+    names = {id(p): user_path(name) for name, p in net.named_parameters()}
+    scene = FailingStep([net], [], [x], names)
     with Trace(scene) as trace:
         loss = net(x).mean()
         trace.backward_begins([loss], {})
         loss.backward()
         trace.gradients_ready(list(net.parameters()))
     assert trace.errors == [], trace.errors
-    births = localise.find(trace, scene)
+    births = locate.find_origins(trace, scene)
     return list(trace.ends.gradients), [(b.phase, b.op, str(b.rows)) for b in births]

@@ -25,13 +25,14 @@ from torch.nn.utils import clip_grad_norm_  # by name, long before any guard exi
 
 from headway import Guard
 from headway.errors import UsageError
-from headway.live import ranks, watch
-from headway.live.ballot import Ballot
-from headway.live.brake import HostBrake
-from headway.live.recorder import Recorder
-from headway.live.session import Session
-from headway.live.transfer import LAG, HostTransfer
-from headway.live.watch import OptimizerWatch
+from headway.guard import optimizer_step
+from headway.guard.measure.step_record import LAG, HostTransfer
+from headway.guard.optimizer_step import OptimizerStep
+from headway.guard.ranks.rank_vote import StepVote
+from headway.guard.recorder import Recorder
+from headway.guard.session import Session
+from headway.torch_adapters import rank_group
+from headway.torch_adapters.optimizer_adapter import HostBrake
 from support.trainings import batches
 
 
@@ -286,10 +287,10 @@ def train_with_defect(rank: int, plan: Plan, victim: int, method: str, after: in
     os.environ.pop("HEADWAY_STRICT", None)
     if rank == victim:
         owner = {
-            "watch": OptimizerWatch,
+            "watch": OptimizerStep,
             "session": Session,
             "recorder": Recorder,
-            "ballot": Ballot,
+            "ballot": StepVote,
             "brake": HostBrake,
         }[method.partition(".")[0]]
         _break(owner, method.partition(".")[2], after)
@@ -511,8 +512,8 @@ class Lagging(HostTransfer):
 def as_on_a_device(rank: int, work: Callable[..., Any], *args: Any) -> Any:
     """The verdict stays in the fused kernel, which the CPU has as well; the host learns it late."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(watch, "is_fused_on_cuda", lambda optimizer: True)
-        patch.setattr(watch, "HostTransfer", Lagging)
+        patch.setattr(optimizer_step, "is_fused_on_cuda", lambda optimizer: True)
+        patch.setattr(optimizer_step, "HostTransfer", Lagging)
         return work(rank, *args)
 
 
@@ -626,9 +627,9 @@ def train_over_nccl(rank: int, steps: int, bad: Sequence[int]) -> list[int]:
     model = nn.parallel.DistributedDataParallel(net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
     data = [(x.cuda(), y.cuda()) for x, y in batches(steps)]
-    followed = ranks.Ranks(dist.group.WORLD, [model])
+    followed = rank_group.RankGroup(dist.group.WORLD, [model])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranks, "find", lambda *_: followed)
+        patch.setattr(rank_group, "find_rank_group", lambda *_: followed)
         guard = Guard(model, optimizer)
     for number, batch in enumerate(guard(data)):
         if number == 5:

@@ -16,22 +16,22 @@ from torch import Tensor, nn
 from torch.amp.autocast_mode import autocast
 from torch.overrides import _get_current_function_mode_stack
 
-from headway.replay.counterfactual import verdict
-from headway.replay.explanation import Line, Operand, Trial
-from headway.replay.passes import Outcome
-from headway.replay.remedies import Remedy
-from headway.replay.scene import Scene
-from headway.torch_tools import rng
+from headway.explain.counterfactual import judge_trial
+from headway.explain.explanation import Operand, Trial
+from headway.explain.failing_step import FailingStep, Outcome
+from headway.explain.remedies.base import StepRemedy
+from headway.torch_adapters import rng
+from headway.torch_adapters.source_line import SourceLine
 
 Step = Callable[[Any], Tensor]
 
 
-def scene_of(model: nn.Module, *batches: Any, **facts: Any) -> Scene:
+def scene_of(model: nn.Module, *batches: Any, **facts: Any) -> FailingStep:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    return Scene([model], [], list(batches), names, **facts)
+    return FailingStep([model], [], list(batches), names, **facts)
 
 
-def run(scene: Scene, step: Step, remedy: Remedy | None = None) -> Outcome:
+def run(scene: FailingStep, step: Step, remedy: StepRemedy | None = None) -> Outcome:
     """One pass: forward and backward over every batch, gradients measured, state put back."""
     outcome = Outcome()
     before = rng.capture()
@@ -58,11 +58,11 @@ def run(scene: Scene, step: Step, remedy: Remedy | None = None) -> Outcome:
     return outcome
 
 
-def attempt(scene: Scene, step: Step, remedy: Remedy) -> Trial:
-    return verdict(remedy, run(scene, step, remedy), scene.limit)
+def attempt(scene: FailingStep, step: Step, remedy: StepRemedy) -> Trial:
+    return judge_trial(remedy, run(scene, step, remedy), scene.limit)
 
 
-def switches(scene: Scene) -> tuple[Any, ...]:
+def switches(scene: FailingStep) -> tuple[Any, ...]:
     """Everything a remedy could have left switched on."""
     modules = [module for model in scene.models for module in model.modules()]
     return (
@@ -88,7 +88,9 @@ def bits(outcome: Outcome) -> tuple[Any, ...]:
     return tuple(outcome.losses), tuple(outcome.norms.items())
 
 
-def leaves_nothing(scene: Scene, step: Step, remedy: Remedy, healthy: Scene) -> None:
+def leaves_nothing(
+    scene: FailingStep, step: Step, remedy: StepRemedy, healthy: FailingStep
+) -> None:
     """In force and gone again, also after an exception: a healthy step is the same to the bit."""
     state, before = switches(scene), bits(run(healthy, step))
     run(scene, step, remedy)
@@ -119,10 +121,10 @@ class Script:
         path.write_text(text)
         linecache.checkcache(str(path))
 
-    def line(self, marked: str = "# here") -> Line:
+    def line(self, marked: str = "# here") -> SourceLine:
         lines = self.text.splitlines()
         at = next(at for at, line in enumerate(lines) if marked in line)
-        return Line(str(self.path), at + 1, "step", lines[at].split("#")[0].strip())
+        return SourceLine(str(self.path), at + 1, "step", lines[at].split("#")[0].strip())
 
     def load(self, **names: Any) -> dict[str, Any]:
         import torch.nn.functional as F
@@ -131,7 +133,7 @@ class Script:
         exec(compile(self.text, str(self.path), "exec"), scope)
         return scope
 
-    def edited(self, line: Line, written: str) -> Script:
+    def edited(self, line: SourceLine, written: str) -> Script:
         """The user did what the remedy's text says."""
         lines = self.text.splitlines()
         theirs = lines[line.line - 1]

@@ -9,29 +9,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headway.replay import localise
-from headway.replay.explanation import Birth
-from headway.replay.scene import Scene
-from headway.replay.trace import Trace
+from headway.explain import locate
+from headway.explain.explanation import Origin
+from headway.explain.failing_step import FailingStep
+from headway.explain.trace import Trace
 
 Losses = Tensor | Mapping[str, Tensor]
 
 
 @dataclass(slots=True)
 class Traced:
-    scene: Scene
+    script: FailingStep
     trace: Trace
-    births: tuple[Birth, ...]
+    births: tuple[Origin, ...]
 
     @property
-    def birth(self) -> Birth:
+    def birth(self) -> Origin:
         assert self.births, "nothing was found"
         return self.births[0]
 
 
-def scene_of(model: nn.Module, *batches: Any, **more: Any) -> Scene:
+def scene_of(model: nn.Module, *batches: Any, **more: Any) -> FailingStep:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    return Scene([model], [], batches, names, **more)
+    return FailingStep([model], [], batches, names, **more)
 
 
 def traced(
@@ -55,7 +55,7 @@ def traced_over(
             run_backward(trace, compute(model, batch))
         trace.gradients_ready(list(model.parameters()))
     assert trace.errors == []
-    return Traced(scene, trace, localise.find(trace, scene))
+    return Traced(scene, trace, locate.find_origins(trace, scene))
 
 
 def run_backward(trace: Trace, losses: Losses) -> None:
@@ -65,7 +65,7 @@ def run_backward(trace: Trace, losses: Losses) -> None:
     total.backward()
 
 
-def line_of(birth: Birth) -> str:
+def line_of(birth: Origin) -> str:
     """The text of the line that is blamed."""
     assert birth.place is not None
     return birth.place.source

@@ -14,7 +14,7 @@ from headway.core.records import Column, EventRecord, Header, Record, StepRecord
 from headway.core.signals import Signal
 from headway.engine import Engine
 from headway.report import Report
-from headway.sinks.run_dir import RunDirWriter
+from headway.rundir.writer import RunDirWriter
 
 BAD = 83
 LAYERS = [f"blocks.{number}.{part}" for number in range(6) for part in ("weight", "bias")]

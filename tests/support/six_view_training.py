@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.numerics import nway_contrastive
-from headway.numerics.nway.names import SCORES
-from headway.numerics.nway.tuples import tuple_scores
+from headway.numerics.nway.contrastive_loss import SCORES
+from headway.numerics.nway.scores import tuple_scores
 
 VIEWS, LATENT, WIDTH, EMBED = 6, 8, 20, 16
 

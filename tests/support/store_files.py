@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from headway.errors import UnreadableInput
-from headway.sources.log.log import Log
-from headway.sources.log.sample import sample
+from headway.logs.log_file import sample
+from headway.logs.log_table import Log
 from support.strategies import mutated
 
 DATA = Path(__file__).parents[1] / "data"

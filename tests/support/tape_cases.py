@@ -10,15 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from headway.preflight.tape import Tape
+from headway.torch_adapters.op_recording.op_recorder import OpRecorder
 
 Loss = Callable[[], Tensor]
 Case = tuple[nn.Module, Loss]
 
 
 @contextmanager
-def tape(**limits: int) -> Iterator[Tape]:
-    made = Tape(**limits)
+def tape(**limits: int) -> Iterator[OpRecorder]:
+    made = OpRecorder(**limits)
     made.install()
     try:
         yield made
@@ -27,7 +27,7 @@ def tape(**limits: int) -> Iterator[Tape]:
         assert torch._C._len_torch_dispatch_stack() == 0
 
 
-def recorded(loss: Loss, made: Tape) -> Tensor:
+def recorded(loss: Loss, made: OpRecorder) -> Tensor:
     made.begin()
     root = loss()
     made.pause()

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from headway import Guard
 from headway.core.records import Header, StepRecord
-from headway.sinks.trackers.numbers import row_of
-from headway.sources.run_dir import RunDir
+from headway.output.trackers.tracker_queue import make_metrics_row
+from headway.rundir.run_reader import RunDir
 from support.trainings import batches, make_net, squared_error
 
 STEPS = 36
@@ -47,7 +47,7 @@ def recorded(run_dir: Path) -> dict[int, Mapping[str, float]]:
         if isinstance(record, Header):
             names = record.names("param")
         elif isinstance(record, StepRecord):
-            rows[record.step] = row_of(record, names).values
+            rows[record.step] = make_metrics_row(record, names).values
     assert sorted(rows) == list(range(STEPS))
     assert math.isnan(rows[NAN_STEP]["loss"])
     assert rows[INF_STEP]["loss"] == math.inf

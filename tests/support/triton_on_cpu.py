@@ -107,7 +107,7 @@ def imported_kernels() -> ModuleType:
     """Our kernels over the stand-in; nothing of either stays behind."""
     import importlib
 
-    name = "headway.numerics.nway.kernels"
+    name = "headway.numerics.nway.triton_kernels"
     before = {module: sys.modules.get(module) for module in (name, "triton", "triton.language")}
     sys.modules.update(stand_in())
     sys.modules.pop(name, None)

@@ -12,14 +12,14 @@ from support.report_runs import sick_records, write
 pytest.importorskip("starlette")
 
 from headway.web import own_run
-from headway.web.inside import Root
+from headway.web.file_access import ServedFolder
 from headway.web.own_run import OwnRun
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OwnRun:
-    monkeypatch.setattr(own_run, "LONG", 1000)
-    found = OwnRun(Root(tmp_path), write(tmp_path / "long", sick_records()))
+    monkeypatch.setattr(own_run, "LONG_RUN_BYTES", 1000)
+    found = OwnRun(ServedFolder(tmp_path), write(tmp_path / "long", sick_records()))
     found.glance()
     return found
 

@@ -6,11 +6,15 @@ what is wrong; `records` measures the tensors, as a stream for the checks.
 
 from __future__ import annotations
 
-from headway.checkpoints.finding import find_checkpoints
-from headway.checkpoints.inert import load_inert
-from headway.checkpoints.model import Checkpoint, Problem, SavedTensor, Span
-from headway.checkpoints.opening import SUPPORTED, open_checkpoint, recognise
-from headway.checkpoints.settings import settings_of
+from headway.checkpoints.checkpoint_discovery import (
+    SUPPORTED,
+    find_checkpoints,
+    open_checkpoint,
+    recognise,
+)
+from headway.checkpoints.checkpoint_info import Checkpoint, Problem, SavedTensor, Span
+from headway.checkpoints.inert_pickle import load_inert
+from headway.checkpoints.pickled_settings import settings_of
 
 __all__ = [
     "SUPPORTED",

@@ -1,1 +1,1 @@
-"""The command line: one file per command, imported when the command is typed."""
+"""The command line: one module per command, imported when the command is typed."""

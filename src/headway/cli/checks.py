@@ -1,4 +1,4 @@
-"""`headway checks`"""
+"""`headway checks`, and the families of checks by the first digit of their codes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,30 @@ import click
 from headway import registry
 from headway._version import __version__
 from headway.cli import options
-from headway.cli.families import family_of
 from headway.core.check import Check
+
+# The families of checks, by the first digit of their codes.
+
+FAMILIES = {
+    "HD0": "the tool itself",
+    "HD1": "loss",
+    "HD2": "gradients",
+    "HD3": "weights, activations, precision",
+    "HD4": "optimizer and schedule",
+    "HD5": "data",
+    "HD6": "distributed training",
+    "HD7": "checkpoints",
+    "HD8": "speed and memory",
+    "HD9": "set-up",
+}
+
+
+def family_of(code: str) -> str:
+    """The family in words."""
+    return FAMILIES.get(code[:3], "other packages")
+
+
+# `headway checks`
 
 
 @click.command()
@@ -53,10 +75,10 @@ def _to_json(checks: Sequence[type[Check]]) -> dict[str, Any]:
 
 
 def _write(checks: Sequence[type[Check]]) -> None:
-    from headway.sinks.console import STYLES
-    from headway.sinks.page import Page
+    from headway.output.console import SEVERITY_STYLES
+    from headway.output.terminal import TerminalPage
 
-    page = Page(sys.stdout)
+    page = TerminalPage(sys.stdout)
     page.line(f"headway: {len(checks)} {'check' if len(checks) == 1 else 'checks'}")
     for family, members in groupby(checks, key=lambda check: family_of(check.code)):
         page.gap()
@@ -66,7 +88,7 @@ def _write(checks: Sequence[type[Check]]) -> None:
             status = "" if check.status == "stable" else f" ({check.status})"
             page.line(
                 (f"{check.code}  ", "bold"),
-                (f"{level:7}  ", STYLES[level]),
+                (f"{level:7}  ", SEVERITY_STYLES[level]),
                 (check.name, "bold"),
                 f": {check.summary}{status}",
                 first="  ",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shlex
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from headway.cli.script_command import require_torch
 from headway.errors import InternalError, UsageError
 
 DEFAULT_OUT = Path("headway-runs", "demo")
@@ -37,19 +37,17 @@ def command(out: Path, steps: int) -> int:
     Trains a small transformer twice: under the guard, with a batch that makes the loss NaN, and
     without that batch. What it says it has measured first; what did not hold, it admits.
     """
-    demand_torch("the demo")
-    from headway.cli.waiting import waiting
-    from headway.sinks.page import Page
+    require_torch("the demo")
+    from headway.output.terminal import TerminalPage, spinner
 
     began = time.monotonic()
-    page = Page(sys.stdout)
+    page = TerminalPage(sys.stdout)
     page.line(("headway demo: ", "bold"), "one batch goes bad, and the run goes on")
-    with waiting("importing torch"):
-        from headway.demo.story import Story
-        from headway.demo.teller import Teller
+    with spinner("importing torch"):
+        from headway.demo.walkthrough import DemoPrinter, DemoWalkthrough
 
-    run_dir = new_folder(out)
-    broken = Story(Teller(page), run_dir, steps).run()
+    run_dir = create_folder(out)
+    broken = DemoWalkthrough(DemoPrinter(page), run_dir, steps).run()
     if broken:
         raise InternalError(f"the demo claimed what did not hold: {'; '.join(broken)}")
     page.gap()
@@ -60,16 +58,7 @@ def command(out: Path, steps: int) -> int:
     return 0
 
 
-def demand_torch(what: str) -> None:
-    """Raise UsageError where torch is not installed."""
-    if importlib.util.find_spec("torch") is None:
-        raise UsageError(
-            f"{what} runs a training and needs torch, which is not installed: "
-            "pip install 'headway[torch]'"
-        )
-
-
-def new_folder(wanted: Path) -> Path:
+def create_folder(wanted: Path) -> Path:
     """A folder that did not exist before: the one wanted, or the next numbered one."""
     for number in range(1, 10_000):
         folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")

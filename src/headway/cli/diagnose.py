@@ -12,13 +12,20 @@ from typing import TYPE_CHECKING
 import click
 
 from headway.cli import options
-from headway.cli.exits import tell
-from headway.cli.waiting import waiting
+from headway.cli.exit_codes import print_message
 from headway.config import Settings
+from headway.core.findings import Severity
+from headway.core.numbers import say
 from headway.errors import UnreadableInput
+from headway.output.console import MIN_CURVE_POINTS, write_checkpoint_table
+from headway.output.display_text import BAD, BARS, MARK, sparkline
+from headway.output.terminal import TerminalPage, spinner
 
 if TYPE_CHECKING:
     from headway.report import Report
+
+
+# `headway diagnose PATH…`
 
 Read = list[tuple[Path, "Report"]]
 
@@ -56,7 +63,7 @@ def command(
     settings = options.settings_from(config, select=select, ignore=ignore, fail_on=fail_on)
     read, unread = _read(paths, settings)
     for error in unread:
-        tell(str(error))
+        print_message(str(error))
     if read:
         _write(read, form, alone=len(paths) == 1, verbose=verbose)
     if unread:
@@ -72,7 +79,7 @@ def _read(paths: Sequence[Path], settings: Settings) -> tuple[Read, list[Unreada
     unread: list[UnreadableInput] = []
     for path in paths:
         try:
-            with waiting(f"reading {path}"):
+            with spinner(f"reading {path}"):
                 read.append((path, diagnose(path, settings=settings)))
         except UnreadableInput as error:
             unread.append(error)
@@ -83,15 +90,15 @@ def _write(read: Read, form: str, *, alone: bool, verbose: bool) -> None:
     if form == "json":
         click.echo(read[0][1].to_json() if alone else _json_list(read))
     elif form == "github":
-        from headway.sinks.github import commands
+        from headway.output.code_annotations import github_commands
 
         for _, report in read:
-            for line in commands(report):
+            for line in github_commands(report):
                 click.echo(line)
     elif form == "sarif":
-        from headway.sinks.sarif import document
+        from headway.output.code_annotations import sarif_document
 
-        click.echo(json.dumps(document(read), indent=2))
+        click.echo(json.dumps(sarif_document(read), indent=2))
     else:
         _write_text(read, alone=alone, verbose=verbose)
 
@@ -102,26 +109,25 @@ def _json_list(read: Read) -> str:
 
 
 def _write_text(read: Read, *, alone: bool, verbose: bool) -> None:
-    from headway.cli.pictures import draw
-    from headway.sinks.console import ReportPage
-    from headway.sinks.page import Page
+    from headway.output.console import ReportPrinter
+    from headway.output.terminal import TerminalPage
 
-    page = Page(sys.stdout)
+    page = TerminalPage(sys.stdout)
     if not alone:
         sick = sum(report.verdict != "healthy" for _, report in read)
         page.line(f"headway: findings in {sick} of {len(read)} runs")
     for path, report in read:
         if not alone:
             page.gap()
-        ReportPage(page, verbose=verbose).write(
+        ReportPrinter(page, verbose=verbose).write(
             report,
             "headway" if alone else str(path),
-            picture=lambda on, told=report: draw(on, told, verbose=verbose),  # type: ignore[misc]
+            picture=lambda on, told=report: draw_run(on, told, verbose=verbose),  # type: ignore[misc]
         )
-    page.next(_next(read, verbose=verbose))
+    page.next(_next_command(read, verbose=verbose))
 
 
-def _next(read: Read, *, verbose: bool) -> str:
+def _next_command(read: Read, *, verbose: bool) -> str:
     for path, report in read:
         good = [item for item in report.sources if item.get("clean")]
         if good and any(item.get("clean") is False for item in report.sources):
@@ -131,3 +137,30 @@ def _next(read: Read, *, verbose: bool) -> str:
     if any(report.not_run for _, report in read) and not verbose:
         return f"headway diagnose --verbose {' '.join(shlex.quote(str(path)) for path, _ in read)}"
     return "headway checks"
+
+
+def draw_run(page: TerminalPage, report: Report, *, verbose: bool) -> None:
+    """Whatever there is to draw of a run that was read."""
+    if report.curve is not None and len(report.curve[0]) >= MIN_CURVE_POINTS:
+        _draw_loss_curve(page, report)
+    saved = [item for item in report.sources if "clean" in item]
+    if saved:
+        write_checkpoint_table(page, saved, verbose=verbose)
+
+
+def _draw_loss_curve(page: TerminalPage, report: Report) -> None:
+    assert report.curve is not None
+    steps, values = report.curve
+    root = report.causes[0].root if report.causes else None
+    onset = root.step if root is not None and root.severity > Severity.INFO else None
+    plain = not page.can_show(BARS + BAD + MARK)
+    line, mark = sparkline(steps, values, width=page.width - 6, onset=onset, plain=plain)
+    if not line:
+        return
+    page.gap()
+    page.line(("loss  ", "dim"), line)
+    if mark:
+        page.line((mark.lstrip(), "bold red"), f" step {onset}", first=" " * (6 + len(mark) - 1))
+    page.line(
+        (f"      {say(values[0])} at step {steps[0]} to {say(values[-1])} at {steps[-1]}", "dim")
+    )

@@ -1,4 +1,6 @@
-"""`headway env`"""
+"""`headway env`, the line of `headway --version`, and what torch reports of itself and its
+devices.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,10 @@ import click
 
 from headway._version import __version__
 from headway.cli import options
-from headway.cli.waiting import waiting
 from headway.core.numbers import say_bytes
+from headway.output.terminal import spinner
+
+# `headway env`
 
 FRAMEWORKS = (
     "numpy",
@@ -37,7 +41,7 @@ FRAMEWORKS = (
 @options.output_format("text", "json")
 def command(form: str) -> None:
     """Versions and devices, to paste into a bug report."""
-    with waiting("asking torch about its devices"):
+    with spinner("asking torch about its devices"):
         facts = environment()
     if form == "json":
         click.echo(json.dumps(facts, indent=2))
@@ -47,7 +51,6 @@ def command(form: str) -> None:
 
 def environment() -> dict[str, Any]:
     """What a reader of a bug report asks first."""
-    from headway.cli.torch_facts import torch_facts
 
     return {
         "schema": 1,
@@ -88,9 +91,9 @@ def _packages() -> dict[str, str]:
 
 
 def _write(facts: dict[str, Any]) -> None:
-    from headway.sinks.page import Page
+    from headway.output.terminal import TerminalPage
 
-    page = Page(sys.stdout)
+    page = TerminalPage(sys.stdout)
     memory = facts["memory_bytes"]
     rows = [
         ("headway", facts["version"]),
@@ -122,3 +125,103 @@ def _torch_rows(torch: dict[str, Any]) -> list[tuple[str, str]]:
         details.append(f"computes in {', '.join(works) or 'nothing that was tried'}")
         rows.append((device["device"], ", ".join(details)))
     return rows
+
+
+# What torch says of itself and of its devices, where there is a torch.
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def torch_facts() -> dict[str, Any]:
+    """Version, build and devices; without torch, or with a broken one, what is the matter."""
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        problem = "not installed" if error.name == "torch" else f"cannot be imported: {error}"
+        return _absent(problem)
+    except Exception as error:  # a half-installed torch raises all sorts of things
+        return _absent(f"cannot be imported: {type(error).__name__}: {error}")
+    return {
+        "version": torch.__version__,
+        "problem": None,
+        "cuda": torch.version.cuda,
+        "rocm": torch.version.hip,
+        "threads": torch.get_num_threads(),
+        "devices": [_device(name) for name in _device_names()],
+    }
+
+
+def _absent(problem: str) -> dict[str, Any]:
+    nothing = {"version": None, "cuda": None, "rocm": None, "threads": None}
+    return {**nothing, "problem": problem, "devices": []}
+
+
+def _device_names() -> list[str]:
+    import torch
+
+    names = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+    if torch.backends.mps.is_available():
+        names.append("mps")
+    return names
+
+
+def _device(device: str) -> dict[str, Any]:
+    facts = {"device": device, "name": _processor(), "capability": None, "memory_bytes": None}
+    if device.startswith("cuda"):
+        facts |= _cuda_facts(device)
+    return {**facts, "dtypes": {dtype: _computes_in(dtype, device) for dtype in DTYPES}}
+
+
+def _cuda_facts(device: str) -> dict[str, Any]:
+    import torch
+
+    try:
+        properties = torch.cuda.get_device_properties(device)
+    except (RuntimeError, AssertionError) as error:  # a sick driver is worth a line of its own
+        return {"name": f"not usable: {error}"}
+    return {
+        "name": properties.name,
+        "capability": f"{properties.major}.{properties.minor}",
+        "memory_bytes": properties.total_memory,
+    }
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = (
+                line.partition(":")[2].strip() for line in file if line.startswith("model name")
+            )
+            return next(names, "") or platform.machine()
+    except OSError:
+        return platform.processor() or platform.machine()
+
+
+def _computes_in(dtype: str, device: str) -> bool:
+    """Whether it does, by doing it; what is only emulated does not count."""
+    import torch
+
+    try:
+        one = torch.ones(8, 8, dtype=getattr(torch, dtype), device=device)
+        works = bool(((one @ one) == 8).all())
+        if device.startswith("cuda") and dtype == "bfloat16":
+            with torch.cuda.device(device):
+                return works and torch.cuda.is_bf16_supported(including_emulation=False)
+        return works
+    except (RuntimeError, TypeError, AssertionError):
+        return False
+
+
+# The line of `headway --version`: what is asked first when something does not work.
+
+
+def version_line() -> str:
+    """headway, the Python it runs in, and the torch beside it, which is not imported."""
+    return f"headway {__version__} (Python {platform.python_version()}, {_torch()})"
+
+
+def _torch() -> str:
+    try:
+        return f"torch {metadata.version('torch')}"
+    except metadata.PackageNotFoundError:
+        return "no torch"

@@ -1,24 +1,74 @@
-"""`headway explain CODE`"""
+"""`headway explain CODE`: the docstring of a check, its limits, and the Markdown that it is written
+in.
+"""
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
+import re
 import sys
-from typing import TYPE_CHECKING, Any
+import textwrap
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass, fields
+from itertools import pairwise
+from typing import Any
 
 import click
 
 from headway import registry
 from headway._version import __version__
 from headway.cli import options
-from headway.cli.families import family_of
-from headway.cli.limits import limits_of
+from headway.cli.checks import family_of
 from headway.core.check import Check, Needs
 from headway.core.records import StepRecord
+from headway.output.terminal import StyledText, TerminalPage
 
-if TYPE_CHECKING:
-    from headway.sinks.page import Page
+# The limits of a check, with what its author wrote beneath each of them.
+
+
+@dataclass(frozen=True)
+class CheckLimit:
+    """A number the user may change."""
+
+    name: str
+    default: Any
+    about: str
+
+
+def limits_of(check: type[Check]) -> list[CheckLimit]:
+    """The limits in the order of the file."""
+    about = _attribute_docstrings(check.Limits)
+    return [
+        CheckLimit(
+            item.name, None if item.default is MISSING else item.default, about.get(item.name, "")
+        )
+        for item in fields(check.Limits)
+    ]
+
+
+def _attribute_docstrings(limits: type) -> dict[str, str]:
+    """Field → the string literal under it: Python drops those, the source has them."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(limits)))
+    except (OSError, TypeError, SyntaxError):  # a package without sources
+        return {}
+    body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+    found = {}
+    for field, below in pairwise(body):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(below, ast.Expr)
+            and isinstance(below.value, ast.Constant)
+            and isinstance(below.value.value, str)
+        ):
+            found[field.target.id] = " ".join(below.value.value.split())
+    return found
+
+
+# `headway explain CODE`
 
 
 @click.command()
@@ -65,25 +115,26 @@ def _to_json(check: type[Check]) -> dict[str, Any]:
 
 
 def _write(check: type[Check]) -> None:
-    from headway.cli.markdown import write_markdown
-    from headway.sinks.console import STYLES
-    from headway.sinks.page import Page
+    from headway.output.console import SEVERITY_STYLES
+    from headway.output.terminal import TerminalPage
 
-    page = Page(sys.stdout)
+    page = TerminalPage(sys.stdout)
     level = str(check.severity)
     status = "" if check.status == "stable" else f" ({check.status})"
-    page.line((f"{check.code} {check.name}", "bold"), "  ", (level + status, STYLES[level]))
+    page.line(
+        (f"{check.code} {check.name}", "bold"), "  ", (level + status, SEVERITY_STYLES[level])
+    )
     page.gap()
     write_markdown(inspect.getdoc(check) or check.summary, page)
     page.gap()
     page.line(("Needs", "bold"))
-    page.line(say_needs(check.needs), first="  ")
+    page.line(describe_needs(check.needs), first="  ")
     page.gap()
     _write_limits(check, page)
     page.next(f"headway diagnose RUN_DIR --select {check.code}")
 
 
-def _write_limits(check: type[Check], page: Page) -> None:
+def _write_limits(check: type[Check], page: TerminalPage) -> None:
     """As they would stand in a settings file."""
     limits = limits_of(check)
     page.line(("Limits", "bold"))
@@ -101,7 +152,7 @@ def _write_limits(check: type[Check], page: Page) -> None:
         )
 
 
-def say_needs(needs: Needs) -> str:
+def describe_needs(needs: Needs) -> str:
     """What a source must have, in a sentence."""
     parts = []
     if needs.signals:
@@ -128,3 +179,69 @@ _KINDS = {
     "TensorRecord": "a look at the tensors (live, preflight or a checkpoint)",
     "EventRecord": "events of the run",
 }
+
+
+# The little Markdown that docstrings use, on a page: headings, paragraphs, lists, code, tables.
+
+_BULLET = re.compile(r"^(?:[-*]|\d+\.)\s+")
+
+
+def write_markdown(text: str, page: TerminalPage) -> None:
+    """Write it: headings at the margin, what belongs to them indented."""
+    margin = ""
+    for number, block in enumerate(_blocks(text)):
+        first = block[0]
+        if number and not (margin == "  " and _BULLET.match(first)):
+            page.gap()
+        if first.startswith("#"):
+            page.line((first.lstrip("# "), "bold"))
+            margin = "  "
+            block = block[1:]
+        _write_block(block, page, margin)
+
+
+def _write_block(block: list[str], page: TerminalPage, margin: str) -> None:
+    if not block:
+        return
+    if block[0].startswith(("```", "    ", "|")):
+        for line in block:
+            if not line.startswith("```"):
+                page.console.print(margin + line, soft_wrap=True)
+        return
+    bullet = _BULLET.match(block[0])
+    hang = margin + " " * (len(bullet[0]) if bullet else 0)
+    page.line(*_inline(" ".join(line.strip() for line in block)), first=margin, rest=hang)
+
+
+def _blocks(text: str) -> Iterator[list[str]]:
+    """Lines that belong together: a heading with its paragraph, a list item, a block of code."""
+    block: list[str] = []
+    fenced = False
+    for line in text.splitlines():
+        starts = not fenced and (line.startswith(("#", "```")) or bool(_BULLET.match(line)))
+        if (starts or (not line.strip() and not fenced)) and block:
+            yield block
+            block = []
+        if line.strip() or fenced:
+            block.append(line)
+        if line.startswith("```"):
+            fenced = not fenced
+            if not fenced:
+                yield block
+                block = []
+    if block:
+        yield block
+
+
+def _inline(text: str) -> list[StyledText]:
+    """`code`, **bold** and *emphasis* by style instead of by sign."""
+    parts: list[StyledText] = []
+    for number, piece in enumerate(re.split(r"(`[^`]+`|\*\*[^*]+\*\*)", text)):
+        if number % 2 == 0:
+            parts.append(piece)
+        elif piece.startswith("`"):
+            # The marks stay: without colour they are all that tells a name from a word.
+            parts.append((piece, "cyan"))
+        else:
+            parts.append((piece.strip("*"), "bold"))
+    return parts

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from headway.cli.waiting import waiting
+from headway.output.terminal import spinner
 
 
 @click.command()
@@ -27,7 +27,7 @@ def command(run: Path, output: Path) -> int:
     """
     from headway.postmortem.export import export
 
-    with waiting(f"reading {run}"):
+    with spinner(f"reading {run}"):
         rows = export(run, output)
     click.echo(f"{rows} steps written to {output}")
     return 0

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import click
 
-from headway.cli.exits import ReaderGone, ending
+from headway.cli.exit_codes import OutputClosed, run_to_exit_code
 
 COMMANDS = {
     "demo": "Watch a run break, and be saved. Under a minute, on a CPU.",
@@ -60,13 +60,13 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:  # click would end it with 1, which means findings
-            raise ReaderGone from error
+            raise OutputClosed from error
 
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Run, and end the process with the exit code the command has earned."""
         kwargs["standalone_mode"] = False
         run = super().main
-        sys.exit(ending(lambda: run(*args, **kwargs)))
+        sys.exit(run_to_exit_code(lambda: run(*args, **kwargs)))
 
 
 @click.group(
@@ -92,7 +92,7 @@ def cli(ctx: click.Context) -> None:
 
 
 def _show_version(ctx: click.Context) -> NoReturn:
-    from headway.cli.versions import version_line
+    from headway.cli.env import version_line
 
     click.echo(version_line())
     ctx.exit()

@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from headway.config import Settings
-from headway.core.nearest import nearest
+from headway.config import Settings, nearest_name
 from headway.errors import UsageError
 from headway.policy import Policy
 
@@ -101,7 +100,7 @@ def _known(word: str, names: dict[str, str]) -> str:
     if any(known.startswith(code) for known in names.values()):
         return code
     choices = [*names.values(), *names]
-    near = nearest(code, choices) or nearest(word.lower(), choices)
+    near = nearest_name(code, choices) or nearest_name(word.lower(), choices)
     hint = f"did you mean {near}?" if near else "`headway checks` lists them all"
     raise UsageError(f"no check has the code or name {word!r}; {hint}")
 

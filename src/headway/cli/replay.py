@@ -1,39 +1,87 @@
-"""`headway replay INCIDENT`"""
+"""`headway replay INCIDENT`, and the import of the function given with --call."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from headway.cli import options
-from headway.cli.demo import demand_torch
-from headway.cli.waiting import waiting
+from headway.cli.script_command import require_torch
 from headway.errors import UsageError
+from headway.output.terminal import spinner
 
 if TYPE_CHECKING:
-    from headway.cli.script import Crash, Script
-    from headway.replay.capsule import Capsule
-    from headway.replay.rehearsed import Rehearsed
+    from headway.cli.user_script import Script, ScriptCrash
+    from headway.explain.incident_file.incident_folder import IncidentFolder
+    from headway.explain.replay_outcome import ReplayOutcome
+
+
+# `package.module:function` or `path/to/file.py:function`, as something to call.
+
+
+def find_function(call: str) -> Callable[[], Any]:
+    """The function meant. Raises UsageError if there is none, and what importing it raises."""
+    where, _, name = call.rpartition(":")
+    if not where or not name:
+        raise UsageError(
+            f"--call {call!r} names no function: write package.module:function "
+            "or path/to/file.py:function"
+        )
+    module = _from_file(Path(where)) if where.endswith(".py") else _from_name(where)
+    function: Callable[[], Any] | None = getattr(module, name, None)
+    if not callable(function):
+        raise UsageError(f"--call {call!r}: there is no function {name!r} in {where}")
+    return function
+
+
+def _from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UsageError(f"--call: there is no file {path}")
+    sys.path.insert(0, str(path.absolute().parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _from_name(name: str) -> ModuleType:
+    sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise UsageError(f"--call: there is no module {name!r} here") from error
+        raise
+
+
+# `headway replay INCIDENT`
 
 REPRODUCES, CURED, CRASHED = 1, 0, 3
 
 
 @dataclass(frozen=True)
-class Replay:
+class ReplayCommandResult:
     """What was run, and what came of it."""
 
-    capsule: Capsule
+    capsule: IncidentFolder
     how: str
     """The script or function that was run."""
-    rehearsed: Rehearsed | None
-    crash: Crash | None = None
+    rehearsed: ReplayOutcome | None
+    crash: ScriptCrash | None = None
 
     @property
     def exit_code(self) -> int:
@@ -73,38 +121,38 @@ def command(
     """
     if script is not None and call is not None:
         raise UsageError("give --script or --call, not both")
-    _demand_one_process(incident)
-    demand_torch("replay")
-    with waiting(f"reading {incident}"):
-        from headway.replay.capsule import read
+    _require_one_process(incident)
+    require_torch("replay")
+    with spinner(f"reading {incident}"):
+        from headway.explain.incident_file.incident_folder import read_incident
 
         # The script may run in another folder.
-        capsule = replace(read(incident), folder=incident.absolute())
-    _demand_data(capsule)
+        capsule = replace(read_incident(incident), folder=incident.absolute())
+    _require_data(capsule)
     done = _call(capsule, call) if call else _run(capsule, _script(capsule, script, args))
-    _demand_verdict(done)
+    _require_verdict(done)
     if done.crash is not None:
         done.crash.show()
     _write(done, incident, form)
     return done.exit_code
 
 
-def _demand_one_process(incident: Path) -> None:
+def _require_one_process(incident: Path) -> None:
     ranks = os.environ.get("WORLD_SIZE", "1")
     if ranks not in ("", "1"):
         raise UsageError(
-            f"a replay is one process, and here are {ranks}: {_with_a_group(incident)}"
+            f"a replay is one process, and here are {ranks}: {_suggest_process_group(incident)}"
         )
 
 
-def _with_a_group(incident: Path) -> str:
+def _suggest_process_group(incident: Path) -> str:
     return (
         f"`torchrun --nproc-per-node 1 -m headway replay {shlex.quote(str(incident))}` gives the "
         "script a process group of one rank, and --call needs none"
     )
 
 
-def _wants_a_group(crash: Crash) -> bool:
+def _needs_process_group(crash: ScriptCrash) -> bool:
     """Whether a script has failed for being a single process that nobody has introduced."""
     error = crash.error
     if isinstance(error, KeyError):
@@ -113,7 +161,7 @@ def _wants_a_group(crash: Crash) -> bool:
     return any(word in str(error) for word in words)
 
 
-def _demand_data(capsule: Capsule) -> None:
+def _require_data(capsule: IncidentFolder) -> None:
     if not capsule.has_batch:
         why = next((item.why for item in capsule.left_out if item.what == "the data"), "unknown")
         raise UsageError(
@@ -121,7 +169,7 @@ def _demand_data(capsule: Capsule) -> None:
         )
 
 
-def _demand_verdict(done: Replay) -> None:
+def _require_verdict(done: ReplayCommandResult) -> None:
     """Nothing crashed and yet nothing is known: say why, and what would help."""
     if done.crash is not None:
         return
@@ -137,9 +185,9 @@ def _demand_verdict(done: Replay) -> None:
         raise UsageError(f"it cannot be told whether it is cured: {done.rehearsed.said}")
 
 
-def _script(capsule: Capsule, given: Path | None, args: tuple[str, ...]) -> Script:
+def _script(capsule: IncidentFolder, given: Path | None, args: tuple[str, ...]) -> Script:
     """The script that is meant. Raises UsageError if there is none."""
-    from headway.cli.script import Script
+    from headway.cli.user_script import Script
 
     recorded = capsule.script or {}
     argv = args or tuple(map(str, recorded.get("argv", ())))
@@ -161,70 +209,69 @@ def _script(capsule: Capsule, given: Path | None, args: tuple[str, ...]) -> Scri
     return Script(file, argv, recorded.get("module"), cwd if cwd.is_dir() else None)
 
 
-def _run(capsule: Capsule, script: Script) -> Replay:
-    from headway.cli.script import attempt, output_aside
-    from headway.live import rehearsal
+def _run(capsule: IncidentFolder, script: Script) -> ReplayCommandResult:
+    from headway.cli.user_script import run_catching, stdout_to_stderr
+    from headway.rerun import in_script
 
-    told: list[Rehearsed] = []
+    told: list[ReplayOutcome] = []
 
-    def leave(rehearsed: Rehearsed) -> NoReturn:
+    def leave(rehearsed: ReplayOutcome) -> NoReturn:
         told.append(rehearsed)
         raise SystemExit(0)
 
-    rehearsal.demand(capsule, leave)
+    in_script.request_rerun(capsule, leave)
     try:
-        with output_aside():
-            crash = attempt(script.run)
-        seen = told[0] if told else rehearsal.result()
+        with stdout_to_stderr():
+            crash = run_catching(script.run)
+        seen = told[0] if told else in_script.rerun_result()
     finally:
-        rehearsal.withdraw()
+        in_script.withdraw_request()
     how = str(script.file)
     if told or crash is None:
-        return Replay(capsule, how, seen)
+        return ReplayCommandResult(capsule, how, seen)
     if seen is not None and seen.reproduces:  # a loop may well end itself over a NaN
         ended = f"the script then ended by itself: {crash}"
-        return Replay(capsule, how, replace(seen, notes=(*seen.notes, ended)))
-    return Replay(capsule, how, None, crash)
+        return ReplayCommandResult(capsule, how, replace(seen, notes=(*seen.notes, ended)))
+    return ReplayCommandResult(capsule, how, None, crash)
 
 
-def _call(capsule: Capsule, call: str) -> Replay:
-    from headway.cli.called import find_function
-    from headway.cli.script import attempt, output_aside
-    from headway.live.called import rehearse_call
+def _call(capsule: IncidentFolder, call: str) -> ReplayCommandResult:
+    from headway.cli.user_script import run_catching, stdout_to_stderr
+    from headway.guard.script.script_guard import rerun_call
 
-    found: list[Rehearsed] = []
-    with output_aside():
-        crash = attempt(lambda: found.append(rehearse_call(capsule, find_function(call))))
+    found: list[ReplayOutcome] = []
+    with stdout_to_stderr():
+        crash = run_catching(lambda: found.append(rerun_call(capsule, find_function(call))))
     if crash is not None and isinstance(crash.error, UsageError):
         raise crash.error
-    return Replay(capsule, call, found[0] if found else None, crash)
+    return ReplayCommandResult(capsule, call, found[0] if found else None, crash)
 
 
-def _write(done: Replay, incident: Path, form: str) -> None:
+def _write(done: ReplayCommandResult, incident: Path, form: str) -> None:
     if form == "json":
         click.echo(json.dumps(_to_json(done, incident), indent=2, allow_nan=False, default=str))
         return
-    from headway.cli.incident_page import write_replay
-    from headway.sinks.page import Page
+    from headway.cli.incident_text import write_replay
+    from headway.output.terminal import TerminalPage
 
-    page = Page(sys.stdout)
+    page = TerminalPage(sys.stdout)
     hints: tuple[str, ...] = ()
-    if done.crash is not None and _wants_a_group(done.crash):
-        hints = (f"the script wants a process group: {_with_a_group(incident)}",)
+    if done.crash is not None and _needs_process_group(done.crash):
+        hints = (f"the script wants a process group: {_suggest_process_group(incident)}",)
     write_replay(page, done.capsule, done.rehearsed, done.crash, done.how, hints)
     page.next(_next(done, incident))
 
 
-def _next(done: Replay, incident: Path) -> str:
+def _next(done: ReplayCommandResult, incident: Path) -> str:
     run_dir = incident.absolute().parents[1]
     if done.exit_code == CURED and (run_dir / "run.json").is_file():
         return f"headway diagnose {shlex.quote(os.path.relpath(run_dir))}"
-    from headway.replay.page import code_of
+    from headway.explain.incident_file.incident_readme import code_of
 
     return f"headway explain {code_of(done.capsule.explanation)}"
 
 
-def _to_json(done: Replay, incident: Path) -> dict[str, Any]:
+def _to_json(done: ReplayCommandResult, incident: Path) -> dict[str, Any]:
     from headway._version import __version__
     from headway.core.numbers import encode_numbers
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from headway.cli import options
-from headway.cli.waiting import waiting
+from headway.output.terminal import spinner
 
 
 @click.command()
@@ -46,17 +46,17 @@ def command(
     or the page not be written.
     """
     from headway.core.numbers import say_bytes
+    from headway.output.console import verdict_line
+    from headway.output.terminal import TerminalPage
     from headway.postmortem.diagnose import diagnose
-    from headway.sinks.console import verdict
-    from headway.sinks.page import Page
 
     settings = options.settings_from(config, select=select, ignore=ignore, fail_on=fail_on)
-    with waiting(f"reading {run}"):
+    with spinner(f"reading {run}"):
         report = diagnose(run, settings=settings)
-    with waiting(f"drawing {run}"):
+    with spinner(f"drawing {run}"):
         report.to_html(output)
-    page = Page(sys.stdout)
-    page.line(*verdict(report), rest="  ")
+    page = TerminalPage(sys.stdout)
+    page.line(*verdict_line(report), rest="  ")
     page.line(f"written to {output} ({say_bytes(output.stat().st_size)})", rest="  ")
     page.next(_next(output))
     return int(fail_on is not None and report.fails(fail_on))

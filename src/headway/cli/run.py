@@ -12,28 +12,28 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headway.cli import options
-from headway.cli.demo import demand_torch
-from headway.cli.exits import INTERRUPTED, tell
-from headway.cli.launched import (
-    first_rank,
-    script_output,
+from headway.cli.exit_codes import INTERRUPTED, print_message
+from headway.cli.script_command import (
+    is_first_rank,
+    redirect_script_output,
+    require_torch,
+    resolve_script,
+    script_arguments,
     show_crash,
-    target_arguments,
-    target_of,
-    write_for_machines,
+    write_machine_format,
 )
-from headway.cli.waiting import waiting
+from headway.output.terminal import spinner
 
 if TYPE_CHECKING:
-    from headway.cli.script import Script
-    from headway.preflight.guarded_run import Ran
+    from headway.cli.user_script import Script
+    from headway.guard.script.guarded_run import GuardedRunResult
 
 CRASHED = 3
 RUNS = Path("headway-runs")
 
 
 @click.command()
-@target_arguments
+@script_arguments
 @click.option(
     "--clip-grad-norm",
     type=click.FloatRange(0, min_open=True),
@@ -72,20 +72,20 @@ def command(
     down for `headway diagnose`. A healthy run stays bit for bit as it is.
     """
     settings = options.settings_from(config, select=select, ignore=ignore, fail_on=fail_on)
-    demand_torch("run")
-    target = target_of(script, module, args)
+    require_torch("run")
+    target = resolve_script(script, module, args)
     folder = (out or RUNS / f"{Path(str(target)).stem}-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
-    with waiting("loading torch"):
-        from headway.preflight.guarded_run import run
-    with script_output(form):
-        done = run(target.run, settings=settings, run_dir=folder, max_norm=clip_grad_norm)
+    with spinner("loading torch"):
+        from headway.guard.script.guarded_run import run_guarded
+    with redirect_script_output(form):
+        done = run_guarded(target.run, settings=settings, run_dir=folder, max_norm=clip_grad_norm)
     if done.error is not None:
         show_crash(done.error)
-    if first_rank():
+    if is_first_rank():
         if form == "text":
             _write(done, folder, target)
         else:
-            write_for_machines(done.report, form, target, _beside(done, folder))
+            write_machine_format(done.report, form, target, _beside(done, folder))
     if done.interrupted:
         return INTERRUPTED
     if done.error is not None:
@@ -93,7 +93,7 @@ def command(
     return int(done.report.fails(settings.fail_on))
 
 
-def _beside(done: Ran, folder: Path) -> dict[str, Any]:
+def _beside(done: GuardedRunResult, folder: Path) -> dict[str, Any]:
     """What a run has beside its findings."""
     more: dict[str, Any] = {
         "steps": done.steps,
@@ -102,21 +102,21 @@ def _beside(done: Ran, folder: Path) -> dict[str, Any]:
     }
     if done.unreached is not None:
         more["unreached"] = str(done.unreached)
-        tell(str(done.unreached))
+        print_message(str(done.unreached))
     return more
 
 
-def _write(done: Ran, folder: Path, target: Script) -> None:
-    from headway.sinks.console import ReportPage
-    from headway.sinks.nearby import nearby
-    from headway.sinks.page import Page
+def _write(done: GuardedRunResult, folder: Path, target: Script) -> None:
+    from headway.output.console import ReportPrinter
+    from headway.output.display_text import shorten_local_paths
+    from headway.output.terminal import TerminalPage
 
     sys.stdout.flush()
-    page = Page(sys.stdout)
+    page = TerminalPage(sys.stdout)
     if done.unreached is not None and not done.report.findings:
         page.line("headway: ", ("nothing was guarded", "bold yellow"))
     else:
-        ReportPage(page).write(done.report, "headway")
+        ReportPrinter(page).write(done.report, "headway")
     if done.unreached is not None:
         page.line(str(done.unreached), rest="  ")
         page.next(f"headway check {target.said}")
@@ -124,4 +124,4 @@ def _write(done: Ran, folder: Path, target: Script) -> None:
     held = sum(action.rung.value == "skip" for action in done.actions)
     told = f"{done.steps} steps, {held} held back" if held else f"{done.steps} steps"
     page.line((told, "dim"))
-    page.next(f"headway diagnose {shlex.quote(nearby(str(folder)))}")
+    page.next(f"headway diagnose {shlex.quote(shorten_local_paths(str(folder)))}")

@@ -1,21 +1,24 @@
-"""`headway scan PATH…`"""
+"""`headway scan PATH…`: the command, and the page it prints."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from headway.cli import options
-from headway.cli.bar import bar
-from headway.cli.exits import tell
+from headway.cli.exit_codes import print_message
 from headway.errors import UnreadableInput
+from headway.output.console import ReportPrinter, write_checkpoint_table
+from headway.output.terminal import TerminalPage, progress_bar
+from headway.report import Report
 
-if TYPE_CHECKING:
-    from headway.report import Report
+# `headway scan PATH…`
 
 
 @click.command()
@@ -64,10 +67,10 @@ def command(
         except UnreadableInput as error:
             unread.append(error)
     for problem in unread:
-        tell(str(problem))
+        print_message(str(problem))
     if not found:
         return UnreadableInput.exit_code
-    with bar() as progress:
+    with progress_bar() as progress:
         report = look_through(list(dict.fromkeys(found)), settings, progress=progress)
     if last_good:
         return _last_good(last_good_of(report), paths)
@@ -79,7 +82,7 @@ def command(
 
 def _last_good(path: Path | None, paths: Sequence[Path]) -> int:
     if path is None:
-        tell(f"no checkpoint in {', '.join(str(item) for item in paths)} is clean")
+        print_message(f"no checkpoint in {', '.join(str(item) for item in paths)} is clean")
         return 1
     click.echo(str(path))
     return 0
@@ -89,15 +92,58 @@ def _write(report: Report, form: str, paths: Sequence[Path], *, verbose: bool) -
     if form == "json":
         click.echo(report.to_json())
     elif form == "github":
-        from headway.sinks.github import commands
+        from headway.output.code_annotations import github_commands
 
-        for line in commands(report):
+        for line in github_commands(report):
             click.echo(line)
     elif form == "sarif":
-        from headway.sinks.sarif import document
+        from headway.output.code_annotations import sarif_document
 
-        click.echo(json.dumps(document([(paths[0], report)]), indent=2))
+        click.echo(json.dumps(sarif_document([(paths[0], report)]), indent=2))
     else:
-        from headway.cli.scan_page import write
+        write_scan_page(report, paths, verbose=verbose)
 
-        write(report, paths, verbose=verbose)
+
+# What `headway scan` shows a person: verdict, checkpoints, worst tensors, the last clean one.
+
+
+def write_scan_page(report: Report, paths: Sequence[Path], *, verbose: bool) -> None:
+    """The whole page."""
+    page = TerminalPage(sys.stdout)
+    ReportPrinter(page, verbose=verbose).write(
+        report,
+        "headway",
+        picture=lambda on: write_checkpoint_table(on, report.sources, verbose=verbose),
+    )
+    _last_clean(page, report.sources)
+    page.next(_next_command(report, paths))
+
+
+def _last_clean(page: TerminalPage, checkpoints: Sequence[Mapping[str, Any]]) -> None:
+    clean = [item for item in checkpoints if item["clean"]]
+    if len(clean) == len(checkpoints):
+        return
+    page.gap()
+    if not clean:
+        none = "It is not clean." if len(checkpoints) == 1 else "None of them is clean."
+        page.line((none, "bold"))
+        return
+    last = clean[-1]
+    step = "" if last["step"] is None else f"step {last['step']}; "
+    page.line(
+        "Last clean: ",
+        (last["path"], "bold green"),
+        f" ({step}{last['tensors']} tensors, all finite)",
+        rest="  ",
+    )
+
+
+def _next_command(report: Report, paths: Sequence[Path]) -> str:
+    typed = " ".join(shlex.quote(str(path)) for path in paths)
+    clean = [item for item in report.sources if item["clean"]]
+    if clean and len(clean) < len(report.sources):
+        return f"headway scan {typed} --last-good"
+    if report.causes:
+        return f"headway explain {report.causes[0].code}"
+    folder = next((path for path in paths if path.is_dir()), paths[0].parent)
+    return f"headway diagnose {shlex.quote(str(folder))}"

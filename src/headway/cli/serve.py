@@ -46,7 +46,7 @@ def command(folder: Path, host: str, port: int, names: Sequence[str], browser: b
     has it can read what is shown. Ctrl-C ends it.
     """
     try:
-        from headway.web.gate import is_loopback
+        from headway.web.access import is_loopback
         from headway.web.server import serve
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "numpy", "anyio"):

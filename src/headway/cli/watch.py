@@ -1,21 +1,35 @@
-"""`headway watch RUN`"""
+"""`headway watch RUN`: follows a run, and draws its curves and findings."""
 
 from __future__ import annotations
 
+import math
 import time
+from collections import deque
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from headway.cli.exits import INTERRUPTED
+from headway.cli.exit_codes import INTERRUPTED
+from headway.core.findings import Finding, Severity
+from headway.core.numbers import say, say_bytes
+from headway.core.records import EventRecord, Record, StepRecord
+from headway.engine import Engine
 from headway.errors import UnreadableInput
+from headway.output.console import SEVERITY_STYLES
+from headway.output.display_text import BAD, BARS, clean, shorten_local_paths, sparkline
+from headway.output.view import format_where
 
 if TYPE_CHECKING:
-    from headway.cli.watch_page import Watched
-    from headway.sinks.page import Page
-    from headway.sources.growing.records import GrowingRun
+    from rich.text import Text
+
+    from headway.output.terminal import TerminalPage
+    from headway.rundir.run_reader import RunFollower
+
+
+# `headway watch RUN`
 
 AT_ONCE = 20_000
 """Records taken at one look: a long run that is read for the first time is seen to come."""
@@ -39,12 +53,11 @@ def command(run: Path, every: float, once: bool) -> int:
     gradient norm, what was found and what the guard did. Ends with the run;
     Ctrl-C ends it before. Plain lines where the output is no terminal.
     """
-    from headway.cli.watch_page import Watched
-    from headway.sinks.page import Page
-    from headway.sources.growing.records import PATIENCE, GrowingRun
+    from headway.output.terminal import TerminalPage
+    from headway.rundir.run_reader import PATIENCE, RunFollower
 
-    page, watched = Page(), Watched(run)
-    growing = GrowingRun(run, patience=0.0 if once else PATIENCE)
+    page, watched = TerminalPage(), WatchedRun(run)
+    growing = RunFollower(run, patience=0.0 if once else PATIENCE)
     try:
         if page.live and not once:
             _show(growing, watched, page, every)
@@ -55,7 +68,7 @@ def command(run: Path, every: float, once: bool) -> int:
     return 0
 
 
-def _look(growing: GrowingRun, watched: Watched) -> bool:
+def _look(growing: RunFollower, watched: WatchedRun) -> bool:
     """Whether anything new has come."""
     if not growing.path.is_dir():
         raise UnreadableInput(f"{growing.path} is not a run directory")
@@ -66,7 +79,7 @@ def _look(growing: GrowingRun, watched: Watched) -> bool:
     return count > 0
 
 
-def _show(growing: GrowingRun, watched: Watched, page: Page, every: float) -> None:
+def _show(growing: RunFollower, watched: WatchedRun, page: TerminalPage, every: float) -> None:
     from rich.live import Live
 
     with Live(console=page.console, auto_refresh=False) as live:
@@ -82,7 +95,9 @@ def _show(growing: GrowingRun, watched: Watched, page: Page, every: float) -> No
                 time.sleep(every)
 
 
-def _print(growing: GrowingRun, watched: Watched, page: Page, every: float, once: bool) -> None:
+def _print(
+    growing: RunFollower, watched: WatchedRun, page: TerminalPage, every: float, once: bool
+) -> None:
     while True:
         more = _look(growing, watched)
         ended = not more and (once or watched.over) and not growing.waiting
@@ -97,3 +112,189 @@ def _print(growing: GrowingRun, watched: Watched, page: Page, every: float, once
             return
         if not more and not once:
             time.sleep(every)
+
+
+# What `headway watch` knows of a run, and how it shows it.
+
+POINTS = 4000
+"""Of a curve that are kept, an even number; when there are more, each stands for two."""
+OUTLIER_FACTOR = 4.0
+"""A value is kept beside one that it is so many times as large as."""
+SHOWN = 5
+"""Findings and actions that are listed, the latest."""
+_CURVES = {"loss": "loss", "grad_norm": "grad norm"}
+_ALSO = ("lr", "loss_scale", "clip_coef", "samples_per_s", "step_time_s")
+
+
+class Curve:
+    """A signal over the whole run, in bounded memory. What stands out is not thinned away."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.values: list[float] = []
+        self.last = math.nan
+        self._stride = 1
+        """Values that a point stands for …"""
+        self._taken = 0
+        """… and how many the last point has."""
+
+    def add(self, step: int, value: float) -> None:
+        self.last = value
+        if self.values and self._taken < self._stride:
+            self._taken += 1
+            if _is_outlier(self.values[-1], value):
+                self.steps[-1], self.values[-1] = step, value
+            return
+        if len(self.values) >= POINTS:
+            self._thin()
+        self.steps.append(step)
+        self.values.append(value)
+        self._taken = 1
+
+    def _thin(self) -> None:
+        """Of every two points the first, unless the second stands out."""
+        keep = [at + _is_outlier(*self.values[at : at + 2]) for at in range(0, len(self.values), 2)]
+        self.steps = [self.steps[at] for at in keep]
+        self.values = [self.values[at] for at in keep]
+        self._stride *= 2
+
+
+def _is_outlier(one: float, other: float) -> bool:
+    if not math.isfinite(one):
+        return False
+    return not math.isfinite(other) or abs(other) > OUTLIER_FACTOR * abs(one)
+
+
+class WatchedRun:
+    """A run as far as it has been read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.begun = False
+        """Its header has been read."""
+        self.over = False
+        """The run has said that it ended; a resume takes that back."""
+        self._engine = Engine()
+        self._curves = {name: Curve() for name in _CURVES}
+        self._latest: StepRecord | None = None
+        self._told: StepRecord | None = None
+        self._known: dict[str, float] = {}
+        self._steps = 0
+        self._held = 0
+        self._actions: deque[str] = deque(maxlen=SHOWN)
+        self._news: list[str] = []
+
+    def feed(self, record: Record) -> None:
+        """Take one record."""
+        self.begun = True
+        self._engine.feed(record)
+        self._news += [_line(finding) for finding in self._engine.opened]
+        if isinstance(record, StepRecord):
+            self.over = False
+            self._latest = record
+            self._steps += 1
+            self._held += record.held
+            self._known.update(record.values)
+            for name, curve in self._curves.items():
+                if name in record.values:
+                    curve.add(record.step, record.values[name])
+        elif isinstance(record, EventRecord):
+            if record.kind == "action":
+                self._act(record)
+            elif record.kind == "end":
+                self.over = True
+
+    def finish(self) -> None:
+        """Nothing more is read: let the checks say their last word."""
+        before = {id(finding) for finding in self._engine.findings}
+        self._engine.finish()
+        late = [finding for finding in self._engine.findings if id(finding) not in before]
+        self._news += [_line(finding) for finding in late]
+        if self.over:
+            self._news.append(f"the run has ended after {self._steps} steps; next: {self._next}")
+
+    def news(self) -> list[str]:
+        """What is new, as plain lines: findings, actions, and where the run is."""
+        lines, self._news = self._news, []
+        if self._latest is not None and self._latest is not self._told:
+            self._told = self._latest
+            lines.append(self._now())
+        return lines
+
+    def picture(self, page: TerminalPage) -> Text:
+        """Everything at a glance."""
+        from rich.text import Text
+
+        self._news.clear()
+        shown = Text()
+        shown.append(f"{clean(self.path)}  ", style="bold")
+        shown.append("ended\n" if self.over else "running\n", style="dim" if self.over else "green")
+        if self._latest is None:
+            return shown.append("waiting for the first step")
+        shown.append(f"{self._now()}\n")
+        plain = not page.can_show(BARS + BAD)
+        for name, title in _CURVES.items():
+            self._draw(shown, name, title, page.width, plain)
+        self._state(shown)
+        for finding in self._last_findings():
+            level = str(finding.severity)
+            shown.append(f"{page.mark(level)} ", style=SEVERITY_STYLES[level])
+            shown.append(f"{_truncate(_line(finding), page.width - 2)}\n")
+        if self.over:
+            shown.append(f"next: {self._next}", style="dim")
+        return shown
+
+    @property
+    def _next(self) -> str:
+        return clean(f"headway diagnose {self.path}")
+
+    def _draw(self, shown: Text, name: str, title: str, width: int, plain: bool) -> None:
+        curve = self._curves[name]
+        line, _ = sparkline(curve.steps, curve.values, width=width - 24, plain=plain)
+        if line:
+            shown.append(f"{title:<10}", style="dim")
+            shown.append(f"{line} {say(curve.last, 4)}\n")
+
+    def _state(self, shown: Text) -> None:
+        style = "yellow" if self._held else "green"
+        shown.append(f"{'ladder':<10}", style="dim")
+        shown.append(f"{self._held} of {self._steps} updates held back\n", style=style)
+        for action in self._actions:
+            shown.append(f"{'':<10}{clean(action)}\n")
+
+    def _last_findings(self) -> Sequence[Finding]:
+        told = [item for item in self._engine.findings if item.severity >= Severity.WARNING]
+        return told[-SHOWN:]
+
+    def _act(self, record: EventRecord) -> None:
+        words = [str(record.data.get(name, "")) for name in ("action", "reason")]
+        told = f"step {record.step}: {': '.join(word for word in words if word)}"
+        self._actions.append(told)
+        self._news.append(told)
+
+    def _now(self) -> str:
+        """The latest numbers in one line."""
+        assert self._latest is not None
+        values = self._latest.values
+        parts = [f"step {self._latest.step}"]
+        parts += [f"{name} {say(values[name], 4)}" for name in (*_CURVES, *_ALSO) if name in values]
+        parts += [
+            f"{name.partition('_')[0]} {say_bytes(self._known[name])}"
+            for name in ("host_rss_bytes", "device_allocated_bytes")
+            if name in self._known
+        ]
+        if self._latest.held:
+            parts.append("held back")
+        return "  ".join(parts)
+
+
+def _line(finding: Finding) -> str:
+    step = "" if finding.step is None else f" step {finding.step}"
+    place = format_where(finding.where)
+    at = f" (at {place})" if place and place not in finding.message else ""
+    told = f"{finding.severity}{step}: {finding.code} {finding.name}: {finding.message}{at}"
+    return clean(shorten_local_paths(told))
+
+
+def _truncate(line: str, width: int) -> str:
+    return line if len(line) <= width else f"{line[: width - 1]}…"

@@ -13,13 +13,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from headway.core.bound import Bound
 from headway.core.findings import Finding, Remedy, Severity, Where
-from headway.core.records import (
-    EventRecord,
-    Header,
-    SetupRecord,
-    StepRecord,
-    TensorRecord,
-)
+from headway.core.records import EventRecord, Header, SetupRecord, StepRecord, TensorRecord
 from headway.core.signals import family
 from headway.core.state import decode, encode
 

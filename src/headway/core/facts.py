@@ -1,17 +1,22 @@
-"""Reading facts that may hold anything.
-
-A set-up record comes from a probe of ours, from a run directory of another version, or from a file
-somebody edited. A check asks for what it can use and gets None for whatever is not of that kind.
+"""Reads set-up facts that may hold anything: typed access, the model's parameters, and which of
+them are trained.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from headway.core.findings import Where
-from headway.core.records import EventRecord, SetupRecord, TensorRecord
+from headway.core.records import EventRecord, SetupRecord, StepRecord, TensorRecord
+
+# Reading facts that may hold anything.
+
+# A set-up record comes from a probe of ours, from a run directory of another version, or from a
+# file somebody edited. A check asks for what it can use and gets None for whatever is not of that
+# kind.
 
 
 class Facts:
@@ -99,3 +104,94 @@ class Facts:
     def _list(self, key: str) -> list[Any]:
         value = self._data.get(key)
         return list(value) if isinstance(value, (list, tuple)) else []
+
+
+# Facts that sum up many steps: the finding stands where what they tell of began.
+
+
+def onset_record(record: SetupRecord) -> StepRecord:
+    """An empty record at the `first_step` of these facts, or where they were told."""
+    first = Facts.of(record).whole("first_step")
+    step = record.step if first is None or first < 0 else min(first, record.step)
+    return StepRecord(record.segment, record.seq, step, rank=record.rank)
+
+
+# The model's parameters as the set-up facts describe them (topic `parameters`).
+
+LISTED = 20
+"""No list of names in a finding is longer; its full length is given beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Names, sizes, and who is what. A role that the source did not look at is None."""
+
+    names: Sequence[str]
+    numel: Sequence[int]
+    trainable: frozenset[int] | None
+    optimized: frozenset[int] | None
+    norm_or_bias: frozenset[int] | None
+
+    @classmethod
+    def of(cls, record: SetupRecord) -> Parameters | None:
+        """The parameters a set-up record describes; None when it is about something else."""
+        if record.topic != "parameters":
+            return None
+        facts = record.facts
+        return cls(
+            names=facts.get("names", ()),
+            numel=facts.get("numel", ()),
+            trainable=_positions(facts.get("trainable")),
+            optimized=_positions(facts.get("optimized")),
+            norm_or_bias=_positions(facts.get("norm_or_bias")),
+        )
+
+    def name(self, position: int) -> str:
+        """One parameter's name; its position where the source gave none."""
+        return self.names[position] if position < len(self.names) else f"param[{position}]"
+
+    def listed(self, positions: Iterable[int]) -> list[str]:
+        """The names of the first few, for the evidence."""
+        return [self.name(position) for position in sorted(positions)[:LISTED]]
+
+    def elements(self, positions: Iterable[int]) -> int:
+        """How many numbers they hold, as far as the sizes are known."""
+        return sum(self.numel[position] for position in positions if position < len(self.numel))
+
+
+def say_list(items: Collection[Any], most: int = 3) -> str:
+    """A list for a sentence: `a, b, c and 4 more`."""
+    shown = ", ".join(str(item) for item in list(items)[:most])
+    return f"{shown} and {len(items) - most} more" if len(items) > most else shown
+
+
+def _positions(value: Any) -> frozenset[int] | None:
+    return None if value is None else frozenset(value)
+
+
+# Which parameters the optimizer is meant to train, as plain data a check can keep.
+
+
+def trained_positions(parameters: Parameters) -> list[int]:
+    """Positions that are trainable and held by an optimizer, in the order of the axis."""
+    roles = (parameters.trainable, parameters.optimized)
+    known = [role for role in roles if role is not None]
+    return [
+        position
+        for position in range(len(parameters.names) or len(parameters.numel))
+        if all(position in role for role in known)
+    ]
+
+
+def trained_weights(parameters: Parameters) -> dict[int, int]:
+    """Position → number of elements of every trained parameter that is no bias and no norm's gain.
+
+    Biases and gains may start at 0 and may have next to no gradient for good reasons, so questions
+    about sizes are asked of the weights only. Empty when the source does not tell the sizes.
+    """
+    apart = parameters.norm_or_bias or frozenset()
+    return {
+        position: parameters.numel[position]
+        for position in trained_positions(parameters)
+        if position not in apart and position < len(parameters.numel)
+    }

@@ -87,12 +87,12 @@ def steady_growth(points: Sequence[tuple[float, float]], rule: GrowthRule) -> Gr
     return None
 
 
-def labels_of(header: Header, signal: str) -> int:
+def steps_per_label(header: Header, signal: str) -> int:
     """Steps from one number of a record to the next, in the log of another tool."""
     return header.signals.get(signal, Signal()).per_label if header.foreign else 1
 
 
-def rule_for(per_label: int, rule: GrowthRule) -> GrowthRule:
+def scale_rule(per_label: int, rule: GrowthRule) -> GrowthRule:
     """The rule in the numbers of the records, where these count epochs."""
     if per_label == 1:
         return rule
@@ -135,7 +135,7 @@ def short_growth(points: Sequence[tuple[float, float]], rule: GrowthRule) -> Gro
     return Growth(points[0][0], points[-1][0], values[0], values[-1])
 
 
-def began(watch: GrowthWatch, growth: Growth) -> int:
+def growth_onset(watch: GrowthWatch, growth: Growth) -> int:
     """Where the growth left its level: the number of the last record that was not yet above it."""
     points = watch.series.points
     level = growth.before

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-_BY_NAME = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_NONFINITE_BY_NAME = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def encode_number(value: float) -> float | str:
@@ -28,8 +28,8 @@ def decode_number(value: object) -> float:
             return float(value)
         except OverflowError:  # an integer of more than 308 digits
             raise ValueError("not a number: an integer too large for any measurement") from None
-    if isinstance(value, str) and value in _BY_NAME:
-        return _BY_NAME[value]
+    if isinstance(value, str) and value in _NONFINITE_BY_NAME:
+        return _NONFINITE_BY_NAME[value]
     raise ValueError(f"not a number: {value!r}")
 
 
@@ -47,7 +47,7 @@ def encode_numbers(value: Any) -> Any:
 def decode_numbers(value: Any) -> Any:
     """The same structure with every name of a non-finite float turned back into it."""
     if isinstance(value, str):
-        return _BY_NAME.get(value, value)
+        return _NONFINITE_BY_NAME.get(value, value)
     if isinstance(value, dict):
         return {key: decode_numbers(item) for key, item in value.items()}
     if isinstance(value, list):

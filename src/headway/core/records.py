@@ -1,23 +1,25 @@
-"""The five kinds of record, and nothing else, travel the stream.
-
-    Header        what the run is and what its signals mean
-    StepRecord    the numbers of one optimizer step
-    SetupRecord   facts about objects before a step is taken (optimizer coverage, devices)
-    TensorRecord  the state of one tensor at one moment (a live scan, a checkpoint)
-    EventRecord   something that happened (an action of the guard, a new segment, a note)
-
-Order is `(segment, seq)`: a run that is resumed or rolled back repeats its steps, so `step` is
-a label for people and never an order. `seq` counts the records of a rank; only a header may bear
-the number of the record it precedes.
-"""
+"""The five kinds of record that make up the stream, their order, and a record's position in it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from headway.core.signals import Signal, family
+
+# The five kinds of record, and nothing else, travel the stream.
+
+#     Header        what the run is and what its signals mean
+#     StepRecord    the numbers of one optimizer step
+#     SetupRecord   facts about objects before a step is taken (optimizer coverage, devices)
+#     TensorRecord  the state of one tensor at one moment (a live scan, a checkpoint)
+#     EventRecord   something that happened (an action of the guard, a new segment, a note)
+
+# Order is `(segment, seq)`: a run that is resumed or rolled back repeats its steps, so `step` is a
+# label for people and never an order. `seq` counts the records of a rank; only a header may bear
+# the number of the record it precedes.
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,3 +139,34 @@ class EventRecord:
 
 
 Record: TypeAlias = Header | StepRecord | SetupRecord | TensorRecord | EventRecord
+
+
+# The place of a record in the stream, as plain data a check can keep.
+
+# A fault is often seen long after it began. A check keeps the moment of the onset and builds its
+# finding there: that is the step a user wants to look at, and the order a diagnosis ranks by.
+
+Moment: TypeAlias = tuple[int, int, int, int]
+"""(segment, seq, step, rank)"""
+
+
+def moment_of(record: StepRecord) -> Moment:
+    """Where this record stands."""
+    return (record.segment, record.seq, record.step, record.rank)
+
+
+def record_at(moment: Moment) -> StepRecord:
+    """An empty record in that place, to build a finding at."""
+    segment, seq, step, rank = moment
+    return StepRecord(segment, seq, step, rank=rank)
+
+
+# Putting records of several files or ranks into one order.
+
+
+def merge_streams(streams: Iterable[Iterable[Record]]) -> Iterator[Record]:
+    """One stream ordered by (segment, seq, rank) from streams that are each in that order.
+
+    Lazy: holds one record per stream, so a run of any length passes in bounded memory.
+    """
+    return heapq.merge(*streams, key=lambda record: (record.segment, record.seq, record.rank))

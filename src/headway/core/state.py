@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from headway.core.numbers import decode_number, encode_number
 
 
-class Memory(Protocol):
+class Restorable(Protocol):
     """An object that can put itself into JSON."""
 
     def to_state(self) -> Any:
@@ -22,8 +22,8 @@ class Memory(Protocol):
         """The object again."""
 
 
-_CLASSES: dict[str, type[Memory]] = {}
-M = TypeVar("M", bound=type[Memory])
+_CLASSES: dict[str, type[Restorable]] = {}
+M = TypeVar("M", bound=type[Restorable])
 
 
 def remember(cls: M) -> M:

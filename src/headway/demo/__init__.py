@@ -1,5 +1,3 @@
-"""The demo: a small model learns to spell, a batch goes bad, the guard holds, all is measured.
-
-`story.py` runs it and proves each claim; `teller.py` tells it on the terminal; the rest is a
-training such as anybody might write.
+"""The demo: a small model trains, one batch is bad, the guard skips the update, and every claim is
+measured.
 """

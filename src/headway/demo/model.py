@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from headway.demo.data import LENGTH, PAD, Batch
+from headway.demo.alice_dataset import LENGTH, PAD, Batch
 
 
 class Speller(nn.Module):

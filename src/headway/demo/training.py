@@ -11,10 +11,10 @@ from typing import NamedTuple
 import torch
 
 from headway import Finding, Guard, Settings
-from headway.demo.data import Alice, Batch
+from headway.demo.alice_dataset import Alice, Batch
 from headway.demo.model import Speller, loss_of
+from headway.explain.explanation import Explanation
 from headway.policy import Action
-from headway.replay.explanation import Explanation
 
 SEED = 0
 RATE = 4e-3

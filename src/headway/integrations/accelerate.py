@@ -17,14 +17,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from headway.errors import UsageError
-from headway.integrations.frameworks import bring
-from headway.live.guard import Guard
+from headway.guard.guard import Guard
+from headway.integrations._shared import import_framework
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
     from torch import nn
 
-AcceleratedOptimizer: Any = bring("accelerate.optimizer", extra="accelerate").AcceleratedOptimizer
+AcceleratedOptimizer: Any = import_framework(
+    "accelerate.optimizer", extra="accelerate"
+).AcceleratedOptimizer
 
 
 def guard(

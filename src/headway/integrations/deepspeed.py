@@ -27,10 +27,11 @@ from headway.config import Settings
 from headway.core.findings import Finding
 from headway.core.numbers import round_digits
 from headway.errors import UsageError
-from headway.live import rehearsal, tracking
-from headway.live.notices import Notices
-from headway.live.recorder import Recorder
+from headway.guard import recorder
+from headway.guard.recorder import Recorder
+from headway.output.notices import Notices
 from headway.policy import Action, Policy
+from headway.rerun import in_script
 
 OBSERVES = (
     "DeepSpeed owns its step: headway observes and records this run, "
@@ -45,8 +46,8 @@ def watch(engine: Any, run_dir: str | Path | None = None, **options: Any) -> Wat
             "headway.integrations.deepspeed.watch takes the engine that deepspeed.initialize "
             f"returned: got {type(engine).__name__}"
         )
-    if rehearsal.demanded():
-        rehearsal.refuse("DeepSpeed moves the weights itself: replay the step through --call")
+    if in_script.is_requested():
+        in_script.refuse_rerun("DeepSpeed moves the weights itself: replay the step through --call")
     return Watch(engine, run_dir, **options)
 
 
@@ -91,7 +92,7 @@ class Watch:
             always=("grad_norm", "lr", "step_time_s"),
         )
         shown = trackers if engine.global_rank == 0 else ()
-        self._trackers = tracking.attach(shown, self._recorder, None, self._notices)
+        self._trackers = recorder.attach_trackers(shown, self._recorder, None, self._notices)
         self._step = 0
         self._losses: list[Any] = []
         self._began = 0.0

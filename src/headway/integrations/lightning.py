@@ -19,16 +19,22 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from headway.guard.guard import Guard
 from headway.integrations import deepspeed
-from headway.integrations.again import Again, nothing, replaced
-from headway.integrations.frameworks import bring
-from headway.live.guard import Guard
-from headway.live.notices import Notices
+from headway.integrations._shared import (
+    FrameworkRerun,
+    do_nothing,
+    import_framework,
+    replace_attributes,
+)
+from headway.output.notices import Notices
 
 NAMES = ("lightning.pytorch", "pytorch_lightning")
 """Two packages with classes of their own; the one already imported is the one in use."""
 
-_lightning = bring(*sorted(NAMES, key=lambda name: name not in sys.modules), extra="lightning")
+_lightning = import_framework(
+    *sorted(NAMES, key=lambda name: name not in sys.modules), extra="lightning"
+)
 Callback: Any = _lightning.Callback
 
 
@@ -65,7 +71,7 @@ class HeadwayCallback(Callback):
         if isinstance(self.guard, Guard):
             run = functools.partial(_run_again, trainer, pl_module, batch_idx)
             progress = trainer.fit_loop.epoch_loop.manual_optimization  # counts what it steps
-            self.guard.saw_batch(batch, run=Again(run, progress))
+            self.guard.saw_batch(batch, run=FrameworkRerun(run, progress))
         elif self.guard is not None:
             self.guard.saw_batch(batch)
 
@@ -115,8 +121,8 @@ class HeadwayCallback(Callback):
 def _run_again(trainer: Any, pl_module: Any, batch_idx: int, batch: Any) -> None:
     """A forward and backward pass once more; nothing is logged again, and no callback told."""
     takes = len(inspect.signature(pl_module.training_step).parameters)
-    quiet = replaced(pl_module, log=nothing, log_dict=nothing)
-    with quiet, replaced(trainer, callbacks=[]):
+    quiet = replace_attributes(pl_module, log=do_nothing, log_dict=do_nothing)
+    with quiet, replace_attributes(trainer, callbacks=[]):
         output = trainer.strategy.training_step(*(batch, batch_idx)[: max(takes, 1)])
         if pl_module.automatic_optimization and output is not None:
             loss = output["loss"] if isinstance(output, Mapping) else output

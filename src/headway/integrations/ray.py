@@ -19,10 +19,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from headway.integrations.frameworks import bring
-from headway.live.guard import Guard
+from headway.guard.guard import Guard
+from headway.integrations._shared import import_framework
 
-_train = bring("ray.train", extra="ray")
+_train = import_framework("ray.train", extra="ray")
 
 
 def guard(model: Any, optimizer: Any, scheduler: Any = None, **options: Any) -> Guard:

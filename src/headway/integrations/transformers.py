@@ -1,36 +1,90 @@
-"""The guard in a Hugging Face `Trainer`.
-
-    trainer = Trainer(..., callbacks=[HeadwayCallback(run_dir="runs/first")])
-
-A callback is told neither the loss nor the batches of a step, and is not handed the Trainer. The
-guard's own seams see every backward and the gradients before they are clipped; for the rest, the
-callback looks up the Trainer that calls it and wraps three of its methods, on that one object:
-`training_step` (the batches and their losses), `get_batch_samples` (how long they took to come) and
-`train` (an exception that ends the run).
-"""
+"""The guard in a Hugging Face `Trainer`, and the loss that the Trainer should have logged."""
 
 from __future__ import annotations
 
 import functools
 import itertools
+import math
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor
+
+from headway.guard.guard import Guard
 from headway.integrations import deepspeed
+from headway.integrations._shared import (
+    FrameworkRerun,
+    do_nothing,
+    import_framework,
+    replace_attributes,
+)
 from headway.integrations.accelerate import torch_optimizer
-from headway.integrations.again import Again, nothing, replaced
-from headway.integrations.frameworks import bring
-from headway.integrations.logged_loss import LoggedLoss
-from headway.live import rehearsal
-from headway.live.guard import Guard
 from headway.policy import Action
+from headway.rerun import in_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_transformers = bring("transformers", extra="transformers")
+
+# The loss that the Hugging Face Trainer should have logged.
+
+# The Trainer logs a mean over several steps, and a NaN spoils it in one of two ways. With
+# `logging_nan_inf_filter` (the default) it is swallowed: a window of nothing but NaN is logged as
+# 0. Without, it stays in the running sum: every later loss is logged as NaN, though the guard held
+# that one update back and the run is well.
+
+
+class LossLogCorrection:
+    """The losses since the last log, those that are no numbers counted apart."""
+
+    def __init__(self) -> None:
+        self._total: Tensor | None = None
+        self._good: Tensor | None = None
+        self._seen = 0
+        self._steps = 0
+
+    def add(self, loss: Tensor) -> None:
+        """One micro-batch was trained on. Nothing is read: the numbers stay on their device."""
+        finite = torch.isfinite(loss)
+        value = torch.where(finite, loss, 0.0)
+        self._total = value if self._total is None else self._total + value
+        self._good = finite.long() if self._good is None else self._good + finite
+        self._seen += 1
+
+    def stepped(self) -> None:
+        """The micro-batches of a step are complete."""
+        self._steps += 1
+
+    def correct(self, logged: float, *, filtered: bool) -> float:
+        """What a log of these losses must say: `logged` itself where it is right.
+
+        `filtered`: the Trainer leaves non-finite losses out, as it was asked to.
+        """
+        total, good, seen, steps = self._total, self._good, self._seen, self._steps
+        if total is None or good is None or not steps:
+            return logged
+        left = int(good)
+        if left == seen:
+            return logged if math.isfinite(logged) else float(total) / steps
+        if not filtered or left == 0:
+            return math.nan
+        return float(total) / left * seen / steps
+
+
+# The guard in a Hugging Face `Trainer`.
+
+#     trainer = Trainer(..., callbacks=[HeadwayCallback(run_dir="runs/first")])
+
+# A callback is told neither the loss nor the batches of a step, and is not handed the Trainer. The
+# guard's own seams see every backward and the gradients before they are clipped; for the rest, the
+# callback looks up the Trainer that calls it and wraps three of its methods, on that one object:
+# `training_step` (the batches and their losses), `get_batch_samples` (how long they took to come)
+# and `train` (an exception that ends the run).
+
+_transformers = import_framework("transformers", extra="transformers")
 TrainerCallback: Any = _transformers.TrainerCallback
 
 
@@ -45,7 +99,7 @@ class HeadwayCallback(TrainerCallback):
     def __init__(self, run_dir: str | Path | None = None, **options: Any) -> None:
         self._options = {"run_dir": run_dir, **options}
         self._trainer: Any = None
-        self._losses = LoggedLoss()
+        self._losses = LossLogCorrection()
         self._factor = 1.0
         self._waited: float | None = None
         self._recount: Callable[[Sequence[Any]], Any] | None = None
@@ -73,7 +127,7 @@ class HeadwayCallback(TrainerCallback):
     ) -> None:
         self.close()
         self._sit_down()
-        self._losses, self._waited, self._told = LoggedLoss(), None, None
+        self._losses, self._waited, self._told = LossLogCorrection(), None, None
         engine = deepspeed.engine_in(getattr(self._trainer, "model_wrapped", None))
         if engine is not None:
             self.guard = deepspeed.watch(engine, **self._options)
@@ -94,7 +148,7 @@ class HeadwayCallback(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if self.guard is None or not logs or "loss" not in logs:
             return
-        losses, self._losses = self._losses, LoggedLoss()
+        losses, self._losses = self._losses, LossLogCorrection()
         true: dict[str, float] = {
             "loss": losses.correct(logs["loss"], filtered=args.logging_nan_inf_filter)
         }
@@ -153,11 +207,11 @@ class HeadwayCallback(TrainerCallback):
         def training_step(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             waited, self._waited = self._waited, None
             if isinstance(self.guard, Guard):
-                if rehearsal.demanded():
+                if in_script.is_requested():
                     prepare = functools.partial(self._counted, original, model, args, kwargs)
-                    rehearsal.rehearse_step(self.guard, inputs, prepare)
+                    in_script.rerun_step(self.guard, inputs, prepare)
                 run = functools.partial(self._once_more, original, model, args, kwargs)
-                self.guard.saw_batch(inputs, waited, run=Again(run, self._trainer))
+                self.guard.saw_batch(inputs, waited, run=FrameworkRerun(run, self._trainer))
             elif self.guard is not None:
                 self.guard.saw_batch(inputs, waited)
             loss = original(model, inputs, *args, **kwargs)
@@ -171,7 +225,7 @@ class HeadwayCallback(TrainerCallback):
     ) -> None:
         """A forward and backward pass once more, over these inputs; what it logs is not logged
         again."""
-        with replaced(self._trainer, log=nothing):
+        with replace_attributes(self._trainer, log=do_nothing):
             step(model, inputs, *args, **kwargs)
 
     def _counted(

@@ -16,64 +16,60 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headway.numerics.activations import ACTIVATIONS, Activation
-    from headway.numerics.eps import eps_for
-    from headway.numerics.losses.binary import (
+    from headway.numerics.losses.classification import (
         binary_cross_entropy,
         binary_cross_entropy_of_probabilities,
+        count_tokens,
+        cross_entropy,
+        focal,
+        kl_divergence,
+        masked_token_loss,
     )
     from headway.numerics.losses.combiner import LossCombiner, NonFiniteLoss
-    from headway.numerics.losses.cross_entropy import cross_entropy
-    from headway.numerics.losses.divergence import kl_divergence
-    from headway.numerics.losses.focal import focal
-    from headway.numerics.losses.latents import Scales, huber, mse
-    from headway.numerics.losses.tokens import count_tokens, masked_token_loss
-    from headway.numerics.nway.loss import nway_contrastive
-    from headway.numerics.nway.module import NWayContrastive
-    from headway.numerics.nway.temperature import Temperature
-    from headway.numerics.ops.cosine import cosine_similarity
-    from headway.numerics.ops.direction import normalize
-    from headway.numerics.ops.division import divide
-    from headway.numerics.ops.exponential import exp
-    from headway.numerics.ops.length import norm
-    from headway.numerics.ops.log_sum_exp import logsumexp
-    from headway.numerics.ops.logarithm import log
-    from headway.numerics.ops.masked_average import masked_mean
-    from headway.numerics.ops.masked_shares import masked_log_softmax, masked_softmax
-    from headway.numerics.ops.spread import std, var
-    from headway.numerics.ops.square_root import sqrt
+    from headway.numerics.losses.regression import Scales, huber, mse
+    from headway.numerics.nway.contrastive_loss import (
+        NWayContrastive,
+        Temperature,
+        nway_contrastive,
+    )
+    from headway.numerics.ops._shared import eps_for
+    from headway.numerics.ops.elementwise import divide, exp, log, sqrt
+    from headway.numerics.ops.mean_and_std import masked_mean, std, var
+    from headway.numerics.ops.row_norms import cosine_similarity, norm, normalize
+    from headway.numerics.ops.softmax_ops import logsumexp, masked_log_softmax, masked_softmax
 
 _HOMES = {
     "ACTIVATIONS": "headway.numerics.activations",
     "Activation": "headway.numerics.activations",
     "LossCombiner": "headway.numerics.losses.combiner",
-    "NWayContrastive": "headway.numerics.nway.module",
+    "NWayContrastive": "headway.numerics.nway.contrastive_loss",
     "NonFiniteLoss": "headway.numerics.losses.combiner",
-    "Scales": "headway.numerics.losses.latents",
-    "Temperature": "headway.numerics.nway.temperature",
-    "binary_cross_entropy": "headway.numerics.losses.binary",
-    "binary_cross_entropy_of_probabilities": "headway.numerics.losses.binary",
-    "cosine_similarity": "headway.numerics.ops.cosine",
-    "count_tokens": "headway.numerics.losses.tokens",
-    "cross_entropy": "headway.numerics.losses.cross_entropy",
-    "divide": "headway.numerics.ops.division",
-    "eps_for": "headway.numerics.eps",
-    "exp": "headway.numerics.ops.exponential",
-    "focal": "headway.numerics.losses.focal",
-    "huber": "headway.numerics.losses.latents",
-    "kl_divergence": "headway.numerics.losses.divergence",
-    "log": "headway.numerics.ops.logarithm",
-    "logsumexp": "headway.numerics.ops.log_sum_exp",
-    "masked_log_softmax": "headway.numerics.ops.masked_shares",
-    "masked_mean": "headway.numerics.ops.masked_average",
-    "masked_softmax": "headway.numerics.ops.masked_shares",
-    "masked_token_loss": "headway.numerics.losses.tokens",
-    "mse": "headway.numerics.losses.latents",
-    "norm": "headway.numerics.ops.length",
-    "normalize": "headway.numerics.ops.direction",
-    "nway_contrastive": "headway.numerics.nway.loss",
-    "sqrt": "headway.numerics.ops.square_root",
-    "std": "headway.numerics.ops.spread",
-    "var": "headway.numerics.ops.spread",
+    "Scales": "headway.numerics.losses.regression",
+    "Temperature": "headway.numerics.nway.contrastive_loss",
+    "binary_cross_entropy": "headway.numerics.losses.classification",
+    "binary_cross_entropy_of_probabilities": "headway.numerics.losses.classification",
+    "cosine_similarity": "headway.numerics.ops.row_norms",
+    "count_tokens": "headway.numerics.losses.classification",
+    "cross_entropy": "headway.numerics.losses.classification",
+    "divide": "headway.numerics.ops.elementwise",
+    "eps_for": "headway.numerics.ops._shared",
+    "exp": "headway.numerics.ops.elementwise",
+    "focal": "headway.numerics.losses.classification",
+    "huber": "headway.numerics.losses.regression",
+    "kl_divergence": "headway.numerics.losses.classification",
+    "log": "headway.numerics.ops.elementwise",
+    "logsumexp": "headway.numerics.ops.softmax_ops",
+    "masked_log_softmax": "headway.numerics.ops.softmax_ops",
+    "masked_mean": "headway.numerics.ops.mean_and_std",
+    "masked_softmax": "headway.numerics.ops.softmax_ops",
+    "masked_token_loss": "headway.numerics.losses.classification",
+    "mse": "headway.numerics.losses.regression",
+    "norm": "headway.numerics.ops.row_norms",
+    "normalize": "headway.numerics.ops.row_norms",
+    "nway_contrastive": "headway.numerics.nway.contrastive_loss",
+    "sqrt": "headway.numerics.ops.elementwise",
+    "std": "headway.numerics.ops.mean_and_std",
+    "var": "headway.numerics.ops.mean_and_std",
 }
 
 __all__ = [

@@ -1,1 +1,1 @@
-"""What is left of a run, read together: its logs, its checkpoints, its settings."""
+"""Diagnosing what a run left behind: its logs, checkpoints and settings."""

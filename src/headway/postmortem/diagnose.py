@@ -14,29 +14,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway.config import Settings
-from headway.core.findings import Finding, NotRun, Severity
+from headway.core.findings import Severity
 from headway.core.records import Record, StepRecord
 from headway.diagnosis import diagnose as find_causes
 from headway.engine import Engine
 from headway.errors import UnreadableInput
-from headway.report import Coverage, Report
-from headway.sources import run_dir
+from headway.postmortem.last_good import add_checkpoint_findings, describe_scan
+from headway.report import Report
+from headway.rundir import run_reader
 
 if TYPE_CHECKING:
-    from headway.charts.gather import ChartData
-    from headway.postmortem.last_good import Looked
+    from headway.logs.log_folders import RunLogs
+    from headway.logs.log_table import Log
     from headway.postmortem.long_run import LongRun
-    from headway.postmortem.stories import Story
-    from headway.sources.log.log import Log
+    from headway.rundir.chart_data import ChartData
 
 _CHECKPOINT = re.compile(r"^checkpoint-(\d{1,15})$")
 SHORT = 2_000_000
 """Bytes of steps that are not too many, whatever they hold."""
 OTHERS = 5
 """Older runs in a folder that are named, each with what was found in it."""
-SAID_OF_WEIGHTS = ("HD301", "HD302", "HD408")
-"""What HD701 says of a saved state once more, tensor by tensor."""
-SETTINGS_TOLD = (
+SETTINGS_REPORTED = (
     "learning_rate",
     "warmup_steps",
     "warmup_ratio",
@@ -75,7 +73,7 @@ def _is_own(place: Path) -> bool:
     try:
         if not place.exists():
             raise UnreadableInput(f"there is nothing at {place}")
-        return run_dir.recognise(place)
+        return run_reader.is_run_dir(place)
     except OSError as error:
         raise UnreadableInput(f"cannot read {place}: {error.strerror or error}") from error
 
@@ -83,22 +81,21 @@ def _is_own(place: Path) -> bool:
 def records_of(place: Path) -> Iterator[Record]:
     """The stream of the run at a path: what its checks are fed, for whoever wants the numbers."""
     if _is_own(place):
-        return run_dir.RunDir(place).records()
-    from headway.postmortem.join import join
-    from headway.postmortem.stories import stories
-    from headway.postmortem.survey import survey
-    from headway.sources import formats
-    from headway.sources.log.stream import Stream
+        return run_reader.RunDir(place).records()
+    from headway.logs import readers
+    from headway.logs.join_logs import join_logs
+    from headway.logs.log_folders import group_by_run, survey_folder
+    from headway.logs.log_stream import LogStream
 
     if not place.is_dir():
-        return Stream(formats.read(place)).records()
-    found = survey(place)
+        return LogStream(readers.read(place)).records()
+    found = survey_folder(place)
     if found.runs:
-        return run_dir.RunDir(_newest(found.runs)).records()
-    told = stories(found)
+        return run_reader.RunDir(_newest(found.runs)).records()
+    told = group_by_run(found)
     if not told:
         raise UnreadableInput(_nothing(place, found.refused))
-    return Stream(join(told[-1].logs)).records()
+    return LogStream(join_logs(told[-1].logs)).records()
 
 
 def _newest(runs: Sequence[Path]) -> Path:
@@ -106,7 +103,7 @@ def _newest(runs: Sequence[Path]) -> Path:
 
 
 def _own(place: Path, settings: Settings | None) -> Report:
-    source = run_dir.RunDir(place)
+    source = run_reader.RunDir(place)
     long = _long(source)
     if long is None:
         engine = Engine(settings)
@@ -127,7 +124,7 @@ def _own(place: Path, settings: Settings | None) -> Report:
     return replace(report, charts=partial(_charts, place) if long is None else long.drawn)
 
 
-def _long(source: run_dir.RunDir) -> LongRun | None:
+def _long(source: run_reader.RunDir) -> LongRun | None:
     """What is left of the steps of a run with too many; None for most."""
     path = source.path / "steps.rank0.jsonl"
     if not path.is_file() or path.stat().st_size < SHORT or not source.one_tells_all:
@@ -139,30 +136,30 @@ def _long(source: run_dir.RunDir) -> LongRun | None:
 
 
 def _charts(place: Path) -> ChartData:
-    from headway.charts.live import charts_of
+    from headway.rundir.live_charts import read_charts
 
-    return charts_of(place)
+    return read_charts(place)
 
 
 def _file(place: Path, settings: Settings) -> Report:
     # A run of our own needs no numpy: loaded only where it is used.
-    from headway.checkpoints import recognise
-    from headway.postmortem.settings import settings_in
-    from headway.sources import formats
+    from headway.checkpoints.checkpoint_discovery import recognise
+    from headway.logs import readers
+    from headway.postmortem.run_settings import settings_in
 
     if not place.is_file():
         raise UnreadableInput(f"{place} is neither a file nor a folder")
     if recognise(place) is not None:
         return _scanned([place], settings)
-    log = formats.read(place)
-    report, _ = _told(log, [log], settings_in([place.parent]), settings)
+    log = readers.read(place)
+    report, _ = _report_log(log, [log], settings_in([place.parent]), settings)
     siblings = _siblings(place)
     if not siblings or not report.causes:
         return report
     # Their own faults are none of this log's: it only says which of them to go on from.
-    from headway.postmortem.last_good import Looked, advised
+    from headway.postmortem.last_good import CheckpointSearch, with_rollback_advice
 
-    return advised(report, Looked.at(siblings, settings), unit=log.unit)
+    return with_rollback_advice(report, CheckpointSearch.at(siblings, settings), unit=log.unit)
 
 
 def _siblings(place: Path) -> list[Path]:
@@ -170,7 +167,7 @@ def _siblings(place: Path) -> list[Path]:
     folder = place.parent
     if place.name != "trainer_state.json" or not _CHECKPOINT.match(folder.name):
         return []
-    from headway.checkpoints import recognise
+    from headway.checkpoints.checkpoint_discovery import recognise
 
     found = [item for item in folder.parent.iterdir() if _CHECKPOINT.match(item.name)]
     return [item for item in sorted(found, key=_number) if recognise(item) is not None]
@@ -188,17 +185,16 @@ def _scanned(paths: Sequence[Path], settings: Settings) -> Report:
 
 
 def _folder(place: Path, settings: Settings) -> Report:
-    from headway.checkpoints import find_checkpoints
-    from headway.postmortem.stories import stories
-    from headway.postmortem.survey import survey
+    from headway.checkpoints.checkpoint_discovery import find_checkpoints
+    from headway.logs.log_folders import group_by_run, survey_folder
 
-    found = survey(place)
+    found = survey_folder(place)
     checkpoints = find_checkpoints(place)
     if found.runs:
         return _with_advice(_newest_own(found.runs, settings), found.runs, checkpoints, settings)
-    told = stories(found)
+    told = group_by_run(found)
     if told:
-        return _unread(_story(place, told, checkpoints, settings), found.refused)
+        return _unread(_run_report(place, told, checkpoints, settings), found.refused)
     if checkpoints:
         return _scanned(checkpoints, settings)
     raise UnreadableInput(_nothing(place, found.refused))
@@ -208,12 +204,12 @@ def _with_advice(
     report: Report, runs: Sequence[Path], checkpoints: Sequence[Path], settings: Settings
 ) -> Report:
     """A run of our own among a framework's checkpoints: which of them to go on from."""
-    from headway.postmortem.last_good import Looked, advised
+    from headway.postmortem.last_good import CheckpointSearch, with_rollback_advice
 
     beside = [path for path in checkpoints if not any(run in path.parents for run in runs)]
     if not beside or not report.causes or len(runs) > 1:
         return report
-    return advised(report, Looked.at(beside, settings))
+    return with_rollback_advice(report, CheckpointSearch.at(beside, settings))
 
 
 def _unread(report: Report, refused: Sequence[Path]) -> Report:
@@ -225,15 +221,15 @@ def _unread(report: Report, refused: Sequence[Path]) -> Report:
 
 
 def _nothing(place: Path, refused: Sequence[Path]) -> str:
-    from headway.checkpoints import SUPPORTED
-    from headway.sources import formats
+    from headway.checkpoints.checkpoint_discovery import SUPPORTED
+    from headway.logs import readers
 
     if place in refused:
         return f"cannot read {place}: permission denied"
     why = f" ({refused[0]} cannot be read)" if refused else ""
     return (
         f"{place} is not a run headway can read: no log and no checkpoint is in it{why}; it reads "
-        f"{formats.supported()}, and {SUPPORTED}"
+        f"{readers.supported()}, and {SUPPORTED}"
     )
 
 
@@ -247,38 +243,38 @@ def _newest_own(runs: Sequence[Path], settings: Settings) -> Report:
     return replace(report, notes=[said, *report.notes])
 
 
-def _story(
-    root: Path, told: Sequence[Story], checkpoints: Sequence[Path], settings: Settings
+def _run_report(
+    root: Path, told: Sequence[RunLogs], checkpoints: Sequence[Path], settings: Settings
 ) -> Report:
-    from headway.postmortem.join import join
-    from headway.postmortem.last_good import Looked, advised
-    from headway.postmortem.settings import settings_in
+    from headway.logs.join_logs import join_logs
+    from headway.postmortem.last_good import CheckpointSearch, with_rollback_advice
+    from headway.postmortem.run_settings import settings_in
 
     story = told[-1]
-    log = join(story.logs)
-    own = _of_story(checkpoints, told, story, root)
+    log = join_logs(story.logs)
+    own = _checkpoints_of_run(checkpoints, told, story, root)
     beside = [story.place, *story.homes]
     for item in story.logs:
         beside += [item.path.parent, item.path.parent / "files"]  # W&B keeps its settings there
     beside.append(root)
     beside += [path if path.is_dir() else path.parent for path in own[-1:]]
-    report, end = _told(log, story.logs, settings_in(dict.fromkeys(beside)), settings)
+    report, end = _report_log(log, story.logs, settings_in(dict.fromkeys(beside)), settings)
     if len(told) > 1:
-        report = replace(report, notes=[*_others(told, settings), *report.notes])
+        report = replace(report, notes=[*_other_runs(told, settings), *report.notes])
     if not own:
         return report
-    looked = Looked.at(own, settings)
-    whole = _with_checkpoints(report, looked, end)
-    story_told = advised(whole, looked, unit=log.unit)
+    looked = CheckpointSearch.at(own, settings)
+    whole = add_checkpoint_findings(report, looked, end)
+    story_told = with_rollback_advice(whole, looked, unit=log.unit)
     # Only now is it known which of them were looked through.
     return replace(
         story_told,
-        notes=[*story_told.notes, *looked.watched.notes(), *_scanned_said(looked)],
+        notes=[*story_told.notes, *looked.watched.notes(), *describe_scan(looked)],
         sources=[*story_told.sources, *(item.to_dict() for item in looked.watched.checkpoints)],
     )
 
 
-def _others(told: Sequence[Story], settings: Settings) -> list[str]:
+def _other_runs(told: Sequence[RunLogs], settings: Settings) -> list[str]:
     """What is said of the runs that are not the newest: where they are, and how they ended."""
     said = [f"{len(told)} runs lie here; this is the newest, {told[-1].logs[0].path}"]
     said += [
@@ -290,12 +286,12 @@ def _others(told: Sequence[Story], settings: Settings) -> list[str]:
     return said
 
 
-def _in_short(story: Story, settings: Settings) -> str:
-    from headway.postmortem.join import join
-    from headway.sources.log.stream import Stream
+def _in_short(story: RunLogs, settings: Settings) -> str:
+    from headway.logs.join_logs import join_logs
+    from headway.logs.log_stream import LogStream
 
     engine = Engine(settings)
-    engine.run(Stream(join(story.logs)).records())
+    engine.run(LogStream(join_logs(story.logs)).records())
     causes = find_causes(engine.findings)
     if not causes or causes[0].root.severity < Severity.WARNING:
         return "nothing found in its log"
@@ -303,8 +299,8 @@ def _in_short(story: Story, settings: Settings) -> str:
     return f"{root.code} {root.name}" + ("" if root.step is None else f" at step {root.step}")
 
 
-def _of_story(
-    checkpoints: Sequence[Path], told: Sequence[Story], story: Story, root: Path
+def _checkpoints_of_run(
+    checkpoints: Sequence[Path], told: Sequence[RunLogs], story: RunLogs, root: Path
 ) -> list[Path]:
     """The checkpoints of one run: those in its own folder; else those in no other run's."""
     if len(told) == 1:
@@ -316,27 +312,27 @@ def _of_story(
     return [path for path in checkpoints if not any(place in path.parents for place in foreign)]
 
 
-def _told(
+def _report_log(
     log: Log, logs: Sequence[Log], beside: dict[str, Any], settings: Settings
 ) -> tuple[Report, int]:
     """The report on a log, and the last segment of its stream."""
-    from headway.postmortem.settings import named
-    from headway.sources.log.names import names_of
-    from headway.sources.log.stream import Stream, loss_of
+    from headway.logs.log_names import map_names
+    from headway.logs.log_stream import LogStream, loss_of
+    from headway.postmortem.run_settings import named
 
     for key, value in {**beside, **named(log.facts)}.items():
         log.facts.setdefault(key, value)
     engine = Engine(settings)
-    end = _End()
-    engine.run(end.through(Stream(log).records()))
+    end = _StreamEnd()
+    engine.run(end.through(LogStream(log).records()))
     notes = [f"read as {item.format}: {item.used} of {item.lines} lines used" for item in logs[:5]]
     if len(logs) > 1:
         joined = ", ".join(str(item.path) for item in logs[:5])
         notes.append(f"{len(logs)} logs of one run were joined: {joined}")
-    if said := _settings_said(log.facts):
+    if said := _settings_note(log.facts):
         notes.append(said)
     report = Report.from_engine(engine, command="diagnose", notes=[*notes, *log.notes])
-    curve = loss_of(log, names_of(log.table.series, log.names, log.facts.get("units")))
+    curve = loss_of(log, map_names(log.table.series, log.names, log.facts.get("units")))
     if not curve[0]:
         curve = (end.steps, end.losses)  # a sum that the log does not tell
     sources = [
@@ -346,7 +342,7 @@ def _told(
     return replace(report, sources=sources, curve=curve if curve[0] else None), end.segment
 
 
-class _End:
+class _StreamEnd:
     """Remembers the losses and the last segment of a stream."""
 
     def __init__(self) -> None:
@@ -363,46 +359,6 @@ class _End:
             yield record
 
 
-def _settings_said(facts: dict[str, Any]) -> str:
-    told = [f"{key} {facts[key]}" for key in SETTINGS_TOLD if facts.get(key) is not None]
+def _settings_note(facts: dict[str, Any]) -> str:
+    told = [f"{key} {facts[key]}" for key in SETTINGS_REPORTED if facts.get(key) is not None]
     return f"settings: {', '.join(told)}" if told else ""
-
-
-def _with_checkpoints(report: Report, looked: Looked, segment: int) -> Report:
-    """What the log and the checkpoints say, as one report."""
-    if looked.engine is None:
-        return report
-    saved = [
-        _placed(item, segment, number)
-        for number, item in enumerate(looked.engine.findings)
-        if item.code not in SAID_OF_WEIGHTS
-    ]
-    findings = [*report.findings, *saved]
-    checked = {item.code: item for item in looked.engine.not_run()}
-    names = set(looked.engine.codes)
-    not_run = [item for item in report.not_run if item.code not in names or item.code in checked]
-    return replace(
-        report,
-        findings=findings,
-        causes=find_causes(findings),
-        not_run=[_reason(item, checked) for item in not_run],
-        coverage=Coverage(report.coverage.of - len(not_run), report.coverage.of),
-    )
-
-
-def _reason(item: NotRun, checked: dict[str, NotRun]) -> NotRun:
-    """Of two reasons the one that says what the checkpoints lack."""
-    other = checked.get(item.code)
-    return other if other is not None and "checkpoint" in item.reason else item
-
-
-def _scanned_said(looked: Looked) -> list[str]:
-    count, all_of_them = len(looked.watched.checkpoints), len(looked.paths)
-    if looked.whole:
-        return [f"{count} checkpoints were looked through"]
-    return [f"{count} of {all_of_them} checkpoints were looked through; `headway scan` reads all"]
-
-
-def _placed(finding: Finding, segment: int, number: int) -> Finding:
-    """A finding of a checkpoint, after all that the log has told."""
-    return replace(finding, segment=segment, seq=(1 << 40) + number)

@@ -20,7 +20,7 @@ SUFFIXES = (".parquet", ".csv")
 FIRST = ("segment", "step", "held")
 
 
-class Numbers:
+class NumberTable:
     """The steps of a run, by column."""
 
     def __init__(self, records: Iterable[Record]) -> None:
@@ -64,14 +64,14 @@ def export(path: Path, out: Path) -> int:
         )
     if not out.parent.is_dir():
         raise UsageError(f"there is no folder {out.parent} to write {out.name} into")
-    numbers = Numbers(records_of(path))
+    numbers = NumberTable(records_of(path))
     if not numbers.count:
         raise UnreadableInput(f"{path} holds no steps")
     _parquet(numbers, out) if suffix == ".parquet" else _csv(numbers, out)
     return numbers.count
 
 
-def _csv(numbers: Numbers, out: Path) -> None:
+def _csv(numbers: NumberTable, out: Path) -> None:
     columns: list[Iterable[Any]] = [*numbers.whole.values()]
     columns += [[_cell(value) for value in numbers.column(name)] for name in numbers.values]
     with open(out, "w", newline="", encoding="utf-8") as file:
@@ -84,7 +84,7 @@ def _cell(value: float | None) -> float | str:
     return "" if value is None else encode_number(value)
 
 
-def _parquet(numbers: Numbers, out: Path) -> None:
+def _parquet(numbers: NumberTable, out: Path) -> None:
     import pyarrow
     from pyarrow import parquet
 

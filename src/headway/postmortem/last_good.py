@@ -1,7 +1,5 @@
-"""From the onset back to the last checkpoint that was seen to be clean.
-
-No checkpoint is named that was not looked through: a file from before the onset may hold a NaN that
-the log had not shown yet.
+"""Finds the last checkpoint before the fault that a scan saw to be clean, and adds the scan to the
+report.
 """
 
 from __future__ import annotations
@@ -10,17 +8,26 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headway.config import Settings
-from headway.core.findings import Finding, Remedy, Severity
-from headway.core.saved import short_name
+from headway.core.checkpoint_tensors import short_name
+from headway.core.findings import Finding, NotRun, Remedy, Severity
 from headway.diagnosis import Cause
+from headway.diagnosis import diagnose as find_causes
 from headway.engine import Engine
 from headway.errors import UnreadableInput
-from headway.postmortem.scan import judge
-from headway.postmortem.scanned import Scanned, Watched
-from headway.report import Report
+from headway.postmortem.scan import ScannedCheckpoint, ScanNotes, judge
+from headway.report import Coverage, Report
+
+if TYPE_CHECKING:
+    pass
+
+
+# From the onset back to the last checkpoint that was seen to be clean.
+
+# No checkpoint is named that was not looked through: a file from before the onset may hold a NaN
+# that the log had not shown yet.
 
 SCAN_ALL = 4 << 30
 """Bytes of checkpoints that are all looked through; of more, only those that are needed."""
@@ -34,18 +41,18 @@ LEAVES_A_TRACE = {"HD101", "HD102", "HD201", "HD301", "HD302", "HD408", "HD602",
 
 
 @dataclass
-class Looked:
+class CheckpointSearch:
     """The checkpoints of a run, as far as they were looked through."""
 
     paths: Sequence[Path]
     settings: Settings
     engine: Engine | None = None
-    watched: Watched = field(default_factory=Watched)
+    watched: ScanNotes = field(default_factory=ScanNotes)
     whole: bool = False
     """Whether all of them were."""
 
     @classmethod
-    def at(cls, paths: Sequence[Path], settings: Settings) -> Looked:
+    def at(cls, paths: Sequence[Path], settings: Settings) -> CheckpointSearch:
         """Scan all of them, or where that would take long, the newest."""
         looked = cls(paths, settings)
         looked.whole = sum(_size(path) for path in paths) <= SCAN_ALL
@@ -57,7 +64,7 @@ class Looked:
                 looked.engine = None  # a single file, and it cannot be opened: nothing to go by
         return looked
 
-    def before(self, onset: int | None) -> Scanned | None:
+    def before(self, onset: int | None) -> ScannedCheckpoint | None:
         """The last clean one before a step; without a step, the last clean one there is."""
         if not self.whole:
             return self._back_from(onset)
@@ -66,8 +73,8 @@ class Looked:
         ]
         return fitting[-1] if fitting else None
 
-    def _back_from(self, onset: int | None) -> Scanned | None:
-        from headway.checkpoints import open_checkpoint
+    def _back_from(self, onset: int | None) -> ScannedCheckpoint | None:
+        from headway.checkpoints.checkpoint_discovery import open_checkpoint
 
         known = {item.path: item for item in self.watched.checkpoints}
         for path in reversed(self.paths):
@@ -87,7 +94,7 @@ class Looked:
         return None
 
 
-def advised(report: Report, looked: Looked, *, unit: str = "step") -> Report:
+def with_rollback_advice(report: Report, looked: CheckpointSearch, *, unit: str = "step") -> Report:
     """The report, with the checkpoint to go on from first among the remedies of the first cause.
 
     `unit` is what the log counts. Where the checkpoints count something else, only a cause that
@@ -117,7 +124,7 @@ def _harmless(finding: Finding) -> bool:
     return finding.evidence.get("held") is True or finding.evidence.get("recovered") is True
 
 
-def _text(good: Scanned, onset: int | None) -> str:
+def _text(good: ScannedCheckpoint, onset: int | None) -> str:
     name = short_name(good.path)
     if good.step is None or onset is None:
         return f"Go on from {name} ({good.said()})."
@@ -127,7 +134,7 @@ def _text(good: Scanned, onset: int | None) -> str:
     )
 
 
-def _none(looked: Looked, onset: int | None) -> str:
+def _none(looked: CheckpointSearch, onset: int | None) -> str:
     count = len(looked.paths)
     before = "" if onset is None else f" before the onset at {onset}"
     return (
@@ -165,3 +172,47 @@ def _size(path: Path) -> int:
         )
     except OSError:
         return 0
+
+
+WEIGHT_CODES = ("HD301", "HD302", "HD408")
+"""What HD701 says of a saved state once more, tensor by tensor."""
+
+
+def add_checkpoint_findings(report: Report, looked: CheckpointSearch, segment: int) -> Report:
+    """What the log and the checkpoints say, as one report."""
+    if looked.engine is None:
+        return report
+    saved = [
+        _after_log(item, segment, number)
+        for number, item in enumerate(looked.engine.findings)
+        if item.code not in WEIGHT_CODES
+    ]
+    findings = [*report.findings, *saved]
+    checked = {item.code: item for item in looked.engine.not_run()}
+    names = set(looked.engine.codes)
+    not_run = [item for item in report.not_run if item.code not in names or item.code in checked]
+    return replace(
+        report,
+        findings=findings,
+        causes=find_causes(findings),
+        not_run=[_reason(item, checked) for item in not_run],
+        coverage=Coverage(report.coverage.of - len(not_run), report.coverage.of),
+    )
+
+
+def _reason(item: NotRun, checked: dict[str, NotRun]) -> NotRun:
+    """Of two reasons the one that says what the checkpoints lack."""
+    other = checked.get(item.code)
+    return other if other is not None and "checkpoint" in item.reason else item
+
+
+def describe_scan(looked: CheckpointSearch) -> list[str]:
+    count, all_of_them = len(looked.watched.checkpoints), len(looked.paths)
+    if looked.whole:
+        return [f"{count} checkpoints were looked through"]
+    return [f"{count} of {all_of_them} checkpoints were looked through; `headway scan` reads all"]
+
+
+def _after_log(finding: Finding, segment: int, number: int) -> Finding:
+    """A finding of a checkpoint, after all that the log has told."""
+    return replace(finding, segment=segment, seq=(1 << 40) + number)

@@ -14,15 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from headway.charts.gather import ChartData
-from headway.charts.live import charts_of
-from headway.charts.rows import Ints, Rows
 from headway.core.codec import NO_RECORD, from_json
 from headway.core.findings import Finding
 from headway.core.records import Record
-from headway.postmortem.screening import Chosen, Screen, kept
-from headway.sources.growing.lines import Piece
-from headway.sources.growing.stretches import lines_between
+from headway.postmortem.screening import RunScreen, SelectionLimits, select_steps
+from headway.rundir.chart_data import ChartData
+from headway.rundir.live_charts import read_charts
+from headway.rundir.run_files import LineBlock, lines_between
+from headway.rundir.step_columns import Ints, StepColumns
 
 LONG = 50_000
 """A run of no more steps is looked at whole."""
@@ -56,18 +55,20 @@ class LongRun:
     _given: list[tuple[int, int]] = field(default_factory=list, repr=False)
 
     @classmethod
-    def of(cls, run: Path, chosen: Chosen | None = None, long: int | None = None) -> LongRun | None:
+    def of(
+        cls, run: Path, chosen: SelectionLimits | None = None, long: int | None = None
+    ) -> LongRun | None:
         """None where the run is short enough to be looked at whole."""
         long = LONG if long is None else long
         path = run / "steps.rank0.jsonl"
         if not _has_lines(path, long):
             return None
         reading = _Reading()
-        charts = charts_of(run, reading.take)
+        charts = read_charts(run, reading.take)
         screen = reading.screen
         if screen.rows <= long:
             return None
-        keep = kept(screen.rows, screen.places(), chosen or Chosen())
+        keep = select_steps(screen.rows, screen.places(), chosen or SelectionLimits())
         rows = np.flatnonzero(keep).astype(np.int64)
         return cls(path, charts, screen.rows, len(rows), reading.torn, reading.parts, rows)
 
@@ -105,11 +106,11 @@ class _Reading:
     """Takes what the reader of the charts has read."""
 
     def __init__(self) -> None:
-        self.screen = Screen()
+        self.screen = RunScreen()
         self.parts: list[_Part] = []
         self.torn = 0
 
-    def take(self, piece: Piece, rows: Rows) -> None:
+    def take(self, piece: LineBlock, rows: StepColumns) -> None:
         self.torn += rows.left_out
         if len(rows):
             whole = len(rows) == int(rows.lines[-1]) + 1

@@ -1,28 +1,181 @@
-"""Scanning checkpoints: every tensor, every moment, without torch and without running a byte."""
+"""Scans checkpoints: every tensor and optimizer moment, without torch and without running anything
+in them.
+"""
 
 from __future__ import annotations
 
+import math
 import os
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway import registry
 from headway.config import Settings
 from headway.core.check import Check
+from headway.core.checkpoint_tensors import (
+    CHECKPOINT,
+    count_elements,
+    has_unintended_nonfinite,
+    is_step_count,
+    short_name,
+)
+from headway.core.facts import Facts
 from headway.core.findings import Finding
+from headway.core.numbers import say
 from headway.core.records import EventRecord, Record, TensorRecord
-from headway.core.saved import CHECKPOINT
 from headway.engine import Engine
 from headway.errors import UnreadableInput
-from headway.postmortem.order import natural
-from headway.postmortem.scanned import Watched
+from headway.logs.log_folders import natural_order
+from headway.postmortem.run_settings import settings_beside
 from headway.report import Report
 
 if TYPE_CHECKING:
-    from headway.checkpoints.model import Checkpoint
+    from headway.checkpoints.checkpoint_info import Checkpoint
+
+
+# What a scan notes of each checkpoint as its records go by.
+
+PROBLEMS = ("unreadable-checkpoint", "unsafe-pickle")
+_EPOCH = re.compile(r"ep(?:och)?s?[=_\-.]?(\d{1,9})", re.I)
+GROWTH = 10.0
+"""Times: a norm of all weights that grew by less between two checkpoints is not worth a note."""
+
+
+@dataclass
+class ScannedCheckpoint:
+    """One checkpoint that was looked through."""
+
+    path: str
+    format: str = ""
+    step: int | None = None
+    counts: str = "step"
+    """What `step` counts: `epoch` where the file tells nothing else."""
+    tensors: int = 0
+    bytes: int = 0
+    nonfinite: int = 0
+    """Elements that are NaN or Inf, of weights, buffers and moments."""
+    bad_tensors: int = 0
+    problems: list[str] = field(default_factory=list)
+    square: float = 0.0
+    """Of the norm of all weights."""
+    elements: int = 0
+    bad_elements: int = 0
+    """Of the weights."""
+
+    @property
+    def clean(self) -> bool:
+        """Whether it was read whole, is safe, and holds finite numbers only."""
+        return not self.problems and not self.bad_tensors and self.tensors > 0
+
+    @property
+    def verdict(self) -> str:
+        """In a word."""
+        if self.problems:
+            return "unsafe" if "unsafe-pickle" in self.problems else "unreadable"
+        if self.bad_tensors:
+            return "dead" if 0 < self.elements == self.bad_elements else "NaN or Inf"
+        return "clean" if self.tensors else "empty"
+
+    def said(self) -> str:
+        """For a sentence: `step 400; 123 tensors, all finite`."""
+        step = "" if self.step is None else f"{self.counts} {self.step}; "
+        return f"{step}{self.tensors} tensors, all finite"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a source of a report."""
+        return {
+            "path": self.path,
+            "format": self.format,
+            "step": self.step,
+            "tensors": self.tensors,
+            "bytes": self.bytes,
+            "nonfinite": self.nonfinite,
+            "verdict": self.verdict,
+            "clean": self.clean,
+        }
+
+
+def _counts(path: str, step: int | None, epoch: int | None) -> str:
+    """Whether a checkpoint's step is one, or the epoch in its place."""
+    name = Path(path).name
+    named = _EPOCH.search(name)
+    by_name = named is not None and int(named[1]) == step and "step" not in name.lower()
+    return "epoch" if step is not None and (step == epoch or by_name) else "step"
+
+
+@dataclass
+class ScanNotes:
+    """Passes the records of a scan on, with the settings beside them, and takes notes."""
+
+    checkpoints: list[ScannedCheckpoint] = field(default_factory=list)
+
+    def through(self, records: Iterable[Record]) -> Iterator[Record]:
+        """The same records, noted."""
+        for record in records:
+            if isinstance(record, EventRecord):
+                yield self._event(record)
+            elif isinstance(record, TensorRecord):
+                yield self._tensor(record)
+            else:
+                yield record
+
+    def _event(self, record: EventRecord) -> EventRecord:
+        facts = Facts.of(record)
+        if record.kind == CHECKPOINT:
+            path = facts.text("path") or ""
+            found = ScannedCheckpoint(path, facts.text("format") or "", facts.whole("step"))
+            found.counts = _counts(path, found.step, facts.table("facts").whole("epoch"))
+            found.bytes = facts.whole("bytes") or 0
+            found.tensors = facts.whole("tensors") or 0
+            self.checkpoints.append(found)
+            settings = settings_beside(Path(path)) if path else {}
+            return replace(record, data={**record.data, "settings": settings})
+        if record.kind in PROBLEMS and self.checkpoints:
+            self.checkpoints[-1].problems.append(record.kind)
+        return record
+
+    def _tensor(self, record: TensorRecord) -> TensorRecord:
+        if not self.checkpoints:
+            return record
+        found = self.checkpoints[-1]
+        if record.role == "weight":
+            norm = record.stats.get("norm", 0.0)
+            found.square += norm * norm if math.isfinite(norm) else 0.0
+            found.elements += count_elements(record, "numel")
+        if has_unintended_nonfinite(record):
+            bad = count_elements(record, "nan") + count_elements(record, "inf")
+            found.bad_tensors += 1
+            found.nonfinite += bad
+            found.bad_elements += bad if record.role == "weight" else 0
+        if record.role == "other" and is_step_count(record.name):
+            return replace(record, role="moment")  # the optimizer's state, as a check knows it
+        return record
+
+    @property
+    def last_clean(self) -> ScannedCheckpoint | None:
+        """The last one that is clean, in the order of their steps."""
+        return next((item for item in reversed(self.checkpoints) if item.clean), None)
+
+    def notes(self) -> list[str]:
+        """What is worth knowing and no fault by itself."""
+        told = []
+        for before, now in pairwise(self.checkpoints):
+            first, second = math.sqrt(before.square), math.sqrt(now.square)
+            same = before.clean and not now.problems and now.elements == before.elements
+            if same and first > 0 and second > GROWTH * first:
+                told.append(
+                    f"the norm of all weights grew from {say(first)} in {short_name(before.path)} "
+                    f"to {say(second)} in {short_name(now.path)}"
+                )
+        return told
+
+
+# Scanning checkpoints: every tensor, every moment, without torch and without running a byte.
 
 Progress = Callable[..., Any]
 
@@ -52,13 +205,13 @@ def look_through(
     named = replace(report, sources=[item.to_dict() for item in watched.checkpoints])
     if len(watched.checkpoints) < 2:
         return named
-    from headway.postmortem.last_good import Looked, advised
+    from headway.postmortem.last_good import CheckpointSearch, with_rollback_advice
 
-    looked = Looked(paths, settings or Settings(), engine, watched, whole=True)
-    return advised(named, looked, unit=watched.checkpoints[0].counts)
+    looked = CheckpointSearch(paths, settings or Settings(), engine, watched, whole=True)
+    return with_rollback_advice(named, looked, unit=watched.checkpoints[0].counts)
 
 
-def stepless(report: Report, watched: Watched) -> Report:
+def stepless(report: Report, watched: ScanNotes) -> Report:
     """The report without steps for checkpoints that tell none: records have their place for it."""
     unknown = {item.path for item in watched.checkpoints if item.step is None}
     alone = len(unknown) == len(watched.checkpoints)
@@ -84,18 +237,18 @@ def stepless(report: Report, watched: Watched) -> Report:
 
 def judge(
     paths: Sequence[Path], settings: Settings | None = None, *, progress: Progress | None = None
-) -> tuple[Engine, Watched]:
+) -> tuple[Engine, ScanNotes]:
     """Feed the tensors of some checkpoints to the checks that look at such."""
     chosen = [check for check in registry.chosen(settings or Settings()) if _of_scans(check)]
-    engine, watched = Engine(checks=chosen), Watched()
+    engine, watched = Engine(checks=chosen), ScanNotes()
     engine.run(watched.through(_records(paths, progress)))
     return engine, watched
 
 
 def _records(paths: Sequence[Path], progress: Progress | None) -> Iterator[Record]:
     """The stream. A checkpoint of several that cannot be opened is a finding, not the end."""
-    from headway.checkpoints import open_checkpoint
-    from headway.checkpoints.records import records
+    from headway.checkpoints.checkpoint_discovery import open_checkpoint
+    from headway.checkpoints.checkpoint_records import records
 
     fine: list[Checkpoint] = []
     lost: list[tuple[int, Path, str]] = []
@@ -119,8 +272,8 @@ def _records(paths: Sequence[Path], progress: Progress | None) -> Iterator[Recor
 
 def checkpoints_at(path: Path) -> list[Path]:
     """The checkpoints a path stands for. Raises UnreadableInput where there is none."""
-    from headway.checkpoints import SUPPORTED, find_checkpoints, recognise
-    from headway.checkpoints.mistaken import what_it_is
+    from headway.checkpoints.checkpoint_discovery import SUPPORTED, find_checkpoints, recognise
+    from headway.checkpoints.mistaken_files import describe_file
 
     try:
         if not path.exists():
@@ -142,7 +295,7 @@ def checkpoints_at(path: Path) -> list[Path]:
             raise UnreadableInput(f"{path} is empty")
     except OSError as error:
         raise UnreadableInput(f"cannot read {path}: {error.strerror or error}") from error
-    what = what_it_is(path)
+    what = describe_file(path)
     said = "" if what is None else f", it is {what}"
     raise UnreadableInput(f"{path} is not a checkpoint{said}; headway scans {SUPPORTED}")
 
@@ -159,7 +312,7 @@ def by_run(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         newest[path.parent] = max(newest.get(path.parent, 0.0), path.stat().st_mtime)
     return sorted(
-        paths, key=lambda path: (round(newest[path.parent]), natural(str(path.parent)))
+        paths, key=lambda path: (round(newest[path.parent]), natural_order(str(path.parent)))
     )  # stable: by step within a run
 
 

@@ -5,7 +5,7 @@ middle, the spread. Steps that tell their tensors are told by how many of these 
 finite, by the largest, and by how far any went from where it was. From that comes where a run has
 to be looked at closely. Memory grows by a few numbers for each block, not with the steps.
 
-The limits are those for other tools' long logs (`sources/log/condense.py`).
+The limits are those for other tools' long logs (`logs/row_selection.py`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.charts.rows import Floats, Ints, Rows
-from headway.sources.log.condense import AFTER, BLOCK, RATES, spread
+from headway.logs.row_selection import AFTER, BLOCK, RATES, spread
+from headway.rundir.step_columns import Floats, Ints, StepColumns
 
 MOST_SIGNALS = 64
 LOOKS_AT_ONCE = 64
@@ -28,7 +28,7 @@ JUMP = 1.3
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankedRow:
     """A row worth looking at; `strength` ranks those of one signal."""
 
     row: int
@@ -36,7 +36,7 @@ class Place:
 
 
 @dataclass
-class Runs:
+class RowRanges:
     """Rows with something in common; those close together are one run."""
 
     begins: list[int] = field(default_factory=list)
@@ -50,19 +50,19 @@ class Runs:
                 self.begins.append(row)
                 self.ends.append(row)
 
-    def places(self) -> Iterator[Place]:
+    def places(self) -> Iterator[RankedRow]:
         """Where some of them begin and end; the first is the strongest."""
         for some in (self.begins, self.ends):
             for number, row in enumerate(spread(np.asarray(some, np.int64)).tolist()):
-                yield Place(row, 1e9 / (1 + number))
+                yield RankedRow(row, 1e9 / (1 + number))
 
 
-class Blocks:
+class SignalBlocks:
     """One signal."""
 
     def __init__(self, *, rate: bool = False) -> None:
         self._rate = rate
-        self._bad, self._jumps = Runs(), Runs()
+        self._bad, self._jumps = RowRanges(), RowRanges()
         self._rows: Ints = np.empty(0, np.int64)
         self._values: Floats = np.empty(0)
         self._told: list[Floats] = []
@@ -82,7 +82,7 @@ class Blocks:
         if whole:
             self._fold(whole)
 
-    def places(self) -> Iterator[Place]:
+    def places(self) -> Iterator[RankedRow]:
         """What stands out, in no order."""
         yield from self._bad.places()
         yield from self._jumps.places()
@@ -132,7 +132,7 @@ class Blocks:
 
 def _outliers(
     distance: Floats, middle: Floats, width: Floats, usual: float, row: Floats, sign: int
-) -> Iterator[Place]:
+) -> Iterator[RankedRow]:
     """The values furthest from their surroundings, in spreads of these."""
     before = np.concatenate([middle[:1], middle[:-1]])
     # Against the block before as well: a rise within the block widens its own spread.
@@ -142,7 +142,7 @@ def _outliers(
     yield from _strong(far / np.maximum(calm, 1e-12 + 1e-6 * level), row, STRONG)
 
 
-def _levels(middle: Floats, first: Floats) -> Iterator[Place]:
+def _levels(middle: Floats, first: Floats) -> Iterator[RankedRow]:
     """Where the level of some blocks differs from that of the blocks before."""
     for reach in (4, 32):
         if len(middle) < 4 * reach:
@@ -154,26 +154,26 @@ def _levels(middle: Floats, first: Floats) -> Iterator[Place]:
         yield from _strong(change / usual, first[reach : reach + len(change)], RISEN)
 
 
-def _strong(strength: Floats, row: Floats, least: float) -> Iterator[Place]:
+def _strong(strength: Floats, row: Floats, least: float) -> Iterator[RankedRow]:
     """The strongest, and the first of all that are strong."""
     strong = np.flatnonzero(strength > least)
     if not len(strong):
         return
     ranked = strong[np.argsort(-strength[strong], kind="stable")[:32]]
     for at in ranked.tolist():
-        yield Place(int(row[at]), float(strength[at]))
+        yield RankedRow(int(row[at]), float(strength[at]))
     for number, at in enumerate(strong[:3].tolist()):
-        yield Place(int(row[at]), float(strength[ranked[0]]) / (1 + number))
+        yield RankedRow(int(row[at]), float(strength[ranked[0]]) / (1 + number))
 
 
-class Tensors:
+class TensorScreen:
     """One column over the tensors, as a few signals: what any of them does is seen in one."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[int, Floats]] = []
         self._at: tuple[int, ...] | None = None
         self._usual: Floats | None = None
-        self.signals = {name: Blocks() for name in ("bad", "zero", "largest", "moved")}
+        self.signals = {name: SignalBlocks() for name in ("bad", "zero", "largest", "moved")}
 
     def add(self, row: int, values: Floats, index: Sequence[int] | None) -> None:
         if not len(values):
@@ -211,17 +211,17 @@ class Tensors:
             self.signals[name].add(rows, numbers.astype(np.float64))
 
 
-class Screen:
+class RunScreen:
     """All signals of a run. Fed with its steps in order."""
 
     def __init__(self) -> None:
         self.rows = 0
-        self._signals: dict[str, Blocks] = {}
-        self._tensors: dict[str, Tensors] = {}
-        self._held, self._turns = Runs(), Runs()
+        self._signals: dict[str, SignalBlocks] = {}
+        self._tensors: dict[str, TensorScreen] = {}
+        self._held, self._turns = RowRanges(), RowRanges()
         self._step, self._segment = -1, 0
 
-    def feed(self, rows: Rows) -> None:
+    def feed(self, rows: StepColumns) -> None:
         if not len(rows):
             return
         start = self.rows
@@ -235,14 +235,14 @@ class Screen:
         for name, (at, values) in rows.values.items():
             known = self._signals.get(name)
             if known is None and len(self._signals) < MOST_SIGNALS:
-                known = self._signals[name] = Blocks(rate=name.partition("#")[0] in RATES)
+                known = self._signals[name] = SignalBlocks(rate=name.partition("#")[0] in RATES)
             if known is not None:
                 known.add(at + start, values)
         for look in rows.looks:
             for name, column in look.columns().items():
                 told = self._tensors.get(name)
                 if told is None and len(self._tensors) < MOST_SIGNALS:
-                    told = self._tensors[name] = Tensors()
+                    told = self._tensors[name] = TensorScreen()
                 if told is not None:
                     told.add(look.row + start, *column)
 
@@ -250,7 +250,7 @@ class Screen:
         """The rows worth looking at, the most striking of each signal before the second ones."""
         for tensors in self._tensors.values():
             tensors.fold()
-        signals: list[Runs | Blocks] = [self._turns, self._held, *self._signals.values()]
+        signals: list[RowRanges | SignalBlocks] = [self._turns, self._held, *self._signals.values()]
         signals += [told for tensors in self._tensors.values() for told in tensors.signals.values()]
         ranked = [sorted(signal.places(), key=lambda place: -place.strength) for signal in signals]
         longest = max((len(places) for places in ranked), default=0)
@@ -259,7 +259,7 @@ class Screen:
         ]
 
 
-def kept(count: int, places: Sequence[int], chosen: Chosen) -> NDArray[np.bool_]:
+def select_steps(count: int, places: Sequence[int], chosen: SelectionLimits) -> NDArray[np.bool_]:
     """The rows that checks are fed: the ends, stretches of all, and around what stands out."""
     keep = np.zeros(count, bool)
     keep[: chosen.head] = keep[-chosen.tail :] = True
@@ -274,7 +274,7 @@ def kept(count: int, places: Sequence[int], chosen: Chosen) -> NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class SelectionLimits:
     """How many rows are looked at closely, and where."""
 
     head: int = 2000

@@ -1,12 +1,14 @@
-"""Before a run: a few real steps under full watch.
+"""Before a run: a few real steps with every observer active.
 
-    hub.py         hears everything torch does while a script runs, and tells the observers
-    observer.py    what an observer is: one idea, one file in `observers/`
-    scene.py       what every observer may ask: the step, the names, the user's line
-    evidence.py    where observers put what they saw; the checks read it from the stream
-    check_run.py   all of it together around a script or a function
-    in_python.py   `headway.preflight(model, optimizer, loss_fn, batch)`
-    guarded_run.py a whole training of an unmodified script, guarded
+    runner.py          runs a few steps of a script or a function, and builds the report
+    python_api.py      `headway.preflight(model, optimizer, loss_fn, batch)`
+    event_bus.py       receives the events of the running script and passes them to the observers
+    observer.py        the base class of observers, and the evidence they write facts to
+    script_context.py  what observers can ask: the step, names, the user's line, call sites
+    source_lines.py    finds lines in the user's source
+    worker_seeds.py    runs inside a loader's workers
+    observers/         what is measured: loss/, model/, optimizer/, data/, precision, ranks
+    trial/             trial updates on recorded steps, and overfitting one batch
 
 Observers measure and never judge: judging is what checks do.
 """
@@ -22,7 +24,7 @@ class _Callable(types.ModuleType):
     """`headway.preflight` is this package and, for users, a function: the module can be called."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        from headway.preflight.in_python import preflight
+        from headway.preflight.python_api import preflight
 
         return preflight(*args, **kwargs)
 

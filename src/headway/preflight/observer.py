@@ -1,8 +1,5 @@
-"""What an observer is: it hears what the script does, measures, and puts facts into the evidence.
-
-One idea, one file in `observers/`. An observer never changes what the script computes: it draws no
-random number, changes no tensor that is not its own, and keeps no graph alive after the step. It
-hears nothing while a bad step is being run again.
+"""The base class of all observers, the call they receive, and the `Evidence` they write facts
+to.
 """
 
 from __future__ import annotations
@@ -15,12 +12,82 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from headway.preflight.evidence import Evidence
-from headway.preflight.scene import Scene
+from headway.engine import UNAVAILABLE
+from headway.guard.measure.step_record import ExtraSignals
+from headway.guard.recorder import Recorder
+from headway.guard.script.launcher import ScriptLauncher
+from headway.guard.script.script_guard import ScriptGuard
+from headway.preflight.script_context import ScriptContext
+
+# Where observers put what they saw.
+
+# It becomes records of the one stream that a guard writes and the checks read: facts as set-up
+# records, numbers as part of the step being made. What is said before there is a guard waits for
+# it.
+
+
+class Evidence:
+    """Facts and numbers on their way into the record."""
+
+    def __init__(self, launch: ScriptLauncher) -> None:
+        self._launch = launch
+        self._waiting: list[tuple[int, str, Mapping[str, Any]]] = []
+        self._early = ExtraSignals()
+        launch.on_recorder.append(self._recorder_came)
+        launch.on_guard.append(self._guard_came)
+
+    def tell(self, topic: str, facts: Mapping[str, Any]) -> None:
+        """Facts about something seen: plain data only. A `place` (see `Scene.place`) names a line.
+
+        Every call is one record: say what is new, not the same thing at every step.
+        """
+        recorder = self._launch.recorder
+        if recorder is None:
+            self._waiting.append((self._launch.step, topic, dict(facts)))
+        else:
+            recorder.setup(self._launch.step, topic, facts)
+
+    def unavailable(self, topic: str, why: str) -> None:
+        """The facts of a topic cannot be had: the checks that need them say so."""
+        self.tell(topic, {UNAVAILABLE: why})
+
+    def value(self, name: str, value: float) -> None:
+        """A number of the step being made, such as `component_grad/box`."""
+        self._extras.value(name, value)
+
+    def column(self, name: str, members: Mapping[str, float]) -> None:
+        """Numbers along an axis, by name: `act/zero_share`, {"encoder.relu": 0.2}."""
+        self._extras.column(name, members)
+
+    @property
+    def _extras(self) -> ExtraSignals:
+        guard = self._launch.guard
+        extras: ExtraSignals = self._early if guard is None else guard.session.extra_signals
+        return extras
+
+    def _recorder_came(self, recorder: Recorder) -> None:
+        waiting, self._waiting = self._waiting, []
+        for step, topic, facts in waiting:
+            recorder.setup(step, topic, facts)
+
+    def _guard_came(self, guard: ScriptGuard) -> None:
+        values, members = self._early.values, self._early.members
+        self._early = ExtraSignals()
+        for name, value in values.items():
+            guard.session.extra_signals.value(name, value)
+        for name, found in members.items():
+            guard.session.extra_signals.column(name, found)
+
+
+# What an observer is: it hears what the script does, measures, and puts facts into the evidence.
+
+# One idea, one file in `observers/`. An observer never changes what the script computes: it draws
+# no random number, changes no tensor that is not its own, and keeps no graph alive after the step.
+# It hears nothing while a bad step is being run again.
 
 
 @dataclass(slots=True)
-class Call:
+class TorchCall:
     """A call of a torch function or tensor method, as the script made it."""
 
     function: Callable[..., Any]
@@ -54,8 +121,8 @@ class Observer:
     every_module: ClassVar[bool] = False
     """Whether it hears of all modules, or of the outermost only."""
 
-    def __init__(self, scene: Scene, evidence: Evidence) -> None:
-        self.scene = scene
+    def __init__(self, scene: ScriptContext, evidence: Evidence) -> None:
+        self.script = scene
         self.evidence = evidence
         self.start()
 
@@ -64,10 +131,10 @@ class Observer:
 
     # Calls of torch functions.
 
-    def function_begins(self, call: Call) -> None:
+    def function_begins(self, call: TorchCall) -> None:
         """A function it asked for is about to run; it may well raise."""
 
-    def function_ended(self, call: Call) -> None:
+    def function_ended(self, call: TorchCall) -> None:
         """It has run."""
 
     # Modules.

@@ -1,4 +1,4 @@
-"""What runs inside a loader's workers to tell whether their random numbers are each other's.
+"""Runs inside a loader's workers and notes the states of their random number generators.
 
 Both wrappers are plain objects, so that a loader that starts its workers anew can pass them on. No
 random number is drawn: only states are read.
@@ -22,7 +22,7 @@ BATCHES = 4
 """After so many batches a worker has shown which of its states it uses."""
 
 
-class TellingInit:
+class SeedRecordingInit:
     """A loader's worker_init_fn, and then a note of the states it left."""
 
     def __init__(self, original: Callable[[int], Any] | None, folder: str) -> None:
@@ -35,7 +35,7 @@ class TellingInit:
         return result
 
 
-class TellingCollate:
+class SeedRecordingCollate:
     """A loader's collate_fn, and a note of the states after the first batches."""
 
     def __init__(self, original: Callable[[Any], Any], folder: str) -> None:
@@ -88,13 +88,13 @@ def _states(dataset: Any) -> dict[str, str]:
         "random": _digest(random.getstate()),
         "torch": _digest(torch.get_rng_state().numpy().tobytes()),
     }
-    for path, value in _held(dataset):
+    for path, value in _find_generators(dataset):
         with suppress(Exception):
             found[path] = _digest(_state_of(value))
     return found
 
 
-def _held(dataset: Any, path: str = "dataset", depth: int = 0) -> list[tuple[str, Any]]:
+def _find_generators(dataset: Any, path: str = "dataset", depth: int = 0) -> list[tuple[str, Any]]:
     """The generators that a data set, or what it is made of, keeps."""
     found: list[tuple[str, Any]] = []
     if depth > 3:
@@ -103,11 +103,11 @@ def _held(dataset: Any, path: str = "dataset", depth: int = 0) -> list[tuple[str
         if _state_of(value) is not None:
             found.append((f"{path}.{name}", value))
         elif type(value).__module__ not in ("builtins", "numpy", "torch"):
-            found += _held(value, f"{path}.{name}", depth + 1)
+            found += _find_generators(value, f"{path}.{name}", depth + 1)
         elif isinstance(value, (list, tuple)) and len(value) <= 20:
             for at, item in enumerate(value):
                 if type(item).__module__ not in ("builtins", "numpy", "torch"):
-                    found += _held(item, f"{path}.{name}[{at}]", depth + 1)
+                    found += _find_generators(item, f"{path}.{name}[{at}]", depth + 1)
     return found
 
 

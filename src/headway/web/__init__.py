@@ -1,1 +1,1 @@
-"""The live page over the runs below a folder: `headway serve`. Reads, and never writes there."""
+"""The live page over the runs below a folder: `headway serve`. Reads only."""

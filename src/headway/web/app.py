@@ -1,4 +1,7 @@
-"""The addresses of the page. Each answers from what has been read; none of them writes anything."""
+"""Routes of the live page, and the stream that notifies browsers of changed runs.
+
+No route writes.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,102 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from headway.charts.timeline import FARTHEST
-from headway.sinks.html.paths import shortener
-from headway.web import told
+from headway.output.display_text import make_path_shortener
+from headway.rundir.timeline import MAX_X
+from headway.web import page_data
+from headway.web.file_access import ServedFolder
 from headway.web.foreign_run import ForeignRun
-from headway.web.hub import Hub
-from headway.web.inside import Root
 from headway.web.own_run import OwnRun
-from headway.web.seam import POINTS
-from headway.web.shelf import Shelf
+from headway.web.run_entry import POINTS
+from headway.web.run_index import RunIndex
+
+# Telling many browsers that something has changed, without waiting for any of them.
+
+# A listener has no queue: it has the set of runs that changed since it was last told. However slow
+# it is, the set is never larger than the number of runs, and nothing is lost that it could not ask
+# for.
+
+MAX_LISTENERS = 100
+MIN_MESSAGE_INTERVAL = 0.5
+"""Seconds between two messages to one listener, at least."""
+KEEPALIVE_SECONDS = 15.0
+"""Seconds of silence after which a sign of life is sent."""
+
+
+class BrowserListener:
+    """One open page."""
+
+    def __init__(self) -> None:
+        self.changed: set[str] = set()
+        self.woken = asyncio.Event()
+
+
+class ChangeBroadcaster:
+    """Everybody who listens."""
+
+    def __init__(self) -> None:
+        self._listeners: set[BrowserListener] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing = False
+
+    def open(self) -> None:
+        """Called on the server's own loop."""
+        self._loop = asyncio.get_running_loop()
+
+    def tell(self, key: str) -> None:
+        """A run has changed. May be called from any thread, and never waits."""
+        loop = self._loop
+        if loop is None or not self._listeners:
+            return
+        try:
+            loop.call_soon_threadsafe(self._spread, key)
+        except RuntimeError:  # the loop has ended
+            return
+
+    def close(self) -> None:
+        """Let everybody go. May be called from a signal handler."""
+        self._closing = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._wake)
+
+    @property
+    def full(self) -> bool:
+        """Whether nobody more can listen."""
+        return len(self._listeners) >= MAX_LISTENERS
+
+    async def listen(self) -> AsyncIterator[set[str]]:
+        """The runs that have changed, again and again; an empty set is a sign of life."""
+        listener = BrowserListener()
+        self._listeners.add(listener)
+        try:
+            while not self._closing:
+                try:
+                    await asyncio.wait_for(listener.woken.wait(), KEEPALIVE_SECONDS)
+                except (TimeoutError, asyncio.TimeoutError):  # one and the same from 3.11 on
+                    yield set()
+                    continue
+                listener.woken.clear()
+                changed, listener.changed = listener.changed, set()
+                if changed:
+                    yield changed
+                await asyncio.sleep(MIN_MESSAGE_INTERVAL)
+        finally:
+            self._listeners.discard(listener)
+
+    def _spread(self, key: str) -> None:
+        for listener in self._listeners:
+            listener.changed.add(key)
+            listener.woken.set()
+
+    def _wake(self) -> None:
+        for listener in self._listeners:
+            listener.woken.set()
+
+
+# The addresses of the page. Each answers from what has been read; none of them writes anything.
 
 OURS = "headway.web"
-SHARED = "headway.sinks.html"
+SHARED = "headway.output.html"
 STATIC = {
     "uPlot.iife.min.js": (SHARED, "assets", "text/javascript"),
     "uPlot.min.css": (SHARED, "assets", "text/css"),
@@ -42,21 +129,21 @@ STATIC = {
     "icon.svg": (OURS, "static", "image/svg+xml"),
 }
 """Every file there is: a name that is not here is no file."""
-MOST_COMPARED = 8
-MOST_ANSWERS = 16
+MAX_COMPARED = 8
+MAX_CACHED_ANSWERS = 16
 FEWEST_POINTS, MOST_POINTS = 50, 4000
 
 AnyRun = OwnRun | ForeignRun
 
 
-class Pages:
+class WebApp:
     """What is answered to whom."""
 
-    def __init__(self, root: Root) -> None:
+    def __init__(self, root: ServedFolder) -> None:
         self.root = root
-        self.hub = Hub()
-        self.shelf = Shelf(root, self.hub.tell)
-        self._shorten = shortener(root.path)
+        self.hub = ChangeBroadcaster()
+        self.run_index = RunIndex(root, self.hub.tell)
+        self._shorten = make_path_shortener(root.path)
         """Paths are told as in the report."""
         self._answers: dict[tuple[Any, ...], tuple[int, str]] = {}
 
@@ -81,9 +168,9 @@ class Pages:
     @contextlib.asynccontextmanager
     async def _life(self, app: Starlette) -> AsyncIterator[None]:
         self.hub.open()
-        await asyncio.to_thread(self.shelf.start)
+        await asyncio.to_thread(self.run_index.start)
         yield
-        self.shelf.stop()
+        self.run_index.stop()
 
     def _page(self, name: str) -> Callable[[Request], Any]:
         async def page(request: Request) -> Response:
@@ -94,7 +181,7 @@ class Pages:
     async def _static(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in STATIC:
-            return _nothing()
+            return _not_found()
         package, folder, kind = STATIC[name]
         return Response(_file(package, folder, name), media_type=kind)
 
@@ -102,11 +189,13 @@ class Pages:
         only = request.query_params.getlist("run")
 
         def work() -> dict[str, Any]:
-            runs = self.shelf.all()
+            runs = self.run_index.all()
             return {
-                "folder": told.text(self.root.path.name or self.root.path),
-                "runs": [told.summary(run) for run in runs if not only or run.id in only],
-                "left_out": self.shelf.left_out,
+                "folder": page_data.clip_text(self.root.path.name or self.root.path),
+                "runs": [
+                    page_data.summarize_run(run) for run in runs if not only or run.id in only
+                ],
+                "left_out": self.run_index.left_out,
             }
 
         return await _json(work)
@@ -114,14 +203,16 @@ class Pages:
     async def _details(self, request: Request) -> Response:
         run = self._run(request)
         if run is None:
-            return _nothing()
-        said = await asyncio.to_thread(lambda: self._shorten(_dump(told.details(run, self.root))))
+            return _not_found()
+        said = await asyncio.to_thread(
+            lambda: self._shorten(_dump(page_data.describe_run(run, self.root)))
+        )
         return Response(said, media_type="application/json")
 
     async def _charts(self, request: Request) -> Response:
         run = self._run(request)
         if run is None:
-            return _nothing()
+            return _not_found()
         low, high, points = _range(request)
 
         def work() -> str:
@@ -133,10 +224,10 @@ class Pages:
                     return known[1]
                 data = run.charts(low, high, points)
                 report = run.report()
-                drawn = told.timeline(data, report.findings if report else (), run)
+                drawn = page_data.timeline_data(data, report.findings if report else (), run)
                 said = self._shorten(_dump(drawn))
                 self._answers[asked] = (run.version, said)
-                while len(self._answers) > MOST_ANSWERS:
+                while len(self._answers) > MAX_CACHED_ANSWERS:
                     with contextlib.suppress(KeyError, StopIteration, RuntimeError):
                         del self._answers[next(iter(self._answers))]
                 return said
@@ -146,18 +237,18 @@ class Pages:
     async def _layers(self, request: Request) -> Response:
         run = self._run(request)
         if run is None:
-            return _nothing()
+            return _not_found()
         low, high, points = _range(request)
 
         def work() -> dict[str, Any]:
             with run.lock:
-                return {"maps": told.layers(run.charts(low, high, points))}
+                return {"maps": page_data.layer_data(run.charts(low, high, points))}
 
         return await _json(work)
 
     async def _compare(self, request: Request) -> Response:
-        keys = list(dict.fromkeys(request.query_params.getlist("run")))[:MOST_COMPARED]
-        runs = [run for run in map(self.shelf.get, keys) if run is not None]
+        keys = list(dict.fromkeys(request.query_params.getlist("run")))[:MAX_COMPARED]
+        runs = [run for run in map(self.run_index.get, keys) if run is not None]
         low, high, points = _range(request)
 
         def work() -> dict[str, Any]:
@@ -165,8 +256,8 @@ class Pages:
                 (run, data) for run in runs if (data := run.charts(low, high, points)) is not None
             ]
             return {
-                **told.overlaid(drawn),
-                "runs": [told.summary(run) for run in runs],
+                **page_data.comparison_data(drawn),
+                "runs": [page_data.summarize_run(run) for run in runs],
                 "unknown": len(keys) - len(runs),
             }
 
@@ -189,17 +280,17 @@ class Pages:
             yield f"event: runs\ndata: {_dump(news)}\n\n"
 
     def _news(self, changed: set[str]) -> dict[str, Any]:
-        known = [(key, self.shelf.get(key)) for key in sorted(changed)]
+        known = [(key, self.run_index.get(key)) for key in sorted(changed)]
         return {
-            "runs": [told.summary(run) for _, run in known if run is not None],
+            "runs": [page_data.summarize_run(run) for _, run in known if run is not None],
             "gone": [key for key, run in known if run is None],
         }
 
     def _run(self, request: Request) -> AnyRun | None:
-        return self.shelf.get(request.path_params["key"])
+        return self.run_index.get(request.path_params["key"])
 
 
-def _nothing() -> Response:
+def _not_found() -> Response:
     return PlainTextResponse("There is nothing here.\n", 404)
 
 
@@ -225,7 +316,7 @@ def _range(request: Request) -> tuple[int | None, int | None, int]:
 def _number(text: str | None) -> int | None:
     if text is None or not text.isascii() or not text.isdigit() or len(text) > 16:
         return None
-    return min(int(text), FARTHEST)
+    return min(int(text), MAX_X)
 
 
 @cache

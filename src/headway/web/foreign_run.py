@@ -1,4 +1,4 @@
-"""The log of another tool on the page."""
+"""Another tool's log on the live page."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from headway.charts.gather import ChartData
 from headway.errors import HeadwayError
 from headway.report import Report
-from headway.web.entry import SILENT, Entry
-from headway.web.seam import POINTS, gathered, narrowed
+from headway.rundir.chart_data import ChartData
+from headway.web.run_entry import IDLE_SECONDS, POINTS, RunEntry, build_log_charts, cut_charts
 
 
 @dataclass
-class ForeignRun(Entry):
+class ForeignRun(RunEntry):
     """The log of another tool: read as a whole, again when it has changed."""
 
     wrong: str = field(default="", init=False)
@@ -54,7 +53,7 @@ class ForeignRun(Entry):
         try:
             report = diagnose(self.path)
             if report.reread is not None:
-                data = gathered(report.reread())
+                data = build_log_charts(report.reread())
         except (HeadwayError, OSError) as error:
             wrong = str(error)
         with self.lock:
@@ -66,7 +65,7 @@ class ForeignRun(Entry):
         """`running` while it is written to."""
         if self.wrong:
             return "unreadable"
-        return "running" if time.time() - self._changed < SILENT else "ended"
+        return "running" if time.time() - self._changed < IDLE_SECONDS else "ended"
 
     def latest(self) -> dict[str, Any]:
         """The last step and its loss."""
@@ -109,4 +108,4 @@ class ForeignRun(Entry):
                 return None
             if low is None or high is None:
                 low, high = 0, data.end
-            return narrowed(data, low, high, buckets)
+            return cut_charts(data, low, high, buckets)

@@ -1,46 +1,143 @@
-"""A run directory of ours on the page."""
+"""A headway run directory on the live page: its state, its charts, and checks fed as the run
+grows.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from headway.charts.gather import ChartData
 from headway.core.codec import NO_RECORD, from_json
 from headway.core.records import EventRecord, Header, Record, StepRecord
+from headway.engine import Engine
 from headway.errors import HeadwayError, UnreadableInput
 from headway.report import Report
-from headway.sources.growing.records import EVENTS, STEPS
-from headway.sources.growing.stretches import last_lines
-from headway.sources.run_header import header_of
-from headway.web.entry import SILENT, Entry
-from headway.web.seam import POINTS, Charts
-from headway.web.verdicts import Replaced, Verdicts
+from headway.rundir.chart_data import ChartData
+from headway.rundir.run_files import last_lines, read_header
+from headway.rundir.run_reader import EVENTS, STEPS, RunFollower
+from headway.web.file_access import ServedFolder
+from headway.web.run_entry import IDLE_SECONDS, POINTS, RunCharts, RunEntry
 
-GIVEN_UP = 600.0
+# What the checks say of a run directory, every record looked at once, however long it grows.
+
+REPORT_INTERVAL = 4.0
+"""Seconds after which what is told of a run that goes on is told anew."""
+
+
+class RunReplaced(Exception):
+    """The files are not those that were being read: another run has taken their place."""
+
+
+@dataclass
+class IncrementalChecks:
+    """The checks of one run and how far they have come."""
+
+    root: ServedFolder
+    path: Path
+    version: int = field(default=0, init=False)
+    """Rises when there is something new to tell."""
+    finished: bool = field(default=False, init=False)
+    """The checks have said their last word."""
+    _stream: RunFollower = field(init=False)
+    _engine: Engine | None = field(default=None, init=False)
+    """None before the first record, and after the last word."""
+    _refreshed: float = field(default=0.0, init=False)
+    _report: Report | None = field(default=None, init=False)
+    _told: int = field(default=-1, init=False)
+
+    def __post_init__(self) -> None:
+        self._stream = RunFollower(self.path, self.root.open)
+
+    @property
+    def read(self) -> tuple[int, int]:
+        """Bytes looked at, and bytes there are."""
+        return self._stream.read
+
+    def advance(self, seconds: float) -> int:
+        """Look on for about so long; how many records came. Raises `Replaced`."""
+        until = time.monotonic() + seconds
+        count = 0
+        for record in self._records():
+            if self._engine is None:
+                self._engine = Engine()
+            self._engine.feed(record)
+            if self._engine.opened or isinstance(record, EventRecord):
+                self.version += 1
+            count += 1
+            if count % 16 == 0 and time.monotonic() > until:
+                break
+        now = time.monotonic()
+        if count and now - self._refreshed > REPORT_INTERVAL:
+            self._refreshed = now
+            self.version += 1  # more of the checks may have found what they need
+        return count
+
+    def _records(self) -> Iterator[Record]:
+        """What is new, as long as it is the same run."""
+        stream = self._stream
+        with contextlib.suppress(UnreadableInput):  # what it says of itself may be mended yet
+            for record in stream.records():
+                # Where it had ended, and goes on, its checks are gone.
+                if self.finished or stream.renewed:
+                    raise RunReplaced
+                yield record
+        if stream.renewed:
+            raise RunReplaced
+
+    def conclude(self, report: Report) -> None:
+        """The run was looked at as a whole: that is what there is to say of it."""
+        with contextlib.suppress(UnreadableInput):
+            self._stream.skip()
+        self._report, self._engine, self.finished = report, None, True
+        self.version += 1
+
+    def finish(self) -> None:
+        """Nothing more will come, or not for long: let the checks say their last word."""
+        if self._engine is not None:
+            self._engine.finish()
+        self.version += 1
+        self.report()
+        self._engine = None  # what it knew is not needed any more
+        self.finished = True
+
+    def report(self) -> Report | None:
+        """What has been found so far; None before the first record."""
+        if self._engine is not None and (self._report is None or self._told != self.version):
+            self._told = self.version
+            torn = self._stream.torn
+            notes = [f"{torn} lines were torn and skipped"] if torn else []
+            self._report = Report.from_engine(self._engine, command="serve", notes=notes)
+        return self._report
+
+
+# A run directory of ours on the page.
+
+FINISH_AFTER_SECONDS = 600.0
 """Seconds without a line after which the checks say their last word."""
 CAUGHT_UP = 0.98
-LAST = 1 << 16
+TAIL_BYTES = 1 << 16
 """Bytes at the end of the steps that are looked at for where the run is."""
-RECENT = 30
-LONG = 1 << 25
+RECENT_STEPS = 30
+LONG_RUN_BYTES = 1 << 25
 """Bytes of steps from which on a run that does not grow is looked at as a whole."""
-FIRST = 0.15
+FIRST_READ_SECONDS = 0.15
 """Seconds that a run is read before its charts are first shown."""
 
 
 @dataclass
-class OwnRun(Entry):
+class OwnRun(RunEntry):
     """A run directory: the end of it is known at once, the rest is read bit by bit."""
 
     header: Header | None = field(default=None, init=False)
     wanted: float = field(default=0.0, init=False)
     """When somebody last looked at its charts."""
-    _charts: Charts | None = field(default=None, init=False)
-    _verdicts: Verdicts = field(init=False)
+    _charts: RunCharts | None = field(default=None, init=False)
+    _verdicts: IncrementalChecks = field(init=False)
     _seen: tuple[int, int] = field(default=(0, 0), init=False)
     _settled: tuple[int, int] | None = field(default=None, init=False)
     """The sizes of the files when all was said of them."""
@@ -56,7 +153,7 @@ class OwnRun(Entry):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._verdicts = Verdicts(self.root, self.path)
+        self._verdicts = IncrementalChecks(self.root, self.path)
 
     @property
     def source(self) -> str:
@@ -81,7 +178,7 @@ class OwnRun(Entry):
             changed = max(changed, about.st_mtime)
         if self.header is None:
             with contextlib.suppress(UnreadableInput):
-                self.header = header_of(self.path, self.root.open)
+                self.header = read_header(self.path, self.root.open)
         if (sizes[0], sizes[1]) == self._seen:
             return False
         self._seen = (sizes[0], sizes[1])
@@ -94,7 +191,7 @@ class OwnRun(Entry):
         """`running`, `ended`, or `silent`: it may have been killed."""
         if self._over:
             return "ended"
-        return "running" if time.time() - self._changed < SILENT else "silent"
+        return "running" if time.time() - self._changed < IDLE_SECONDS else "silent"
 
     def latest(self) -> dict[str, Any]:
         """The last step, its loss, and how many steps a second."""
@@ -130,7 +227,7 @@ class OwnRun(Entry):
         with self.lock:
             if self._charts is None:
                 self.prepare()
-                self.draw(FIRST)
+                self.draw(FIRST_READ_SECONDS)
             assert self._charts is not None
             return self._charts.between(low, high, buckets)
 
@@ -138,7 +235,7 @@ class OwnRun(Entry):
         """Begin to hold what charts need."""
         with self.lock:
             if self._charts is None:
-                self._charts = Charts(self.root, self.path)
+                self._charts = RunCharts(self.root, self.path)
 
     def touch(self) -> None:
         """Somebody looks at it."""
@@ -163,12 +260,12 @@ class OwnRun(Entry):
             before = known.version
             try:
                 count = known.advance(seconds)
-            except Replaced:
-                known = self._verdicts = Verdicts(self.root, self.path)
+            except RunReplaced:
+                known = self._verdicts = IncrementalChecks(self.root, self.path)
                 known.version = before + 1
                 self._meanwhile = None
                 count = 1
-            quiet = time.time() - self._changed > GIVEN_UP
+            quiet = time.time() - self._changed > FINISH_AFTER_SECONDS
             if not count and not known.finished and (self._over or quiet):
                 done, of = known.read
                 if done >= of or quiet:
@@ -191,9 +288,9 @@ class OwnRun(Entry):
     def long(self) -> bool:
         """Whether it is better looked at as a whole first, by those who know how to hurry."""
         known = self._verdicts
-        if self._piecemeal or known.finished or self._seen[0] <= LONG:
+        if self._piecemeal or known.finished or self._seen[0] <= LONG_RUN_BYTES:
             return False
-        return known.read[0] < LONG // 8
+        return known.read[0] < LONG_RUN_BYTES // 8
 
     def look(self) -> None:
         """Look at all of it, as `headway diagnose` does."""
@@ -227,7 +324,7 @@ class OwnRun(Entry):
         self._over = bool(ends) and (ends[-1].segment, ends[-1].seq) >= last
         if not steps:
             return
-        recent = steps[-RECENT:]
+        recent = steps[-RECENT_STEPS:]
         times = [step.values["step_time_s"] for step in recent if "step_time_s" in step.values]
         usual = sorted(times)[len(times) // 2] if times else 0.0
         self._latest = {
@@ -238,7 +335,7 @@ class OwnRun(Entry):
 
     def _end_of(self, name: str) -> list[Record]:
         found: list[Record] = []
-        for line in last_lines(self.path / name, LAST, self.root.open):
+        for line in last_lines(self.path / name, TAIL_BYTES, self.root.open):
             try:
                 found.append(from_json(json.loads(line)))
             except NO_RECORD:  # torn, or cut off at the beginning

@@ -1,4 +1,4 @@
-"""Starts the page and keeps it up until somebody says stop."""
+"""Starts the server of the live page and stops it on a signal."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from types import FrameType
 import uvicorn
 
 from headway.errors import UsageError
-from headway.web.app import Pages
-from headway.web.gate import LOOPBACK, Gate, is_loopback
-from headway.web.inside import Root
+from headway.web.access import LOOPBACK, AccessMiddleware, is_loopback
+from headway.web.app import WebApp
+from headway.web.file_access import ServedFolder
 
 
 class _Server(uvicorn.Server):
     """One that lets its listeners go when it is told to stop, and says when it is up."""
 
-    def __init__(self, config: uvicorn.Config, pages: Pages, up: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, pages: WebApp, up: Callable[[], None]) -> None:
         super().__init__(config)
         self._pages = pages
         self._up = up
@@ -32,7 +32,7 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._pages.hub.close()
-        self._pages.shelf.stop()
+        self._pages.run_index.stop()
         super().handle_exit(sig, frame)
 
 
@@ -45,14 +45,14 @@ def serve(
     up: Callable[[str], None],
 ) -> None:
     """Serve a folder until Ctrl-C. `up` is called with the address, once it can be opened."""
-    root = Root(folder)
+    root = ServedFolder(folder)
     token = secrets.token_urlsafe(32)
-    pages = Pages(root)
+    pages = WebApp(root)
     alone = is_loopback(host)
     known = [*LOOPBACK, *names]
     if not alone:
         known += [host, socket.gethostname(), socket.getfqdn()]
-    gate = Gate(pages.application(), token=token, hosts=known, any_address=not alone)
+    gate = AccessMiddleware(pages.application(), token=token, hosts=known, any_address=not alone)
     listening = _listen(host, port)
     config = uvicorn.Config(
         gate,

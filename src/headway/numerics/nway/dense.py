@@ -12,11 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from headway.numerics.nway.applied import applied
-from headway.numerics.nway.blocks import room
-from headway.numerics.nway.scores import axis_weights
-from headway.numerics.nway.tuples import tuple_scores
-from headway.numerics.nway.widest import widest
+from headway.numerics.nway._shared import apply_function, room, widest
+from headway.numerics.nway.scores import axis_weights, tuple_scores
 
 LIMIT = 4 << 30
 """Bytes: 4 GiB."""
@@ -51,7 +48,7 @@ def dense_cross_entropy(
             "Take fewer samples, or one-hot targets (no `targets`, no `mask`), which need "
             f"{batch + count * batch * (batch - 1):,} logits"
         )
-    logits = applied(_DenseScores, score, common, *features).view(shape) * scale + shift
+    logits = apply_function(_DenseScores, score, common, *features).view(shape) * scale + shift
     if mask is not None:
         if mask.dtype == torch.bool:
             logits = logits.masked_fill(~mask.to(logits.device), -torch.inf)
@@ -61,7 +58,9 @@ def dense_cross_entropy(
         targets = logits.new_zeros(shape)
         index = torch.arange(batch, device=logits.device)
         targets[(index,) * count] = 1.0
-    return applied(_SoftEntropy, logits, targets.detach().to(logits), axis_weights(count, axes))
+    return apply_function(
+        _SoftEntropy, logits, targets.detach().to(logits), axis_weights(count, axes)
+    )
 
 
 def _blocks(features: tuple[Tensor, ...]) -> list[slice]:

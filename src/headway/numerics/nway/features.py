@@ -1,15 +1,26 @@
-"""What the loss accepts, and how it makes features safe to compute with."""
+"""Checks and prepares features: compute dtype, unit rows, common scale, gathering from all
+ranks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from headway.numerics.nway.applied import applied
-from headway.numerics.nway.fused import WIDEST_ROW, can_fuse, fused_unit, fused_unit_backward
+from headway.numerics.nway._shared import apply_function
+from headway.numerics.nway.triton_launch import (
+    WIDEST_ROW,
+    can_fuse,
+    fused_unit,
+    fused_unit_backward,
+)
+
+# What the loss accepts, and how it makes features safe to compute with.
 
 
 def checked(features: Sequence[Tensor]) -> list[Tensor]:
@@ -62,7 +73,7 @@ def compute_dtype(features: Sequence[Tensor]) -> torch.dtype:
 
 
 def widened(feature: Tensor, dtype: torch.dtype) -> Tensor:
-    return applied(_Widen, feature, dtype)
+    return apply_function(_Widen, feature, dtype)
 
 
 class _Unit(torch.autograd.Function):
@@ -102,7 +113,7 @@ def _unit(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def unit_rows(x: Tensor, dtype: torch.dtype | None = None, *, fuse: bool = False) -> Tensor:
     """Each row divided by its norm, for any scale of its entries; in `dtype`, if given."""
-    return applied(_Unit, x, dtype or x.dtype, fuse)
+    return apply_function(_Unit, x, dtype or x.dtype, fuse)
 
 
 def stacked(features: Sequence[Tensor], dtype: torch.dtype, *, unit: bool, fuse: bool) -> Tensor:
@@ -130,7 +141,7 @@ def shrunk(x: Tensor, by: Tensor) -> Tensor:
     Who uses the result divides the gradient of the score instead, together with the scale it is
     multiplied with: each alone may leave the range where the quotient does not.
     """
-    return applied(_Shrink, x, by)
+    return apply_function(_Shrink, x, by)
 
 
 def common_scale(features: Tensor) -> Tensor:
@@ -140,3 +151,87 @@ def common_scale(features: Tensor) -> Tensor:
     scale = torch.ldexp(torch.ones_like(largest), exponent)
     # Zero has no scale. What is not finite is left to be seen in the loss.
     return torch.where((largest > 0) & largest.isfinite(), scale, torch.ones_like(largest))
+
+
+# The features of all ranks, with gradients.
+
+# Each rank keeps its own rows and sees everybody's columns, so the work is shared out. The value
+# every rank returns is that of the whole batch. The gradient each rank computes is such that their
+# *mean* over ranks, which is what DistributedDataParallel takes, is the gradient of that value.
+
+Group = Any
+"""A process group; True for the default one."""
+
+
+@dataclass(frozen=True)
+class GatherRanks:
+    """Who takes part, and where this rank's rows lie among all."""
+
+    group: Group
+    size: int
+    counts: list[int]
+    offset: int
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts)
+
+
+def ranks_of(gather: Group, rows: int, device: torch.device) -> GatherRanks | None:
+    """None where there is nothing to gather: one process, or none asked for."""
+    if gather is None or gather is False:
+        return None
+    if not (dist.is_available() and dist.is_initialized()):
+        if gather is True:
+            return None  # the same script on one process
+        raise ValueError("gather was given a process group, but torch.distributed is not set up")
+    group = None if gather is True else gather
+    size = dist.get_world_size(group)
+    if size == 1:
+        return None
+    mine = torch.tensor([rows], device=device)
+    each = [torch.zeros_like(mine) for _ in range(size)]
+    dist.all_gather(each, mine, group=group)
+    counts = [int(count) for count in torch.cat(each).tolist()]
+    return GatherRanks(group, size, counts, sum(counts[: dist.get_rank(group)]))
+
+
+class _Gather(torch.autograd.Function):
+    """(rows, …) of every rank, one after the other. Batches may differ in size."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, ranks: GatherRanks) -> Tensor:
+        ctx.ranks = ranks
+        most = max(ranks.counts)
+        padded = x.new_zeros(most, *x.shape[1:])
+        padded[: x.shape[0]] = x
+        each = [torch.empty_like(padded) for _ in range(ranks.size)]
+        dist.all_gather(each, padded, group=ranks.group)
+        return torch.cat([part[:count] for part, count in zip(each, ranks.counts, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        ranks: GatherRanks = ctx.ranks
+        whole = grad.contiguous().clone()
+        dist.all_reduce(whole, group=ranks.group)
+        mine = ranks.counts[dist.get_rank(ranks.group)]
+        return whole[ranks.offset : ranks.offset + mine], None
+
+
+def gathered(features: Tensor, ranks: GatherRanks) -> Tensor:
+    """(N, B, D) of every rank; all modalities travel in one message."""
+    rows_first = features.transpose(0, 1).contiguous()
+    return apply_function(_Gather, rows_first, ranks).transpose(0, 1)
+
+
+def largest_of(value: Tensor, ranks: GatherRanks) -> Tensor:
+    dist.all_reduce(value, op=dist.ReduceOp.MAX, group=ranks.group)
+    return value
+
+
+def shared_value(part: Tensor, ranks: GatherRanks) -> Tensor:
+    """The sum of all parts, with this rank's gradient times the number of ranks."""
+    whole = part.detach().clone()
+    dist.all_reduce(whole, group=ranks.group)
+    part = part * ranks.size
+    return part + (whole - part.detach())

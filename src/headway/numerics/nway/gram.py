@@ -1,28 +1,74 @@
-"""Lines of one matrix product: value and gradient, block by block.
-
-A block (some axes, or some rows of one) costs one product for the logits and two for the gradients,
-and a few passes over its entries between them: plain torch, in place, or one kernel (`fused`).
+"""Lines of one matrix product: value and gradient, block by block; products of half operands with
+float32 results.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from headway.numerics.nway.blocks import groups
-from headway.numerics.nway.fused import can_fuse, fused_softmax
-from headway.numerics.nway.lines import GramLines
-from headway.numerics.nway.products import add_product, product
-from headway.numerics.nway.roots import NOISE
-from headway.numerics.nway.widest import widest
+from headway.numerics.nway._shared import NOISE, GramLines, groups, widest
+from headway.numerics.nway.triton_launch import can_fuse, fused_softmax
+
+# Batched matrix products; of half operands with single-precision results.
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+@cache
+def can_multiply_halves(device: torch.device) -> bool:
+    """Whether this device multiplies halves into float32 without rounding the result to half."""
+    if device.type != "cuda":
+        return False
+    try:
+        one = torch.ones(2, 16, 16, dtype=torch.bfloat16, device=device)
+        torch.bmm(one, one, out_dtype=torch.float32)
+    except (TypeError, RuntimeError):  # before torch 2.8
+        return False
+    return True
+
+
+@cache
+def _can_write_them_into(device: torch.device) -> bool:
+    try:
+        one = torch.ones(2, 16, 16, dtype=torch.bfloat16, device=device)
+        torch.bmm(one, one, out_dtype=torch.float32, out=one.float())
+    except (TypeError, RuntimeError):
+        return False
+    return True
+
+
+def product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
+    """left @ right, (K, n, m) and (K, m, l); in float32 if they are halves."""
+    if left.dtype in HALF:
+        if out is None or _can_write_them_into(left.device):
+            return torch.bmm(left, right, out_dtype=torch.float32, out=out)
+        return out.copy_(torch.bmm(left, right, out_dtype=torch.float32))
+    return torch.bmm(left, right, out=out)
+
+
+def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total += left @ right."""
+    if left.dtype in HALF:
+        total += product(left, right)
+    else:
+        total.baddbmm_(left, right)
+
+
+# Lines of one matrix product: value and gradient, block by block.
+
+# A block (some axes, or some rows of one) costs one product for the logits and two for the
+# gradients, and a few passes over its entries between them: plain torch, in place, or one kernel
+# (`fused`).
 
 
 @dataclass
-class Rows:
+class RowNumbers:
     """Numbers of each row, (K, rows) each; those below are results."""
 
     row: Tensor | None
@@ -35,13 +81,13 @@ class Rows:
     """The gradient with respect to `row`; of a root without its sign/2, as that of q."""
     own_grad: Tensor | None
 
-    def part(self, axes: slice, rows: slice) -> Rows:
+    def part(self, axes: slice, rows: slice) -> RowNumbers:
         if (axes.stop - axes.start, rows.stop - rows.start) == self.losses.shape:
             return self
         cut: dict[str, Any] = {
             name: None if x is None else x[axes, rows] for name, x in vars(self).items()
         }
-        return Rows(**cut)
+        return RowNumbers(**cut)
 
 
 def gram_entropy(
@@ -110,7 +156,7 @@ def stream(
     Xn: Tensor,
     Yn: Tensor,
     col: Tensor | None,
-    numbers: Rows,
+    numbers: RowNumbers,
     scale: Tensor,
     *,
     sign: int | None,
@@ -191,12 +237,12 @@ def axis_factor(weights: list[float], like: Tensor) -> Tensor:
 
 def _numbers(
     lines: GramLines, col: Tensor | None, narrow: torch.dtype, wanted: bool, sloped: bool
-) -> Rows:
+) -> RowNumbers:
     X = lines.X
     losses = X.new_empty(X.shape[:2])
     slope = torch.empty_like(losses) if sloped else None
     if lines.sign is None:
-        return Rows(None, None, None, losses, slope, None, None)
+        return RowNumbers(None, None, None, losses, slope, None, None)
     row = _squares(X, lines.x_squares)
     if lines.row is not None:
         row += lines.row
@@ -211,12 +257,12 @@ def _numbers(
     own = None if lines.own is None else lines.own.contiguous()
     row_sum = torch.empty_like(losses) if wanted else None
     own_grad = None if own is None or not wanted else torch.empty_like(own)
-    return Rows(row, least, own, losses, slope, row_sum, own_grad)
+    return RowNumbers(row, least, own, losses, slope, row_sum, own_grad)
 
 
 def _slope(
     lines: GramLines,
-    numbers: Rows,
+    numbers: RowNumbers,
     gX: Tensor,
     gcol: Tensor | None,
     col: Tensor | None,
@@ -240,7 +286,7 @@ def _slope(
 
 def _in_place(
     q: Tensor,
-    here: Rows,
+    here: RowNumbers,
     scale: Tensor,
     first: int,
     sign: int | None,

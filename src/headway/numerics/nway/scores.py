@@ -1,10 +1,4 @@
-"""From features to lines.
-
-`own` (N, B, D) are this process's rows, `all_` the columns (the same, or those of all ranks).
-Along axis k the other vectors of sample i stay, so their sum, product or sum of squares (the
-"rest") is one row tensor, and only f_k[j] varies: one matrix product per axis where the score
-allows it.
-"""
+"""From features to lines, and the score of given tuples as defined."""
 
 from __future__ import annotations
 
@@ -15,12 +9,29 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from headway.numerics.nway.applied import applied
-from headway.numerics.nway.by_hand import cosine_tile, distance_tile, leave_one_out_tile
+from headway.numerics.nway._shared import (
+    NOISE,
+    GramLines,
+    Line,
+    TileLine,
+    apply_function,
+    inverse_root,
+    root,
+)
 from headway.numerics.nway.features import unit_rows
-from headway.numerics.nway.lines import GramLines, Line, TileLine
-from headway.numerics.nway.roots import inverse_root, root
-from headway.numerics.nway.tiles import by_autograd
+from headway.numerics.nway.score_tiles import (
+    by_autograd,
+    cosine_tile,
+    distance_tile,
+    leave_one_out_tile,
+)
+
+# From features to lines.
+
+# `own` (N, B, D) are this process's rows, `all_` the columns (the same, or those of all ranks).
+# Along axis k the other vectors of sample i stay, so their sum, product or sum of squares (the
+# "rest") is one row tensor, and only f_k[j] varies: one matrix product per axis where the score
+# allows it.
 
 OfCoordinates = Callable[[list[Tensor], list[Tensor]], Tensor]
 """From [S, Q, m] by coordinate, and [N], to the score."""
@@ -68,7 +79,7 @@ class _Rests(torch.autograd.Function):
 
 
 def _rests(x: Tensor) -> Tensor:
-    return applied(_Rests, x)
+    return apply_function(_Rests, x)
 
 
 def _total(parts: list[Tensor]) -> Tensor:
@@ -276,3 +287,29 @@ _OF_PAIRS: dict[str, Callable[[Tensor, Tensor, str], list[Line]]] = {
     "distance": _distance,
     "anchor": _anchor,
 }
+
+
+# The score of given tuples, as defined: T tuples of N vectors, (T, D) each.
+
+
+def tuple_scores(score: str, vectors: list[Tensor]) -> Tensor:
+    """(T,) scores, without the constants that no softmax sees."""
+    n = len(vectors)
+    f = torch.stack(vectors)
+    if score == "product":
+        return f.prod(0).sum(-1)
+    S = f.sum(0)
+    if score == "norm":
+        return root(S.square().sum(-1))
+    if score == "norm-mean":
+        return root(S.square().sum(-1)) / n
+    if score in ("variance", "std"):
+        # The spread about the mean: the same number, without the difference of large ones.
+        spread = (f - S / n).square().sum((0, -1))
+        return -spread if score == "variance" else -root(spread)
+    if score == "leave-one-out":
+        rest = S - f
+        size = NOISE * f.square().sum((0, -1)).detach()
+        return ((rest * f).sum(-1) * inverse_root(rest.square().sum(-1), size)).sum(0)
+    count = S.new_full((), n)
+    return COORDINATE_TILES[score]([S, f.square().sum(0), f.abs().sum(0) / n], [count])

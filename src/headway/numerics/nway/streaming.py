@@ -1,8 +1,5 @@
-"""The cross entropy along lines, block by block of rows, with its gradient in the same pass.
-
-A block holds whole rows, so its softmax is complete: the gradient with respect to its logits is
-known as soon as the logits are, and is turned into gradients of the row and column tensors at once.
-Nothing of a block is kept and nothing is computed twice. Backward multiplies by a number.
+"""The cross entropy along lines, block by block, with its gradient in the same pass; and the short
+way for norm and variance on a GPU.
 """
 
 from __future__ import annotations
@@ -14,10 +11,22 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from headway.numerics.nway.applied import applied
-from headway.numerics.nway.gram import gram_entropy
-from headway.numerics.nway.lines import GramLines, Line, TileLine
-from headway.numerics.nway.tiles import tile_entropy
+from headway.numerics.nway._shared import NOISE, GramLines, Line, TileLine, apply_function
+from headway.numerics.nway.gram import RowNumbers, gram_entropy, stream, weighted
+from headway.numerics.nway.score_tiles import tile_entropy
+from headway.numerics.nway.scores import Form, form_of
+from headway.numerics.nway.triton_launch import (
+    WIDEST_ROW,
+    can_fuse_rests,
+    fused_rests,
+    fused_rests_backward,
+)
+
+# The cross entropy along lines, block by block of rows, with its gradient in the same pass.
+
+# A block holds whole rows, so its softmax is complete: the gradient with respect to its logits is
+# known as soon as the logits are, and is turned into gradients of the row and column tensors at
+# once. Nothing of a block is kept and nothing is computed twice. Backward multiplies by a number.
 
 
 class _GramEntropy(torch.autograd.Function):
@@ -101,6 +110,104 @@ def cross_entropy_along(
         "fuse": fuse,
     }
     if isinstance(line, GramLines):
-        return applied(_GramEntropy, line, options, scale, line.X, line.Y, line.row, line.own)
-    value = applied(_TileEntropy, line, options, scale, line.own, *line.rows, *line.cols)
+        return apply_function(
+            _GramEntropy, line, options, scale, line.X, line.Y, line.row, line.own
+        )
+    value = apply_function(_TileEntropy, line, options, scale, line.own, *line.rows, *line.cols)
     return value * line.weight
+
+
+# Norm and variance of unit rows on a GPU: from features to their gradients in a handful of calls.
+
+# It is `gram` with what comes before and after it, normalisation included, in a kernel each. For
+# small batches the time is that of the calls; in bfloat16 that of reading and writing.
+
+
+def sums_form(score: str, features: list[Tensor], dtype: torch.dtype) -> Form | None:
+    """The form of the score, if this way is open to these features."""
+    first = features[0]
+    if any(f.dtype != first.dtype for f in features) or not 0 < first.shape[1] <= WIDEST_ROW:
+        return None
+    return form_of(score, len(features)) if can_fuse_rests(first, dtype) else None
+
+
+class _Sums(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        form: Form,
+        weights: list[float],
+        block: int | None,
+        narrow: torch.dtype,
+        wanted: bool,
+        scale: Tensor,
+        *features: Tensor,
+    ) -> Tensor:
+        x = torch.stack(features)
+        operands, numbers = fused_rests(
+            x,
+            narrow,
+            cross=form.cross,
+            x_squares=form.x_squares,
+            y_squares=form.y_squares,
+            noise=NOISE * torch.finfo(torch.float32).eps,
+            # The inverse of the least root must exist in the type of the matrix products.
+            floor=1e-4 if narrow == torch.float16 else 0.0,
+        )
+        col, row, least = numbers[0], numbers[1], numbers[2]
+        wanted = wanted and any(ctx.needs_input_grad)
+        losses, row_sum = torch.empty((2, *row.shape), dtype=row.dtype, device=row.device)
+        slope = torch.empty_like(losses) if wanted and ctx.needs_input_grad[5] else None
+        gX, gY = stream(
+            operands[0],
+            operands[1],
+            col,
+            RowNumbers(row, least, None, losses, slope, row_sum, None),
+            scale,
+            sign=form.sign,
+            offset=0,
+            block=block,
+            wanted=wanted,
+            fuse=True,
+        )
+        if wanted:
+            ctx.form, ctx.weights = form, weights
+            gscale = None if slope is None else weighted(slope, weights)
+            by_row = None if form.sign is None else row_sum
+            ctx.save_for_backward(x, gX, gY, numbers, by_row, scale, gscale)
+        return weighted(losses, weights).to(row.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Any, ...]:
+        *saved, gscale = ctx.saved_tensors
+        grads: list[Tensor | None] = [None] * len(saved[0])
+        if any(ctx.needs_input_grad[6:]):
+            half = (ctx.form.sign or 2) / 2  # that of a root
+            out = fused_rests_backward(
+                *saved,
+                upstream,
+                cross=ctx.form.cross,
+                x_squares=ctx.form.x_squares,
+                weights=[weight * half for weight in ctx.weights],
+            )
+            grads = list(out.unbind(0))
+        by_scale = None if gscale is None else (gscale * upstream).to(upstream.dtype)
+        return None, None, None, None, None, by_scale, *grads
+
+
+def sums_entropy(
+    form: Form,
+    features: list[Tensor],
+    scale: Tensor,
+    *,
+    weights: list[float],
+    block: int | None,
+    operands: torch.dtype | None,
+) -> Tensor:
+    """The weighted sum of the cross entropies along all axes; `scale` in float32. All weights but
+    the second are the same.
+    """
+    wanted = torch.is_grad_enabled()
+    narrow = operands or torch.float32
+    return apply_function(_Sums, form, weights, block, narrow, wanted, scale, *features)

@@ -126,7 +126,7 @@ def _ordinary_keys(device: torch.device) -> frozenset[int]:
     return frozenset(torch._C._dispatch_keys(item).raw_repr() for item in (plain, inference))
 
 
-def applied(function: type[torch.autograd.Function]) -> Callable[..., Tensor]:
+def direct_apply(function: type[torch.autograd.Function]) -> Callable[..., Tensor]:
     """Its `apply`, without what that does for `torch.func`: `can_fuse` has said there is none."""
     apply: Callable[..., Tensor] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     return apply

@@ -1,24 +1,77 @@
-"""One observer a file. They are found by themselves, as checks are: nothing is listed here."""
+"""Observers: each measures one thing while a script runs, and writes facts that the checks read.
+
+`OBSERVERS` lists them all. Its order is the order in which they receive an event, and so the order
+of their records.
+"""
 
 from __future__ import annotations
 
 import importlib
-import pkgutil
 
 from headway.preflight.observer import Observer
 
+OBSERVERS = (
+    "observers.model.layer_values:ActivationValues",
+    "observers.model.backward_errors:AnomalyMode",
+    "observers.model.logits:Attention",
+    "observers.low_precision:AutocastWork",
+    "observers.loss.graph_cuts:BackwardRoots",
+    "observers.loss.degenerate_losses:BalanceLosses",
+    "observers.data.data_loaders:BatchSizes",
+    "observers.model.input_dependence:InputDependence",
+    "observers.model.device_use:MixedDevices",
+    "observers.model.mode_layers:Dropouts",
+    "observers.loss.empty_terms:EmptyTerms",
+    "observers.data.epoch_order:EpochOrder",
+    "observers.model.frozen_parameters:FrozenParameters",
+    "observers.model.future_tokens:FutureTokens",
+    "observers.loss.graph_cuts:GraphCuts",
+    "observers.loss.graphless_terms:GraphlessTerms",
+    "observers.low_precision:HalfPrecisionCopies",
+    "observers.manual_ranks:ManualRanks",
+    "observers.model.backward_errors:InPlaceWrites",
+    "observers.data.input_values:InputValues",
+    "observers.model.parameter_structure:Inventory",
+    "observers.model.device_use:UnusedGraphs",
+    "observers.data.data_leakage:LabelCopy",
+    "observers.data.labels:Labels",
+    "observers.model.linear_layers:LinearLayers",
+    "observers.loss.degenerate_losses:LinearScores",
+    "observers.model.weight_values:WeightLoading",
+    "observers.loss.loss_calls:LossCalls",
+    "observers.loss.loss_components:LossComponents",
+    "observers.loss.loss_calls:LossFormulas",
+    "observers.model.training_modes:TrainingModes",
+    "observers.data.input_values:NonfiniteInputs",
+    "observers.optimizer.optimizer_setup:OptimizerCoverage",
+    "observers.optimizer.optimizer_setup:OptimizerSettings",
+    "observers.model.weight_values:WeightFills",
+    "observers.model.logits:OutputLogits",
+    "observers.loss.output_range:OutputRange",
+    "observers.model.device_use:PhaseMemory",
+    "observers.optimizer.optimizer_setup:TrainingLines",
+    "observers.data.input_values:RepeatedSamples",
+    "observers.optimizer.resumes:Resumes",
+    "observers.low_precision:UpdateRounding",
+    "observers.gradient_scaling:ScaledClipping",
+    "observers.gradient_scaling:ScaledReadings",
+    "observers.optimizer.schedules:Schedules",
+    "observers.data.data_leakage:SharedRows",
+    "observers.model.layer_values:SpectralNorms",
+    "observers.loss.summed_losses:SummedLosses",
+    "observers.model.parameter_structure:TiedWeights",
+    "observers.model.device_use:HostTransfers",
+    "trial.update_trials:UpdateTrials",
+    "observers.model.parameter_structure:UnregisteredParameters",
+    "observers.data.data_loaders:WorkerSeeds",
+)
+"""`module:Class`, below `headway.preflight`."""
+
 
 def all_observers() -> list[type[Observer]]:
-    """Every observer of this folder, in the order of their files."""
-    found = []
-    for module in pkgutil.iter_modules(__path__):
-        loaded = importlib.import_module(f"{__name__}.{module.name}")
-        found += [
-            item
-            for item in vars(loaded).values()
-            if isinstance(item, type)
-            and issubclass(item, Observer)
-            and item is not Observer
-            and item.__module__ == loaded.__name__
-        ]
+    """Every observer, in the order of `OBSERVERS`."""
+    found: list[type[Observer]] = []
+    for entry in OBSERVERS:
+        module, _, name = entry.partition(":")
+        found.append(getattr(importlib.import_module(f"headway.preflight.{module}"), name))
     return found

@@ -1,0 +1,306 @@
+"""Recognises and opens checkpoints by their content, and finds those of a run in the order of their
+steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+
+from headway.checkpoints import checkpoint_info, zip_archive
+from headway.checkpoints.checkpoint_info import Checkpoint
+from headway.checkpoints.formats import deepspeed, npz, safetensors, torch_file
+from headway.checkpoints.formats.dcp import is_dcp
+from headway.checkpoints.formats.dcp import read as read_dcp
+from headway.checkpoints.formats.deepspeed import folder_of as deepspeed_folder
+from headway.checkpoints.formats.deepspeed import read as read_deepspeed
+from headway.checkpoints.formats.hf_folder import is_hf_folder, read_sharded
+from headway.checkpoints.formats.hf_folder import read as read_hf
+from headway.checkpoints.formats.torch_legacy import MAGIC
+from headway.checkpoints.mistaken_files import describe_file, is_unwritten_checkpoint
+from headway.checkpoints.tensor_bytes import Lost
+from headway.errors import UnreadableInput
+
+# What a path is, by its content, and everything that can be read of it.
+
+SUPPORTED = (
+    "torch.save files (.pt, .pth, .bin, .ckpt), TorchScript, safetensors, Hugging Face checkpoint "
+    "folders, distributed checkpoints (DCP), DeepSpeed folders, .npz"
+)
+_SCANNED_PICKLE = 1 << 20
+
+
+def recognise(path: Path) -> str | None:
+    """The format of a file or folder; None: not a checkpoint."""
+    path = Path(path)
+    try:
+        if path.is_dir():
+            return _recognise_folder(path)
+        return _recognise_file(path) if path.is_file() else None
+    except OSError:
+        return None
+
+
+def _recognise_folder(path: Path) -> str | None:
+    if is_dcp(path):
+        return "dcp"
+    if is_hf_folder(path):
+        return "hf-folder"
+    if deepspeed_folder(path) is not None:
+        return "deepspeed"
+    index = next(iter(sorted(path.glob("*.safetensors.index.json"))), None)
+    return "safetensors-sharded" if index is not None else None
+
+
+def _recognise_file(path: Path) -> str | None:
+    with open(path, "rb") as file:
+        size = file.seek(0, 2)
+        file.seek(0)
+        head = file.read(64)
+        if head[:4] == zip_archive.MAGIC:
+            return _recognise_zip(path, size)
+        if safetensors.recognised(head, size):
+            return "safetensors"
+        if head.startswith(MAGIC):
+            return _lightning(file.read(_SCANNED_PICKLE), "torch-legacy")
+        if zip_archive.looks_like_pickle(head):
+            opened = torch_file.read(path, file)
+            return "pickle" if torch_file.worth_reading(opened) else None
+    if head[:1] in b"{ \n" and path.name.endswith(".index.json"):
+        names = safetensors.index_of(path)
+        if names is not None:
+            some = next(iter(names.values()))
+            return "safetensors-sharded" if some.endswith(".safetensors") else "torch-sharded"
+    return None
+
+
+def _recognise_zip(path: Path, size: int) -> str | None:
+    with open(path, "rb") as file:
+        try:
+            names = list(zip_archive.read_directory(file, size))
+        except zip_archive.BadZip:
+            first = zip_archive.local_name(file, 0)
+            names = [first[0]] if first is not None else []
+        pickled = any(name.endswith("data.pkl") for name in names)
+        if pickled and any(name.endswith("constants.pkl") for name in names):
+            return "torchscript"
+        file.seek(0)
+        if pickled:
+            return _lightning(file.read(_SCANNED_PICKLE), "torch-zip")
+    if any("/data/" in name for name in names):
+        return "torch-zip"
+    return "npz" if names and all(name.endswith(".npy") for name in names) else None
+
+
+def _lightning(start: bytes, otherwise: str) -> str:
+    return "lightning" if b"pytorch-lightning_version" in start else otherwise
+
+
+NO_SENSE = (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError)
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Everything that can be read of a checkpoint, and what is wrong with it."""
+    path = Path(path)
+    if not path.exists():
+        raise UnreadableInput(f"{path} does not exist")
+    try:
+        return _open(path)
+    except OSError as error:
+        raise UnreadableInput(f"cannot read {path}: {error.strerror or error}") from error
+    except RecursionError as error:
+        raise UnreadableInput(f"{path} is nested too deeply") from error
+    except NO_SENSE as error:
+        # A file may hold anything where a list or a number is expected. Each reader looks; where
+        # one has not looked closely enough, a person still gets an answer.
+        if os.environ.get("HEADWAY_STRICT") == "1":
+            raise
+        raise UnreadableInput(f"{path} makes no sense as a checkpoint: {error}") from error
+
+
+def _open(path: Path) -> Checkpoint:
+    with_permission(path)
+    kind = recognise(path)
+    if kind == "dcp":
+        return read_dcp(path)
+    if kind == "hf-folder":
+        return read_hf(path)
+    if kind == "deepspeed":
+        return read_deepspeed(path)
+    if kind in ("safetensors-sharded", "torch-sharded"):
+        return read_sharded(path, kind)
+    if kind == "safetensors":
+        return safetensors.checkpoint(path)
+    if kind == "npz":
+        return npz.checkpoint(path)
+    if kind is None:
+        what = "a folder without a checkpoint" if path.is_dir() else _what(path)
+        raise UnreadableInput(f"{path} is {what}; supported: {SUPPORTED}")
+    with open(path, "rb") as file:
+        try:
+            opened = torch_file.read(path, file)
+        except Lost as error:
+            raise UnreadableInput(f"{path}: {error}; supported: {SUPPORTED}") from error
+    return torch_file.checkpoint(path, opened)
+
+
+def with_permission(path: Path) -> None:
+    """Say that a file may not be read, rather than that it is unknown."""
+    if path.is_dir():
+        next(path.iterdir(), None)
+    else:
+        with open(path, "rb"):
+            pass
+
+
+def _what(path: Path) -> str:
+    if path.stat().st_size == 0:
+        return "empty (0 bytes)"
+    return describe_file(path) or "no checkpoint headway knows"
+
+
+# The checkpoints of a run, in the order of their steps.
+
+MAX_DEPTH = 8
+MAX_ENTRIES = 200_000
+OPENED = 500
+"""More than this many are ordered by their names alone."""
+_SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "wandb", "mlruns"})
+_NO_FILES = frozenset(
+    [
+        ".py",
+        ".txt",
+        ".log",
+        ".json",
+        ".jsonl",
+        ".csv",
+        ".yaml",
+        ".yml",
+        ".md",
+        ".html",
+        ".png",
+        ".jpg",
+        ".jpeg",
+        ".gif",
+        ".svg",
+        ".toml",
+        ".cfg",
+        ".ini",
+        ".sh",
+        ".ipynb",
+        ".wandb",
+        ".db",
+        ".sqlite",
+        ".tsv",
+        ".c",
+        ".cpp",
+        ".cu",
+        ".h",
+        ".so",
+        ".parquet",
+        ".arrow",
+        ".gz",
+        ".zst",
+        ".xz",
+        ".bz2",
+        ".tar",
+        ".mp4",
+        ".pdf",
+        # What a save is called until it is complete.
+        ".tmp",
+        ".temp",
+        ".part",
+        ".partial",
+        ".incomplete",
+    ]
+)
+_BESIDE = frozenset({"scheduler.pt", "training_args.bin", "rng_state.pth", "scaler.pt"})
+_SHARD_INDEX = ".index.json"
+_INCIDENT = "incident.json"
+"""In the folder of a captured step: a batch and what it met, no state to go on from."""
+_OF_A_RANK = re.compile(r"rank\d+")
+"""In a snapshot of a run of ours: random numbers and the place in the data, beside the state."""
+
+
+def find_checkpoints(folder: Path) -> list[Path]:
+    """Those in a folder and below; a folder that is one checkpoint is not entered for its parts."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        return [folder] if recognise(folder) is not None else []
+    found: list[Path] = []
+    _search(folder, found, set(), 0, [0])
+    return _ordered(found)
+
+
+def _search(folder: Path, found: list[Path], seen: set[str], depth: int, count: list[int]) -> None:
+    real = os.path.realpath(folder)
+    if real in seen or depth > MAX_DEPTH:
+        return
+    seen.add(real)
+    try:
+        # Links last: `last.ckpt` is a second name of a file that has its own.
+        inside = sorted(os.scandir(folder), key=lambda entry: (entry.is_symlink(), entry.name))
+    except OSError:
+        return
+    count[0] += len(inside)
+    if count[0] > MAX_ENTRIES:
+        return
+    if any(entry.name == _INCIDENT for entry in inside):
+        return
+    kind = recognise(folder)
+    if kind == "deepspeed" and not deepspeed._shards(folder):
+        found += deepspeed.tags_of(folder)
+        named = deepspeed.folder_of(folder)
+        if named is None or not named.is_dir():
+            found.append(folder)  # what is missing is said of the folder that names it
+        return
+    if kind is not None:
+        found.append(folder)
+    for entry in inside:
+        try:
+            is_folder = entry.is_dir()
+        except OSError:
+            continue
+        if is_folder:
+            # A trainer keeps its last model in the folder of its checkpoints.
+            own = kind is not None and not entry.name.startswith(("checkpoint", "epoch", "step"))
+            if not own and entry.name not in _SKIPPED and not entry.name.startswith("."):
+                _search(Path(entry.path), found, seen, depth + 1, count)
+        elif kind is None:
+            _file(Path(entry.path), found, seen)
+
+
+def _file(path: Path, found: list[Path], seen: set[str]) -> None:
+    if path.suffix.lower() in _NO_FILES and not path.name.endswith(_SHARD_INDEX):
+        return
+    if path.name in _BESIDE:
+        return
+    if _OF_A_RANK.fullmatch(path.stem) and path.with_suffix(".json").exists():
+        return
+    real = os.path.realpath(path)
+    if real in seen:
+        return
+    seen.add(real)
+    with contextlib.suppress(OSError):
+        if recognise(path) is not None or is_unwritten_checkpoint(path):
+            found.append(path)
+
+
+def _ordered(found: list[Path]) -> list[Path]:
+    look = len(found) <= OPENED
+
+    def key(path: Path) -> tuple[int, int, float, str]:
+        step = checkpoint_info.step_from_name(path)
+        if look:
+            with contextlib.suppress(UnreadableInput):
+                step = open_checkpoint(path).step
+        try:
+            changed = path.stat().st_mtime
+        except OSError:
+            changed = 0.0
+        # Without a step: after those that have one, a `last` or `final` has none.
+        return (step is None, step or 0, changed if step is None else 0.0, str(path))
+
+    return sorted(found, key=key)

@@ -1,0 +1,1 @@
+"""Readers of checkpoint formats: torch, DCP, DeepSpeed, Hugging Face, safetensors and npz."""

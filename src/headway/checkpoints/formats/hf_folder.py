@@ -1,0 +1,242 @@
+"""Hugging Face checkpoint folders, and weights in several files with an index."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from headway.checkpoints import checkpoint_info, tensor_bytes
+from headway.checkpoints.checkpoint_info import Checkpoint, Problem, SavedTensor
+from headway.checkpoints.formats import dcp, deepspeed, safetensors, torch_file
+from headway.checkpoints.mistaken_files import describe_head
+
+_WEIGHTS = (
+    "model.safetensors",
+    "pytorch_model.bin",
+    "adapter_model.safetensors",
+    "adapter_model.bin",
+    "diffusion_pytorch_model.safetensors",
+    "diffusion_pytorch_model.bin",
+)
+_INDICES = (
+    "model.safetensors.index.json",
+    "pytorch_model.bin.index.json",
+    "adapter_model.safetensors.index.json",
+    "diffusion_pytorch_model.safetensors.index.json",
+)
+_SHARD = re.compile(r"^(model|pytorch_model|adapter_model)-(\d{5})-of-(\d{5})\.(safetensors|bin)$")
+_STATES = ("optimizer.pt", "optimizer.bin")
+_OTHERS = ("scheduler.pt", "scaler.pt", "training_args.bin", "rng_state.pth", "scheduler.bin")
+_STATE = "trainer_state.json"
+MAX_STATE = 1 << 28
+_LISTED = 20
+
+
+def is_hf_folder(path: Path) -> bool:
+    """Whether the folder is one: named weights, or the trainer's state beside something saved."""
+    if any((path / name).is_file() for name in (*_WEIGHTS, *_INDICES)):
+        return True
+    if (path / _STATE).is_file():
+        return any((path / name).is_file() for name in _STATES) or bool(_shards(path))
+    return bool(_shards(path)) or bool(list(path.glob("pytorch_model_fsdp_*")))
+
+
+def _shards(path: Path) -> list[Path]:
+    return [inside for inside in sorted(path.iterdir()) if _SHARD.match(inside.name)]
+
+
+def read(path: Path) -> Checkpoint:
+    """The whole folder."""
+    made = Checkpoint(path, "hf-folder")
+    _weights(path, made)
+    for name in _STATES:
+        if (path / name).is_file():
+            _pickled(path / name, made, moments=True)
+    for inside in sorted(path.iterdir())[:10_000]:
+        if inside.name in _OTHERS or re.fullmatch(
+            r"rng_state_\d+\.pth|random_states_\d+\.pkl", inside.name
+        ):
+            _pickled(inside, made, moments=False)
+    _state(path, made)
+    _inside(path, made)
+    if made.step is None:
+        made.step = checkpoint_info.step_from_name(path)
+    return made
+
+
+def _inside(path: Path, made: Checkpoint) -> None:
+    """Sharded states that a trainer leaves in the folder: DeepSpeed's and FSDP's."""
+    folder = deepspeed.folder_of(path)
+    if folder is not None:
+        step = made.step
+        deepspeed.add(folder, made, weights=not made.tensors)
+        made.step = step if step is not None else made.step
+    for inside in sorted([*path.glob("pytorch_model_fsdp_*"), *path.glob("optimizer_[0-9]*")]):
+        if inside.is_dir() and dcp.is_dcp(inside):
+            part = dcp.read(inside)
+            made.tensors += part.tensors
+            made.problems += part.problems
+            made.facts.update(part.facts)
+        elif inside.is_file():
+            _pickled(inside, made, moments=True)
+
+
+def _weights(path: Path, made: Checkpoint) -> None:
+    for name in _INDICES:
+        if (path / name).is_file():
+            _from_index(path / name, made)
+            return
+    for name in _WEIGHTS:
+        if (path / name).is_file():
+            _file(path / name, made)
+            return
+    shards = _shards(path)
+    if shards:
+        for shard in shards:
+            _file(shard, made)
+        match = _SHARD.match(shards[0].name)
+        assert match is not None
+        count = int(match.group(3))
+        names = {shard.name for shard in shards}
+        wanted = [_shard_name(match, number, count) for number in range(1, min(count, 10_000) + 1)]
+        gone = [name for name in wanted if name not in names]
+        index = f"{match.group(1)}.{match.group(4)}.index.json"
+        _missing(path, made, [*gone, index], count, [])
+
+
+def _shard_name(match: re.Match[str], number: int, count: int) -> str:
+    return f"{match.group(1)}-{number:05d}-of-{count:05d}.{match.group(4)}"
+
+
+def _file(path: Path, made: Checkpoint) -> None:
+    """One file of weights."""
+    with open(path, "rb") as file:
+        size = file.seek(0, 2)
+        file.seek(0)
+        head = file.read(512)
+    if size == 0:
+        made.problems.append(
+            Problem("unreadable", f"{path} is empty (0 bytes)", path, {"bytes": 0})
+        )
+    elif path.suffix == ".safetensors" or safetensors.recognised(head, size):
+        tensors, facts, problems = safetensors.read(path)
+        made.tensors += tensors
+        made.facts.update(facts)
+        made.problems += problems
+    elif (what := describe_head(head)) is not None and head[:2] != b"PK":
+        message = f"{path}: it is {what}"
+        made.problems.append(Problem("unreadable", message, path, {"bytes": size}))
+    else:
+        _pickled(path, made, moments=True)
+
+
+def _pickled(path: Path, made: Checkpoint, *, moments: bool) -> None:
+    """A file of torch.save beside or among the weights."""
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, 2)
+            if size == 0:
+                message = f"{path} is empty (0 bytes)"
+                made.problems.append(Problem("unreadable", message, path, {"bytes": 0}))
+                return
+            opened = torch_file.read(path, file)
+    except tensor_bytes.Lost as error:
+        made.problems.append(Problem("unreadable", f"{path}: {error}", path, {}))
+        return
+    problems, unknown = torch_file.problems_of(opened)
+    made.problems += problems
+    if unknown:
+        known = made.facts.setdefault("stubbed", [])
+        known.extend(name for name in unknown if name not in known)
+    if path.name == "scaler.pt" and isinstance(opened.value, dict):
+        scale = opened.value.get("scale")
+        if isinstance(scale, (int, float)):
+            made.facts["loss_scale"] = float(scale)
+    if moments:
+        tensors, walk, facts, lost = torch_file.tensors_of(opened)
+        made.tensors += tensors
+        made.facts.update(facts)
+        made.problems += lost
+        rates = [rate for optimizer in walk.optimizers for rate in optimizer.rates]
+        if rates:
+            made.facts["lr"] = rates[0] if len(set(rates)) == 1 else rates[:16]
+        if made.step is None:
+            made.step = torch_file._optimizer_step(walk, tensors)
+
+
+def _from_index(index: Path, made: Checkpoint) -> None:
+    names = safetensors.index_of(index)
+    if names is None:
+        message = f"{index} is no index of weights: it has no `weight_map`"
+        made.problems.append(Problem("unreadable", message, index, {}))
+        for shard in _shards(index.parent):
+            _file(shard, made)
+        return
+    before = len(made.tensors)
+    gone: list[str] = []
+    files = sorted(set(names.values()))
+    for name in files:
+        if "/" in name or "\\" in name or "\0" in name or not (index.parent / name).is_file():
+            gone.append(name)
+        else:
+            _file(index.parent / name, made)
+    there = {tensor.name for tensor in made.tensors[before:]}
+    lost = [name for name, file in names.items() if file in set(gone)]
+    if gone:
+        _missing(index.parent, made, gone, len(files), lost)
+    elif not any(problem.kind == "unreadable" for problem in made.problems):
+        absent = [name for name in names if name not in there and not made.facts.get("skipped")]
+        if absent:
+            message = (
+                f"{index} names {len(names)} tensors, {len(absent)} of them are not in the files, "
+                f"{absent[0][:200]} first"
+            )
+            facts = {"lost": absent[:_LISTED], "lost_count": len(absent)}
+            made.problems.append(Problem("unreadable", message, index, facts))
+
+
+def _missing(path: Path, made: Checkpoint, gone: list[str], count: int, lost: list[str]) -> None:
+    said = f"{path}: {len(gone)} of its files are missing, {gone[0][:200]} first"
+    if lost:
+        said += f"; {len(lost)} tensors are lost with it"
+    facts: dict[str, Any] = {"missing": gone[:_LISTED], "files": count}
+    if lost:
+        facts |= {"lost": lost[:_LISTED], "lost_count": len(lost)}
+    made.problems.append(Problem("unreadable", said, path, facts))
+
+
+def _state(path: Path, made: Checkpoint) -> None:
+    """What the trainer noted."""
+    state = path / _STATE
+    if not state.is_file():
+        return
+    try:
+        if state.stat().st_size > MAX_STATE:
+            return
+        said = json.loads(state.read_bytes())
+    except (ValueError, RecursionError):
+        message = f"{state} is not JSON: it was cut off or is damaged"
+        made.problems.append(Problem("unreadable", message, state, {"bytes": state.stat().st_size}))
+        return
+    step = checkpoint_info.step_from_content(said)
+    made.step = step if step is not None else made.step
+    if isinstance(said, dict) and isinstance(said.get("epoch"), (int, float)):
+        made.facts["epoch"] = said["epoch"]
+
+
+def read_sharded(path: Path, kind: str) -> Checkpoint:
+    """Weights with an index, and nothing else of a folder."""
+    index = path
+    if path.is_dir():
+        index = next(iter(sorted(path.glob("*.safetensors.index.json"))))
+    made = Checkpoint(path, kind)
+    _from_index(index, made)
+    made.step = checkpoint_info.step_from_name(path if path.is_dir() else path.parent)
+    return made
+
+
+def parts_of(tensors: list[SavedTensor]) -> set[Path]:
+    """The files a checkpoint's tensors lie in."""
+    return {tensor.span.file for tensor in tensors}

@@ -1,0 +1,153 @@
+"""`.npz`: a zip of numpy arrays, stored or deflated. Arrays of objects are gone through inertly."""
+
+from __future__ import annotations
+
+import ast
+import struct
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+from headway.checkpoints import checkpoint_info, dtypes, inert_pickle, tensor_bytes, zip_archive
+from headway.checkpoints.checkpoint_info import Checkpoint, Inflate, Problem, SavedTensor, Span
+from headway.checkpoints.pickle_verdict import judge_pickle
+from headway.checkpoints.tensor_naming import role_of
+
+MAX_HEADER = 1 << 16
+MAX_ENTRIES = 200_000
+
+
+class _NoArray(Exception):
+    pass
+
+
+def checkpoint(path: Path) -> Checkpoint:
+    """One file."""
+    made = Checkpoint(path, "npz", checkpoint_info.step_from_name(path))
+    with open(path, "rb") as file:
+        size = file.seek(0, 2)
+        try:
+            entries = list(zip_archive.read_directory(file, size).values())
+        except zip_archive.BadZip as error:
+            entries = _recover(file, size)
+            message = f"{path}: {error}; {len(entries)} arrays of it are whole"
+            made.problems.append(
+                Problem("unreadable", message, path, {"bytes": size, "whole": len(entries)})
+            )
+        for entry in entries[:MAX_ENTRIES]:
+            try:
+                _add(path, file, entry, made)
+            except (_NoArray, zip_archive.BadZip, tensor_bytes.Lost) as error:
+                message = f"{path}: array {entry.name[:200]!r}: {error}"
+                made.problems.append(
+                    Problem("unreadable", message, path, {"lost": [entry.name[:200]]})
+                )
+    for key in ("step", "global_step", "iteration"):
+        found = next((t for t in made.tensors if t.name == key and t.numel == 1), None)
+        if found is not None and found.inflate is None and found.dtype in ("int64", "int32"):
+            with open(path, "rb") as file:
+                file.seek(found.span.offset)
+                value = int.from_bytes(file.read(found.span.length), "little", signed=True)
+            if 0 <= value < checkpoint_info.MAX_STEP:
+                made.step = value
+    return made
+
+
+def _add(path: Path, file: BinaryIO, entry: zip_archive.ZipEntry, made: Checkpoint) -> None:
+    name = entry.name.removesuffix(".npy")
+    head, body = _header(file, entry)
+    code, shape, fortran = head["descr"], head["shape"], bool(head["fortran_order"])
+    if not isinstance(shape, tuple) or not all(type(n) is int for n in shape):
+        raise _NoArray("its shape is no tuple of whole numbers")
+    if isinstance(code, str) and code.lstrip("<>|=") in ("O", "O8", "O4"):
+        _objects(path, file, entry, body, made)
+        return
+    kind = dtypes.of_numpy(code) if isinstance(code, str) else None
+    if kind is None:
+        skipped = made.facts.setdefault("skipped", {})
+        skipped[str(code)[:40]] = skipped.get(str(code)[:40], 0) + 1
+        return
+    length = tensor_bytes.size_of(shape) * dtypes.SIZES[kind]
+    if body + length > entry.size:
+        raise _NoArray(f"{entry.size - body} bytes for a shape that needs {length}")
+    stride = None
+    if fortran and len(shape) > 1:
+        steps_, step = [], 1
+        for size in shape:
+            steps_.append(step)
+            step *= size
+        stride = tuple(steps_)
+    order: Literal["little", "big"] = "big" if code.startswith(">") else "little"
+    inflate = None
+    if entry.method == zip_archive.STORED:
+        span = Span(path, entry.offset + body, length)
+    else:
+        span = Span(path, entry.offset, entry.packed)
+        inflate = Inflate(body, length)
+    role = role_of(name, kind)
+    made.tensors.append(SavedTensor(name, role, kind, shape, span, stride, order, inflate))
+
+
+def _header(file: BinaryIO, entry: zip_archive.ZipEntry) -> tuple[dict[str, Any], int]:
+    """The header of an array, and how many bytes it takes."""
+    data = b""
+    for chunk in zip_archive.entry_chunks(file, entry, 4096):
+        data += chunk
+        if len(data) >= MAX_HEADER + 12:
+            break
+    if data[:6] != b"\x93NUMPY" or len(data) < 12:
+        raise _NoArray("it is no numpy array")
+    if data[6] == 1:
+        start, length = 10, struct.unpack_from("<H", data, 8)[0]
+    else:
+        start, length = 12, struct.unpack_from("<I", data, 8)[0]
+    if length > MAX_HEADER or start + length > len(data):
+        raise _NoArray(f"its header says {length} bytes (limit {MAX_HEADER})")
+    try:
+        head = ast.literal_eval(data[start : start + length].decode("latin1").strip())
+    except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError) as error:
+        raise _NoArray("its header makes no sense") from error
+    if not isinstance(head, dict) or not {"descr", "shape", "fortran_order"} <= set(head):
+        raise _NoArray("its header makes no sense")
+    return head, start + length
+
+
+def _objects(
+    path: Path, file: BinaryIO, entry: zip_archive.ZipEntry, body: int, made: Checkpoint
+) -> None:
+    """An array of objects is a pickle: what it would ask for is what matters."""
+    data = zip_archive.read_entry(file, entry, inert_pickle.MAX_PICKLE)
+    dangerous, unknown = judge_pickle(inert_pickle.load(data[body:]))
+    name = entry.name.removesuffix(".npy")[:200]
+    made.facts.setdefault("pickled_arrays", []).append(name)
+    if unknown:
+        made.facts.setdefault("stubbed", []).extend(unknown[:100])
+    if dangerous:
+        said = ", ".join(f"{key}({value})" for key, value in list(dangerous.items())[:3])
+        made.problems.append(
+            Problem(
+                "unsafe",
+                f"{path}: array {name!r} would run code when it is loaded (allow_pickle): {said}",
+                path,
+                {"globals": list(dangerous)[:100]},
+            )
+        )
+
+
+def _recover(file: BinaryIO, size: int) -> list[zip_archive.ZipEntry]:
+    """The whole entries of an archive that lost its directory."""
+    found: list[zip_archive.ZipEntry] = []
+    at = 0
+    while (header := zip_archive.local_name(file, at)) is not None and len(found) < MAX_ENTRIES:
+        name, data = header
+        file.seek(at)
+        local = file.read(data - at)
+        flags, method = struct.unpack_from("<HH", local, 6)
+        packed, full = struct.unpack_from("<II", local, 18)
+        names = struct.unpack_from("<H", local, 26)[0]
+        full, packed, _ = zip_archive._wide(local[30 + names :], full, packed, 0)
+        if flags & 8 or data + packed > size:
+            break
+        if not zip_archive.is_bomb(method, packed, full):
+            found.append(zip_archive.ZipEntry(name, method, data, packed, full))
+        at = data + packed
+    return found

@@ -1,0 +1,394 @@
+"""Files of `torch.save` and `torch.jit.save`, and plain pickles of arrays.
+
+The pickle says which tensors there are; the storages are entries of a zip archive, or follow the
+pickle. A file that was cut off has no directory: what it still holds is found by walking along the
+entries, whose lengths the pickle knows.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from headway.checkpoints import checkpoint_info, inert_pickle, tensor_bytes, zip_archive
+from headway.checkpoints.checkpoint_info import Checkpoint, Problem, SavedTensor
+from headway.checkpoints.formats.torch_legacy import PickleStream, read_stream, root_of, storage_of
+from headway.checkpoints.optimizer_state import moment_names, read_step_counter
+from headway.checkpoints.pickle_rebuild import StorageRef, TensorRef
+from headway.checkpoints.pickle_values import Loaded
+from headway.checkpoints.pickle_verdict import judge_pickle
+from headway.checkpoints.tensor_bytes import PlacedStorage, StoragePlaces
+from headway.checkpoints.tensor_naming import TensorWalk
+from headway.checkpoints.zip_archive import PickleMember
+
+_KEY = re.compile(r"^(?:[^/]*/)?(?:data|constants)/([^/]+)$")
+_LISTED = 20
+"""Names given in full in a message's facts."""
+
+
+@dataclass
+class OpenedPickle:
+    """A pickle that was gone through, its storages placed."""
+
+    path: Path
+    format: str
+    loaded: Loaded
+    places: StoragePlaces
+    problems: list[Problem] = field(default_factory=list)
+    missing: int = 0
+    """Bytes cut off."""
+    main: str = ""
+    """The member of the archive that `torch.load` reads."""
+    others: list[PickleMember] = field(default_factory=list)
+    """Further pickles of the archive."""
+
+    @property
+    def value(self) -> Any:
+        """The object."""
+        return self.loaded.value
+
+
+def read(path: Path, file: BinaryIO, *, start: int = 0, size: int | None = None) -> OpenedPickle:
+    """A file, or `size` bytes of it."""
+    whole = file.seek(0, 2)
+    size = whole - start if size is None else size
+    file.seek(start)
+    head = file.read(4)
+    if head == zip_archive.MAGIC:
+        return _read_zip(path, file, start, size)
+    return _read_stream(path, file, start, size)
+
+
+# -- zip ------------------------------------------------------------------------------------------
+
+
+def _read_zip(path: Path, file: BinaryIO, start: int, size: int) -> OpenedPickle:
+    try:
+        entries = zip_archive.read_directory(file, size, start)
+    except zip_archive.BadZip as error:
+        return _recover(path, file, start, size, str(error))
+    pickle = next((e for n, e in entries.items() if re.fullmatch(r"([^/]*/)?data\.pkl", n)), None)
+    if pickle is None:
+        raise tensor_bytes.Lost("it has no data.pkl")
+    script = any(n.endswith("constants.pkl") for n in entries)
+    places = StoragePlaces(path, _order(file, entries))
+    storages: dict[str, StorageRef] = {}
+    problems: list[Problem] = []
+    if pickle.method == zip_archive.STORED:
+        places.base = 0
+        loaded = inert_pickle.load(
+            file,
+            start=pickle.offset,
+            limit=pickle.offset + pickle.size,
+            persistent=lambda pid: storage_of(pid, storages),
+        )
+    else:
+        places.base = None
+        try:
+            data = zip_archive.read_entry(file, pickle)
+        except zip_archive.BadZip as error:
+            problems.append(Problem("unreadable", f"{path}: {error}", path, {}))
+            data = b"."
+        loaded = inert_pickle.load(data, persistent=lambda pid: storage_of(pid, storages))
+    for name, entry in entries.items():
+        found = _KEY.match(name)
+        if found is None or (script and "/constants/" in name):
+            continue
+        if entry.method == zip_archive.DEFLATED:
+            places.keys[found.group(1)] = PlacedStorage(
+                path, entry.offset, entry.size, entry.packed
+            )
+        elif entry.method == zip_archive.STORED:
+            places.keys[found.group(1)] = PlacedStorage(path, entry.offset, entry.size)
+    opened = OpenedPickle(path, "torchscript" if script else "torch-zip", loaded, places, problems)
+    opened.main = pickle.name
+    stem = pickle.name.removesuffix("data.pkl")
+    known = {pickle.name, *(f"{stem}data/{key}" for key in storages)}
+    opened.others = list(zip_archive.find_other_pickles(file, entries, known))
+    return opened
+
+
+def _order(file: BinaryIO, entries: dict[str, zip_archive.ZipEntry]) -> str:
+    for name, entry in entries.items():
+        if name.endswith("/byteorder") and entry.size < 32:
+            try:
+                return "big" if zip_archive.read_entry(file, entry) == b"big" else "little"
+            except zip_archive.BadZip:
+                return "little"
+    return "little"
+
+
+def _recover(path: Path, file: BinaryIO, start: int, size: int, why: str) -> OpenedPickle:
+    """An archive without its end: the entries in a row, as far as they go."""
+    end = start + size
+    at = start
+    places = StoragePlaces(path)
+    storages: dict[str, StorageRef] = {}
+    loaded: Loaded | None = None
+    torn = 0
+    broken = False
+    main = ""
+    others: list[PickleMember] = []
+    left = zip_archive.MAX_BYTES
+    while (header := zip_archive.local_name(file, at)) is not None:
+        name, data = header
+        after = data
+        found = _KEY.match(name)
+        if re.fullmatch(r"([^/]*/)?data\.pkl", name) and loaded is None:
+            loaded = inert_pickle.load(
+                file, start=data, limit=end, persistent=lambda pid: storage_of(pid, storages)
+            )
+            after = loaded.end
+            broken = loaded.damage is not None
+            main = name
+        elif found is not None and found.group(1) in storages:
+            ref = storages[found.group(1)]
+            after = data + ref.nbytes
+            if after <= end:
+                places.keys[ref.key] = PlacedStorage(path, data, ref.nbytes)
+            else:
+                torn = max(end - data, 0)
+        elif name.endswith("/byteorder"):
+            file.seek(data)
+            places.byteorder = "big" if file.read(3) == b"big" else "little"
+        elif (
+            further := zip_archive.read_member_at(file, name, data, min(end, data + left))
+        ) is not None:
+            others.append(further)
+            left -= further.length
+        following = _next_header(file, after, end)
+        if following is None:
+            break
+        at = following
+    if loaded is None:
+        loaded = Loaded(None, end)
+    lost = [ref.nbytes for key, ref in storages.items() if key not in places.keys]
+    missing = max(sum(lost) - torn, 0)
+    facts: dict[str, Any] = {"bytes": size, "missing_bytes": missing}
+    said = f"{path}: {why}"
+    if broken:
+        said += f" (its pickle is damaged: {loaded.damage})"
+    elif missing:
+        said += f"; at least {missing} bytes of {size + missing} are missing"
+    loaded.damage = None
+    problem = Problem("unreadable", said, path, facts)
+    return OpenedPickle(path, "torch-zip", loaded, places, [problem], missing, main, others)
+
+
+def _next_header(file: BinaryIO, at: int, end: int) -> int | None:
+    """Where the next entry starts: after padding and the sizes of the last one."""
+    if at >= end:
+        return None
+    file.seek(at)
+    data = file.read(1 << 16)
+    found = data.find(zip_archive.MAGIC)
+    return at + found if found >= 0 else None
+
+
+# -- legacy ---------------------------------------------------------------------------------------
+
+
+def _read_stream(path: Path, file: BinaryIO, start: int, size: int) -> OpenedPickle:
+    stream: PickleStream = read_stream(file, start=start, limit=start + size)
+    places = StoragePlaces(path)
+    opened = OpenedPickle(
+        path, "torch-legacy" if stream.legacy else "pickle", stream.loaded, places
+    )
+    opened.missing = stream.missing
+    if stream.missing:
+        opened.problems.append(
+            Problem(
+                "unreadable",
+                f"{path} is cut off: {stream.missing} bytes of {size + stream.missing} are missing",
+                path,
+                {"bytes": size, "missing_bytes": stream.missing},
+            )
+        )
+    return opened
+
+
+# -- what is in it --------------------------------------------------------------------------------
+
+
+def problems_of(opened: OpenedPickle, *, where: str = "") -> tuple[list[Problem], list[str]]:
+    """What is wrong with a pickle, and the unknown classes it names."""
+    loaded = opened.loaded
+    name = where or str(opened.path)
+    if loaded.damage is not None and not any(p.kind == "unreadable" for p in opened.problems):
+        message = f"{name}: its pickle is damaged: {loaded.damage}"
+        opened.problems.append(Problem("unreadable", message, opened.path, {}))
+    problems = list(opened.problems)
+    dangerous, unknown = judge_pickle(loaded)
+    if dangerous:
+        message = (
+            f"{name} would run code when it is loaded: {_list_calls(dangerous)}; it was not loaded"
+        )
+        problems.append(Problem("unsafe", message, opened.path, _dangerous_facts(dangerous)))
+    problems += _of_others(opened, name, unknown)
+    return problems, unknown
+
+
+def _of_others(opened: OpenedPickle, name: str, unknown: list[str]) -> list[Problem]:
+    """The same of the pickles beside the main one; the unknown classes are added."""
+    problems = []
+    traps: dict[str, dict[str, str]] = {}
+    for member in opened.others:
+        dangerous, more = member.judged
+        unknown += [known for known in more if known not in unknown]
+        if dangerous:
+            traps[member.name] = dangerous
+    if traps:
+        first, dangerous = next(iter(traps.items()))
+        further = f", and {len(traps) - 1} more of its members" if len(traps) > 1 else ""
+        message = (
+            f"{name}: its member {first[:200]!r} would run code when it is unpickled: "
+            f"{_list_calls(dangerous)}{further}; torch.load reads {opened.main!r} of it, "
+            "and nothing was "
+            "loaded here"
+        )
+        facts = {
+            "members": [member[:200] for member in traps][:_LISTED],
+            **_dangerous_facts(dangerous),
+        }
+        problems.append(Problem("unsafe", message, opened.path, facts))
+    closed = [member for member in opened.others if member.loaded is None]
+    if closed:
+        one = closed[0]
+        message = f"{name}: its member {one.name[:200]!r} could not be looked into: {one.why}"
+        facts = {"members": [member.name[:200] for member in closed][:_LISTED]}
+        problems.append(Problem("unreadable", message, opened.path, facts))
+    return problems
+
+
+def _list_calls(dangerous: dict[str, str]) -> str:
+    said = ", ".join(
+        f"{key}({value})" if value else key for key, value in list(dangerous.items())[:3]
+    )
+    return f"{said} and {len(dangerous) - 3} more" if len(dangerous) > 3 else said
+
+
+def _dangerous_facts(dangerous: dict[str, str]) -> dict[str, Any]:
+    return {"globals": list(dangerous)[:100], "calls": dict(list(dangerous.items())[:_LISTED])}
+
+
+def tensors_of(
+    opened: OpenedPickle,
+) -> tuple[list[SavedTensor], TensorWalk, dict[str, Any], list[Problem]]:
+    """The tensors that can be located, and what is to be said about the others."""
+    walk = TensorWalk()
+    leaves = list(walk.leaves(opened.value))
+    names = moment_names(leaves, walk.optimizers)
+    found: list[SavedTensor] = []
+    lost: dict[str, str] = {}
+    skipped: dict[str, int] = {}
+    ties: dict[str, str] = {}
+    first: dict[tuple[Any, ...], str] = {}
+    for leaf, name in zip(leaves, names, strict=True):
+        try:
+            if isinstance(leaf.ref, TensorRef):
+                found.append(tensor_bytes.locate_tensor(leaf.ref, opened.places, name, leaf.role))
+                same = (
+                    id(root_of(leaf.ref.storage)),
+                    leaf.ref.offset,
+                    leaf.ref.size,
+                    leaf.ref.stride,
+                )
+                if leaf.ref.size and leaf.role in ("weight", "buffer"):
+                    if same in first:
+                        ties[name] = first[same]
+                    else:
+                        first[same] = name
+            else:
+                found.append(tensor_bytes.locate_array(leaf.ref, opened.places, name, leaf.role))
+        except tensor_bytes.Unsupported as kind:
+            skipped[str(kind)] = skipped.get(str(kind), 0) + 1
+        except tensor_bytes.Lost as why:
+            lost[name] = str(why)
+    facts: dict[str, Any] = {}
+    if ties:
+        facts["ties"] = ties
+    if skipped:
+        facts["skipped"] = skipped
+    problems = []
+    if lost:
+        one, reason = next(iter(lost.items()))
+        said = f"{len(lost)} of {len(leaves)} tensors are lost, {one[:200]} first"
+        facts_lost = {"lost": list(lost)[:_LISTED], "lost_count": len(lost), "whole": len(found)}
+        cut = next((p for p in opened.problems if p.kind == "unreadable"), None)
+        if cut is None:
+            message = f"{opened.path}: {said}: {reason}"
+            problems.append(Problem("unreadable", message, opened.path, facts_lost))
+        else:
+            cut.message += f"; {said}"
+            cut.facts.update(facts_lost)
+    return found, walk, facts, problems
+
+
+def checkpoint(path: Path, opened: OpenedPickle) -> Checkpoint:
+    """A file on its own."""
+    problems, unknown = problems_of(opened)
+    tensors, walk, facts, lost = tensors_of(opened)
+    made = Checkpoint(path, opened.format, None, tensors, facts, [*problems, *lost])
+    if unknown:
+        made.facts["stubbed"] = unknown[:100]
+    root = opened.value
+    if isinstance(root, dict):
+        if "pytorch-lightning_version" in root:
+            made.format = "lightning"
+            made.facts["lightning"] = str(root["pytorch-lightning_version"])[:40]
+        epoch = checkpoint_info.epoch_from_content(root)
+        if epoch is not None:
+            made.facts["epoch"] = epoch
+        made.step = checkpoint_info.step_from_content(root)
+        _scaler(root, made)
+    rates = [rate for optimizer in walk.optimizers for rate in optimizer.rates]
+    if rates:
+        made.facts["lr"] = rates[0] if len(set(rates)) == 1 else rates[:16]
+    if made.step is None:
+        made.step = checkpoint_info.step_from_snapshot(path)
+    if made.step is None:
+        made.step = _optimizer_step(walk, tensors)
+    if made.step is None:
+        made.step = checkpoint_info.step_from_name(path)
+    if made.step is None:
+        made.step = made.facts.get("epoch")
+    return made
+
+
+def _scaler(root: dict[Any, Any], made: Checkpoint) -> None:
+    for key in ("scaler", "grad_scaler", "amp_scaler", "scaler_state_dict", "MixedPrecision"):
+        inside = root.get(key)
+        scale = inside.get("scale") if isinstance(inside, dict) else None
+        if isinstance(scale, (int, float)):
+            made.facts["loss_scale"] = float(scale)
+
+
+def _optimizer_step(walk: TensorWalk, tensors: list[SavedTensor]) -> int | None:
+    """The number of updates an optimizer counted."""
+    for optimizer in walk.optimizers:
+        if isinstance(optimizer.state, dict):
+            for kept in optimizer.state.values():
+                said = kept.get("step") if isinstance(kept, dict) else None
+                if isinstance(said, (int, float)) and not isinstance(said, bool):
+                    return int(said)
+                if isinstance(said, TensorRef):
+                    return read_step_counter(tensors)
+    return None
+
+
+def worth_reading(opened: OpenedPickle) -> bool:
+    """Whether a plain pickle has anything a checkpoint would: arrays, tensors, or a trap."""
+    if opened.format != "pickle":
+        return True
+    dangerous, _ = judge_pickle(opened.loaded)
+    if dangerous:
+        return True
+    asked = {wanted.module.partition(".")[0] for wanted in opened.loaded.requested}
+    if not asked & {"torch", "numpy"}:
+        return False
+    return (
+        opened.loaded.damage is not None
+        or next(TensorWalk().leaves(opened.value), None) is not None
+    )

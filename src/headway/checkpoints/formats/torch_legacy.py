@@ -1,0 +1,151 @@
+"""`torch.save` before 1.6, and plain pickles: a row of pickles, then the storages one by one."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+from headway.checkpoints import dtypes
+from headway.checkpoints.inert_pickle import Machine
+from headway.checkpoints.pickle_rebuild import StorageRef
+from headway.checkpoints.pickle_values import Global, Loaded, Stub
+
+MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
+MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+
+
+@dataclass
+class PickleStream:
+    """A file that was gone through."""
+
+    loaded: Loaded
+    storages: dict[str, StorageRef] = field(default_factory=dict)
+    legacy: bool = True
+    """Whether it is torch's; a plain pickle otherwise."""
+    missing: int = 0
+    """Bytes that should follow and do not."""
+
+
+def storage_of(pid: Any, known: dict[str, StorageRef], byteorder: str = "little") -> Any:
+    """What a persistent id of torch stands for; a stub when it is something else."""
+    if not isinstance(pid, tuple) or not pid:
+        return Stub("", "persistent", (pid,))
+    if pid[0] == "module" and len(pid) > 1:
+        return pid[1]
+    if pid[0] != "storage" or len(pid) < 5:
+        return Stub("", "persistent", pid[:8])
+    kind, key, _location, numel = pid[1:5]
+    if not isinstance(numel, int) or isinstance(numel, bool) or numel < 0:
+        return Stub("", "persistent", ())
+    name = str(key)
+    if name not in known:
+        dtype: str | None = "unknown"
+        if isinstance(kind, Global):
+            if kind.name == dtypes.UNTYPED:
+                dtype = None
+            elif kind.name in dtypes.STORAGES:
+                dtype = dtypes.STORAGES[kind.name]
+            else:
+                dtype = dtypes.of_torch(kind.name)
+        known[name] = StorageRef(name, dtype, numel, byteorder=byteorder)
+    root = known[name]
+    view = pid[5] if len(pid) > 5 else None
+    if isinstance(view, tuple) and len(view) == 3:
+        return _view(root, view)
+    return root
+
+
+def _view(root: StorageRef, view: tuple[Any, ...]) -> Any:
+    """A part of a storage, from the days when storages had views."""
+    _, offset, size = view
+    if not (isinstance(offset, int) and isinstance(size, int)):
+        return root
+    return ViewRef(root, offset, size)
+
+
+class ViewRef(StorageRef):
+    """Its place follows its root's."""
+
+    __slots__ = ("offset", "root")
+
+    def __init__(self, root: StorageRef, offset: int, numel: int) -> None:
+        super().__init__(root.key, root.dtype, numel, None, root.byteorder)
+        self.root, self.offset = root, offset
+
+
+def root_of(ref: StorageRef) -> StorageRef:
+    """The storage a view is of; itself otherwise."""
+    return ref.root if isinstance(ref, ViewRef) else ref
+
+
+def read_stream(
+    file: BinaryIO, *, start: int = 0, limit: int | None = None, nesting: int = 0
+) -> PickleStream:
+    """The object, and every storage with its place; what is cut off stays without one."""
+    end = limit if limit is not None else file.seek(0, 2)
+    file.seek(start)
+    storages: dict[str, StorageRef] = {}
+    order = ["little"]
+
+    def persistent(pid: Any) -> Any:
+        return storage_of(pid, storages, order[0])
+
+    def run(at: int) -> Loaded:
+        machine = Machine(file, start=at, limit=end, persistent=persistent)
+        machine.nesting = nesting
+        return machine.load()
+
+    first = run(start)
+    if first.value != MAGIC_NUMBER or first.damage:
+        return PickleStream(first, storages, legacy=False)
+    version = run(first.end)
+    system = run(version.end)
+    if isinstance(system.value, dict) and system.value.get("little_endian") is False:
+        order[0] = "big"
+    loaded = run(system.end)
+    for part in (version, system):
+        loaded.requested = [*part.requested, *loaded.requested]
+        loaded.called = [*part.called, *loaded.called]
+        loaded.calls = {**part.calls, **loaded.calls}
+    stream = PickleStream(loaded, storages)
+    if loaded.damage is not None:
+        return stream
+    keys = run(loaded.end)
+    if keys.damage is not None or not isinstance(keys.value, list):
+        stream.missing = sum(ref.nbytes for ref in storages.values())
+        if storages:
+            loaded.damage = keys.damage or "the list of storages is missing"
+        return stream
+    loaded.requested += keys.requested
+    loaded.called += keys.called
+    _place(file, keys, storages, end, stream)
+    return stream
+
+
+def _place(
+    file: BinaryIO, keys: Loaded, storages: dict[str, StorageRef], end: int, stream: PickleStream
+) -> None:
+    at = keys.end
+    for key in keys.value:
+        ref = storages.get(str(key))
+        if ref is None:
+            stream.loaded.damage = f"storage {str(key)[:40]!r} is listed and never used"
+            return
+        file.seek(at)
+        head = file.read(8) if at + 8 <= end else b""
+        length = ref.nbytes
+        if len(head) == 8:
+            form = "<q" if ref.byteorder == "little" else ">q"
+            said = struct.unpack(form, head)[0]
+            if said != ref.numel:
+                stream.loaded.damage = (
+                    f"storage {ref.key!r} has {said} elements at byte {at}, "
+                    f"{ref.numel} in the pickle"
+                )
+                return
+        at += 8
+        if at + length <= end:
+            ref.at = at
+        at += length
+    stream.missing = max(at - end, 0)

@@ -1,0 +1,393 @@
+"""A pickle machine that executes nothing.
+
+It goes through the opcodes itself. A class or function that the stream asks for is never looked
+up: it stays a name (`Global`). Calling a name gives a `Stub`, or, for the few well-known ways to
+write a tensor, an array or a plain container, a description of it (`rebuild.py`). So every name
+that loading would really touch is seen, however it was spelled, and none is touched.
+
+What a stream may cost is bounded: operations, containers, length of a line and of a number.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from _compat_pickle import IMPORT_MAPPING
+from collections.abc import Callable
+from typing import Any, BinaryIO, NoReturn
+
+from headway.checkpoints.pickle_opcodes import build_opcode_table
+from headway.checkpoints.pickle_values import (
+    Damaged,
+    Global,
+    Loaded,
+    PickleBytes,
+    Stub,
+    TooMuch,
+    hashable,
+)
+
+MAX_OPERATIONS = 20_000_000
+MAX_CONTAINERS = 3_000_000
+MAX_DIGITS = 4_000
+MAX_PICKLE = 1 << 28
+"""Bytes of a pickle that is not mostly arrays."""
+
+Persistent = Callable[[Any], Any]
+Rebuild = Callable[["Machine", tuple[Any, ...]], Any]
+
+
+def _mapped(module: str) -> str:
+    return IMPORT_MAPPING.get(module, module)
+
+
+class Machine(PickleBytes):
+    """One pass over one stream."""
+
+    def __init__(
+        self,
+        source: bytes | BinaryIO,
+        *,
+        start: int = 0,
+        persistent: Persistent | None = None,
+        limit: int | None = None,
+    ) -> None:
+        super().__init__(source, start=start, limit=limit)
+        self.persistent = persistent
+        self.requested: dict[Global, None] = {}
+        self.called: list[tuple[str, tuple[Any, ...]]] = []
+        self.calls: dict[Global, tuple[Any, ...]] = {}
+        self.nesting = 0
+        """How many pickles inside pickles we are in."""
+        self._stack: list[Any] = []
+        self._marks: list[list[Any]] = []
+        self._memo: dict[int, Any] = {}
+        self._containers = 0
+        self._rebuilds: dict[tuple[str, str], Rebuild] = {}
+
+    def load(self) -> Loaded:
+        """Go through the stream to its end, or to where it breaks."""
+        try:
+            value = self._run()
+        except (Damaged, RecursionError, MemoryError) as error:
+            return self._loaded(self._rest(), str(error) or type(error).__name__)
+        except (IndexError, KeyError, TypeError, ValueError, struct.error, OverflowError) as error:
+            what = f"it makes no sense at byte {self.position} ({type(error).__name__})"
+            return self._loaded(self._rest(), what)
+        return self._loaded(value, None)
+
+    def _rest(self) -> Any:
+        """What had been built when the stream broke: the outermost containers."""
+        for level in [*self._marks, self._stack]:
+            for value in level:
+                if isinstance(value, (dict, list, Stub)):
+                    return self._patched(value)
+        return None
+
+    def _patched(self, root: Any) -> Any:
+        """A dict that was being filled by one SETITEMS, with what had been read for it."""
+        # The pairs after the last mark belong to the container just below that mark.
+        levels = [*self._marks, self._stack]
+        for below, above in itertools.pairwise(levels):
+            if below and isinstance(below[-1], dict):
+                for key, value in zip(above[::2], above[1::2], strict=False):
+                    _put(below[-1], key, value)
+            elif below and isinstance(below[-1], list):
+                below[-1].extend(above)
+        return root
+
+    def _loaded(self, value: Any, damage: str | None) -> Loaded:
+        return Loaded(
+            value, self.position, list(self.requested), self.called, dict(self.calls), damage
+        )
+
+    def _run(self) -> Any:
+        from headway.checkpoints.pickle_rebuild import REBUILDS
+
+        self._rebuilds = REBUILDS
+        operations = 0
+        table = _TABLE
+        while True:
+            operations += 1
+            if operations > MAX_OPERATIONS:
+                raise TooMuch(f"more than {MAX_OPERATIONS} operations")
+            if self._at >= len(self._data):
+                self._refill(1)
+            code = self._data[self._at]
+            self._at += 1
+            if code == 0x2E:
+                return self._stack.pop()
+            operation = table[code]
+            if operation is None:
+                raise Damaged(f"no operation has the code {code:#04x} at byte {self.position - 1}")
+            operation(self)
+
+    def _push_container(self, value: Any) -> None:
+        self._containers += 1
+        if self._containers > MAX_CONTAINERS:
+            raise TooMuch(f"more than {MAX_CONTAINERS} objects")
+        self._stack.append(value)
+
+    def _pop_mark(self) -> list[Any]:
+        items = self._stack
+        self._stack = self._marks.pop()
+        return items
+
+    def ask(self, module: str, name: str) -> Global:
+        """The stream asks for a name."""
+        wanted = Global(_mapped(module), name)
+        if len(self.requested) < 100_000:
+            self.requested.setdefault(wanted)
+        return wanted
+
+    def call(self, function: Any, args: Any) -> Any:
+        """What a call would give, without calling."""
+        arguments = tuple(args) if isinstance(args, (tuple, list)) else (args,)
+        if not isinstance(function, Global):
+            what = f"{function.module}.{function.name}" if isinstance(function, Stub) else "a value"
+            if len(self.called) < 1000:
+                self.called.append((what, arguments))
+            return Stub("", f"result of {what}", arguments)
+        if function not in self.calls and len(self.calls) < 100_000:
+            self.calls[function] = arguments
+        rebuild = self._rebuilds.get((function.module, function.name))
+        if rebuild is not None:
+            try:
+                return rebuild(self, arguments)
+            except (Damaged, RecursionError):
+                raise
+            except Exception:  # an odd call of a well-known name: a stub like any other
+                return Stub(function.module, function.name, arguments)
+        return Stub(function.module, function.name, arguments)
+
+    # -- operations -----------------------------------------------------------------------------
+
+    def _mark(self) -> None:
+        self._containers += 1
+        if self._containers > MAX_CONTAINERS:
+            raise TooMuch(f"more than {MAX_CONTAINERS} objects")
+        self._marks.append(self._stack)
+        self._stack = []
+
+    def _pop(self) -> None:
+        if self._stack:
+            self._stack.pop()
+        else:
+            self._pop_mark()
+
+    def _drop(self) -> None:
+        self._pop_mark()
+
+    def _global(self) -> None:
+        module = self._line().decode("utf-8", "replace")
+        name = self._line().decode("utf-8", "replace")
+        self._stack.append(self.ask(module, name))
+
+    def _stack_global(self) -> None:
+        name, module = self._stack.pop(), self._stack.pop()
+        if not isinstance(name, str) or not isinstance(module, str):
+            # The name was computed: whatever it is, it was meant to be hidden.
+            self.called.append(("a computed name", (module, name)))
+            self._stack.append(Stub("", "computed name"))
+            return
+        self._stack.append(self.ask(module, name))
+
+    def _reduce(self) -> None:
+        args = self._stack.pop()
+        function = self._stack.pop()
+        self._push_container(self.call(function, args))
+
+    def _make(self, cls: Any, args: Any, kwargs: Any = None) -> None:
+        arguments = tuple(args) if isinstance(args, (tuple, list)) else (args,)
+        if isinstance(cls, Global) and (cls.module, cls.name) in self._rebuilds:
+            self._push_container(self.call(cls, arguments))
+            return
+        if isinstance(cls, (Global, Stub)):
+            made = Stub(cls.module, cls.name, arguments)
+        else:
+            made = Stub("", "object", arguments)
+        if isinstance(kwargs, dict) and kwargs:
+            made.pairs.update(kwargs)
+        self._push_container(made)
+
+    def _newobj(self) -> None:
+        args = self._stack.pop()
+        self._make(self._stack.pop(), args)
+
+    def _newobj_ex(self) -> None:
+        kwargs = self._stack.pop()
+        args = self._stack.pop()
+        self._make(self._stack.pop(), args, kwargs)
+
+    def _inst(self) -> None:
+        module = self._line().decode("utf-8", "replace")
+        name = self._line().decode("utf-8", "replace")
+        wanted = self.ask(module, name)
+        args = tuple(self._pop_mark())
+        # The old way to make an instance calls whatever the name is.
+        self._push_container(self.call(wanted, args))
+
+    def _obj(self) -> None:
+        args = self._pop_mark()
+        cls = args.pop(0)
+        self._push_container(self.call(cls, tuple(args)))
+
+    def _build(self) -> None:
+        state = self._stack.pop()
+        target = self._stack[-1]
+        if isinstance(target, Stub):
+            # A second state adds to the first, as it would to the attributes.
+            if isinstance(target.state, dict) and isinstance(state, dict):
+                target.state.update(state)
+            else:
+                target.state = state
+        elif hasattr(target, "build"):
+            target.build(state)
+
+    def _extension(self, size: int) -> None:
+        code = int.from_bytes(self._take(size), "little")
+        self._stack.append(self.ask("copyreg", f"extension {code}"))
+
+    def _persid(self) -> None:
+        self._keep(self._line().decode("ascii", "replace"))
+
+    def _binpersid(self) -> None:
+        self._keep(self._stack.pop())
+
+    def _keep(self, pid: Any) -> None:
+        if self.persistent is None:
+            self._push_container(Stub("", "persistent", (pid,)))
+        else:
+            self._push_container(self.persistent(pid))
+
+    def _append(self) -> None:
+        value = self._stack.pop()
+        self._extend(self._stack[-1], [value])
+
+    def _appends(self) -> None:
+        items = self._pop_mark()
+        self._extend(self._stack[-1], items)
+
+    def _extend(self, target: Any, items: list[Any]) -> None:
+        if isinstance(target, list):
+            target.extend(items)
+        elif isinstance(target, Stub):
+            target.items.extend(items)
+
+    def _setitem(self) -> None:
+        value, key = self._stack.pop(), self._stack.pop()
+        self._fill(self._stack[-1], [key, value])
+
+    def _setitems(self) -> None:
+        items = self._pop_mark()
+        self._fill(self._stack[-1], items)
+
+    def _fill(self, target: Any, items: list[Any]) -> None:
+        into = target if isinstance(target, dict) else getattr(target, "pairs", None)
+        if isinstance(into, dict):
+            for key, value in zip(items[::2], items[1::2], strict=False):
+                _put(into, key, value)
+
+    def _additems(self) -> None:
+        items = self._pop_mark()
+        target = self._stack[-1]
+        if isinstance(target, set):
+            target.update(item for item in items if hashable(item))
+        elif isinstance(target, Stub):
+            target.items.extend(items)
+
+    def _frozenset(self) -> None:
+        self._push_container(frozenset(item for item in self._pop_mark() if hashable(item)))
+
+    def _dict(self) -> None:
+        made: dict[Any, Any] = {}
+        self._fill(made, self._pop_mark())
+        self._push_container(made)
+
+    def _tuple(self) -> None:
+        self._push_container(tuple(self._pop_mark()))
+
+    def _short_tuple(self, count: int) -> None:
+        if len(self._stack) < count:
+            raise IndexError
+        items = tuple(self._stack[-count:])
+        del self._stack[-count:]
+        self._push_container(items)
+
+    def _long(self, size: int) -> None:
+        length = self._number("<B", 1) if size == 1 else self._number("<i", 4)
+        if not 0 <= length <= MAX_DIGITS:
+            raise TooMuch(f"a number of {length} bytes at byte {self.position}")
+        self._stack.append(int.from_bytes(self._take(length), "little", signed=True))
+
+    def _decimal(self) -> None:
+        line = self._line().rstrip(b"L")
+        if line in (b"00", b"01"):
+            self._stack.append(line == b"01")
+            return
+        if len(line) > MAX_DIGITS:
+            raise TooMuch(f"a number of {len(line)} digits at byte {self.position}")
+        self._stack.append(int(line))
+
+    def _float(self) -> None:
+        self._stack.append(float(self._line()[:400]))
+
+    def _binfloat(self) -> None:
+        self._stack.append(struct.unpack(">d", self._take(8))[0])
+
+    def _string(self) -> None:
+        line = self._line()
+        if len(line) < 2 or line[0] != line[-1] or line[:1] not in (b"'", b'"'):
+            self._bad("a string without quotes")
+        self._stack.append(line[1:-1].decode("unicode_escape", "replace"))
+
+    def _unicode(self) -> None:
+        self._stack.append(self._line().decode("raw_unicode_escape", "replace"))
+
+    def _bad(self, what: str) -> NoReturn:
+        raise Damaged(f"{what} at byte {self.position}")
+
+    def _get(self, index: int) -> None:
+        if index not in self._memo:
+            self._bad(f"memo {index} was never filled,")
+        self._stack.append(self._memo[index])
+
+    def _put(self, index: int) -> None:
+        if len(self._memo) >= MAX_CONTAINERS * 2:
+            raise TooMuch("too many memos")
+        self._memo[index] = self._stack[-1]
+
+    def _memoize(self) -> None:
+        self._put(len(self._memo))
+
+    def _next_buffer(self) -> None:
+        self._push_container(Stub("", "out-of-band buffer"))
+
+
+def _put(into: dict[Any, Any], key: Any, value: Any) -> None:
+    if hashable(key):
+        into[key] = value
+
+
+_TABLE = build_opcode_table(Machine)
+
+
+def load(
+    source: bytes | BinaryIO,
+    *,
+    start: int = 0,
+    limit: int | None = None,
+    persistent: Persistent | None = None,
+) -> Loaded:
+    """Go through a pickle; never raises for what is in it."""
+    return Machine(source, start=start, limit=limit, persistent=persistent).load()
+
+
+def load_inert(source: Any, *, persistent: Persistent | None = None) -> Any:
+    """The value of a pickle, objects as stubs. Raises `Damaged` where it makes no sense."""
+    if isinstance(source, (bytearray, memoryview)):
+        source = bytes(source)
+    loaded = load(source, persistent=persistent)
+    if loaded.damage is not None:
+        raise Damaged(loaded.damage)
+    return loaded.value

@@ -1,0 +1,109 @@
+"""The table of pickle opcodes, as operations of the inert machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from headway.checkpoints.pickle_values import Blob
+
+if TYPE_CHECKING:
+    from headway.checkpoints.inert_pickle import Machine
+
+
+def build_opcode_table(machine: type[Machine]) -> list[Callable[[Machine], None] | None]:
+    """The operation of each opcode byte; None where pickle has none."""
+    push = machine._push_container
+
+    def constant(value: Any) -> Callable[[Machine], None]:
+        return lambda m: m._stack.append(value)
+
+    def skip(size: int) -> Callable[[Machine], None]:
+        def operation(m: Machine) -> None:
+            m._take(size)
+
+        return operation
+
+    operations: dict[bytes, Callable[[Machine], None]] = {
+        b"\x80": skip(1),
+        b"\x95": skip(8),
+        b"(": machine._mark,
+        b"0": machine._pop,
+        b"1": machine._drop,
+        b"2": lambda m: m._stack.append(m._stack[-1]),
+        b"N": constant(None),
+        b"\x88": constant(True),
+        b"\x89": constant(False),
+        b"I": machine._decimal,
+        b"L": machine._decimal,
+        b"J": lambda m: m._stack.append(m._number("<i", 4)),
+        b"K": lambda m: m._stack.append(m._number("<B", 1)),
+        b"M": lambda m: m._stack.append(m._number("<H", 2)),
+        b"\x8a": lambda m: m._long(1),
+        b"\x8b": lambda m: m._long(4),
+        b"F": machine._float,
+        b"G": machine._binfloat,
+        b"S": machine._string,
+        b"T": lambda m: m._stack.append(_latin(m._bytes(m._number("<I", 4)))),
+        b"U": lambda m: m._stack.append(_latin(m._bytes(m._number("<B", 1)))),
+        b"V": machine._unicode,
+        b"X": lambda m: m._stack.append(m._text(m._number("<I", 4))),
+        b"\x8c": lambda m: m._stack.append(m._text(m._number("<B", 1))),
+        b"\x8d": lambda m: m._stack.append(m._text(m._number("<Q", 8))),
+        b"B": lambda m: m._stack.append(m._bytes(m._number("<I", 4))),
+        b"C": lambda m: m._stack.append(m._bytes(m._number("<B", 1))),
+        b"\x8e": lambda m: m._stack.append(m._bytes(m._number("<Q", 8))),
+        b"\x96": lambda m: m._stack.append(m._bytes(m._number("<Q", 8))),
+        b"\x97": machine._next_buffer,
+        b"\x98": lambda m: None,
+        b"]": lambda m: push(m, []),
+        b"}": lambda m: push(m, {}),
+        b")": constant(()),
+        b"\x8f": lambda m: push(m, set()),
+        b"l": lambda m: push(m, m._pop_mark()),
+        b"d": machine._dict,
+        b"t": machine._tuple,
+        b"\x85": lambda m: m._short_tuple(1),
+        b"\x86": lambda m: m._short_tuple(2),
+        b"\x87": lambda m: m._short_tuple(3),
+        b"a": machine._append,
+        b"e": machine._appends,
+        b"s": machine._setitem,
+        b"u": machine._setitems,
+        b"\x90": machine._additems,
+        b"\x91": machine._frozenset,
+        b"c": machine._global,
+        b"\x93": machine._stack_global,
+        b"R": machine._reduce,
+        b"\x81": machine._newobj,
+        b"\x92": machine._newobj_ex,
+        b"i": machine._inst,
+        b"o": machine._obj,
+        b"b": machine._build,
+        b"\x82": lambda m: m._extension(1),
+        b"\x83": lambda m: m._extension(2),
+        b"\x84": lambda m: m._extension(4),
+        b"P": machine._persid,
+        b"Q": machine._binpersid,
+        b"g": lambda m: m._get(int(m._line()[:20])),
+        b"h": lambda m: m._get(m._number("<B", 1)),
+        b"j": lambda m: m._get(m._number("<I", 4)),
+        b"p": lambda m: m._put(int(m._line()[:20])),
+        b"q": lambda m: m._put(m._number("<B", 1)),
+        b"r": lambda m: m._put(m._number("<I", 4)),
+        b"\x94": machine._memoize,
+    }
+    table: list[Callable[[Machine], None] | None] = [None] * 256
+    for code, operation in operations.items():
+        table[code[0]] = operation
+    return table
+
+
+def _latin(value: Any) -> Any:
+    # Strings of Python 2: text where they are text, bytes of arrays otherwise.
+    if isinstance(value, Blob):
+        return value
+    try:
+        return value.decode("ascii")
+    except UnicodeDecodeError:
+        return value

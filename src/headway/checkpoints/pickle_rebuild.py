@@ -1,0 +1,320 @@
+"""Answers the calls that a pickle of tensors makes with a description instead of an object.
+
+A tensor is its storage, an offset, a shape and strides. Whether these fit the storage is checked
+where the bytes are located (`locate.py`); here only their kinds are.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+from headway.checkpoints import dtypes
+from headway.checkpoints.inert_pickle import Machine, Rebuild
+from headway.checkpoints.pickle_values import Blob, Damaged, Global, Located, Stub, hashable
+
+NOWHERE = ""
+"""The key of a storage whose bytes are written as text, so that no range of the file is them."""
+
+MAX_NESTING = 4
+"""Pickles inside pickles."""
+
+
+@dataclass(slots=True, eq=False)
+class StorageRef:
+    """A storage: its key in the file, or its place in the stream."""
+
+    key: str
+    dtype: str | None
+    """None: untyped, counted in bytes."""
+    numel: int
+    at: int | None = None
+    """Where its bytes start, when they lie inside the pickle itself."""
+    byteorder: str = "little"
+
+    @property
+    def nbytes(self) -> int:
+        """Its bytes; 0 where the type is unknown."""
+        return self.numel * (1 if self.dtype is None else dtypes.SIZES.get(self.dtype, 0))
+
+
+@dataclass(slots=True, eq=False)
+class TensorRef:
+    """A view of a storage."""
+
+    storage: StorageRef
+    offset: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+    state: Any = None
+
+    def build(self, state: Any) -> None:
+        """Attributes set on a tensor: kept, not used."""
+        self.state = state
+
+
+@dataclass(slots=True, eq=False)
+class DTypeRef:
+    """A numpy dtype."""
+
+    code: str
+    order: str = "<"
+
+    def build(self, state: Any) -> None:
+        """(version, byte order, …)."""
+        if isinstance(state, tuple) and len(state) > 1 and state[1] in ("<", ">", "|", "="):
+            self.order = "<" if state[1] in "|=" else state[1]
+
+
+@dataclass(slots=True, eq=False)
+class ArrayRef:
+    """A numpy array inside the pickle."""
+
+    shape: tuple[int, ...] = ()
+    dtype: DTypeRef | None = None
+    fortran: bool = False
+    data: Any = None
+    """`Located` or `Blob` where its bytes lie in the stream."""
+    items: list[Any] = field(default_factory=list)
+    """What an array of objects holds."""
+
+    def build(self, state: Any) -> None:
+        """(version, shape, dtype, fortran order, bytes)."""
+        if isinstance(state, tuple) and len(state) == 5:
+            _, shape, dtype, fortran, data = state
+            self._set(shape, dtype, bool(fortran), data)
+
+    def _set(self, shape: Any, dtype: Any, fortran: bool, data: Any) -> None:
+        if not _whole(shape) or not isinstance(dtype, DTypeRef):
+            return
+        self.shape, self.dtype, self.fortran = tuple(shape), dtype, fortran
+        if isinstance(data, list):
+            self.items = data
+        else:
+            self.data = data
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, (tuple, list)) and all(
+        isinstance(n, int) and not isinstance(n, bool) for n in value
+    )
+
+
+def _tensor(machine: Machine, args: tuple[Any, ...]) -> TensorRef:
+    storage, offset, size, stride = args[:4]
+    if not (isinstance(storage, StorageRef) and isinstance(offset, int)):
+        raise ValueError
+    if not (_whole(size) and _whole(stride) and len(size) == len(stride)):
+        raise ValueError
+    return TensorRef(storage, offset, tuple(size), tuple(stride), storage.dtype or "uint8")
+
+
+def _tensor_v3(machine: Machine, args: tuple[Any, ...]) -> TensorRef:
+    made = _tensor(machine, args)
+    if isinstance(args[6], Global):
+        made.dtype = dtypes.of_torch(args[6].name)
+    return made
+
+
+def _quantised(machine: Machine, args: tuple[Any, ...]) -> TensorRef:
+    return _tensor(machine, args)
+
+
+def _first(machine: Machine, args: tuple[Any, ...]) -> Any:
+    return args[0]
+
+
+def _from_type(machine: Machine, args: tuple[Any, ...]) -> Any:
+    function, kind, arguments, state = args[:4]
+    made = machine.call(function, arguments)
+    if isinstance(made, Stub) and isinstance(state, (dict, tuple)):
+        made.state = state
+    if isinstance(made, Stub) and isinstance(kind, Global):
+        made.module, made.name = kind.module, kind.name
+    return made
+
+
+def _mapping(machine: Machine, args: tuple[Any, ...]) -> dict[Any, Any]:
+    made: dict[Any, Any] = {}
+    source = args[-1] if args else None
+    if isinstance(source, dict):
+        made.update(source)
+    elif isinstance(source, (list, tuple)):
+        for pair in source:
+            if isinstance(pair, (list, tuple)) and len(pair) == 2:
+                machine._fill(made, list(pair))
+    return made
+
+
+def _list(machine: Machine, args: tuple[Any, ...]) -> list[Any]:
+    return list(args[0]) if args and isinstance(args[0], (list, tuple, set)) else []
+
+
+def _set(machine: Machine, args: tuple[Any, ...]) -> Any:
+    return {item for item in (args[0] if args else ()) if hashable(item)}
+
+
+def _tuple(machine: Machine, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(args[0]) if args and isinstance(args[0], (list, tuple)) else ()
+
+
+def _encode(machine: Machine, args: tuple[Any, ...]) -> Any:
+    text, *codec = args
+    if isinstance(text, str) and codec[:1] in (["latin1"], ["latin-1"]):
+        return text.encode("latin1")
+    raise ValueError
+
+
+def _reconstructor(machine: Machine, args: tuple[Any, ...]) -> Any:
+    cls = args[0]
+    if isinstance(cls, (Global, Stub)):
+        return Stub(cls.module, cls.name, tuple(args[2:3]))
+    raise ValueError
+
+
+def _newobj(machine: Machine, args: tuple[Any, ...]) -> Any:
+    cls = args[0]
+    if isinstance(cls, (Global, Stub)):
+        return Stub(cls.module, cls.name, tuple(args[1:]))
+    raise ValueError
+
+
+def _getattr(machine: Machine, args: tuple[Any, ...]) -> Any:
+    owner, name = args[0], args[1]
+    if isinstance(owner, Global) and isinstance(name, str):
+        # A nested class, or somebody reaching through a module: the longer name tells.
+        return machine.ask(owner.module, f"{owner.name}.{name}")
+    return Stub("builtins", f"getattr(…, {str(name)[:40]!r})", (owner, name))
+
+
+def _dtype(machine: Machine, args: tuple[Any, ...]) -> DTypeRef:
+    if not isinstance(args[0], str):
+        raise ValueError
+    code = args[0]
+    return DTypeRef(code, ">" if code.startswith(">") else "<")
+
+
+def _array(machine: Machine, args: tuple[Any, ...]) -> ArrayRef:
+    return ArrayRef()
+
+
+def _from_buffer(machine: Machine, args: tuple[Any, ...]) -> ArrayRef:
+    data, dtype, shape, order = args[:4]
+    made = ArrayRef()
+    made._set(shape, dtype, order == "F", data)
+    return made
+
+
+_SCALARS = {
+    "f2": "e",
+    "f4": "f",
+    "f8": "d",
+    "i1": "b",
+    "i2": "h",
+    "i4": "i",
+    "i8": "q",
+    "u1": "B",
+    "u2": "H",
+    "u4": "I",
+    "u8": "Q",
+    "b1": "?",
+}
+
+
+def _scalar(machine: Machine, args: tuple[Any, ...]) -> Any:
+    dtype, data = args[:2]
+    if isinstance(data, str):
+        data = data.encode("latin1")
+    if not isinstance(dtype, DTypeRef) or not isinstance(data, bytes):
+        raise ValueError
+    if dtype.code.lstrip("<>|=").startswith("O"):
+        # numpy unpickles the bytes of an object: a second pickle that nobody has gone through.
+        machine.called.append(("numpy's scalar with a pickle of its own", (data[:80],)))
+        return None
+    return struct.unpack(dtype.order + _SCALARS[dtype.code.lstrip("<>|=")], data)[0]
+
+
+def _nested(machine: Machine, args: tuple[Any, ...]) -> Any:
+    """`torch.load` of bytes inside the pickle: gone through like the pickle itself."""
+    from headway.checkpoints.formats.torch_legacy import read_stream
+
+    data = args[0]
+    if machine.nesting >= MAX_NESTING:
+        raise Damaged(f"more than {MAX_NESTING} pickles inside each other")
+    if isinstance(data, (Located, Blob)):
+        stream = read_stream(
+            machine.file, start=data.at, limit=data.at + len(data), nesting=machine.nesting + 1
+        )
+    elif isinstance(data, bytes):
+        import io
+
+        stream = read_stream(io.BytesIO(data), start=0, nesting=machine.nesting + 1)
+        for ref in stream.storages.values():
+            ref.at, ref.key = None, NOWHERE
+    else:
+        raise ValueError
+    if not stream.legacy:
+        # A storage is written in the old format always; torch.load would take any other as well.
+        machine.called.append(("torch.load with bytes that are no storage", ()))
+    for wanted in stream.loaded.requested:
+        machine.requested.setdefault(wanted)
+    for called, arguments in stream.loaded.calls.items():
+        machine.calls.setdefault(called, arguments)
+    machine.called += stream.loaded.called
+    return stream.loaded.value
+
+
+def _path(machine: Machine, args: tuple[Any, ...]) -> str:
+    return "/".join(str(part) for part in args).replace("//", "/")
+
+
+REBUILDS: dict[tuple[str, str], Rebuild] = {
+    ("torch._utils", "_rebuild_tensor"): _tensor,
+    ("torch._utils", "_rebuild_tensor_v2"): _tensor,
+    ("torch._utils", "_rebuild_tensor_v3"): _tensor_v3,
+    ("torch._utils", "_rebuild_qtensor"): _quantised,
+    ("torch._utils", "_rebuild_parameter"): _first,
+    ("torch._utils", "_rebuild_parameter_v2"): _first,
+    ("torch._utils", "_rebuild_parameter_with_state"): _first,
+    ("torch._utils", "_rebuild_device_tensor_from_cpu_tensor"): _first,
+    ("torch._utils", "_rebuild_device_tensor_from_numpy"): _first,
+    ("torch._utils", "_rebuild_xla_tensor"): _first,
+    ("torch.nn.parameter", "Parameter"): _first,
+    ("torch._tensor", "_rebuild_from_type"): lambda m, a: m.call(a[0], a[2]),
+    ("torch._tensor", "_rebuild_from_type_v2"): _from_type,
+    ("torch.storage", "_load_from_bytes"): _nested,
+    ("torch.jit._pickle", "restore_type_tag"): _first,
+    ("torch", "Size"): _tuple,
+    ("collections", "OrderedDict"): _mapping,
+    ("collections", "defaultdict"): lambda m, a: {},
+    ("collections", "Counter"): _mapping,
+    ("collections", "deque"): _list,
+    ("builtins", "dict"): _mapping,
+    ("builtins", "list"): _list,
+    ("builtins", "tuple"): _tuple,
+    ("builtins", "set"): _set,
+    ("builtins", "frozenset"): _set,
+    ("builtins", "getattr"): _getattr,
+    ("builtins", "bytearray"): _first,
+    ("builtins", "bytes"): _first,
+    ("copyreg", "_reconstructor"): _reconstructor,
+    ("copyreg", "__newobj__"): _newobj,
+    ("_codecs", "encode"): _encode,
+    ("numpy", "dtype"): _dtype,
+    ("pathlib", "PosixPath"): _path,
+    ("pathlib", "PurePosixPath"): _path,
+    ("pathlib", "WindowsPath"): _path,
+    ("pathlib._local", "PosixPath"): _path,
+    **{
+        (f"{package}.{module}", name): function
+        for package in ("numpy.core", "numpy._core")
+        for module, name, function in (
+            ("multiarray", "_reconstruct", _array),
+            ("multiarray", "scalar", _scalar),
+            ("numeric", "_frombuffer", _from_buffer),
+        )
+    },
+}
+"""By module and name; everything else becomes a stub."""

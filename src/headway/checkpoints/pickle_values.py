@@ -1,0 +1,180 @@
+"""The values of a pickle that is not executed (names, stubs, byte ranges), and the window through
+which its bytes are read.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+# What a pickle holds where nothing of it is run: names, stubs, and where its bytes are.
+
+KEY_DEPTH = 8
+
+
+class Damaged(Exception):
+    """The pickle ends early or makes no sense."""
+
+
+class TooMuch(Damaged):
+    """The pickle asks for more than a checkpoint would."""
+
+
+@dataclass(frozen=True, slots=True)
+class Global:
+    """A class or function by its name."""
+
+    module: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+@dataclass(eq=False, slots=True)
+class Stub:
+    """An object of a class that was not looked up."""
+
+    module: str
+    name: str
+    args: tuple[Any, ...] = ()
+    state: Any = None
+    items: list[Any] = field(default_factory=list)
+    pairs: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """What its state says, by name."""
+        found: dict[str, Any] = {}
+        states = self.state if isinstance(self.state, tuple) else (self.state,)
+        for state in states[:2]:
+            if isinstance(state, dict):
+                found.update((key, value) for key, value in state.items() if isinstance(key, str))
+        return found
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An attribute."""
+        return self.attributes.get(name, default)
+
+
+class Located(bytes):
+    """Bytes that remember where in the stream they were."""
+
+    at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Bytes too many to be read: where they are."""
+
+    at: int
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+
+@dataclass
+class Loaded:
+    """A pickle that was gone through."""
+
+    value: Any
+    end: int
+    """Where the stream ended, after its last opcode."""
+    requested: list[Global] = field(default_factory=list)
+    """Every name the stream asked for, in order, once."""
+    called: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
+    """Calls of what is not a plain name: `(what, arguments)`."""
+    calls: dict[Global, tuple[Any, ...]] = field(default_factory=dict)
+    """The names that would be called, and the first call's arguments."""
+    damage: str | None = None
+    """Why it could not be gone through to the end."""
+
+
+def hashable(value: Any, depth: int = 0) -> bool:
+    """Whether it may be a key: no deep nests, whose hashing would overflow the stack."""
+    if isinstance(value, (tuple, frozenset)):
+        if isinstance(value, frozenset):
+            return True
+        return depth < KEY_DEPTH and len(value) < 64 and all(hashable(v, depth + 1) for v in value)
+    return not isinstance(value, (list, dict, set, bytearray)) and value.__hash__ is not None
+
+
+# The bytes of a pickle, a window at a time; large ones are located and not read.
+
+MAX_LINE = 1 << 16
+MAX_TEXT = 1 << 26
+"""Bytes of one string."""
+BIG = 1 << 20
+"""Bytes objects from here on are not read, only located."""
+WINDOW = 1 << 20
+
+
+class PickleBytes:
+    """Reads from where the last reading ended. Raises `Damaged` where there is not enough."""
+
+    def __init__(
+        self, source: bytes | BinaryIO, *, start: int = 0, limit: int | None = None
+    ) -> None:
+        self.file: BinaryIO = io.BytesIO(source) if isinstance(source, bytes) else source
+        self._base = start
+        self._data = b""
+        self._at = 0
+        self._limit = limit
+
+    @property
+    def position(self) -> int:
+        """Where in the source the machine is."""
+        return self._base + self._at
+
+    def _refill(self, least: int) -> None:
+        self._base += self._at
+        self._at = 0
+        self.file.seek(self._base)
+        want = max(WINDOW, least)
+        if self._limit is not None:
+            want = min(want, max(self._limit - self._base, 0))
+        self._data = self.file.read(want)
+        if len(self._data) < least:
+            raise Damaged(f"it ends at byte {self._base + len(self._data)}, in the middle")
+
+    def _take(self, count: int) -> bytes:
+        if self._at + count > len(self._data):
+            self._refill(count)
+        self._at += count
+        return self._data[self._at - count : self._at]
+
+    def _number(self, form: str, size: int) -> int:
+        value: int = struct.unpack(form, self._take(size))[0]
+        return value
+
+    def _line(self) -> bytes:
+        end = self._data.find(b"\n", self._at)
+        if end < 0:
+            self._refill(1)
+            end = self._data.find(b"\n", 0, MAX_LINE)
+        if end < 0 or end - self._at > MAX_LINE:
+            raise Damaged(f"no end of a line within {MAX_LINE} bytes after byte {self.position}")
+        line = self._data[self._at : end]
+        self._at = end + 1
+        return line
+
+    def _text(self, length: int) -> str:
+        if length > MAX_TEXT:
+            raise TooMuch(f"a text of {length} bytes at byte {self.position} (limit {MAX_TEXT})")
+        return self._take(length).decode("utf-8", "surrogatepass")
+
+    def _bytes(self, length: int) -> Any:
+        at = self.position
+        if length < BIG:
+            value = Located(self._take(length))
+            value.at = at
+            return value
+        # The bytes are not read: only whether they are there.
+        self.file.seek(at + length - 1)
+        if not self.file.read(1) or (self._limit is not None and at + length > self._limit):
+            raise Damaged(f"{length} bytes announced at byte {at}, not all of them there")
+        self._base, self._data, self._at = at + length, b"", 0
+        return Blob(at, length)

@@ -1,0 +1,312 @@
+"""The directory of a zip archive, checked before use, and the pickles in it beside the one that
+`torch.load` reads.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import struct
+import zlib
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from headway.checkpoints import inert_pickle
+from headway.checkpoints.pickle_values import Loaded
+from headway.checkpoints.pickle_verdict import judge_pickle
+
+# The directory of a zip archive, checked before anything in it is believed.
+
+# Only what checkpoints need: stored and deflated entries, zip64. Nothing is extracted, so odd
+# names do no harm.
+
+MAX_ENTRIES = 1_000_000
+MAX_DIRECTORY = 1 << 28
+MAX_INFLATED = 1 << 25
+"""Bytes of a deflated entry that is read whole."""
+MAX_RATIO = 1032
+"""No deflated stream unpacks to more than this many times its size."""
+BOMB, BOMB_RATIO = 1 << 30, 200
+"""An entry that unpacks to so many bytes, and so many times its size, is left alone."""
+STORED, DEFLATED = 0, 8
+MAGIC = b"PK\x03\x04"
+
+
+class BadZip(Exception):
+    """The archive is cut off or contradicts itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class ZipEntry:
+    """One entry, its data located."""
+
+    name: str
+    method: int
+    offset: int
+    """Where its data starts."""
+    packed: int
+    """Bytes in the file."""
+    size: int
+    """Bytes unpacked."""
+
+
+def read_directory(file: BinaryIO, size: int, start: int = 0) -> dict[str, ZipEntry]:
+    """The entries by name, in the order of the archive, of `size` bytes from `start`."""
+    count, length, offset = _end(file, size, start)
+    if count > MAX_ENTRIES or length > MAX_DIRECTORY:
+        raise BadZip(f"{count} entries, {length} bytes of directory (limit {MAX_ENTRIES})")
+    if offset + length > size:
+        raise BadZip(f"its directory ends at byte {offset + length} of {size}")
+    file.seek(start + offset)
+    data = file.read(length)
+    entries: dict[str, ZipEntry] = {}
+    taken: list[tuple[int, int, str]] = []
+    at = 0
+    for _ in range(count):
+        if data[at : at + 4] != b"PK\x01\x02" or at + 46 > len(data):
+            raise BadZip("its directory is damaged")
+        flags, method = struct.unpack_from("<HH", data, at + 8)
+        packed, full = struct.unpack_from("<II", data, at + 20)
+        names, extras, comments = struct.unpack_from("<HHH", data, at + 28)
+        header = struct.unpack_from("<I", data, at + 42)[0]
+        name = data[at + 46 : at + 46 + names].decode("utf-8", "replace")
+        extra = data[at + 46 + names : at + 46 + names + extras]
+        full, packed, header = _wide(extra, full, packed, header)
+        at += 46 + names + extras + comments
+        if flags & 1:
+            raise BadZip(f"entry {name!r} is encrypted")
+        where = _data_of(file, start, header, size)
+        if where + packed > size:
+            raise BadZip(f"entry {name!r} ends at byte {where + packed} of {size}")
+        if method == STORED and packed != full:
+            raise BadZip(f"entry {name!r} is stored, yet {packed} bytes are said to be {full}")
+        if method == DEFLATED and full > (packed + 64) * MAX_RATIO:
+            raise BadZip(f"entry {name!r}: {packed} bytes cannot unpack to {full}")
+        if is_bomb(method, packed, full):
+            raise BadZip(
+                f"entry {name!r}: {packed} bytes unpack to {full}, more than {BOMB_RATIO} times "
+                "as many; left alone"
+            )
+        if name in entries:
+            raise BadZip(
+                f"two of its entries are called {name!r}: readers differ in which they take"
+            )
+        entries[name] = ZipEntry(name, method, start + where, packed, full)
+        taken.append((where, packed, name))
+    taken.sort()
+    for (a, length_a, name), (b, _, other) in itertools.pairwise(taken):
+        if a + length_a > b and length_a:
+            raise BadZip(f"entries {name!r} and {other!r} overlap")
+    return entries
+
+
+def is_bomb(method: int, packed: int, full: int) -> bool:
+    """Whether an entry was made to keep a reader busy."""
+    return method == DEFLATED and full >= BOMB and full > packed * BOMB_RATIO
+
+
+def _end(file: BinaryIO, size: int, start: int) -> tuple[int, int, int]:
+    """(entries, bytes of the directory, its offset)."""
+    tail = min(size, 22 + 65535)
+    file.seek(start + size - tail)
+    data = file.read(tail)
+    at = data.rfind(b"PK\x05\x06")
+    if at < 0 or at + 22 > len(data):
+        raise BadZip("it has no directory at its end: the file is cut off")
+    count, length, offset = struct.unpack_from("<HII", data, at + 10)
+    locator = at - 20
+    if locator >= 0 and data[locator : locator + 4] == b"PK\x06\x07":
+        place = struct.unpack_from("<Q", data, locator + 8)[0]
+        if place + 56 > size:
+            raise BadZip("its directory lies outside the file")
+        file.seek(start + place)
+        record = file.read(56)
+        if record[:4] != b"PK\x06\x06" or len(record) < 56:
+            raise BadZip("its directory is damaged")
+        count, length, offset = struct.unpack_from("<QQQ", record, 32)
+    return count, length, offset
+
+
+def _wide(extra: bytes, full: int, packed: int, header: int) -> tuple[int, int, int]:
+    """The sizes of a large entry, from its extra field."""
+    at = 0
+    while at + 4 <= len(extra):
+        kind, length = struct.unpack_from("<HH", extra, at)
+        body = extra[at + 4 : at + 4 + length]
+        if kind == 1:
+            values = [value for (value,) in struct.iter_unpack("<Q", body[: len(body) // 8 * 8])]
+            if full == 0xFFFFFFFF and values:
+                full = values.pop(0)
+            if packed == 0xFFFFFFFF and values:
+                packed = values.pop(0)
+            if header == 0xFFFFFFFF and values:
+                header = values.pop(0)
+        at += 4 + length
+    return full, packed, header
+
+
+def _data_of(file: BinaryIO, start: int, header: int, size: int) -> int:
+    if header + 30 > size:
+        raise BadZip(f"an entry starts at byte {header} of {size}")
+    file.seek(start + header)
+    local = file.read(30)
+    if local[:4] != MAGIC or len(local) < 30:
+        raise BadZip(f"no entry at byte {header}, where the directory says one is")
+    names, extras = struct.unpack_from("<HH", local, 26)
+    return int(header + 30 + names + extras)
+
+
+def local_name(file: BinaryIO, at: int) -> tuple[str, int] | None:
+    """(name, where its data starts) of the entry whose header is here; None: none is."""
+    file.seek(at)
+    local = file.read(30)
+    if len(local) < 30 or local[:4] != MAGIC:
+        return None
+    names, extras = struct.unpack_from("<HH", local, 26)
+    name = file.read(names)
+    if len(name) < names:
+        return None
+    return name.decode("utf-8", "replace"), at + 30 + names + extras
+
+
+def entry_chunks(file: BinaryIO, entry: ZipEntry, size: int = 1 << 16) -> Iterator[bytes]:
+    """The unpacked bytes of an entry; never more than its directory announced."""
+    file.seek(entry.offset)
+    left = entry.packed
+    if entry.method == STORED:
+        while left and (data := file.read(min(size, left))):
+            left -= len(data)
+            yield data
+        return
+    if entry.method != DEFLATED:
+        raise BadZip(f"entry {entry.name!r} is compressed in a way ({entry.method}) not supported")
+    unpack = zlib.decompressobj(-15)
+    made = 0
+    try:
+        while left and (data := file.read(min(size, left))):
+            left -= len(data)
+            while data and not unpack.eof:
+                out = unpack.decompress(data, 1 << 18)
+                made += len(out)
+                if made > entry.size:
+                    raise BadZip(
+                        f"entry {entry.name!r} unpacks to more than its {entry.size} bytes"
+                    )
+                if out:
+                    yield out
+                data = unpack.unconsumed_tail
+    except zlib.error as error:
+        raise BadZip(f"entry {entry.name!r} cannot be unpacked: {error}") from error
+
+
+def read_entry(file: BinaryIO, entry: ZipEntry, limit: int = MAX_INFLATED) -> bytes:
+    """A whole entry."""
+    if entry.size > limit:
+        raise BadZip(f"entry {entry.name!r} has {entry.size} bytes (limit {limit})")
+    return b"".join(entry_chunks(file, entry))
+
+
+# Pickles of an archive beside the one that `torch.load` reads.
+
+# Whoever opens the archive by other means may load them, so what they ask for matters as much. A
+# member is taken for a pickle by the ending of its name, or by its first bytes. What the main
+# pickle names as a tensor's storage is neither: those are numbers, and numbers may begin like a
+# pickle.
+
+ENDINGS = (".pkl", ".pickle", ".debug_pkl")
+MOST = 10_000
+"""Members whose first bytes are looked at."""
+MAX_BYTES = inert_pickle.MAX_PICKLE
+"""Bytes of all of them together that are gone through."""
+_HEAD = 64
+_NAME = rb"[A-Za-z_][\w.]*\n[A-Za-z_][\w.]*\n"
+_BY_HAND = re.compile(rb"\(*c" + _NAME + rb"|\((?:[SV][^\n]{0,60}\n)+i" + _NAME)
+"""The old protocol, which is text: `cos\\nsystem\\n(S'…'\\ntR.`."""
+
+
+@dataclass(frozen=True)
+class PickleMember:
+    """A further pickle: gone through, or why it was not."""
+
+    name: str
+    loaded: Loaded | None
+    why: str = ""
+    length: int = 0
+    """Bytes that were gone through, where no directory says how many it has."""
+
+    @property
+    def judged(self) -> tuple[dict[str, str], list[str]]:
+        """As `danger.judged`."""
+        if self.loaded is None:
+            return {}, []
+        dangerous, unknown = judge_pickle(self.loaded)
+        if self.loaded.damage is not None and not has_pickle_name(self.name):
+            # A list of words (`cos`, `sin`, …) begins like a pickle, too. It calls nothing.
+            called = {str(wanted) for wanted in self.loaded.calls}
+            dangerous = {
+                name: said
+                for name, said in dangerous.items()
+                if name in called or name.startswith("a call of ")
+            }
+            unknown = [name for name in unknown if name in called]
+        return dangerous, unknown
+
+
+def looks_like_pickle(head: bytes) -> bool:
+    """Whether the first bytes are those of a pickle: of protocol 2 or later, or of one by hand."""
+    if len(head) > 2 and head[0] == 0x80:
+        return 2 <= head[1] <= 5
+    return _BY_HAND.match(head) is not None
+
+
+def has_pickle_name(name: str) -> bool:
+    """Whether a member's name says that it is a pickle."""
+    return name.lower().endswith(ENDINGS)
+
+
+def find_other_pickles(
+    file: BinaryIO, entries: dict[str, ZipEntry], known: Container[str]
+) -> Iterator[PickleMember]:
+    """The pickles of an archive but for the `known` members: the main one, and the storages."""
+    left = MAX_BYTES
+    looked = 0
+    for name, entry in entries.items():
+        if name in known or not entry.size:
+            continue
+        if not has_pickle_name(name):
+            looked += 1
+            if looked > MOST or not looks_like_pickle(_head(file, entry)):
+                continue
+        left -= entry.size
+        if left < 0:
+            why = f"the pickles beside the main one have more than {MAX_BYTES} bytes"
+            yield PickleMember(name, None, why)
+            return
+        yield _gone_through(file, entry)
+
+
+def read_member_at(file: BinaryIO, name: str, offset: int, end: int) -> PickleMember | None:
+    """The pickle that starts here, in an archive without a directory; None: it is none."""
+    file.seek(offset)
+    if not (has_pickle_name(name) or looks_like_pickle(file.read(_HEAD))):
+        return None
+    loaded = inert_pickle.load(file, start=offset, limit=end)
+    return PickleMember(name, loaded, length=loaded.end - offset)
+
+
+def _head(file: BinaryIO, entry: ZipEntry) -> bytes:
+    try:
+        return next(entry_chunks(file, entry, _HEAD), b"")[:_HEAD]
+    except BadZip:
+        return b""
+
+
+def _gone_through(file: BinaryIO, entry: ZipEntry) -> PickleMember:
+    if entry.method == STORED:
+        end = entry.offset + entry.size
+        return PickleMember(entry.name, inert_pickle.load(file, start=entry.offset, limit=end))
+    try:
+        return PickleMember(entry.name, inert_pickle.load(read_entry(file, entry)))
+    except BadZip as error:
+        return PickleMember(entry.name, None, str(error))

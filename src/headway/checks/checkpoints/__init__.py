@@ -1,0 +1,1 @@
+"""Checks of saved checkpoints (HD7xx)."""

@@ -1,0 +1,331 @@
+"""HD704: extreme weights of a checkpoint, and trained layers whose weights are all 0."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import Any
+
+from headway.core.check import Check, Needs
+from headway.core.checkpoint_tensors import (
+    CHECKPOINT,
+    Saved,
+    count_elements,
+    is_embedding,
+    is_first_moment,
+    is_position,
+    is_statistic,
+    layer_kind,
+)
+from headway.core.facts import LISTED, Facts
+from headway.core.findings import Finding, Severity, Where
+from headway.core.numbers import say
+from headway.core.records import EventRecord, Header, TensorRecord, record_at
+from headway.core.state import remember
+
+# Weights of a checkpoint that are 0 in every element, and what speaks for a trained layer.
+
+# Many layers start at 0 on purpose: LoRA's B, the last layer of a residual branch, a control's
+# convolutions, a new head. So a 0 alone says little. It says much where the layer was trained: its
+# moments are not 0, or its bias is spread out in a model whose batch norms have counted batches.
+
+ENOUGH_STEPS = 10
+"""A warm-up from a rate of 0 leaves weights where they began; for so long at most."""
+_MATRIX = re.compile(r"(^|[._/])(weight|kernel)$")
+_ADAPTER = re.compile(r"lora|adapter", re.I)
+
+
+@remember
+@dataclass
+class Zeroed:
+    """What is gathered of one checkpoint."""
+
+    zero: dict[str, str] = field(default_factory=dict)
+    """Name → file, of the matrices that are 0."""
+    others: int = 0
+    """Matrices that are not."""
+    spread: set[str] = field(default_factory=set)
+    """Biases whose elements differ, and none of which is 0."""
+    fed: set[str] = field(default_factory=set)
+    """First moments that are not 0."""
+    batches: bool = False
+    """Whether a batch norm has seen any."""
+
+    def add(self, record: TensorRecord) -> None:
+        """One more tensor."""
+        low, high = record.stats.get("min", 0.0), record.stats.get("max", 0.0)
+        if record.role == "moment":
+            if is_first_moment(record.name) and low < high:
+                self.fed.add(record.name)
+        elif record.name.endswith("running_mean"):
+            self.batches = self.batches or low < high
+        elif record.role != "weight" or record.nonfinite:
+            return
+        elif len(record.shape) == 1 and record.name.endswith("bias"):
+            if low < high and not count_elements(record, "zero"):
+                self.spread.add(record.name)
+        elif is_matrix(record) and _is_layer(record.name):
+            if (
+                low == high == 0.0
+                and count_elements(record, "zero") == count_elements(record, "numel") > 0
+            ):
+                file = record.facts.get("file")
+                self.zero[record.name] = file if isinstance(file, str) else ""
+            else:
+                self.others += 1
+
+    def trained(self, saved: Saved) -> dict[str, str]:
+        """The zero weights of layers that were trained, and how that is known."""
+        found = {}
+        owners = saved.trained_by() if self.zero and self.fed else {}
+        steps = saved.count if saved.count is not None else saved.step
+        for name in self.zero:
+            if owners.get(name) in self.fed and steps is not None and steps >= ENOUGH_STEPS:
+                found[name] = "though its moments are not: it was trained, and set to 0 since"
+            elif self.batches and _MATRIX.sub(r"\1bias", name) in self.spread:
+                found[name] = "though its bias is not: its output is the same for every input"
+        return found
+
+    def to_state(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_state(cls, state: Any) -> Zeroed:
+        return cls(**state)
+
+
+def is_matrix(record: TensorRecord) -> bool:
+    """Whether it has rows and columns, and not only one of either."""
+    return sum(size > 1 for size in record.shape) > 1
+
+
+def _is_layer(name: str) -> bool:
+    """Whether it is the matrix of a layer that does not begin at 0 as a rule."""
+    ordinary = not (is_embedding(name) or is_position(name) or _ADAPTER.search(name))
+    return bool(_MATRIX.search(name)) and ordinary
+
+
+FP16_MAX = 65504.0
+_HALF = ("float16", "fp16", "half", "16", "16-mixed", "16-true")
+
+
+class ExtremeWeight(Check):
+    """A saved weight is finite, but far too large; or a whole layer is 0.
+
+    ## What it checks
+    The largest element of every weight of a checkpoint, against its peers: the same layer of the
+    other blocks, or where there are too few, the other weights with as many dimensions. And whether
+    a layer's weight is 0 in every element.
+
+    ## Why it matters
+    A weight that is a thousand times as large as all others is a flipped bit, a diverged layer or a
+    broken conversion. Above 65504 it becomes Inf as soon as the model is used in fp16. A layer
+    whose weight is 0 gives the same output whatever comes in.
+
+    ## How it is measured
+    Told if it is above 100, a thousand times the median of at least three peers, and a hundred
+    times the largest of them. With one or two peers: if it is a million times the larger, and so on
+    one side only, while the other end of the same matrix is as its peers are. Where the model is to
+    be used in fp16 (its configuration says so, or its other weights are): if it is above 65504. A
+    matrix of 0 is told where its layer was trained: its moments are not 0 after ten steps, or its
+    bias is spread out in a model whose batch norms have seen batches.
+
+    ## False alarms
+    Embeddings, positions, frequencies, running statistics, step counts and moments are not looked
+    at, nor single numbers (a temperature, a scale). Trained language models do have a few very
+    large weights; they are tens of times their peers, not thousands. Masks of -1e9 have no other
+    end. A matrix of 0 of which nothing says that it was trained is information only: new heads,
+    last layers of residual branches and control convolutions begin so. LoRA is left out.
+
+    ## What to do
+    Compare with the checkpoint before: a single element points at the file or the memory, a whole
+    layer at the training. Do not cast to fp16; bf16 has the range of fp32.
+
+    ## References
+    IEEE 754 half precision; Yu et al., "The Super Weight in Large Language Models" (2024).
+    """
+
+    code = "HD704"
+    name = "extreme-weight"
+    summary = "a finite weight far outside its peers, or outside what fp16 can hold"
+    needs = Needs(
+        kinds=(TensorRecord, EventRecord),
+        roles=("weight", "buffer", "moment"),
+        events=(CHECKPOINT,),
+        checkpoints=1,
+        decisive=("weight",),
+    )
+
+    @dataclass(frozen=True)
+    class Limits:
+        times_median: float = 1000.0
+        """Of the peers' largest elements."""
+        times_largest: float = 100.0
+        """Of any peer."""
+        times_few: float = 1e6
+        """Of the larger, where there are one or two peers only."""
+        least: float = 100.0
+        """Nothing below is called extreme."""
+        peers: int = 3
+        """With fewer, only what is beyond doubt is told."""
+
+    def start(self) -> None:
+        self.saved: Saved | None = None
+        self.told: set[str] = set()
+        """Idle weights, told once for all checkpoints of a run."""
+        self._clear()
+
+    def _clear(self) -> None:
+        self.half = False
+        self.largest: dict[str, tuple[float, int, str]] = {}
+        """Name → largest element, dimensions, file."""
+        self.other_end: dict[str, float] = {}
+        """Name → how far a matrix goes on the side of 0 where its largest element is not."""
+        self.zeroed = Zeroed()
+
+    def begin(self, header: Header) -> None:
+        self.saved = None
+        self._clear()
+
+    def observe(self, record: TensorRecord | EventRecord) -> Iterable[Finding]:
+        if isinstance(record, EventRecord):
+            yield from self.finish()
+            self.saved = Saved.of(record)
+            self.half = _asks_for_half(Facts.of(record))
+            return
+        if self.saved is None:
+            return
+        self.saved.add(record)
+        self.zeroed.add(record)
+        if record.role != "weight":
+            return
+        self.half = self.half or record.dtype == "float16"
+        if record.stats.get("numel", 0) > 1 and record.nonfinite == 0 and _judged(record.name):
+            largest = max(abs(record.stats.get(key, 0.0)) for key in ("min", "max"))
+            if math.isfinite(largest):
+                file = record.facts.get("file")
+                told = file if isinstance(file, str) else ""
+                self.largest[record.name] = (largest, len(record.shape), told)
+                low, high = record.stats.get("min", 0.0), record.stats.get("max", 0.0)
+                if is_matrix(record) and low < 0.0 < high:
+                    self.other_end[record.name] = min(-low, high)
+
+    def finish(self) -> Iterable[Finding]:
+        if self.saved is not None:
+            yield from self._judge(self.saved)
+            yield from self._zeros(self.saved)
+        self.saved = None
+        self._clear()
+
+    def _judge(self, saved: Saved) -> Iterable[Finding]:
+        told: list[tuple[float, str, str]] = []
+        least = FP16_MAX if self.half else math.inf
+        for name, (size, _, _) in self.largest.items():
+            if size <= self.limits.least:
+                continue
+            middle = self._middle_of_peers(name)
+            if middle is not None:
+                told.append((size, name, f"{say(size / middle)} times its peers' {say(middle)}"))
+            elif size > least:
+                told.append((size, name, "more than the 65504 that fp16 can hold"))
+        if not told:
+            return
+        told.sort(key=lambda item: (-item[0], item[1]))
+        size, name, why = told[0]
+        more = f"; and {len(told) - 1} more" if len(told) > 1 else ""
+        over = "; in fp16 it becomes Inf" if size > FP16_MAX and "fp16" not in why else ""
+        yield self.find(
+            record_at(saved.moment),
+            f"{saved.name}: the largest element of {name} is {say(size)}, {why}{over}{more}",
+            subject=saved.path,
+            where=Where(file=self.largest[name][2] or saved.path, module=name),
+            remedies=[
+                "Compare with the checkpoint before it: one element points at the file or the "
+                "memory, a whole layer at the training.",
+                "Do not cast it to fp16; bf16 has the range of fp32.",
+            ],
+            path=saved.path,
+            value=size,
+            limit=self.limits.times_median,
+            tensors=[item[1] for item in told[:LISTED]],
+            tensor_count=len(told),
+            above_fp16=sum(item[0] > FP16_MAX for item in told),
+        )
+
+    def _zeros(self, saved: Saved) -> Iterable[Finding]:
+        if not self.zeroed.others:
+            return  # nothing to compare with: a state before its first step, or no model
+        trained = self.zeroed.trained(saved)
+        if trained:
+            why = next(iter(trained.values()))
+            yield self._zero(saved, list(trained), Severity.WARNING, f", {why}")
+        idle = [name for name in self.zeroed.zero if name not in trained and name not in self.told]
+        self.told.update(idle)
+        if idle:
+            why = "; new heads and adapters begin so, and no trained layer stays so"
+            yield self._zero(saved, idle, Severity.INFO, why)
+
+    def _zero(self, saved: Saved, names: list[str], severity: Severity, why: str) -> Finding:
+        more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+        return self.find(
+            record_at(saved.moment),
+            f"{saved.name}: every element of {names[0]}{more} is 0{why}",
+            severity=severity,
+            subject=f"{saved.path} zero {severity.name}",
+            where=Where(file=self.zeroed.zero[names[0]] or saved.path, module=names[0]),
+            remedies=["Compare with the checkpoint before it, and with what made this file of it."],
+            path=saved.path,
+            value=0.0,
+            tensors=names[:LISTED],
+            tensor_count=len(names),
+        )
+
+    def _middle_of_peers(self, name: str) -> float | None:
+        """The middle of the peers' largest elements, if this one is far outside; else None."""
+        size, dimensions, _ = self.largest[name]
+        kind = layer_kind(name)
+        peers = [
+            other
+            for key, (other, _, _) in self.largest.items()
+            if key != name and other > 0
+            if layer_kind(key) == kind
+        ]
+        if len(peers) < self.limits.peers and dimensions > 1:
+            peers = [
+                other
+                for key, (other, shape, _) in self.largest.items()
+                if key != name and other > 0 and shape > 1
+            ]
+        if len(peers) < self.limits.peers:
+            return self._of_few(name, peers)
+        middle = median(peers)
+        # Several may be broken at once: those above their limit are no peers to measure by.
+        ordinary = [other for other in peers if other <= middle * self.limits.times_median]
+        far = (
+            size > middle * self.limits.times_median
+            and size > max(ordinary) * self.limits.times_largest
+        )
+        return middle if far else None
+
+    def _of_few(self, name: str, peers: list[float]) -> float | None:
+        """The larger of one or two peers, where this one stands out against itself as well."""
+        end = self.other_end.get(name)
+        if not peers or end is None:
+            return None
+        larger = max(peers)
+        ordinary = end <= larger * self.limits.times_largest
+        far = self.largest[name][0] > larger * self.limits.times_few
+        return larger if far and ordinary else None
+
+
+def _judged(name: str) -> bool:
+    return not (is_embedding(name) or is_position(name) or is_statistic(name))
+
+
+def _asks_for_half(facts: Facts) -> bool:
+    settings = facts.table("settings")
+    said = [settings.text(key) for key in ("torch_dtype", "dtype", "precision")]
+    return any(word.removeprefix("torch.").lower() in _HALF for word in said if word)

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts, say_list
+from headway.core.findings import Finding
+from headway.core.numbers import say
+from headway.core.records import SetupRecord
+
+
+class WeightsNotLoaded(Check):
+    """A state was loaded, but the model still holds its random start.
+
+    ## What it checks
+    Every `load_state_dict`: which of the model's parameters the state had, and which of the state's
+    entries the model had; and whether the loaded numbers are still there when training begins.
+
+    ## Why it matters
+    `strict=False` drops what does not fit without a word. A prefix (`module.`, `model.`) makes
+    nothing fit, and the "pretrained" model trains from scratch. So does one that is initialised
+    once more after loading.
+
+    ## How it is measured
+    By elements: at least half of the model is missing in the state and at least half of the state
+    is unknown to the model; or a tenth, where a prefix would make the names fit. For loaded weights
+    the share that was overwritten before the next backward pass: more than half.
+
+    ## False alarms
+    A new head, a body loaded into a larger model (all of the state is used), and a part taken from
+    a larger checkpoint (all of the model is found) pass.
+
+    ## What to do
+    Print what `load_state_dict` returns; strip or add the prefix; load last, after initialising.
+
+    ## References
+    pytorch/pytorch#141256; huggingface/transformers#17877.
+    """
+
+    code = "HD706"
+    name = "weights-not-loaded"
+    summary = "keys missing or unexpected: the module still holds random init"
+    needs = Needs(kinds=(SetupRecord,), topics=("weights-loaded",))
+
+    @dataclass(frozen=True)
+    class Limits:
+        share: float = 0.5
+        """Of the model's elements missing, and of the state's elements unknown."""
+        prefix_share: float = 0.1
+        """The same, where a prefix explains it."""
+        overwritten: float = 0.5
+        """Of the loaded elements."""
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        loaded = facts.number("loaded_elements")
+        if loaded:
+            lost = (facts.number("overwritten_elements") or 0.0) / loaded
+            if lost > self.limits.overwritten:
+                yield self._overwritten(record, facts, lost)
+            return
+        elements, given = facts.number("elements"), facts.number("given_elements")
+        if not elements:
+            return
+        own = (facts.number("own_elements") or 0.0) / elements
+        if own >= self.limits.share and facts.flag("after_file"):
+            yield self._own(record, facts, own)
+            return
+        missing = (facts.number("missing_elements") or 0.0) / elements
+        unknown = (facts.number("unexpected_elements") or 0.0) / given if given else 1.0
+        prefix = facts.text("prefix")
+        limit = self.limits.share if prefix is None else self.limits.prefix_share
+        if missing >= limit and unknown >= limit:
+            yield self._not_loaded(record, facts, missing, limit)
+
+    def _not_loaded(
+        self, record: SetupRecord, facts: Facts, missing: float, limit: float
+    ) -> Finding:
+        names, strange = facts.texts("missing"), facts.texts("unexpected")
+        prefix, on = facts.text("prefix"), facts.text("prefix_on")
+        remedies = ["Print what `load_state_dict` returns, and load with `strict=True`."]
+        because = f" (the state has {say_list(strange, 2)} instead)" if strange else ""
+        if prefix is not None and on == "state":
+            because = f": the state's names begin with '{prefix}'"
+            remedies.insert(0, f"Strip '{prefix}' from the state's keys before loading it.")
+        elif prefix is not None:
+            because = f": the model's names begin with '{prefix}' and the state's do not"
+            remedies.insert(0, f"Load it into the inner module, or put '{prefix}' before its keys.")
+        model = facts.text("model") or "the model"
+        return self.find(
+            record,
+            f"{say(100 * missing)} % of {model} ({facts.whole('missing_count') or len(names)} "
+            f"parameters) was not in the state that was loaded and keeps its random start: "
+            f"{say_list(names, 2)}{because}",
+            subject=f"{model} {names[:1]}",
+            where=facts.where(rank=record.rank, module=names[0] if names else None),
+            remedies=remedies,
+            share=missing,
+            limit=limit,
+            missing=names,
+            unexpected=strange,
+            prefix=prefix,
+        )
+
+    def _own(self, record: SetupRecord, facts: Facts, own: float) -> Finding:
+        model = facts.text("model") or "the model"
+        return self.find(
+            record,
+            f"{say(100 * own)} % of what was loaded into {model} are its own tensors: nothing of "
+            "the file had a name that fits",
+            subject=f"{model} own",
+            where=facts.where(rank=record.rank),
+            remedies=["Compare the names in the file with those of `model.state_dict()`."],
+            share=own,
+            limit=self.limits.share,
+        )
+
+    def _overwritten(self, record: SetupRecord, facts: Facts, lost: float) -> Finding:
+        names = facts.texts("overwritten")
+        return self.find(
+            record,
+            f"{say(100 * lost)} % of the weights that were loaded were overwritten before training "
+            f"began: {say_list(names)}",
+            subject="overwritten",
+            where=facts.where(rank=record.rank, module=names[0] if names else None),
+            remedies=["Initialise first and load last."],
+            share=lost,
+            limit=self.limits.overwritten,
+            tensors=names,
+        )

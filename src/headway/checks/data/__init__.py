@@ -1,0 +1,1 @@
+"""Checks of inputs, labels and data loading (HD5xx)."""

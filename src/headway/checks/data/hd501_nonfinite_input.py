@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from headway.core.check import Check, Needs
+from headway.core.checkpoint_tensors import looks_like_mask
+from headway.core.facts import LISTED, Facts, say_list
+from headway.core.findings import Finding, Severity
+from headway.core.records import TensorRecord
+
+MENTIONED = 5
+"""Samples or features in the sentence; the evidence lists more."""
+
+
+class NonfiniteInput(Check):
+    """The batch holds NaN or Inf.
+
+    ## What it checks
+    Every floating-point tensor of the batch: inputs and targets.
+
+    ## Why it matters
+    One bad value in one sample makes the loss of the whole batch non-finite, and through it every
+    gradient. It comes back each time that sample is drawn, so skipping steps only hides it.
+
+    ## How it is measured
+    Elements that are NaN or infinite are counted; where the source can tell, the samples and the
+    features they are in are named.
+
+    ## False alarms
+    An additive attention mask, of zeros and infinities alone, passes. Targets with NaN for
+    "unknown" are fine if the loss leaves them out before it computes anything; a NaN multiplied by
+    a zero weight is still NaN.
+
+    ## What to do
+    Look at the named samples in the data set: empty files, missing table cells, a division by a
+    zero standard deviation in the normalisation, a logarithm of 0. Mend or drop them there.
+    Replacing NaN by 0 in the training loop hides a fault of the data.
+
+    ## References
+    Stack Overflow 53640858; `torch.nan_to_num` (what it replaces, and by what).
+    """
+
+    code = "HD501"
+    name = "nonfinite-input"
+    severity = Severity.ERROR
+    summary = "the batch holds NaN or Inf"
+    needs = Needs(kinds=(TensorRecord,), roles=("input",))
+
+    def observe(self, record: TensorRecord) -> Iterable[Finding]:
+        if record.role != "input" or not record.nonfinite or looks_like_mask(record):
+            return
+        nan, inf = (int(record.stats.get(kind, 0)) for kind in ("nan", "inf"))
+        facts = record.facts
+        rows, features, indices = (
+            list(facts.get(kind) or ()) for kind in ("rows", "features", "indices")
+        )
+        yield self.find(
+            record,
+            f"input {record.name} holds {nan} NaN and {inf} Inf"
+            + _said("in sample", rows, facts.get("bad_rows"))
+            + _said_in_data_set(indices, facts.get("bad_rows"))
+            + _said("at feature", features, facts.get("bad_features")),
+            subject=record.name,
+            where=Facts.of(record).where(sample=rows[0] if rows else None, rank=record.rank),
+            remedies=[
+                "Look at these samples in the data set and mend or drop them: a missing value, a "
+                "division by a zero standard deviation, a logarithm of 0.",
+            ],
+            tensor=record.name,
+            nan=nan,
+            inf=inf,
+            rows=rows[:LISTED],
+            bad_rows=facts.get("bad_rows", len(rows)),
+            features=features[:LISTED],
+            indices=indices[:LISTED],
+        )
+
+
+def _said(place: str, items: Sequence[int], count: int | None) -> str:
+    """`, in samples 3, 17 and 5 more`: the source may have listed only the first of them."""
+    if not items:
+        return ""
+    padded = _padded(items, count)
+    return f", {place}{'s' if len(padded) > 1 else ''} {say_list(padded, MENTIONED)}"
+
+
+def _said_in_data_set(indices: Sequence[Any], count: int | None) -> str:
+    """What those samples are called in the data set, where the source knows."""
+    return f" (in the data set: {say_list(_padded(indices, count), MENTIONED)})" if indices else ""
+
+
+def _padded(items: Sequence[Any], count: int | None) -> list[Any]:
+    return [*items, *[None] * max((count or 0) - len(items), 0)]

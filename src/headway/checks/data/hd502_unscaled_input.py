@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts, onset_record
+from headway.core.findings import Finding
+from headway.core.numbers import say
+from headway.core.records import SetupRecord
+
+LARGE = (
+    "Standardise the inputs (subtract the mean, divide by the spread of the training set; pixels "
+    "by 255), or begin the model with a normalising layer.",
+)
+SMALL = (
+    "Look for a scaling that is applied twice: by the data set and again by a transform or in the "
+    "loop (`/ 255` after ToTensor, which divides already).",
+)
+
+
+class UnscaledInput(Check):
+    """The numbers that reach the first weights are far from unit scale.
+
+    ## What it checks
+    The input of every layer with weights that gets its input from the data and not from another
+    layer, as it arrives there: after all that the loader, the loop or the model does to it.
+
+    ## Why it matters
+    Initialisations and learning rates are made for inputs of about unit size. Pixels of 0 to 255
+    make the first layer's gradients a hundred times too large: training is slow, unstable or dead.
+    Inputs that were divided twice carry hardly any signal against the biases.
+
+    ## How it is measured
+    Over all batches looked at: a root mean square above 30 with values beyond 100; or no value
+    beyond 0.02; or a spread of less than 2 % of the mean, where all inputs are nearly one number.
+
+    ## False alarms
+    Ids go into embeddings, which are not looked at. Layers that normalise have no weights to spoil,
+    and what comes after them is of unit size. A single zero tensor (a first hidden state) passes.
+
+    ## What to do
+    Standardise by the mean and spread of the training set, once, and check the numbers right before
+    the model: `print(x.mean(), x.std())`.
+
+    ## References
+    Stack Overflow 50762466, 47318871; LeCun et al., "Efficient BackProp", 4.3.
+    """
+
+    code = "HD502"
+    name = "unscaled-input"
+    summary = "float input far from unit scale (raw 0-255)"
+    needs = Needs(kinds=(SetupRecord,), topics=("input-scale",))
+
+    @dataclass(frozen=True)
+    class Limits:
+        rms: float = 30.0
+        """Root mean square of the inputs …"""
+        largest: float = 100.0
+        """… together with one value as large."""
+        smallest: float = 0.02
+        """Inputs none of which is larger carry no signal."""
+        spread: float = 0.02
+        """Spread over mean."""
+
+    def start(self) -> None:
+        self.told: set[str] = set()
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        rms, largest = facts.number("rms"), facts.number("max")
+        mean, std = facts.number("mean"), facts.number("std")
+        batches, samples = facts.whole("batches") or 0, facts.whole("samples") or 0
+        if rms is None or largest is None or mean is None or std is None or largest == 0:
+            return
+        limits = self.limits
+        if rms > limits.rms and largest > limits.largest:
+            what = f"have a root mean square of {say(rms)} (limit {say(limits.rms)})"
+            cure = LARGE
+        elif batches < 2 or samples < 16 or std == 0:
+            return
+        elif largest < limits.smallest:
+            what = f"are all smaller than {say(largest)} (limit {say(limits.smallest)})"
+            cure = SMALL
+        elif std < limits.spread * abs(mean) and std < limits.spread:
+            what = f"are all nearly {say(mean)}: their spread is {say(std)}"
+            cure = SMALL
+        else:
+            return
+        if cure[0] in self.told:
+            return  # several layers that are fed the same
+        self.told.add(cure[0])
+        module = facts.text("module")
+        twice = cure is SMALL and facts.table("scaled_at").text("file") is not None
+        place = "scaled_at" if twice else "place"
+        yield self.find(
+            onset_record(record),
+            f"the inputs of {module or 'the first layer'} {what}; they go up to {say(largest)}",
+            subject=module or "",
+            where=facts.where(rank=record.rank, place=place, module=module),
+            remedies=list(cure),
+            value=rms,
+            limit=limits.rms,
+            largest=largest,
+            mean=mean,
+            std=std,
+        )

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts, onset_record
+from headway.core.findings import Finding
+from headway.core.records import SetupRecord
+
+
+class ConstantInput(Check):
+    """The samples are all the same, or their targets are.
+
+    ## What it checks
+    The first argument of the model, feature by feature over all samples, and the targets that come
+    out of the loader and reach the loss.
+
+    ## Why it matters
+    There is nothing to learn from: the loss falls to the best constant answer and stays there. It
+    comes from a data set that returns the same item for every index, a batch that is repeated, a
+    normalisation that leaves nothing, or a column that was filled with one value.
+
+    ## How it is measured
+    Exactly: no feature differs between any two samples, in three batches or more of at least eight,
+    32 samples together. The same for targets, 64 of them.
+
+    ## False alarms
+    One image or one noise tensor that is trained on alone is a batch of one. Masks and constants
+    beside the first argument are not looked at, nor are labels that the loop makes itself.
+
+    ## What to do
+    Look at two items of the data set: `dataset[0]`, `dataset[1]`. Look for an index that is not
+    used in `__getitem__`, for a list of one object repeated, for a division by a huge number.
+
+    ## References
+    Braiek and Khomh, "TheDeepChecker" (data without variation).
+    """
+
+    code = "HD503"
+    name = "constant-input"
+    summary = "features or targets do not vary"
+    needs = Needs(kinds=(SetupRecord,), topics=("input-variety", "target-variety"))
+
+    @dataclass(frozen=True)
+    class Limits:
+        batches: int = 3
+        samples: int = 32
+        targets: int = 64
+        batch: int = 8
+        """Smaller batches may be one sample on purpose."""
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        samples, batches = facts.whole("samples") or 0, facts.whole("batches") or 0
+        varying, smallest = facts.whole("varying"), facts.whole("smallest") or 0
+        if varying is None or varying > 0 or batches < self.limits.batches:
+            return
+        inputs = record.topic == "input-variety"
+        if samples < (self.limits.samples if inputs else self.limits.targets):
+            return
+        if inputs and smallest < self.limits.batch:
+            return
+        what = "inputs" if inputs else "targets"
+        yield self.find(
+            onset_record(record),
+            f"the {what} of all {samples} samples in {batches} batches are the same",
+            subject=what,
+            where=facts.where(rank=record.rank),
+            remedies=[
+                "Look at two items of the data set, and for an index that is not used, a repeated "
+                "object or a column filled with one value.",
+            ],
+            samples=samples,
+            batches=batches,
+        )

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headway.checks.loss_context import format_shape, loss_call_site, targets_are_not_class_ids
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts
+from headway.core.findings import Finding, Severity
+from headway.core.records import Header, SetupRecord
+
+CLASSES = ("cross_entropy", "nll_loss")
+
+
+class LabelOutOfRange(Check):
+    """A class id lies outside the head, or is of a type that cannot be one.
+
+    ## What it checks
+    The labels given to `cross_entropy` and `nll_loss`, before the call is made.
+
+    ## Why it matters
+    On the CPU the call raises. On CUDA it is an assertion inside a kernel, told later and
+    elsewhere, after which the process is of no more use.
+
+    ## How it is measured
+    Exactly: labels below 0 or not below the number of classes, the ignore index left out. Labels
+    of another type than int64 (or uint8) are told where torch refused them.
+
+    ## False alarms
+    None known: torch itself refuses these labels.
+
+    ## What to do
+    Count the classes again: labels that begin at 1, a class "unknown" of -1 (make it
+    `ignore_index`), a head one class too small, a padding id. Labels of a wrong type: `.long()`.
+
+    ## References
+    The documentation of `torch.nn.CrossEntropyLoss`.
+    """
+
+    code = "HD505"
+    name = "label-out-of-range"
+    severity = Severity.ERROR
+    summary = "class ids outside the head, wrong dtype"
+    needs = Needs(kinds=(SetupRecord,), topics=("loss-call",))
+
+    def start(self) -> None:
+        self.told: set[str] = set()
+
+    def begin(self, header: Header) -> None:
+        self.told = set()
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        site = loss_call_site(facts)
+        if facts.text("function") not in CLASSES or site in self.told:
+            return
+        outside = facts.whole("outside")
+        if outside:
+            self.told.add(site)
+            yield self._outside(record, facts, site, outside)
+        elif facts.flag("raised") and targets_are_not_class_ids(facts):
+            self.told.add(site)
+            yield self._of_wrong_type(record, facts, site)
+
+    def _outside(self, record: SetupRecord, facts: Facts, site: str, outside: int) -> Finding:
+        classes = facts.whole("classes") or 0
+        values = [int(value) for value in facts.numbers("outside_values")][:5]
+        listed = ", ".join(str(value) for value in values)
+        return self.find(
+            record,
+            f"{outside} of {facts.whole('labels')} labels lie outside 0..{classes - 1}, what a "
+            f"head of {classes} classes can be asked for: {listed}",
+            subject=site,
+            where=facts.where(
+                rank=record.rank, op=facts.text("function"), sample=facts.whole("sample")
+            ),
+            remedies=[
+                "Labels must count from 0 to the number of classes - 1: shift labels that begin "
+                "at 1, give the head another class, or pass ignore_index for a label that means "
+                "nothing."
+            ],
+            outside=outside,
+            outside_values=values,
+            labels=facts.whole("labels"),
+            classes=classes,
+        )
+
+    def _of_wrong_type(self, record: SetupRecord, facts: Facts, site: str) -> Finding:
+        target = facts.table("target")
+        dtype = target.text("dtype")
+        return self.find(
+            record,
+            f"{facts.text('function')} is given labels of type {dtype} and shape "
+            f"{format_shape(target)}, which cannot be class ids",
+            subject=site,
+            where=facts.where(rank=record.rank, op=facts.text("function")),
+            remedies=["Class ids are int64: labels.long(). Distributions have the logits' shape."],
+            dtype=dtype,
+            error=facts.text("error"),
+        )

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts, onset_record
+from headway.core.findings import Finding, Severity
+from headway.core.numbers import say
+from headway.core.records import Moment, SetupRecord, moment_of, record_at
+
+CURES = {
+    "set_epoch was not called": "Call `sampler.set_epoch(epoch)` before every pass.",
+    "the generator was seeded again": "Seed once, before the first pass, not at each of them.",
+    "the same indices": "Draw a new permutation for every pass.",
+    "the same batches": "Draw a new permutation for every pass: look for a seed that is set again, "
+    "a sampler that keeps its first order.",
+}
+
+
+class SameOrderEachEpoch(Check):
+    """Every pass over the data comes in the same shuffled order, or in blocks of one class.
+
+    ## What it checks
+    The batches of one training pass against those of the next, from a loader or from a loop that
+    picks them by index itself; and, where nothing shuffles, whether labels come sorted.
+
+    ## Why it matters
+    Somebody meant to shuffle. With the same order in every pass each batch always has the same
+    companions and successors: gradients are correlated and the model learns the order. Data sorted
+    by class make it forget each class while it learns the next.
+
+    ## How it is measured
+    By content, by the indices that were used, or by the state the sampler draws its order from:
+    two passes of three batches or more are the same, and the order is not the one the data has.
+    Sorted labels: neighbours in a batch differ less than a third as often as in a mixed order.
+
+    ## False alarms
+    Reading in order, without shuffling, is information only: time series and text are read so.
+    One batch, or the whole set at a time, has no order.
+
+    ## What to do
+    `DataLoader(shuffle=True)`; with a `DistributedSampler`, `sampler.set_epoch(epoch)`; in an own
+    loop, a new `torch.randperm` for every pass. Seed once.
+
+    ## References
+    pytorch/pytorch#31771; `torch.utils.data.distributed.DistributedSampler` (set_epoch).
+    """
+
+    code = "HD507"
+    name = "same-order-each-epoch"
+    summary = "the permutation repeats (no shuffle, no set_epoch)"
+    needs = Needs(kinds=(SetupRecord,), topics=("epoch-order", "labels"))
+
+    @dataclass(frozen=True)
+    class Limits:
+        batches: int = 3
+        """In a pass."""
+        changes: float = 0.3
+        """Neighbours with different labels, over how many there would be in a mixed order."""
+        samples: int = 200
+        """Labels that must have been seen to call them sorted."""
+
+    def start(self) -> None:
+        self.sequential: Moment | None = None
+        self.place: tuple[str | None, int | None, str | None] = (None, None, None)
+        self.mixing: float | None = None
+        """The least mixed labels: changes over those expected."""
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        if record.topic == "labels":
+            self._look_at_labels(facts)
+            return
+        if facts.text("kind") == "sequential":
+            self.sequential = moment_of(onset_record(record))
+            where = facts.where()
+            self.place = (where.file, where.line, where.function)
+            return
+        why, batches = facts.text("why"), facts.whole("batches") or 0
+        if why is None or batches < self.limits.batches or facts.text("kind") == "iterable":
+            return
+        yield self.find(
+            onset_record(record),
+            f"two passes over the data come in the same shuffled order ({why}), {batches} batches "
+            "compared",
+            where=facts.where(rank=record.rank),
+            remedies=[CURES.get(why, CURES["the same batches"])],
+            why=why,
+            batches=batches,
+            sampler=facts.text("sampler"),
+        )
+
+    def _look_at_labels(self, facts: Facts) -> None:
+        changes, neighbours = facts.whole("changes"), facts.whole("neighbours")
+        samples, counts = facts.whole("samples") or 0, facts.lists("counts")
+        if changes is None or not neighbours or samples < self.limits.samples:
+            return
+        if facts.flag("dense") or (facts.whole("seen") or 0) < 2:
+            return
+        expected = 1 - sum((pair[1] / samples) ** 2 for pair in counts if len(pair) == 2)
+        if expected > 0.2:
+            mixing = changes / neighbours / expected
+            self.mixing = mixing if self.mixing is None else min(mixing, self.mixing)
+
+    def finish(self) -> Iterable[Finding]:
+        if self.sequential is None:
+            return
+        sorted_labels = self.mixing is not None and self.mixing < self.limits.changes
+        if not sorted_labels or self.mixing is None:
+            return
+        file, line, function = self.place
+        place = Facts({"place": {"file": file, "line": line, "function": function}})
+        yield self.find(
+            record_at(self.sequential),
+            f"the loader does not shuffle and the labels come in blocks: neighbours differ only "
+            f"{say(100 * self.mixing)} % as often as in a mixed order (limit "
+            f"{say(100 * self.limits.changes)} %)",
+            where=place.where(),
+            severity=Severity.WARNING,
+            remedies=["Shuffle: `DataLoader(…, shuffle=True)`."],
+            value=self.mixing,
+            limit=self.limits.changes,
+        )

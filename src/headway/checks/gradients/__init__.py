@@ -1,0 +1,1 @@
+"""Checks of gradients, clipping and accumulation (HD2xx)."""

@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from headway.core.check import Check, Needs
+from headway.core.facts import LISTED
+from headway.core.findings import Finding, Severity, Where
+from headway.core.numbers import say
+from headway.core.records import StepRecord, moment_of, record_at
+from headway.core.signals import Signal
+
+SEARCH = 20
+"""In a log: so many rows at its beginning may a scaler take to find its scale."""
+MIDDLE = 1000
+"""In a log: one that begins at a later step does not show how the run began."""
+BACK = 2
+"""In a log: so many finite norms in a row after a bad one, and the run has come back."""
+
+
+class NonfiniteGradient(Check):
+    """A gradient holds NaN or Inf.
+
+    ## What it checks
+    The global gradient norm of every step: it is non-finite as soon as one element is.
+
+    ## Why it matters
+    One optimizer step with it destroys weights and moments for good. Clipping cannot help: a NaN
+    norm turns every gradient NaN, an infinite one turns the healthy gradients into 0.
+
+    ## How it is measured
+    `isfinite` on the norm. Where the norms of the single gradients are known the non-finite ones
+    are named. Backward runs from the output to the input, so the one nearest the output (the last
+    on the list of parameters) is where it entered. If every single norm is finite and only the
+    total is infinite, the sum overflowed and no element is non-finite. The log of another tool is
+    read to its end first: what lasts to its last row is an error, what came back by itself is not.
+
+    ## False alarms
+    A step that a GradScaler skipped is its normal search for a scale and is not reported. It is
+    once the skips do not end (20 in a row) or go on at a scale below 1, where scaling can no
+    longer be what overflows. In a log, a row or two that come back are information where a loss
+    scale, an infinity or the beginning of the run points to a scaler, and else a warning.
+
+    ## What to do
+    If the loss is non-finite too, mend the loss. If it is finite, look for an op with an infinite
+    slope where its value is finite: `sqrt` or `norm` at 0, a `where` that hides a NaN branch (its
+    gradient is 0 · NaN), an overflow in float16. Protect the op's input, not its output.
+
+    ## References
+    pytorch/pytorch#68425 (`where` and NaN gradients); PyTorch, "Automatic Mixed Precision
+    examples".
+    """
+
+    code = "HD201"
+    name = "nonfinite-gradient"
+    severity = Severity.ERROR
+    summary = "a gradient holds NaN or Inf"
+    needs = Needs(signals=("grad_norm",), nonfinite=True)
+
+    @dataclass(frozen=True)
+    class Limits:
+        scaler_skips: int = 20
+        """So many steps in a row may a GradScaler skip before it is no search for a scale."""
+
+    def start(self) -> None:
+        self.finite_before = 0
+        self.seen = 0
+        """In a log of another tool: rows before this one, with a norm or without."""
+        self.skips_in_a_row = 0
+        self.episode: dict[str, Any] | None = None
+        """In a log of another tool: the bad norms since the last good ones."""
+
+    def observe(self, record: StepRecord) -> Iterable[Finding]:
+        if self.context.header.foreign:
+            yield from self._follow(record)
+            return
+        for name, norm in record.family("grad_norm"):
+            if math.isfinite(norm):
+                self.finite_before += 1
+                self.skips_in_a_row = 0
+            elif not self._scaler_searches(record, name):
+                yield self._finding(record, name, norm)
+
+    def finish(self) -> Iterable[Finding]:
+        if self.episode is not None:
+            yield self._told(self.episode)
+            self.episode = None
+
+    def _follow(self, record: StepRecord) -> Iterable[Finding]:
+        """Of a log: gather the bad rows, and say how it went on."""
+        self.seen += 1
+        norm = record.values.get("grad_norm")
+        if norm is None and not self._went_on(record):
+            return
+        if norm is None or math.isfinite(norm):
+            if self.episode is None:
+                self.finite_before += 1
+                return
+            self.episode["good"] += 1
+            if self.episode["good"] >= BACK:
+                yield self._told(self.episode, came_back=True)
+                self.finite_before += self.episode["good"]
+                self.episode = None
+            return
+        losses = [value for _, value in record.family("loss")]
+        if self.episode is None:
+            bad_loss = any(not math.isfinite(value) for value in losses)
+            self.episode = {
+                "at": moment_of(record),
+                "norm": norm,
+                "rows": 0,
+                "good": 0,
+                "bad_loss": bad_loss,
+                "good_loss": bool(losses) and not bad_loss and 0 not in losses,
+                "nan": False,
+                "skipped": 0,
+                "before": self.finite_before or self.seen - 1,
+            }
+        self.episode["rows"] += 1
+        self.episode["good"] = 0
+        self.episode["nan"] = self.episode["nan"] or math.isnan(norm)
+        self.episode["skipped"] += record.values.get("scaler_skipped", 0.0) > 0
+
+    def _went_on(self, record: StepRecord) -> bool:
+        """Whether a row without a norm shows that a run went on which tells bad norms only."""
+        if self.episode is None or self.finite_before:
+            return False
+        losses = [value for _, value in record.family("loss")]
+        return bool(losses) and all(math.isfinite(value) and value for value in losses)
+
+    def _told(self, episode: dict[str, Any], *, came_back: bool = False) -> Finding:
+        header = self.context.header
+        signal = header.signals.get("grad_norm", Signal())
+        scaled = "loss_scale" in header.signals or "scaler_skipped" in header.signals
+        half = (
+            any(
+                word in str(header.facts.get("precision", "")).lower()
+                for word in ("fp16", "float16")
+            )
+            and "bf16" not in str(header.facts.get("precision", "")).lower()
+        )
+        rows = episode["rows"]
+        within = f": it happened within the last {signal.span} steps" if signal.span > 1 else ""
+        if signal.per_label > 1:
+            within = ": it happened in this epoch"
+        said = f"grad_norm is {say(episode['norm'])} here{within}"
+        remedies = []
+        severity = None
+        # A scaler that looks for its scale: infinities, a row or two, at the end of the log too.
+        searches = rows <= 2 and (scaled or half) and (came_back or episode["skipped"] == rows)
+        # At the beginning NaN is as usual as Inf, if the loss beside it is a number: had these
+        # steps been applied, the weights would not have come back.
+        begins = episode["before"] + rows <= SEARCH and episode["good_loss"]
+        if searches or (came_back and (begins or (rows <= 2 and not episode["nan"]))):
+            severity = Severity.INFO
+            said += "; then it was finite again: a loss scaler that looks for its scale does that"
+        elif came_back:
+            severity = Severity.WARNING
+            said += f"; after {rows} row{'s' * (rows > 1)} it was finite again by itself"
+            remedies.append(
+                "The run went on, so these steps were skipped or never reached the weights: look "
+                "at their batches."
+            )
+        else:
+            said += f" and in all {rows} rows to the end of the log" if rows > 1 else ""
+            if episode["bad_loss"]:
+                remedies.append(LOSS_TOO)
+            elif episode["good_loss"]:
+                remedies.append(INFINITE_SLOPE)
+            if (
+                not self.finite_before
+                and episode["before"] <= SEARCH
+                and record_at(episode["at"]).step <= MIDDLE
+            ):
+                remedies.append(FIRST)
+            else:
+                remedies.append(
+                    "Go on from a checkpoint before this step that a scan shows to be clean. "
+                    "Clipping does not help: a NaN norm turns every gradient NaN."
+                )
+        return self.find(
+            record_at(episode["at"]),
+            said,
+            subject="grad_norm",
+            severity=severity,
+            remedies=remedies,
+            norm=episode["norm"],
+            rows=rows,
+            span=signal.span,
+            recovered=came_back,
+            finite_before=self.finite_before,
+        )
+
+    def _scaler_searches(self, record: StepRecord, name: str) -> bool:
+        if not record.values.get(name.replace("grad_norm", "scaler_skipped")):
+            return False
+        self.skips_in_a_row += 1
+        scale = record.values.get(name.replace("grad_norm", "loss_scale"), math.inf)
+        return scale >= 1 and self.skips_in_a_row <= self.limits.scaler_skips
+
+    def _finding(self, record: StepRecord, name: str, norm: float) -> Finding:
+        column = record.columns.get("param/grad_norm")
+        norms = column.items() if column is not None else ()
+        guilty = sorted(at for at, norm_there in norms if not math.isfinite(norm_there))
+        overflow = self._overflowed(record, norm, known=column is not None, guilty=guilty)
+        nearest = self.context.name("param", guilty[-1]) if guilty else None
+        said = f"{name} is {say(norm)}{self._extent(record, guilty, nearest, overflow=overflow)}"
+        if record.held:
+            said += "; the update was held back, weights are as before"
+        return self.find(
+            record,
+            said,
+            subject=name,
+            where=Where(module=nearest, rank=record.rank or None),
+            remedies=self._remedies(record, overflow=overflow),
+            norm=norm,
+            tensors=[self.context.name("param", at) for at in guilty[-1 : -LISTED - 1 : -1]],
+            tensor_count=len(guilty) or record.values.get("grad_nonfinite_tensors"),
+            element_count=record.values.get("grad_nonfinite"),
+            held=record.held,
+            finite_before=self.finite_before,
+        )
+
+    @staticmethod
+    def _overflowed(record: StepRecord, norm: float, *, known: bool, guilty: list[int]) -> bool:
+        if math.isnan(norm) or record.values.get("grad_nonfinite"):
+            return False
+        return (known and not guilty) or record.values.get("grad_nonfinite") == 0
+
+    def _extent(
+        self, record: StepRecord, guilty: list[int], nearest: str | None, *, overflow: bool
+    ) -> str:
+        if overflow:
+            return ": no element is non-finite, but the sum of their squares overflows"
+        column = record.columns.get("param/grad_norm")
+        if nearest is None or column is None:
+            count = record.values.get("grad_nonfinite_tensors")
+            return f": {count:.0f} gradients hold NaN or Inf" if count else ""
+        if len(guilty) == len(column.values):
+            return f": all {len(guilty)} gradients hold NaN or Inf, from the output ({nearest}) on"
+        return (
+            f": {len(guilty)} of {len(column.values)} gradients hold NaN or Inf; "
+            f"nearest the output, so first in backward: {nearest}"
+        )
+
+    def _remedies(self, record: StepRecord, *, overflow: bool) -> list[str]:
+        remedies = []
+        losses = [value for _, value in record.family("loss")]
+        if overflow:
+            remedies.append("The gradients are finite but huge: look for what made them grow.")
+        elif any(not math.isfinite(value) for value in losses):
+            remedies.append(LOSS_TOO)
+        elif losses:
+            remedies.append(INFINITE_SLOPE)
+        if self.finite_before == 0:
+            remedies.append(FIRST)
+        if not record.held and not record.values.get("scaler_skipped"):
+            remedies.append(
+                "Weights were updated with it, clipping or not: go on from the last checkpoint "
+                "before this step."
+            )
+        return remedies
+
+
+LOSS_TOO = "The loss is non-finite too: mend it first, the gradient follows."
+INFINITE_SLOPE = (
+    "The loss is finite, so an op has an infinite slope there: sqrt or norm at 0, a "
+    "`where` that hides a NaN branch, an overflow in float16. Protect the op's input."
+)
+FIRST = (
+    "It is so from the first gradient on, so the learning rate is innocent: look at "
+    "the input, the labels and the initial weights."
+)

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from headway.core.check import Check, Needs
+from headway.core.facts import LISTED, Facts, Parameters, say_list, trained_positions
+from headway.core.findings import Finding, Severity, Where
+from headway.core.records import (
+    Column,
+    Header,
+    Moment,
+    SetupRecord,
+    StepRecord,
+    moment_of,
+    record_at,
+)
+
+NAMELESS = re.compile(r"(optimizer\d+\.)?group\d+\.\d+")
+"""What a tensor of an optimizer is called that belongs to no model."""
+IDLE = re.compile(r"expert|pooler", re.I)
+"""What may go without a gradient in a sound model: experts not chosen, a pooled output not used."""
+
+
+class MissingGradient(Check):
+    """Trainable parameters never get a gradient: the graph is cut before them.
+
+    ## What it checks
+    That every parameter which is trainable and held by an optimizer gets a gradient at some step.
+
+    ## Why it matters
+    A detour through numpy, a `no_grad` block, a `detach` or a branch whose result is not used
+    leaves part of the model at its random start. The rest trains around it and the loss still
+    falls.
+
+    ## How it is measured
+    The parameters without any gradient (`.grad` is None, not 0) in all samples so far. Where they
+    are all those before some point of the model, the graph is cut there: 5 samples must agree.
+    Where they are a branch, 30 must; where the set of parameters with a gradient changes from
+    sample to sample, 100. At the end of a run too short for that, 3 must do; a branch is then a
+    warning only, and below 8 samples information.
+
+    ## False alarms
+    LayerDrop, stochastic depth and tasks that take turns give each parameter a gradient
+    sometimes. With several optimizers nothing is judged before each one's step was sampled.
+    Parameters with "expert" or "pooler" in their name may idle: that is information only. Frozen
+    parameters are not looked at. A head whose loss is switched on later looks like a cut until
+    then. Tensors that an optimizer has kept of a layer which was replaced do not count.
+
+    ## What to do
+    Follow the data from the first named parameter to the loss and look for `.numpy()`, `.item()`,
+    `.data`, `.detach()`, `torch.tensor(x)` or `no_grad` on the way. If the branch is not meant to
+    train, freeze it or take it out of the optimizer.
+
+    ## References
+    Humbatova et al., "Taxonomy of real faults in deep learning systems" (wrong backpropagation).
+    """
+
+    code = "HD204"
+    name = "missing-gradient"
+    severity = Severity.ERROR
+    summary = "trainable parameters get no gradient: the graph is cut"
+    needs = Needs(signals=("param/grad_norm",), kinds=(StepRecord, SetupRecord))
+
+    @dataclass(frozen=True)
+    class Limits:
+        samples: int = 5
+        """Samples without a gradient for all parameters before some point of the model."""
+        branch_samples: int = 30
+        """The same, for parameters elsewhere."""
+        dynamic_samples: int = 100
+        """The same, where the parameters that have one change."""
+        short_samples: int = 3
+        """The same, at the end of a run too short for more."""
+        short_branch_samples: int = 8
+        """The same, for a branch to be more than information there."""
+
+    def start(self) -> None:
+        self.expected = 0
+        self.missing: set[int] = set()
+        self.cuts: dict[str, tuple[str, int, str, str]] = {}
+        """Parameter → the line its graph ends at, and what was called there."""
+        self._restart()
+
+    def _restart(self) -> None:
+        self.samples = 0
+        self.first: list[int] = []
+        self.dynamic = False
+        self.optimizers: set[str] = set()
+        self.optimizer_count = 1
+        self.last: Moment = (0, 0, 0, 0)
+
+    def begin(self, header: Header) -> None:
+        self.samples = 0  # steps that are taken again tell nothing new
+
+    def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
+        if isinstance(record, SetupRecord):
+            if record.topic == "graph-cut":
+                self._take_cut(Facts.of(record))
+            parameters = Parameters.of(record)
+            if parameters is not None:
+                self._restart()
+                self.missing = _of_the_model(parameters, trained_positions(parameters))
+                self.expected = len(self.missing)
+            return
+        column = record.columns.get("param/grad_norm")
+        if column is None or not self.missing:
+            return
+        self._take(record, column)
+        if self.missing and self.samples >= self._enough() and self._all_stepped():
+            yield from self._findings(sure=True)
+
+    def _take_cut(self, facts: Facts) -> None:
+        where, function = facts.where(), facts.text("function")
+        if where.file is not None and where.line is not None and function:
+            for name in facts.texts("parameters"):
+                self.cuts[name] = (where.file, where.line, where.function or "", function)
+
+    def finish(self) -> Iterable[Finding]:
+        seen_enough = self.samples >= self.limits.short_samples and not self.dynamic
+        if self.missing and seen_enough and self._all_stepped():
+            yield from self._findings(sure=self._upstream(), short=True)
+
+    def _enough(self) -> int:
+        limits: MissingGradient.Limits = self.limits
+        if self.dynamic:
+            return limits.dynamic_samples
+        return limits.samples if self._upstream() else limits.branch_samples
+
+    def _upstream(self) -> bool:
+        """Whether everything before some point has no gradient, and everything after it has."""
+        return bool(self.first) and max(self.missing) < min(self.first)
+
+    def _take(self, record: StepRecord, column: Column) -> None:
+        present = list(range(len(column.values)) if column.index is None else column.index)
+        self.missing.difference_update(present)
+        if self.samples == 0:
+            self.first = present
+        elif present != self.first:
+            self.dynamic = True
+        self.samples += 1
+        self.last = moment_of(record)
+        self.optimizer_count = int(record.values.get("optimizers", 1))
+        if self.optimizer_count > 1:
+            self.optimizers.update(name for name, _ in record.family("grad_norm"))
+
+    def _all_stepped(self) -> bool:
+        return self.optimizer_count == 1 or len(self.optimizers) >= self.optimizer_count
+
+    def _findings(self, *, sure: bool, short: bool = False) -> Iterable[Finding]:
+        names = {at: self.context.name("param", at) for at in sorted(self.missing)}
+        idle = [name for name in names.values() if IDLE.search(name)]
+        cut = [name for name in names.values() if name not in idle]
+        upstream = self._upstream()
+        self.missing = set()  # said once; a new set-up record starts anew
+        if cut:
+            severity = Severity.ERROR if sure else Severity.WARNING
+            if short and not sure and self.samples < self.limits.short_branch_samples:
+                severity = Severity.INFO  # its turn may still come
+            yield self._finding(cut, severity, upstream=upstream)
+        if idle:
+            yield self._finding(idle, Severity.INFO, upstream=False)
+
+    def _finding(self, names: list[str], severity: Severity, *, upstream: bool) -> Finding:
+        # The cut lies behind the last parameter that has none.
+        where = names[-1] if upstream else names[0]
+        after = self.context.name("param", min(self.first)) if upstream else ""
+        cut = f"; the graph is cut behind {where}, before {after}" if upstream else ""
+        idle = IDLE.search(names[0]) is not None
+        at = next((self.cuts[name] for name in reversed(names) if name in self.cuts), None)
+        file, line, function = (None, None, None) if at is None or idle else at[:3]
+        if at is not None and not idle:
+            cut = (cut or "; the graph is cut") + f" by {_spelled(at[3])} on line {at[1]}"
+        return self.find(
+            record_at(self.last),
+            f"{len(names)} of {self.expected} trained parameters got no gradient in any of "
+            f"{self.samples} samples: {say_list(names)}{cut}",
+            severity=severity,
+            subject="experts" if idle else "",
+            where=Where(file, line, function, module=where, rank=self.last[3] or None),
+            remedies=["If it stays so, look at how the router spreads the load, or freeze it."]
+            if idle
+            else [
+                f"Follow the data from {where} to the loss and look for .numpy(), .item(), .data, "
+                ".detach(), torch.tensor(x) or a no_grad block on the way.",
+                "If it is not meant to train: freeze it, or take it out of the optimizer.",
+            ],
+            tensors=names[:LISTED],
+            tensor_count=len(names),
+            trained_count=self.expected,
+            samples=self.samples,
+        )
+
+
+def _spelled(function: str) -> str:
+    if function == "no_grad":
+        return "no_grad"
+    return f".{function}" if function == "data" else f"{function}()"
+
+
+def _of_the_model(parameters: Parameters, positions: Sequence[int]) -> set[int]:
+    """Without what the optimizer holds besides, where there is a model at all."""
+    named = {at for at in positions if not NAMELESS.fullmatch(parameters.name(at))}
+    return named or set(positions)

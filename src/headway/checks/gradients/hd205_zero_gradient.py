@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headway.core.check import Check, Needs
+from headway.core.facts import LISTED, Parameters, say_list, trained_weights
+from headway.core.findings import Finding, Where
+from headway.core.records import (
+    Column,
+    Header,
+    Moment,
+    SetupRecord,
+    StepRecord,
+    moment_of,
+    record_at,
+)
+
+
+class ZeroGradient(Check):
+    """A trained weight's gradient is exactly zero, step after step.
+
+    ## What it checks
+    Weights that take part in the graph, so that they have a gradient, of which every element is 0
+    at every step, while other weights' gradients are not.
+
+    ## Why it matters
+    Something multiplies what comes back by 0: a loss weight of 0, `round`, `argmax` or `sign`
+    without a straight-through estimator, a softmax over one element, units that are dead. The
+    weight stays at its random start and nothing says so.
+
+    ## How it is measured
+    A norm of exactly 0 in 10 samples in a row from the first one on, and in none another value; 5
+    at the end of a short run. Biases and gains of norms are not asked.
+
+    ## False alarms
+    LoRA's A and layers in front of a zero-initialised gate have a gradient of 0 at the first step
+    or two, not later. An expert that idles while its siblings (the same name with another number)
+    get gradients, and a rare row of an embedding, are how those work. While all gradients are 0
+    (a batch without loss) nothing is counted.
+
+    ## What to do
+    Follow the weight to the loss and look for what has a derivative of 0 or is multiplied by 0.
+
+    ## References
+    Humbatova et al., "Taxonomy of real faults in deep learning systems".
+    """
+
+    code = "HD205"
+    name = "zero-gradient"
+    summary = "a trainable tensor's gradient is exactly zero, step after step"
+    needs = Needs(signals=("param/grad_norm",), kinds=(StepRecord, SetupRecord))
+
+    @dataclass(frozen=True)
+    class Limits:
+        samples: int = 10
+        """Samples in which the gradient must be 0."""
+        short_samples: int = 5
+        """The same, at the end of a short run."""
+
+    def start(self) -> None:
+        self.weights: set[int] = set()
+        self.sizes_known = False
+        self._restart()
+
+    def _restart(self) -> None:
+        self.zeros: dict[int, int] = {}
+        self.alive: set[int] = set()
+        self.last: Moment = (0, 0, 0, 0)
+        self.told: set[str] = set()
+
+    def begin(self, header: Header) -> None:
+        self._restart()
+
+    def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
+        if isinstance(record, SetupRecord):
+            parameters = Parameters.of(record)
+            if parameters is not None:
+                weights = set(trained_weights(parameters))
+                self.sizes_known = bool(parameters.numel)
+                if weights != self.weights:
+                    self.weights = weights
+                    self._restart()
+            return
+        column = record.columns.get("param/grad_norm")
+        if column is None or record.held or record.values.get("scaler_skipped"):
+            return
+        self._take(record, column)
+        dead = [at for at, count in self.zeros.items() if count >= self.limits.samples]
+        yield from self._judge(dead)
+
+    def finish(self) -> Iterable[Finding]:
+        dead = [at for at, count in self.zeros.items() if count >= self.limits.short_samples]
+        yield from self._judge(dead)
+
+    def _take(self, record: StepRecord, column: Column) -> None:
+        norms = dict(column.items())
+        if not any(norm > 0 and math.isfinite(norm) for norm in norms.values()):
+            return
+        self.last = moment_of(record)
+        for at, norm in norms.items():
+            if norm == 0 and at not in self.alive and self._is_weight(at):
+                self.zeros[at] = self.zeros.get(at, 0) + 1
+            elif norm != 0:
+                self.alive.add(at)
+                self.zeros.pop(at, None)
+
+    def _is_weight(self, at: int) -> bool:
+        return at in self.weights if self.sizes_known else not self.weights or at in self.weights
+
+    def _judge(self, dead: list[int]) -> Iterable[Finding]:
+        names = {at: self.context.name("param", at) for at in dead}
+        kin = {_kind(self.context.name("param", at)) for at in self.alive}
+        # One of several siblings may idle; all of them may not.
+        odd = [at for at in dead if names[at] not in self.told and not _idles(names[at], kin)]
+        if odd:
+            self.told.update(names[at] for at in odd)
+            yield self._finding([names[at] for at in odd], min(self.zeros[at] for at in odd))
+
+    def _finding(self, names: list[str], samples: int) -> Finding:
+        return self.find(
+            record_at(self.last),
+            f"the gradient of {len(names)} trained weights is exactly 0 in all {samples} samples "
+            f"while others get one: {say_list(names)}",
+            where=Where(module=names[0], rank=self.last[3] or None),
+            remedies=[
+                f"Follow {names[0]} to the loss: look for a factor of 0, for round(), argmax() or "
+                "sign(), for a softmax over a single element, and for units that are always off."
+            ],
+            tensors=names[:LISTED],
+            tensor_count=len(names),
+            samples=samples,
+        )
+
+
+def _kind(name: str) -> str:
+    return re.sub(r"\d+", "#", name)
+
+
+def _idles(name: str, kin: set[str]) -> bool:
+    """Whether it is one of several of a kind (experts, branches) of which others get gradients."""
+    branches = re.search(r"expert|branch|adapter|task|domain|head", name.lower()) is not None
+    return branches and any(char.isdigit() for char in name) and _kind(name) in kin

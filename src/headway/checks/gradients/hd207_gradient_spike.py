@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headway.core.bound import Bound, History
+from headway.core.check import Check, Needs
+from headway.core.findings import Finding, Severity
+from headway.core.numbers import say
+from headway.core.records import StepRecord, moment_of, record_at
+from headway.core.signals import Signal
+from headway.core.window import Window
+
+FEWEST = 32
+"""Rows of a log that a window holds at least."""
+LOSSES = 20
+"""So many losses after the onset are compared with as many later ones."""
+
+
+class GradientSpike(Check):
+    """One step's gradient norm is far outside the run's own recent spread.
+
+    ## What it checks
+    The global gradient norm before clipping, against the norms of this run's last 128 good steps.
+
+    ## Why it matters
+    A single batch a hundred times the usual norm moves the weights further than hundreds of good
+    steps can mend, and fills the optimizer's second moment, which then shrinks updates for long.
+
+    ## How it is measured
+    On logarithms: out of bounds is a norm above the median (that of the last 16 where it is higher)
+    by more than 8 robust standard deviations (median absolute deviation) and by more than a factor
+    of 10. Nothing is judged in the first 20 steps. A value out of bounds is never learned, so
+    spikes cannot hide later ones; eight in a row are taken for the run's new level. The live brake
+    enforces the same bound before the step. A spike that was not held back is told when it has
+    passed, or after 50 steps, at the step where it began.
+
+    ## False alarms
+    A norm that climbs over many steps, as a variance that is learned shrinks, takes the level of
+    the last 16 with it and stays in bounds. A spike that was not held back and passed by itself is
+    information only. So is one that stays while the loss falls: the run has left a plateau, or
+    learns from new data.
+
+    ## What to do
+    Look at that batch: a corrupt sample, an empty mask, a rare long sequence. If spikes cluster,
+    the learning rate is too high for the run's present state, or the warm-up too short.
+
+    ## References
+    Chowdhery et al., "PaLM", section 5.1; OLMo-core's skip-step optimizer, whose 6-sigma rule this
+    one replaces by medians so that a NaN cannot jam it.
+    """
+
+    code = "HD207"
+    name = "gradient-spike"
+    summary = "one step's norm far outside the run's own spread"
+    needs = Needs(signals=("grad_norm",), span=100)
+    bound = Bound("grad_norm")
+
+    @dataclass(frozen=True)
+    class Limits:
+        patience: int = 50
+        """A norm that is not back after so many steps has left its level for good."""
+
+    def start(self) -> None:
+        self.histories: dict[str, History] = {}
+        self.spikes: dict[str, dict[str, Any]] = {}
+        """The spike each norm is in now, where it was not held back."""
+
+    def observe(self, record: StepRecord) -> Iterable[Finding]:
+        for name, norm in record.family("grad_norm"):
+            history = self.histories.get(name) or self._open(name)
+            # The brake wrote down the limit it enforced: judge by that one, not by a later one.
+            enforced = record.values.get(name.replace("grad_norm", "grad_norm_limit"))
+            outside = not norm <= enforced if enforced is not None else history.out_of_bounds(norm)
+            limit = history.limit() if outside and enforced is None else enforced
+            usual = history.window.median
+            history.admit(norm, outside=outside)
+            if not math.isfinite(norm):
+                continue
+            if outside and (record.held or name not in self.spikes):
+                spike = {
+                    "at": moment_of(record),
+                    "norm": norm,
+                    "usual": usual,
+                    "limit": limit,
+                    "steps": 0,
+                    "first_losses": Window(LOSSES),
+                    "losses": Window(LOSSES),
+                }
+                if record.held:
+                    yield self._finding(name, spike, "the update was held back", held=True)
+                    continue
+                self.spikes[name] = spike
+            if name in self.spikes and not record.held:
+                yield from self._follow(record, name, norm)
+
+    def finish(self) -> Iterable[Finding]:
+        for name, spike in self.spikes.items():
+            yield self._finding(name, spike, "the record ends before it came back", passed=True)
+
+    def _open(self, name: str) -> History:
+        """In a log whose rows lie far apart the window holds as many steps: 128 rows would hold the
+        large norms of the start, and their spread would hide every spike."""
+        bound, header = self.bound, self.context.header
+        if header.foreign:
+            steps = header.signals.get(name, Signal()).steps
+            bound = replace(bound, window=min(bound.window, max(bound.window // steps, FEWEST)))
+        return self.histories.setdefault(name, History(bound))
+
+    def _follow(self, record: StepRecord, name: str, norm: float) -> Iterable[Finding]:
+        """Wait for the norm to come back, and say how it ended."""
+        spike = self.spikes[name]
+        if norm <= spike["limit"]:
+            del self.spikes[name]
+            steps = spike["steps"]
+            yield self._finding(
+                name, spike, f"it came back after {steps} step{'s' * (steps > 1)}", passed=True
+            )
+            return
+        spike["steps"] += 1
+        spike["norm"] = max(spike["norm"], norm)
+        window = spike["first_losses"] if spike["steps"] <= LOSSES else spike["losses"]
+        values = record.values
+        window.push(values.get(name.replace("grad_norm", "loss"), values.get("loss", math.nan)))
+        if spike["steps"] >= self.limits.patience:
+            del self.spikes[name]
+            falls = spike["losses"].median < spike["first_losses"].quantile(0.2)
+            then = " while the loss falls" if falls else ""
+            ending = f"it has not come back in {spike['steps']} steps{then}"
+            yield self._finding(name, spike, ending, passed=falls)
+
+    def _finding(
+        self,
+        name: str,
+        spike: dict[str, Any],
+        ending: str,
+        *,
+        held: bool = False,
+        passed: bool = False,
+    ) -> Finding:
+        norm, usual, limit = spike["norm"], spike["usual"], spike["limit"]
+        applied = "" if held else "the update was applied; "
+        remedies = ["Look at this step's batch: a corrupt sample, an empty mask, a rare length."]
+        if not held and not passed:
+            remedies.append("Go on from a checkpoint before this step, past its batch.")
+        return self.find(
+            record_at(spike["at"]),
+            f"{name} is {say(norm)}, {say(norm / usual)} times its usual {say(usual)} "
+            f"(limit {say(limit)}); {applied}{ending}",
+            subject=name,
+            severity=Severity.INFO if passed else Severity.WARNING,
+            remedies=remedies,
+            norm=norm,
+            median=usual,
+            limit=limit,
+            held=held,
+            steps=spike["steps"],
+        )

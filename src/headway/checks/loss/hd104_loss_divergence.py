@@ -1,0 +1,398 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from headway.checks.loss_context import has_competing_losses
+from headway.core.check import Check, Needs
+from headway.core.findings import Finding, Severity
+from headway.core.numbers import say
+from headway.core.records import Header, Moment, StepRecord, moment_of, record_at
+from headway.core.signals import Signal
+from headway.core.window import BestLevel, Thinned, Window, detrended_sigma, drift_sigma
+
+BACK = 3
+"""So many losses in a row within the band end a rise."""
+PROOF = 5
+"""So many losses above the band are enough when no further number can come."""
+GROWN = 3.0
+"""A rise whose worst loss is so many times its first was made by the updates, not by new data."""
+GRADUAL = 1.4
+"""In a log, a rise without a jump need reach no more than so many times the best level."""
+BLOWN_UP = 100.0
+"""So many times the start level is a divergence even if the loss is falling by now."""
+COARSE = 10
+"""A value that covers so many steps (an epoch's mean) counts for as many values of one step."""
+SHORT = 100
+"""A log of fewer rows is read a second time at its end, each row counting for more."""
+UNBROKEN = 3.0
+"""There: times the best level that a rise without a single fall must reach."""
+QUIET, SLOW = 16, 3
+"""So many losses before a rise show where it began; before a slow one, so many times as many."""
+ENDING, RISEN, FLAT = 6, 1.2, 0.95
+"""In a log that is over, so many losses above the band that lost half of the progress suffice, if
+the last are so many times the first of them. Beyond all before, they need only not fall."""
+
+
+class LossDivergence(Check):
+    """The loss left its best level for good.
+
+    ## What it checks
+    The loss since it left the band around the best level of the run so far.
+
+    ## Why it matters
+    Every step after the onset is wasted, and every checkpoint saved after it is worse than the
+    one before. Runs seldom come back from it by themselves.
+
+    ## How it is measured
+    The best level is the lowest median of 20 losses. A rise begins where the loss leaves the band
+    of 6 robust standard deviations around it, and ends when three losses in a row are back. It is
+    judged after half as many steps as came before it (30 to 200), or three times as many as the
+    run ever took to come back. It is a divergence if the loss is twice what it was, by 5 times
+    its noise and its own slow drift, has lost half of the progress since the start, and neither
+    falls nor touches the band. Without progress before, it must have risen fivefold; a signed loss,
+    by twice all progress. A hundred times the start level, and a rise that ends in NaN, are told
+    at once. The finding stands at the step where the loss left its best level. At the end of
+    another tool's log a rise of a few rows counts if it does not fall and is worse than all before.
+
+    ## False alarms
+    After a curriculum switch or a warm restart the loss falls again; once a quarter of the rise is
+    won back, its level is the new reference. Several optimizers with different losses (GAN, actor
+    and critic) work against each other, where a rising loss means nothing: those are not judged.
+    In value-based reinforcement learning the loss may rise as the values do: ignore the code there.
+
+    ## What to do
+    Go on from a checkpoint before the onset, with a lower rate or past the batches that began
+    it. Look at the gradient norm and the learning rate at the onset, not at the end.
+
+    ## References
+    Chowdhery et al., "PaLM", section 5.1 (go back about 100 steps, skip 200-500 batches); Bekman,
+    "Machine Learning Engineering", on instabilities; TheDeepChecker's rule of twice the best loss.
+    """
+
+    code = "HD104"
+    name = "loss-divergence"
+    severity = Severity.ERROR
+    summary = "sustained rise from the best level, no recovery"
+    needs = Needs(signals=("loss",))
+
+    @dataclass(frozen=True)
+    class Limits:
+        ratio: float = 2.0
+        """Times the level before, where the loss is positive."""
+        ratio_without_progress: float = 5.0
+        """The same, in a run that never was better than at its start."""
+        sigmas: float = 6.0
+        """Half width of the band around the best level, in robust standard deviations."""
+        shortest: int = 30
+        """Losses above the band before a rise is judged, in a young run …"""
+        longest: int = 200
+        """… and in an old one."""
+
+    def start(self) -> None:
+        self.coarse = False
+        self.best = BestLevel(sigmas=self.limits.sigmas)
+        self.signed = False
+        """Whether the loss was ever below 0."""
+        self.before = Window(100)
+        """The losses before the rise, in the band or not: how far does this run wander?"""
+        self.onset: Moment | None = None
+        """Where the loss left the band; None while it is inside."""
+        self.rise = Thinned(64)
+        """The losses since the onset; their number, those back in the band, and in a row now."""
+        self.above = self.touches = self.inside = 0
+        self.first_jump = self.worst = self.latest = self.peak = -math.inf
+        """The first loss of the rise, the worst two in a row, the latest, and the highest level."""
+        self.told = False
+        self.longest_return = 0
+        """The longest rise the run has come back from."""
+        self.rivals: dict[str, float] = {}
+        """The latest loss of each optimizer, where there are several."""
+        self.rows: list[tuple[Moment, float]] = []
+        """The first rows of another tool's log."""
+        self.first_step: int | None = None
+        self.segment = 0
+        self.ever_told = False
+        self.quiet: list[tuple[Moment, float]] = []
+        """In such a log: the latest losses within the band, …"""
+        self.left: Moment | None = None
+        """… and the one among them with which the rise began."""
+        self.pending = ""
+        """In such a log: how a divergence goes on that the run may still come back from."""
+
+    def begin(self, header: Header) -> None:
+        self.coarse = header.signals.get("loss", Signal()).span >= COARSE
+        if self.best.seen == 0:
+            self.best = BestLevel(self._values(20), self.limits.sigmas)
+
+    def observe(self, record: StepRecord) -> Iterable[Finding]:
+        loss = record.values.get("loss")
+        if loss is None or record.held or self._has_rivals(record):
+            return
+        if self.context.header.foreign:
+            if has_competing_losses(self.context.header):
+                return
+            if record.segment != self.segment and self.pending:
+                # Somebody restarted the run: it did not come back by itself.
+                yield self._finding(self.pending)
+                self.pending = ""
+            self._note_row(record, loss)
+        yield from self._take(record, loss)
+
+    def _take(self, record: StepRecord, loss: float) -> Iterable[Finding]:
+        if not math.isfinite(loss):
+            ending = "and then was no number any more"
+            yield from self._judge(PROOF, PROOF, ending)
+            if self._grows_at_the_end(2 if self.coarse else 3):
+                yield from self._tell(ending)
+            return
+        self.signed = self.signed or loss < 0
+        if self.onset is None and loss <= self.best.band:
+            self.before.push(loss)
+            self.best.learn(record.step, loss)
+            if self.context.header.foreign:
+                self.quiet.append((moment_of(record), loss))
+                if len(self.quiet) > 2 * SLOW * QUIET:
+                    del self.quiet[: -SLOW * QUIET]
+            return
+        self._climb(record, loss)
+        if self.inside >= BACK:
+            self.longest_return = max(self.longest_return, self.above)
+            self._come_back()
+        elif self.coarse or self.above % 5 == 0:
+            least = self._values(self.limits.shortest)
+            yield from self._judge(least, self._patience(), "and has not come back")
+
+    def finish(self) -> Iterable[Finding]:
+        least = self._values(self.limits.shortest)
+        ending = "and was there when the record ended"
+        yield from self._judge(least, least, ending)
+        if self._grows_at_the_end(3 if self.coarse else PROOF):
+            yield from self._tell(ending)
+        if self.pending:
+            yield self._finding(self.pending)
+            self.pending = ""
+        else:
+            yield from self._second_reading()
+
+    def _note_row(self, record: StepRecord, loss: float) -> None:
+        if self.first_step is None:
+            self.first_step = record.step
+        elif record.segment != self.segment and record.step <= self.first_step:
+            # The log of a training that was begun anew, behind that of the first attempt.
+            rows, told, segment = self.rows, self.ever_told, record.segment
+            self.start()
+            self.begin(self.context.header)
+            self.rows, self.ever_told, self.first_step = rows, told, record.step
+            self.segment = segment
+        self.segment = record.segment
+        if len(self.rows) <= SHORT:
+            self.rows.append((moment_of(record), loss))
+
+    def _second_reading(self) -> Iterable[Finding]:
+        """Of a short log: as if each row were the mean of many steps."""
+        if self.coarse or self.ever_told or not 5 <= len(self.rows) < SHORT:
+            return
+        segments = {moment[0] for moment, _ in self.rows}
+        if len(segments) > 1:
+            return
+        again = LossDivergence()
+        again.limits, again.context = self.limits, self.context
+        again.coarse = True
+        again.best = BestLevel(again._values(20), self.limits.sigmas)
+        for moment, loss in self.rows:
+            list(again._take(record_at(moment), loss))
+        found = again._finding(again.pending) if again.pending else None
+        # Single steps are noisy: the rise must be worse than everything before it.
+        if found and found.evidence["level"] > max(again.before.values, default=math.inf):
+            yield found
+        elif again._grows_at_the_end(PROOF - 1):
+            yield again._finding("and was there when the record ended")
+
+    def _grows_at_the_end(self, least: int) -> bool:
+        """Of a log that is over, or that ends in NaN: whether the last rows rose, one above the
+        other, beyond all that was before them."""
+        if not self.context.header.foreign or self.onset is None or self.told:
+            return False
+        best = self.best
+        losses = [loss for _, loss in self.rise.points]
+        touched = self.inside or self.touches > self.above // 4
+        if self.above < least or touched or self.signed or best.level <= 0:
+            return False
+        early, _, late = _thirds(losses)
+        level = median(late)
+        ratio = self.limits.ratio if best.progressed else self.limits.ratio_without_progress
+        if self.coarse and all(one < other for one, other in pairwise(losses)):
+            ratio = min(ratio, UNBROKEN)
+        if level < ratio * best.level or level < max(losses) / 2 or level < FLAT * median(early):
+            return False
+        before = self.before.values
+        noise = drift_sigma([math.log(loss) for loss in before[-20:] if loss > 0] or [0.0])
+        if math.log(level / best.level) < 5 * noise:
+            return False
+        if level > max([best.first, *before]):
+            return True
+        # Half of the progress, as people see it on a linear or on a logarithmic axis.
+        half = min(best.first - best.progress / 2, math.sqrt(best.first * best.level))
+        rises = level > RISEN * median(early) and level > max(before[-30:], default=0.0)
+        return self.above >= ENDING and rises and level >= half
+
+    def _judge(self, least: int, patience: int, ending: str) -> Iterable[Finding]:
+        if self._diverged(least, patience):
+            yield from self._tell(ending)
+
+    def _tell(self, ending: str) -> Iterable[Finding]:
+        """At once; of a log only when it is known that the run did not come back."""
+        if not self.context.header.foreign:
+            return (self._finding(ending),)
+        self.told = self.ever_told = True
+        self.pending = ending
+        return ()
+
+    def _patience(self) -> int:
+        """Half as many values as came before, and three times what it took to come back so far."""
+        before, limits = self.best.seen, self.limits
+        least, most = self._values(limits.shortest), self._values(limits.longest)
+        young = self._values(100) - before
+        return max(least, young, min(before // 2, most), min(3 * self.longest_return, 5 * most))
+
+    def _values(self, steps: int) -> int:
+        """How many values speak for so many steps."""
+        return max(steps // COARSE, 4) if self.coarse else steps
+
+    def _has_rivals(self, record: StepRecord) -> bool:
+        """Whether several optimizers minimise different losses."""
+        if "optimizers" in record.values:
+            self.rivals.update(record.family("loss"))
+        return len(set(self.rivals.values())) > 1
+
+    def _climb(self, record: StepRecord, loss: float) -> None:
+        if self.onset is None:
+            self.onset = moment_of(record)
+            self.left = self._first_risen()
+            self.rise.clear()
+            self.above = self.touches = 0
+            self.first_jump = self.worst = self.latest = loss
+            self.peak = -math.inf
+        inside = loss <= self.best.band
+        self.rise.push(record.step, loss)
+        self.above += 1
+        self.touches += inside
+        self.inside = self.inside + 1 if inside else 0
+        # Two in a row: a single hard batch says nothing about the weights.
+        self.worst = max(self.worst, min(loss, self.latest))
+        self.latest = loss
+
+    def _first_risen(self) -> Moment | None:
+        """A rise may begin long before it leaves the band: after the last of the low losses, among
+        the latest, or among many more where the rise is slow."""
+        found = [_after_the_last_low(self.quiet[-few:]) for few in (QUIET, SLOW * QUIET)]
+        del self.quiet[:-QUIET]
+        return min((moment for moment in found if moment is not None), default=None)
+
+    def _come_back(self) -> None:
+        for _, loss in self.rise.points:
+            self.before.push(loss)
+        self.onset = None
+        self.inside = 0
+        self.told = False
+        if self.pending:
+            self.pending, self.ever_told = "", False
+
+    def _diverged(self, least: int, patience: int) -> bool:
+        if self.onset is None or self.told or self.above < least:
+            return False
+        best = self.best
+        early, middle, late = _thirds([loss for _, loss in self.rise.points])
+        level = median(late)
+        # New data are hardest in their first step; damaged weights make it worse from there.
+        self_made = self.worst - best.level > GROWN * (self.first_jump - best.level)
+        if self_made and level > BLOWN_UP * best.first > 0:
+            return True
+        if self.above < patience or self.touches > self.above / 20:
+            return False
+        self.peak = max(self.peak, median(early), level)
+        if not self_made and level < self.peak - (self.peak - best.level) / 4:
+            # The run learns again: from a new start (a curriculum), or below the old (a restart).
+            best.restart(max(self.peak, best.first), late)
+            self._come_back()
+            return False
+        before = median(middle if self_made else early)
+        falling = level < before - (before - best.level) / 20
+        lost_half = level >= best.first - best.progress / 2
+        return lost_half and not falling and self._far_above(level, late)
+
+    def _gradual(self) -> bool:
+        """Of a log: whether no jump began the rise. Rows lie far apart, and it may begin within
+        the band, so the first loss above it is held against the last ones below."""
+        if not self.context.header.foreign or len(self.quiet) < 3:
+            return False
+        before = max(self.best.level, median(loss for _, loss in self.quiet[-3:]))
+        return self.worst - self.best.level > GROWN * (self.first_jump - before)
+
+    def _far_above(self, level: float, late: list[float]) -> bool:
+        """Whether the rise is large against the best level and against the noise."""
+        best, limits = self.best, self.limits
+        if self.signed or best.level <= 0 or min(late) <= 0:
+            # Signed losses (policy gradients, critics) wander: they must be worse than ever.
+            least = 2 * max(best.progress, abs(best.first))
+            if self.context.header.foreign:
+                least = max(least, 10 * max(map(abs, self.before.values), default=0.0))
+            return level - best.level > max(8 * detrended_sigma(late), least)
+        before = [math.log(loss) for loss in self.before.values if loss > 0]
+        rise = math.log(level) - median(_thirds(before)[2])
+        noise = max(detrended_sigma([math.log(loss) for loss in late]), drift_sigma(before))
+        if best.progressed and self._gradual():
+            # A log has its whole length for proof: the rise need not double a loss of 4 nats.
+            calm = max(
+                detrended_sigma([math.log(loss) for loss in late]), drift_sigma(before[-20:])
+            )
+            return math.log(level / best.level) > max(math.log(GRADUAL), 5 * calm)
+        if best.progressed:
+            return rise > max(math.log(limits.ratio), 5 * noise)
+        return rise > max(math.log(limits.ratio_without_progress), 8 * noise)
+
+    def _finding(self, ending: str) -> Finding:
+        assert self.onset is not None
+        self.told = self.ever_told = True
+        best = self.best
+        level = median(_thirds([loss for _, loss in self.rise.points])[2])
+        return self.find(
+            record_at(self.left or self.onset),
+            f"loss left its best level of {say(best.level)} (step {best.step}) here, rose to "
+            f"{say(level)} over {self.above} values {ending}; the run began at {say(best.first)}",
+            remedies=[
+                "Go on from a checkpoint before this step, with a lower learning rate or past the "
+                "batches that began it; later checkpoints are worse.",
+                "Look at the gradient norm and the learning rate at this step: a spike points to a "
+                "batch, the peak of the warm-up to the rate.",
+            ],
+            best=best.level,
+            best_step=best.step,
+            level=level,
+            start=best.first,
+            onset=(self.left or self.onset)[2],
+            values=self.above,
+        )
+
+
+def _after_the_last_low(quiet: list[tuple[Moment, float]]) -> Moment | None:
+    losses = [loss for _, loss in quiet]
+    if len(losses) < 2 or min(losses) <= 0:
+        return None
+    low = median(sorted(losses)[: max(len(losses) // 3, 1)])
+    limit = low * math.exp(min(2 * detrended_sigma([math.log(loss) for loss in losses]), 1.0))
+    after = None
+    for moment, loss in reversed(quiet):
+        if loss <= limit:
+            return after
+        after = moment
+    return None
+
+
+def _thirds(losses: list[float]) -> tuple[list[float], list[float], list[float]]:
+    third = max(len(losses) // 3, 1)
+    return losses[:third], losses[third:-third] or losses, losses[-third:]

@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import mean, median_low
+
+from headway.checks.loss_context import has_competing_losses
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts
+from headway.core.findings import Finding, Severity
+from headway.core.numbers import say
+from headway.core.records import Header, Moment, SetupRecord, StepRecord, moment_of, record_at
+from headway.core.signals import Signal
+from headway.core.window import Window, detrended_sigma
+
+CHANCE = {"binary_cross_entropy": math.log(2), "binary_cross_entropy_with_logits": math.log(2)}
+"""The loss of a guess, where the function alone says it."""
+
+ABSURD = 1e100
+"""Such a loss has moved, whatever comes of it."""
+
+MAY_BEGIN = 100
+"""In a log: a first row after this many steps may still be the run's beginning."""
+TIGHT = 0.005
+"""In a log: losses that scatter by no more than this share have not moved at all."""
+
+
+class LossStalled(Check):
+    """The loss never moved from its start although updates are applied.
+
+    ## What it checks
+    The level of the last losses against that of the first ones, once the learning rate is up.
+
+    ## Why it matters
+    The optimizer works and the model learns nothing: the labels do not belong to the inputs, the
+    signal is lost on its way, or the steps are so large that they lead nowhere.
+
+    ## How it is measured
+    At least 100 steps where the loss is that of a guess (ln C of C classes) and the samples have
+    come by before, so that the model could at least know them by heart; else 500. The last
+    quarter must be within 1 % of the first one and within its noise, and the noise must be
+    small enough that 2 % of progress would have shown. Where the size of the updates is known,
+    they must have moved the weights by a twentieth of themselves in all.
+
+    ## False alarms
+    It must be so from the start: a plateau after progress (label smoothing, a finished run) is
+    none of this. Whenever the rate rises (warm-up) the count starts anew. Losses below 0 or often
+    exactly 0 (policies, triplets) and several optimizers are not judged. A rate too low for any
+    progress is HD404. A task that is learned late (parities, sparse rewards) looks the same until
+    then, and so do data that cannot be learned.
+
+    ## What to do
+    Try to overfit one batch. If that fails, follow the other findings; if it works, look at
+    whether inputs and labels still belong together (shuffled apart, joined by a wrong key).
+
+    ## References
+    Karpathy, "A recipe for training neural networks": overfit one batch.
+    """
+
+    code = "HD105"
+    name = "loss-stalled"
+    severity = Severity.ERROR
+    summary = "never moved from its start although updates are applied"
+    needs = Needs(signals=("loss",), kinds=(StepRecord, SetupRecord), topics=("loss-call",))
+
+    @dataclass(frozen=True)
+    class Limits:
+        guess_steps: int = 100
+        """Steps without progress where the loss is that of a guess …"""
+        steps: int = 500
+        """… and where it may be anything."""
+        passes: float = 1.5
+        """How often the samples must have come by for the first of the two."""
+        progress: float = 0.01
+        """A smaller change of the level is none."""
+        path: float = 0.05
+        """How far the weights must have moved in all, as a share of themselves."""
+
+    def start(self) -> None:
+        self.guesses: list[float] = []
+        self.restart()
+        self.begun: list[float] = []
+        """The very first losses of another tool's log."""
+        self.over = False
+        """Whether it moved, was told, or is none to be judged."""
+
+    def restart(self) -> None:
+        """Count from here: the rate went up, or the run was resumed."""
+        self.onset: Moment | None = None
+        self.first: list[float] = []
+        self.recent = Window(100)
+        self.count = 0
+        self.zeros = 0
+        self.rate: float | None = None
+        self.ratios = Window(100)
+        self.passes = 0.0
+        """How often each sample was seen, where that is known."""
+
+    def begin(self, header: Header) -> None:
+        if self.count and not self.over:
+            self.restart()
+
+    def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
+        if isinstance(record, SetupRecord):
+            self._learn(Facts.of(record))
+            return
+        loss = record.values.get("loss")
+        if loss is None or record.held or self.over or not math.isfinite(loss):
+            return
+        if not 0 <= loss < ABSURD or record.values.get("optimizers", 1) > 1:
+            self.over = True
+            return
+        if len(self.begun) < 3:
+            self.begun.append(loss)
+        self._take(record, loss)
+        if self.count % 10 == 0 and not self.context.header.foreign:  # a log: at its end
+            yield from self._judge()
+
+    def finish(self) -> Iterable[Finding]:
+        if not self.over:
+            yield from self._judge()
+
+    def _learn(self, facts: Facts) -> None:
+        function, classes = facts.text("function") or "", facts.whole("classes")
+        if facts.text("reduction") != "mean" or len(self.guesses) >= 20:
+            return
+        if classes is not None and classes >= 2:
+            self.guesses.append(math.log(classes))
+        elif function in CHANCE:
+            self.guesses.append(CHANCE[function])
+
+    def _take(self, record: StepRecord, loss: float) -> None:
+        rate = record.values.get("lr")
+        if rate is not None and math.isfinite(rate):
+            if self.rate is not None and rate > 1.5 * self.rate:
+                self.restart()
+            self.rate = max(rate, self.rate or 0.0)
+        if self.onset is None:
+            self.onset = moment_of(record)
+        self.count += 1
+        self.zeros += loss == 0
+        if len(self.first) < 50:
+            self.first.append(loss)
+        self.recent.push(loss)
+        passes = record.values.get("data_passes", 0.0)
+        self.passes = passes if math.isfinite(passes) else self.passes
+        column = record.columns.get("param/update_ratio")
+        ratios = [] if column is None else [v for v in column.values if math.isfinite(v)]
+        if ratios:
+            self.ratios.push(median_low(ratios))
+
+    def _judge(self) -> Iterable[Finding]:
+        header = self.context.header
+        signal = header.signals.get("loss", Signal())
+        steps = self.count * (signal.steps if header.foreign else signal.span)
+        if header.foreign and self.onset is not None:
+            # A log that begins late is that of a resumed run, which may well be near its end.
+            late = self.onset[2] > max(MAY_BEGIN, 5 * signal.every) // signal.per_label
+            if late or self.rate == 0 or has_competing_losses(header):
+                return
+        if self.count < 20 or self.onset is None or not steps >= self.limits.guess_steps:
+            return
+        size = min(max(self.count // 4, 5), 50)
+        first, last = self.first[:size], self.recent.values[-size:]
+        start, level = mean(first), mean(last)
+        noise = math.hypot(_error(first), _error(last))
+        if start <= 1e-4 or self.zeros > self.count / 10:
+            self.over = True
+            return
+        moved = abs(level - start)
+        if moved > max(5 * noise, 0.03 * start):
+            self.over = True  # it can learn: whatever comes later is no stall from the start
+            return
+        if header.foreign and median_low(self.begun) > 1.02 * level + 3 * noise:
+            return  # what it learned, it learned in its first rows, while the rate still rose
+        guess = any(0.85 * item <= level <= 1.15 * item for item in self.guesses)
+        soon = guess and self.passes >= self.limits.passes
+        if header.foreign and steps >= 2 * self.limits.guess_steps:
+            soon = soon or self.recent.sigma(log=False) <= TIGHT * start
+        if steps < (self.limits.guess_steps if soon else self.limits.steps):
+            return
+        still = moved <= self.limits.progress * start and moved <= 3 * noise + 1e-12
+        if not still or 3 * noise > 2 * self.limits.progress * start:
+            return
+        if len(self.ratios) and self.ratios.median * steps < self.limits.path:
+            return
+        self.over = True
+        length = f"{steps} steps" if signal.per_label == 1 else f"{self.count} epochs"
+        yield self.find(
+            record_at(self.onset),
+            f"the loss is where it began after {length}: {say(start)} at first, "
+            f"{say(level)} now"
+            + (", what a guess would cost" if guess else "")
+            + "; the updates are applied and lead nowhere",
+            remedies=[
+                "Try to overfit one batch. If it works, look at whether inputs and labels still "
+                "belong together; if not, at what lies between the model's output and the loss."
+            ],
+            start=start,
+            level=level,
+            noise=noise,
+            steps=steps,
+            guess=guess,
+        )
+
+
+def _error(values: Sequence[float]) -> float:
+    """The standard error of the mean."""
+    if len(values) < 2:
+        return math.inf
+    middle = mean(values)
+    spread = math.sqrt(sum((value - middle) ** 2 for value in values) / (len(values) - 1))
+    return max(spread, detrended_sigma(values)) / math.sqrt(len(values))

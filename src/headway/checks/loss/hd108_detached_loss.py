@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headway.checks.loss_context import missing_graph_reason
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts
+from headway.core.findings import Finding, Severity, Where
+from headway.core.records import Header, SetupRecord
+
+
+class DetachedLoss(Check):
+    """The loss carries no graph: backward cannot reach any parameter.
+
+    ## What it checks
+    What `backward` is called on: whether it was computed from the parameters in a way that
+    autograd can follow.
+
+    ## Why it matters
+    Backward raises, or, where somebody made the error go away with `requires_grad=True`, it runs
+    and does nothing: no parameter gets a gradient and the optimizer has nothing to apply.
+
+    ## How it is measured
+    A loss without a graph, although the model ran with gradients on; or a graph that leads to no
+    parameter, where the optimizer then stepped without any gradient. The line is that of the
+    last call that left the graph: `detach`, `.item()`, `.data`, `torch.tensor`, `argmax`.
+
+    ## False alarms
+    A backward pass to the inputs alone (adversarial examples) is fine, as long as the optimizer's
+    own gradients come from another one.
+
+    ## What to do
+    Compute the loss from the model's output with torch functions only, and take `.item()` or
+    `.detach()` for logging after it. `torch.stack(losses).mean()` instead of
+    `torch.tensor(losses).mean()`.
+
+    ## References
+    ReLeaSE#39; Humbatova et al., "Taxonomy of real faults in deep learning systems".
+    """
+
+    code = "HD108"
+    name = "detached-loss"
+    severity = Severity.ERROR
+    summary = "the loss carries no graph (detach, .item, .data, torch.tensor)"
+    needs = Needs(kinds=(SetupRecord,), topics=("backward-root",))
+
+    def start(self) -> None:
+        self.told = False
+
+    def begin(self, header: Header) -> None:
+        self.told = False
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        if self.told or missing_graph_reason(facts) != "cut":
+            return
+        self.told = True
+        cut = facts.table("cut")
+        function, cut_at = cut.text("function"), cut.table("place")
+        where = facts.where(rank=record.rank)
+        if cut_at.text("file") is not None:
+            where = Where(
+                file=cut_at.text("file"),
+                line=cut_at.whole("line"),
+                function=cut_at.text("function"),
+                op=function,
+                rank=record.rank or None,
+            )
+        graph = facts.flag("graph")
+        what = (
+            "the graph of the loss leads to no parameter"
+            if graph
+            else "backward is called on a loss without a graph"
+        )
+        how = f"; the graph was left by {_spelled(function)}" if function else ""
+        silent = ", and nobody is told: it was made a leaf" if facts.flag("leaf") else ""
+        yield self.find(
+            record,
+            f"{what}{how}{silent}. No parameter can get a gradient",
+            where=where,
+            remedies=[
+                "Compute the loss from the model's output with torch functions all the way; take "
+                ".item() and .detach() for logging only.",
+                "Do not put requires_grad=True on the loss: that hides the error and trains "
+                "nothing.",
+            ],
+            cut=function,
+            leaf=facts.flag("leaf"),
+            backward_line=facts.table("place").whole("line"),
+            reached=facts.whole("reached"),
+        )
+
+
+def _spelled(function: str) -> str:
+    if function == "no_grad":
+        return "computing it under no_grad"
+    if function in ("tensor", "as_tensor", "asarray"):
+        return f"torch.{function}(…)"
+    if function == "__float__":
+        return "float(…)"
+    return f".{function}" if function == "data" else f".{function}()"

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headway.checks.loss_context import format_shape, loss_call_site
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts
+from headway.core.findings import Finding, Severity
+from headway.core.records import Header, SetupRecord
+
+
+class BroadcastLoss(Check):
+    """Prediction and target are of different shapes and are broadcast against each other.
+
+    ## What it checks
+    The shapes that meet in an element-wise loss: in torch's loss functions and in differences and
+    products written by hand.
+
+    ## Why it matters
+    (N, 1) against (N) gives (N, N): every prediction is compared with every target. The best
+    answer is then the mean of all targets, whatever the input. The loss falls and settles.
+
+    ## How it is measured
+    By the shapes themselves, where what comes out is larger than either, both hold the same
+    axes apart from those of size 1, and a backward pass trains on it. By hand, one side must
+    belong to the model and the other to the data.
+
+    ## False alarms
+    A target of one number (a GAN's 1), a row of weights and one target for many quantiles do not
+    make the result larger than the prediction. Pairs on purpose, with as many axes on both sides
+    ((B, N, 1) against (B, 1, N)), and differences of predictions among themselves are not judged.
+
+    ## What to do
+    Give both one shape: `prediction.squeeze(-1)` or `target.unsqueeze(-1)`.
+
+    ## References
+    pytorch/pytorch#16045.
+    """
+
+    code = "HD109"
+    name = "broadcast-loss"
+    severity = Severity.ERROR
+    summary = "prediction and target shapes broadcast ((N,1) against (N))"
+    needs = Needs(kinds=(SetupRecord,), topics=("loss-call", "loss-formula"))
+
+    def start(self) -> None:
+        self.told: set[str] = set()
+
+    def begin(self, header: Header) -> None:
+        self.told = set()
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        site = loss_call_site(facts)
+        if not facts.flag("crossed") or site in self.told:
+            return
+        self.told.add(site)
+        prediction = format_shape(facts.table("prediction"))
+        target = format_shape(facts.table("target"))
+        what = {"difference": "a difference", "product": "a product"}
+        function = facts.text("function") or "a loss"
+        raised = " (torch refuses to)" if facts.flag("raised") else ""
+        yield self.find(
+            record,
+            f"{what.get(function, function)} compares predictions of shape {prediction} with "
+            f"targets of shape {target}{raised}: each prediction meets every target, not its own",
+            subject=site,
+            where=facts.where(rank=record.rank, op=function),
+            remedies=[
+                "Give both one shape: prediction.squeeze(-1) or target.unsqueeze(-1), whichever "
+                "leaves one target per prediction."
+            ],
+            prediction_shape=prediction,
+            target_shape=target,
+            function=function,
+        )

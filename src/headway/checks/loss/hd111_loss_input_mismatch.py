@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headway.checks.loss_context import format_shape, loss_call_site, targets_are_not_class_ids
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts
+from headway.core.findings import Finding, Severity, Where
+from headway.core.numbers import say
+from headway.core.records import Header, SetupRecord
+
+A_LITTLE = 1e-3
+"""What rounding may add to a logarithm of 1."""
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """What is wrong, and what to do."""
+
+    said: str
+    remedy: str
+    mild: bool = False
+    at_activation: bool = False
+    """Whether it is the activation's line that is to be mended, not the loss's."""
+
+
+class LossInputMismatch(Check):
+    """A loss is given something else than it is defined for.
+
+    ## What it checks
+    What `nll_loss`, `binary_cross_entropy` (with and without logits), `kl_div` and `cross_entropy`
+    are given, over which axis a softmax in the loss normalises, and whether a likelihood that is
+    written by hand is one of log-probabilities.
+
+    ## Why it matters
+    The numbers fit and the formula does not. `nll_loss` of logits falls below 0 without end,
+    `binary_cross_entropy_with_logits` of a sigmoid's output can hardly move, a softmax over one
+    class is always 1, one over the batch lets samples compete with each other. Training goes on
+    and learns something else, or nothing.
+
+    ## How it is measured
+    By values and graph of what goes in, in the first steps: log-probabilities are never above 0,
+    probabilities sum to 1, soft targets are distributions. The softmax must be part of the loss
+    formula; inside the model it may run over any axis. By the derivative of the loss by the scores
+    of the last layer: one negative entry in each row and a formula that is linear up to there is
+    the score of the label without its normalisation.
+
+    ## False alarms
+    Square scores (contrastive losses) may be normalised over either axis, scores of one row over
+    the only one there is. Rows of targets that are masked to 0 are fine. Several labels of 1 in a
+    row of soft targets may be meant: a warning.
+
+    ## What to do
+    `nll_loss` and `kl_div` take log-probabilities (`log_softmax`), `binary_cross_entropy`
+    probabilities, `…_with_logits` and `cross_entropy` logits. A softmax belongs on the axis of the
+    classes (`dim=1` or `-1`); for one output use a sigmoid.
+
+    ## References
+    Stack Overflow 53813636 (NLL of logits), 59129802 (softmax over one output); TheDeepChecker.
+    """
+
+    code = "HD111"
+    name = "loss-input-mismatch"
+    severity = Severity.ERROR
+    summary = "logits to NLL/BCE, probabilities to BCEWithLogits, softmax over one class or batch"
+    needs = Needs(kinds=(SetupRecord,), topics=("loss-call", "loss-softmax", "loss-scores"))
+
+    def start(self) -> None:
+        self.told: set[str] = set()
+
+    def begin(self, header: Header) -> None:
+        self.told = set()
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        site = loss_call_site(facts)
+        if site in self.told or _line(facts.table("place")) in self.told:
+            return
+        found = _READERS.get(record.topic, _call)(facts)
+        if found is None:
+            return
+        self.told.add(site)
+        prediction = facts.table("prediction")
+        where = facts.where(rank=record.rank, op=facts.text("function"))
+        made_at = prediction.table("made_at")
+        if found.at_activation and made_at.text("file") is not None:
+            # The softmax is the line to mend; it will be told of by itself, too.
+            self.told.add(_line(made_at))
+            where = Where(
+                file=made_at.text("file"),
+                line=made_at.whole("line"),
+                function=made_at.text("function"),
+                op=prediction.text("made_by"),
+                rank=record.rank or None,
+            )
+        yield self.find(
+            record,
+            found.said,
+            subject=site,
+            severity=Severity.WARNING if found.mild else None,
+            where=where,
+            remedies=[found.remedy],
+            function=facts.text("function"),
+            made_by=prediction.text("made_by"),
+            low=prediction.number("low"),
+            high=prediction.number("high"),
+            shape=format_shape(facts if record.topic == "loss-softmax" else prediction),
+            axis=facts.whole("axis"),
+        )
+
+
+def _line(place: Facts) -> str:
+    return f"{place.text('file')}:{place.whole('line')}"
+
+
+def _softmax(facts: Facts) -> Mismatch | None:
+    shape, axis, size = facts.numbers("shape"), facts.whole("axis"), facts.whole("size")
+    function = facts.text("function") or "softmax"
+    if size == 1 and shape:
+        always = 0 if function == "log_softmax" else 1
+        return Mismatch(
+            f"{function} over axis {axis} of {format_shape(facts)} runs over one number: "
+            "its result "
+            f"is {always}, whatever the model computes",
+            "For one output use a sigmoid; for classes give the model one output per class.",
+        )
+    batch_axis = facts.flag("batch_axis") and len(shape) > 1
+    if batch_axis and shape[1] > 1 and shape[0] != shape[1]:
+        return Mismatch(
+            f"{function} over axis 0 of {format_shape(facts)} runs over the batch, not over the "
+            "classes: the samples compete with each other",
+            "Normalise over the classes: dim=1, or dim=-1.",
+        )
+    return None
+
+
+def _scores(facts: Facts) -> Mismatch | None:
+    rows, classes = facts.whole("rows"), facts.whole("classes")
+    if rows is None or classes is None or classes < 2:
+        return None
+    return Mismatch(
+        f"the loss is the negative score of each label, of {classes} classes in {rows} rows, and "
+        "nothing normalises the scores: it falls without end as they grow",
+        LOG_SOFTMAX,
+    )
+
+
+def _call(facts: Facts) -> Mismatch | None:
+    judge = _JUDGES.get(facts.text("function") or "")
+    found = None if judge is None else judge(facts, facts.table("prediction"))
+    return found or _refused(facts)
+
+
+def _nll(facts: Facts, prediction: Facts) -> Mismatch | None:
+    high = prediction.number("high")
+    if prediction.flag("sums_to_one"):
+        return Mismatch("nll_loss is given probabilities, not their logarithms", LOG_SOFTMAX)
+    if high is not None and high > A_LITTLE:
+        return Mismatch(
+            f"nll_loss is given numbers up to {say(high)}: logarithms of probabilities are never "
+            "above 0, these are logits",
+            LOG_SOFTMAX,
+        )
+    return _wrong_axis(facts, prediction)
+
+
+def _cross_entropy(facts: Facts, prediction: Facts) -> Mismatch | None:
+    classes, target = facts.whole("classes"), facts.table("target")
+    if classes == 1:
+        return Mismatch(
+            f"cross_entropy is given predictions of shape {format_shape(prediction)}, one "
+            "class: its "
+            "softmax is 1 and the loss says nothing about the model",
+            "For one output use binary_cross_entropy_with_logits; for numbers, mse_loss.",
+        )
+    odd, low, high = target.number("odd_rows"), target.number("low"), target.number("high")
+    if odd is not None and odd > 0.5:
+        labels = low is not None and high is not None and low >= -1e-6 and high <= 1 + 1e-6
+        return Mismatch(
+            f"cross_entropy is given targets of shape {format_shape(target)} that are no "
+            "distributions "
+            f"in {odd:.0%} of the rows",
+            "Use binary_cross_entropy_with_logits for several labels at once, mse_loss for "
+            "numbers, and class ids of type int64 for classes.",
+            mild=labels,
+        )
+    return _wrong_axis(facts, prediction)
+
+
+def _wrong_axis(facts: Facts, prediction: Facts) -> Mismatch | None:
+    made_by = prediction.text("made_by")
+    normalised = {"softmax": "sums_to_one", "log_softmax": "logs_of_one"}.get(made_by or "")
+    if normalised is None or not prediction.flag("made_whole"):
+        return None
+    if normalised not in prediction or prediction.flag(normalised):
+        return None
+    line = prediction.table("made_at").whole("line")
+    shape = prediction.numbers("made_shape")
+    if len(shape) == 2 and shape[0] == shape[1]:
+        return None
+    return Mismatch(
+        f"{facts.text('function')} is given the output of a {made_by} over axis "
+        f"{prediction.whole('made_dim')}"
+        + (f" (line {line})" if line is not None else "")
+        + ", which is not the axis of the classes",
+        "Normalise over the classes: dim=1, or dim=-1.",
+        at_activation=True,
+    )
+
+
+def _binary(facts: Facts, prediction: Facts) -> Mismatch | None:
+    low, high = prediction.number("low"), prediction.number("high")
+    if low is None or high is None or (low >= 0 and high <= 1):
+        return None
+    return Mismatch(
+        f"binary_cross_entropy is given numbers from {say(low)} to {say(high)}: it expects "
+        "probabilities, these are logits",
+        "Use binary_cross_entropy_with_logits, or put a sigmoid on the output.",
+    )
+
+
+def _binary_with_logits(facts: Facts, prediction: Facts) -> Mismatch | None:
+    made_by = prediction.text("made_by")
+    if made_by not in ("sigmoid", "softmax"):
+        return None
+    line = prediction.table("made_at").whole("line")
+    return Mismatch(
+        f"binary_cross_entropy_with_logits is given the output of a {made_by}"
+        + (f" (line {line})" if line is not None else "")
+        + ": it applies a sigmoid itself, so the result stays between 0.5 and 0.73",
+        f"Take the {made_by} off the output and apply it at inference only.",
+    )
+
+
+def _kl(facts: Facts, prediction: Facts) -> Mismatch | None:
+    high, low = prediction.number("high"), facts.table("target").number("low")
+    if prediction.flag("sums_to_one"):
+        return Mismatch("kl_div is given probabilities, not their logarithms", LOG_SOFTMAX)
+    if high is not None and high > A_LITTLE:
+        return Mismatch(
+            f"kl_div is given numbers up to {say(high)}: logarithms of probabilities are never "
+            "above 0",
+            LOG_SOFTMAX,
+        )
+    if not facts.flag("log_target") and low is not None and low < -A_LITTLE:
+        return Mismatch(
+            f"kl_div is given targets down to {say(low)}: they must be probabilities",
+            "Give softmax(teacher) as the target, or pass log_target=True with its logarithm.",
+        )
+    return None
+
+
+def _refused(facts: Facts) -> Mismatch | None:
+    """A call that raised for a reason no other check tells."""
+    error = facts.text("error")
+    if not facts.flag("raised") or not error or facts.whole("outside") or facts.flag("crossed"):
+        return None
+    if (
+        "device" in error
+        or "Warning" in error.partition(":")[0]
+        or targets_are_not_class_ids(facts)
+    ):
+        return None
+    return Mismatch(
+        f"{facts.text('function')} refuses predictions of shape "
+        f"{format_shape(facts.table('prediction'))} with targets of shape "
+        f"{format_shape(facts.table('target'))}: {' '.join(error.split())}",
+        "cross_entropy takes (N, C, …) and class ids (N, …); element-wise losses take two tensors "
+        "of one shape.",
+    )
+
+
+LOG_SOFTMAX = (
+    "Put log_softmax(…, dim=classes) on the output, or give the logits to cross_entropy, which "
+    "does both."
+)
+_READERS = {"loss-softmax": _softmax, "loss-scores": _scores}
+_JUDGES = {
+    "nll_loss": _nll,
+    "cross_entropy": _cross_entropy,
+    "binary_cross_entropy": _binary,
+    "binary_cross_entropy_with_logits": _binary_with_logits,
+    "kl_div": _kl,
+}

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headway.checks.loss_context import loss_call_site
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts
+from headway.core.findings import Finding, Severity
+from headway.core.records import Header, SetupRecord
+
+
+class AllLabelsIgnored(Check):
+    """Every label of a batch is the ignore index: the mean is 0 divided by 0.
+
+    ## What it checks
+    The labels of every call of `cross_entropy` and `nll_loss` that is trained on.
+
+    ## Why it matters
+    The mean over no label is NaN, its gradients are NaN, and one such batch ruins all weights. It
+    may come once in an epoch: a sequence cut off before its answer, an image without an object.
+
+    ## How it is measured
+    By counting: as many labels equal `ignore_index` as there are, and the mean is asked for.
+
+    ## False alarms
+    Mostly ignored labels (masked language models, prompts) are fine. With `reduction="sum"` or
+    `"none"` the loss of such a batch is 0: information only.
+
+    ## What to do
+    Leave such batches out, or divide by hand: `reduction="sum"`, then
+    `/ (labels != ignore_index).sum().clamp(min=1)`. If every batch is like that, look at how the
+    labels are masked.
+
+    ## References
+    pytorch/pytorch#70348.
+    """
+
+    code = "HD112"
+    name = "all-labels-ignored"
+    severity = Severity.ERROR
+    summary = "every label is the ignore index: the mean is 0/0"
+    needs = Needs(kinds=(SetupRecord,), topics=("loss-call",))
+
+    def start(self) -> None:
+        self.told: set[str] = set()
+
+    def begin(self, header: Header) -> None:
+        self.told = set()
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        labels, ignored = facts.whole("labels"), facts.whole("ignored")
+        site = loss_call_site(facts)
+        if not labels or ignored is None or ignored < labels or site in self.told:
+            return
+        self.told.add(site)
+        mean = facts.text("reduction") == "mean"
+        index = facts.whole("ignore_index")
+        outcome = "the mean over none of them is NaN" if mean else "its loss is 0"
+        yield self.find(
+            record,
+            f"all {labels} labels of the batch are {index}, which "
+            f"{facts.text('function') or 'the loss'} ignores: {outcome}",
+            subject=site,
+            severity=None if mean else Severity.INFO,
+            where=facts.where(rank=record.rank, op=facts.text("function")),
+            remedies=[
+                "Leave such batches out, or take the sum and divide by the number of labels that "
+                "count, at least 1.",
+                "If all batches are like this, look at how the labels are masked.",
+            ],
+            labels=labels,
+            ignored=ignored,
+            ignore_index=index,
+        )

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headway.checks.loss_context import loss_call_site
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts
+from headway.core.findings import Finding, Severity, Where
+from headway.core.numbers import say
+from headway.core.records import Header, SetupRecord
+
+ENDLESS = 1e299
+
+
+class UnreachableTarget(Check):
+    """Targets lie outside the range that the output can produce.
+
+    ## What it checks
+    The targets of a regression loss (torch's or a difference written by hand) whose prediction
+    is bounded: by a sigmoid, tanh, ReLU, softplus, exponential, square or clamp, with the factors
+    and offsets after it; and the targets of binary cross entropies, which must lie between 0 and 1.
+
+    ## Why it matters
+    The output saturates at the end of its range, its gradient vanishes, and part of the error
+    can never go away. A binary cross entropy with targets outside falls below 0 without end.
+
+    ## How it is measured
+    By the share of targets that lie outside the range by more than a hundredth of its width.
+
+    ## False alarms
+    Less than 5 % of the targets outside (outliers, rounding) is not told. The range
+    is that of the whole formula behind the last layer; where that cannot be read (learned scales,
+    layers after it), nothing is said.
+
+    ## What to do
+    Take the activation off the output, choose one that covers the targets, or scale the targets
+    into its range. Labels -1 and 1 for a binary cross entropy: `(labels + 1) / 2`. Several
+    classes in one number: `cross_entropy` with one output per class.
+
+    ## References
+    TheDeepChecker's case regrNN_inapp_act; the documentation of `torch.nn.BCEWithLogitsLoss`.
+    """
+
+    code = "HD114"
+    name = "unreachable-target"
+    severity = Severity.ERROR
+    summary = "targets outside the range the output layer can produce"
+    needs = Needs(kinds=(SetupRecord,), topics=("loss-call", "loss-formula"))
+
+    @dataclass(frozen=True)
+    class Limits:
+        share: float = 0.05
+        """The share of targets outside the range from which it is told."""
+
+    def start(self) -> None:
+        self.told: set[str] = set()
+
+    def begin(self, header: Header) -> None:
+        self.told = set()
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        target, bounded = facts.table("target"), facts.table("bounded")
+        share, reach = target.number("outside_share"), target.numbers("reach")
+        site = loss_call_site(facts)
+        if share is None or share < self.limits.share or len(reach) != 2 or site in self.told:
+            return
+        self.told.add(site)
+        low, high = target.number("low"), target.number("high")
+        ends = f"{_end(reach[0])} to {_end(reach[1])}"
+        function = facts.text("function") or "the loss"
+        binary = function.startswith("binary")
+        made_by = bounded.text("made_by") or facts.table("prediction").text("made_by")
+        where = facts.where(rank=record.rank, op=function)
+        made_at = bounded.table("made_at")
+        if made_at.text("file") is not None:
+            # What is to be mended is the activation, not the loss.
+            where = Where(
+                file=made_at.text("file"),
+                line=made_at.whole("line"),
+                function=made_at.text("function"),
+                op=made_by,
+                rank=record.rank or None,
+            )
+        what = (
+            "what a probability can be"
+            if binary
+            else f"all that the output can be after its {made_by}"
+        )
+        yield self.find(
+            record,
+            f"{share:.0%} of the targets lie outside {ends}, {what}: they reach from "
+            f"{'?' if low is None else say(low)} to {'?' if high is None else say(high)}",
+            subject=site,
+            where=where,
+            remedies=[BINARY if binary else RANGE],
+            outside_share=share,
+            target_low=low,
+            target_high=high,
+            reach_low=reach[0],
+            reach_high=reach[1],
+            made_by=made_by,
+        )
+
+
+def _end(number: float) -> str:
+    if abs(number) >= ENDLESS:
+        return "infinity" if number > 0 else "minus infinity"
+    return say(number)
+
+
+RANGE = (
+    "Take the activation off the output, or choose one that covers the targets, or scale the "
+    "targets into its range."
+)
+BINARY = (
+    "Targets of a binary cross entropy are 0 to 1: map -1 and 1 to 0 and 1, divide counts by their "
+    "maximum, and use cross_entropy where the numbers are classes."
+)

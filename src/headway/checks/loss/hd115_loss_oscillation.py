@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from headway.checks.loss_context import has_competing_losses
+from headway.core.check import Check, Needs
+from headway.core.findings import Finding, Severity
+from headway.core.numbers import say
+from headway.core.records import Header, Moment, StepRecord, moment_of, record_at
+from headway.core.window import Window
+
+FIRST = 3
+"""So many first losses say where the run began."""
+SHORTEST = 12
+"""So many rows of another tool's log are enough at its end."""
+APART = 12
+"""Of the last so many of them every second one must be above all the others."""
+STILL = 1e-3
+"""Updates below this share of the weights do not make a loss swing."""
+
+
+class LossOscillation(Check):
+    """The loss swings up and down with every step and makes no progress.
+
+    ## What it checks
+    The last 40 losses: whether they alternate, how far they swing, and whether the run is any
+    better than at its start.
+
+    ## Why it matters
+    Each step overshoots the valley and lands on the other side. The updates cancel each other;
+    the run can go on like that for ever, and any disturbance makes it diverge.
+
+    ## How it is measured
+    At least 85 % of the moves turn back, each loss resembles the one before the last (a
+    correlation of more than 0.6 at a distance of two, less than -0.6 at one), the swing is a
+    quarter of the level or more, and the middle is not below nine tenths of the start.
+
+    ## False alarms
+    Losses of random batches turn back two times in three and do not resemble the one before the
+    last. Two batches or two tasks in turn do alternate: they are told apart by their progress, and
+    where the updates are tiny. Several optimizers with losses of their own are not judged.
+
+    ## What to do
+    Lower the learning rate, by a factor of 3 to 10 at first. Then momentum, or the scale of the
+    inputs, which sets the steepest direction.
+
+    ## References
+    AutoTrainer's and TheDeepChecker's rules for oscillating losses; Cohen et al., "Gradient
+    descent on neural networks typically occurs at the edge of stability".
+    """
+
+    code = "HD115"
+    name = "loss-oscillation"
+    severity = Severity.ERROR
+    summary = "large period-2-like swings, no net progress"
+    needs = Needs(signals=("loss",))
+
+    @dataclass(frozen=True)
+    class Limits:
+        values: int = 40
+        """Losses that are looked at."""
+        swing: float = 0.25
+        """How far it moves from one value to the next, as a share of the level."""
+        turns: float = 0.85
+        """Share of the moves that turn back."""
+        start: float = 0.9
+        """Below this share of the first loss the run has made progress."""
+
+    def start(self) -> None:
+        self.recent = Window(self.limits.values)
+        self.first: list[float] = []
+        self.onset: Moment | None = None
+        self.seen = 0
+        self.told = False
+        self.several = False
+        self.ratios = Window(20)
+        self.rows: list[tuple[Moment, float]] = []
+        """In a log of another tool: the recent losses and where they stand."""
+
+    def begin(self, header: Header) -> None:
+        self.several = self.several or has_competing_losses(header)
+        self.recent.clear()
+        self.rows.clear()
+        self.seen = 0
+
+    def observe(self, record: StepRecord) -> Iterable[Finding]:
+        loss = record.values.get("loss")
+        losses = {value for _, value in record.family("loss")}
+        self.several = self.several or len(losses) > 1
+        if loss is None or record.held or self.told or self.several or not math.isfinite(loss):
+            return
+        column = record.columns.get("param/update_ratio")
+        ratios = [] if column is None else [v for v in column.values if math.isfinite(v)]
+        if ratios:
+            self.ratios.push(max(ratios))
+        if len(self.first) < (FIRST + 1 if self.context.header.foreign else FIRST):
+            self.first.append(loss)
+        self.recent.push(loss)
+        self.seen += 1
+        if self.context.header.foreign:
+            self.rows.append((moment_of(record), loss))
+            if len(self.rows) > 4 * self.limits.values:
+                del self.rows[: -2 * self.limits.values]
+        if self.recent.full and self.seen % 10 == 0:
+            yield from self._judge(record)
+
+    def finish(self) -> Iterable[Finding]:
+        short = SHORTEST <= len(self.recent) < self.limits.values
+        if self.context.header.foreign and short and not self.told and not self.several:
+            yield from self._judge(record_at(self.rows[-1][0]))
+
+    def _judge(self, record: StepRecord) -> Iterable[Finding]:
+        values = self.recent.values
+        start, level = median(self.first), median(values)
+        if start <= 0 or min(values) < 0 or level < self.limits.start * start:
+            return
+        if len(self.ratios) and self.ratios.median < STILL:
+            return
+        swing = median(abs(later - earlier) for earlier, later in pairwise(values))
+        turns = _turns(values)
+        if swing < self.limits.swing * level or turns < self.limits.turns:
+            return
+        alike = 0.6
+        if len(values) < self.limits.values:  # fewer pairs than values: it counts in short records
+            alike *= 1 - 4 / len(values)
+            if not _apart(values[-APART:]):
+                return
+        if _resemblance(values, 1) > -alike or _resemblance(values, 2) < alike:
+            return
+        if not _steady(values):
+            return
+        self.told = True
+        at = (record.segment, record.seq, max(record.step - len(values) + 1, 0), record.rank)
+        if self.context.header.foreign:
+            at = self.rows[_first_swing([item for _, item in self.rows], swing)][0]
+        yield self.find(
+            record_at(
+                at
+                if self.context.header.foreign
+                else at
+                if record.segment == 0
+                else moment_of(record)
+            ),
+            f"the loss swings by {say(swing)} around {say(level)} from step to step, without "
+            f"getting below where it began ({say(start)}): the updates overshoot",
+            remedies=[
+                "Lower the learning rate, by a factor of 3 to 10 at first.",
+                "Look at the scale of the inputs and at the momentum.",
+            ],
+            swing=swing,
+            level=level,
+            start=start,
+            turns=turns,
+            values=len(values),
+        )
+
+
+def _first_swing(values: Sequence[float], swing: float) -> int:
+    """Where the swinging began: from there on every move is large and turns back."""
+    moves = [later - earlier for earlier, later in pairwise(values)]
+    at = len(moves) - 1
+    while at and abs(moves[at]) > swing / 3 and moves[at] * moves[at - 1] < 0:
+        at -= 1
+    # The move it stopped at is the first; what swings is where that move led to.
+    return at if at == 0 or abs(moves[at]) <= swing / 3 else at + 1
+
+
+def _apart(values: Sequence[float]) -> bool:
+    """Whether every second value is above all the others: so few may turn back by chance."""
+    one, other = values[::2], values[1::2]
+    return min(one) > max(other) or min(other) > max(one)
+
+
+def _turns(values: Sequence[float]) -> float:
+    moves = [later - earlier for earlier, later in pairwise(values)]
+    back = [one * other < 0 for one, other in pairwise(moves)]
+    return sum(back) / len(back)
+
+
+def _resemblance(values: Sequence[float], distance: int) -> float:
+    """How a value goes with the one so many before it, from -1 to 1; ranks are used."""
+    ranks = _ranks(values)
+    middle = sum(ranks) / len(ranks)
+    apart = [rank - middle for rank in ranks]
+    total = sum(item * item for item in apart)
+    if not total:
+        return 0.0
+    together = sum(one * other for one, other in zip(apart, apart[distance:], strict=False))
+    return together / total
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """The place of each value among all; equal ones share the middle of theirs."""
+    ordered = sorted(values)
+    return [(bisect_left(ordered, item) + bisect_right(ordered, item)) / 2 for item in values]
+
+
+def _steady(values: Sequence[float]) -> bool:
+    """Whether the second half is as the first: a run that still falls is making progress."""
+    half = len(values) // 4 * 2  # even, so that both halves hold as many highs as lows
+    before, after = median(values[:half]), median(values[half:])
+    return after > 0.9 * before

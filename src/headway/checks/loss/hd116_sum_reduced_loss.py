@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median_low
+
+from headway.checks.loss_context import loss_call_site
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts
+from headway.core.findings import Finding, Severity, Where
+from headway.core.numbers import say
+from headway.core.records import Header, Moment, SetupRecord, StepRecord, record_at
+
+
+class SumReducedLoss(Check):
+    """The loss is a sum over the batch: loss and gradients grow with the batch size.
+
+    ## What it checks
+    Every sum over samples in the loss: by what factor each sample reaches what `backward` is
+    called on, about 1 (a sum) or one part in N (a mean).
+
+    ## Why it matters
+    With SGD the size of a step is the rate times the gradient. A sum over 64 samples takes steps
+    64 times as large as the mean at the same rate: the run overshoots, and every change of the
+    batch size changes the rate.
+
+    ## How it is measured
+    The derivative of the loss by the sum, in the first steps: above one half, over as many rows as
+    the batch has. It is a warning where the steps are large for it: a rate times N of 1 or more,
+    updates of a tenth of the weights, a loss that rises by half or ends.
+
+    ## False alarms
+    Adam and its kin scale the gradient themselves: a VAE's summed reconstruction is information
+    only. So is SGD with a rate chosen for the sum, and clipped gradients. A sum that is divided
+    by the batch size or by the number of tokens is a mean.
+
+    ## What to do
+    Use `reduction="mean"`, or divide by the number of samples (tokens), or divide the rate by it.
+
+    ## References
+    Stack Overflow 43611745; Goyal et al., "Accurate, large minibatch SGD".
+    """
+
+    code = "HD116"
+    name = "sum-reduced-loss"
+    severity = Severity.WARNING
+    summary = "loss and gradient grow with the batch size"
+    needs = Needs(kinds=(SetupRecord, StepRecord), topics=("summed-loss",))
+
+    @dataclass(frozen=True)
+    class Limits:
+        rate: float = 1.0
+        """The rate times the rows from which steps of SGD are too large …"""
+        update: float = 0.1
+        """… or the share of a weight that they change …"""
+        rise: float = 1.5
+        """… or how many times the first loss a later one is."""
+        steps: int = 20
+        """Steps that are looked at for it."""
+
+    def start(self) -> None:
+        self.found: dict[str, tuple[Moment, dict[str, object]]] = {}
+        """Site → where it was seen, and what is said about it."""
+        self.told: set[str] = set()
+        self.steps = 0
+        self.first: float | None = None
+        self.last = math.nan
+        self.clipped = False
+        self.harm = ""
+
+    def begin(self, header: Header) -> None:
+        self.found = {}
+
+    def observe(self, record: SetupRecord | StepRecord) -> Iterable[Finding]:
+        if isinstance(record, StepRecord):
+            self._look(record)
+            if self.harm and not self.clipped:
+                yield from self._all_findings()
+            return
+        facts = Facts.of(record)
+        rows, factor = facts.whole("rows"), facts.number("factor")
+        site = loss_call_site(facts)
+        if rows is None or rows < 4 or factor is None or abs(factor) < 0.5 or site in self.told:
+            return
+        where = (record.segment, record.seq, record.step, record.rank)
+        place = facts.table("place")
+        rates = [_step_size(item) for item in facts.tables("optimizers")]
+        rate = max((rate for rate in rates if rate is not None), default=None)
+        scaled = None if rate is None else rate * rows * abs(factor)
+        self.found.setdefault(
+            site,
+            (
+                where,
+                {
+                    "function": facts.text("function"),
+                    "rows": rows,
+                    "factor": factor,
+                    "rate": rate,
+                    "scaled": scaled,
+                    "file": place.text("file"),
+                    "line": place.whole("line"),
+                    "in": place.text("function"),
+                },
+            ),
+        )
+        if scaled is not None and scaled >= self.limits.rate:
+            self.harm = self.harm or f"the rate times the rows is {say(scaled)}"
+
+    def finish(self) -> Iterable[Finding]:
+        yield from self._all_findings()
+
+    def _look(self, record: StepRecord) -> None:
+        if not self.found or self.steps >= self.limits.steps:
+            return
+        self.steps += 1
+        coefficient = record.values.get("clip_coef")
+        self.clipped = self.clipped or (coefficient is not None and coefficient < 1)
+        column = record.columns.get("param/update_ratio")
+        ratios = [] if column is None else [v for v in column.values if math.isfinite(v)]
+        if ratios and median_low(ratios) >= self.limits.update:
+            share = median_low(ratios)
+            self.harm = self.harm or f"a step changes the weights by {say(share)} of themselves"
+        loss = record.values.get("loss")
+        if loss is None:
+            return
+        if self.first is None:
+            self.first = loss if math.isfinite(loss) else None
+        elif not math.isfinite(loss):
+            self.harm = self.harm or "the loss is no number any more"
+        elif 0 < self.first * self.limits.rise < min(loss, self.last):
+            self.harm = self.harm or f"the loss rose from {say(self.first)} to {say(loss)}"
+        self.last = loss
+
+    def _all_findings(self) -> Iterable[Finding]:
+        for site, (moment, about) in self.found.items():
+            if site not in self.told:
+                self.told.add(site)
+                yield self._finding(site, moment, about)
+
+    def _finding(self, site: str, moment: Moment, about: dict[str, object]) -> Finding:
+        harmful = bool(self.harm) and not self.clipped and about["rate"] is not None
+        why = f"; {self.harm}" if harmful else ""
+        known = Facts(about)
+        return self.find(
+            record_at(moment),
+            f"the loss is a sum over {about['rows']} samples ({about['function']}), not a mean: "
+            f"its gradient grows with the batch size{why}",
+            subject=site,
+            severity=None if harmful else Severity.INFO,
+            where=Where(
+                file=known.text("file"),
+                line=known.whole("line"),
+                function=known.text("in"),
+                op=known.text("function"),
+                rank=moment[3] or None,
+            ),
+            remedies=[
+                'Use reduction="mean", or divide the sum by the number of samples (tokens); then '
+                "choose the rate anew."
+            ],
+            rows=about["rows"],
+            factor=about["factor"],
+            rate=about["rate"],
+            rate_times_rows=about["scaled"],
+        )
+
+
+def _step_size(optimizer: Facts) -> float | None:
+    """The rate of an optimizer whose steps follow the gradient's size, momentum counted in."""
+    rate, momentum = optimizer.number("lr"), optimizer.number("momentum") or 0.0
+    if rate is None or "sgd" not in (optimizer.text("kind") or "").lower():
+        return None
+    return rate / (1 - min(max(momentum, 0.0), 0.99))

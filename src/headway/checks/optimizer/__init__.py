@@ -1,0 +1,1 @@
+"""Checks of the optimizer, its state and the learning-rate schedule (HD4xx)."""

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts, Parameters, say_list
+from headway.core.findings import Finding, Severity, Where
+from headway.core.records import Header, SetupRecord
+
+
+class ParameterNotOptimized(Check):
+    """A trainable parameter is in no optimizer.
+
+    ## What it checks
+    Every parameter of the model that requires a gradient, against the parameter groups of all
+    optimizers.
+
+    ## Why it matters
+    Such a parameter gets its gradient and never moves. Training works otherwise, so all that shows
+    is a model that is worse than it should be.
+
+    ## How it is measured
+    By identity of the tensors, at the start and whenever the model or an optimizer changes. A
+    parameter that is unfrozen later must be added to the optimizer, too. `headway check` knows
+    more: there only parameters count that a backward pass has left a gradient on.
+
+    ## False alarms
+    Frozen parameters (a teacher, a frozen backbone) do not count. One that is meant to stay as it
+    is but requires a gradient costs time and memory for nothing: set `requires_grad_(False)`. In
+    a check, a feature extractor under `no_grad` passes, and a loaded body in front of a trained
+    head, or a network that only a trained input goes through, is information.
+
+    ## What to do
+    Build the optimizer after the model is complete and every head or adapter is attached, from all
+    of its parameters; or add those made later with `optimizer.add_param_group`.
+
+    ## References
+    huggingface/accelerate#3209 (a head attached after the optimizer was built).
+    """
+
+    code = "HD401"
+    name = "parameter-not-optimized"
+    severity = Severity.ERROR
+    summary = "a trainable parameter is in no optimizer"
+    points_at = "optimizer"
+    needs = Needs(kinds=(SetupRecord,), topics=("parameters", "optimizer-coverage"))
+
+    def start(self) -> None:
+        self.told: set[str] = set()
+        self.by_gradients = False
+        """Whether somebody looks at which parameters get a gradient at all."""
+
+    def begin(self, header: Header) -> None:
+        self.told = set()  # a new process built its optimizer anew
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        if record.topic == "optimizer-coverage":
+            yield from self._take_coverage(record)
+            return
+        parameters = None if self.by_gradients else Parameters.of(record)
+        if parameters is None or parameters.trainable is None or parameters.optimized is None:
+            return
+        missing = sorted(parameters.trainable - parameters.optimized)
+        names = {parameters.name(position) for position in missing}
+        news, self.told = names - self.told, names
+        if news:
+            yield self._finding(record, parameters, missing)
+
+    def _take_coverage(self, record: SetupRecord) -> Iterable[Finding]:
+        self.by_gradients = True
+        facts = Facts.of(record)
+        names = facts.texts("unoptimized")
+        if (facts.whole("stale_count") or 0) > 0:
+            return  # the optimizer holds their forerunners: HD402
+        news, self.told = set(names) - self.told, set(names)
+        if news:
+            yield self._found_by_gradients(record, facts, names)
+
+    def _found_by_gradients(self, record: SetupRecord, facts: Facts, names: list[str]) -> Finding:
+        count = facts.whole("unoptimized_count") or len(names)
+        elements = facts.whole("unoptimized_elements") or 0
+        total = facts.whole("trainable") or count
+        meant = facts.flag("loaded_body") or facts.flag("passed_through")
+        return self.find(
+            record,
+            f"{count} of {total} parameters that get gradients ({elements:,} elements) belong to "
+            f"no optimizer and will never change: {say_list(names)}",
+            severity=Severity.INFO if meant else None,
+            where=facts.where(rank=record.rank, module=names[0]),
+            remedies=_remedies(names),
+            parameters=names,
+            count=count,
+            elements=elements,
+            trainable=total,
+        )
+
+    def _finding(self, record: SetupRecord, parameters: Parameters, missing: list[int]) -> Finding:
+        names = [parameters.name(position) for position in missing]
+        total, elements = len(parameters.trainable or ()), parameters.elements(missing)
+        size = f" ({elements:,} elements)" if elements else ""
+        return self.find(
+            record,
+            f"{len(names)} of {total} trainable parameters{size} belong to no optimizer and will "
+            f"never change: {say_list(names)}",
+            where=Where(module=names[0], rank=record.rank or None),
+            remedies=_remedies(names),
+            parameters=parameters.listed(missing),
+            count=len(missing),
+            elements=elements,
+            trainable=total,
+        )
+
+
+def _remedies(names: list[str]) -> list[str]:
+    return [
+        "Build the optimizer after the model is complete, from `model.parameters()`, or "
+        f"add {say_list(names, 1)} with `optimizer.add_param_group`.",
+        "If they are meant to stay as they are: `requires_grad_(False)`.",
+    ]

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headway.checks.update_trial import TRIAL, TriedUpdate, setup_moment
+from headway.core.check import Check, Needs
+from headway.core.findings import Finding, Where
+from headway.core.numbers import say
+from headway.core.records import Moment, SetupRecord, record_at
+
+YOUNG = 5
+"""Steps after which momentum has mostly built up."""
+
+
+class LearningRateTooLow(Check):
+    """The loss falls, but a step a thousand times larger would still go straight down.
+
+    ## What it checks
+    How the loss of a step's own batch falls along its update, up to 1000 times the update.
+
+    ## Why it matters
+    A rate with three zeros too many trains nothing in the time there is. The loss does fall, so the
+    run looks like one that merely needs patience.
+
+    ## How it is measured
+    The loss is computed at 1, 10, 100 and 1000 times the update. It must still fall nearly in
+    proportion at 1000 (5 times as far as at 100) in at least 3 trials and in all of them, and at
+    this pace, momentum included, a tenth of the loss must take more than 10000 steps.
+
+    ## False alarms
+    Not judged: while the rate rises (warm-up), is below half of its peak or of the rate its
+    schedule is built on, where clipping cuts the gradient to a fifth, where the gradient itself
+    is small (a run that has converged), and with several optimizers. A rate that has risen since
+    begins the count anew.
+
+    ## What to do
+    Raise the learning rate by factors of 10 until a step ten times larger no longer helps.
+
+    ## References
+    Smith, "Cyclical learning rates" (the range test); TheDeepChecker.
+    """
+
+    code = "HD404"
+    name = "learning-rate-too-low"
+    summary = "loss falls, but far slower than the same step scaled up would"
+    needs = Needs(kinds=(SetupRecord,), topics=(TRIAL,))
+
+    @dataclass(frozen=True)
+    class Limits:
+        straight: float = 5.0
+        """Ten times the step must lower the loss so many times as far."""
+        steps: float = 10_000.0
+        """Steps that a tenth of the loss would take at this pace."""
+        trials: int = 3
+        """Trials that must agree."""
+        gradient: float = 1e-3
+        """The gradient must be at least this share of the weights."""
+
+    def start(self) -> None:
+        self.crawls = 0
+        self.cleared = False
+        self.onset: Moment | None = None
+        self.last: dict[str, float] = {}
+        self.optimizer = ""
+        self.place: tuple[str | None, int | None, str | None] = (None, None, None)
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        tried = TriedUpdate.of(record)
+        if tried is None or self.cleared or tried.flat:
+            return ()
+        lr, before = tried.facts.number("lr"), tried.facts.number("lr_before")
+        if lr is not None and before is not None and lr > 1.001 * before:
+            self.crawls, self.onset = 0, None
+        elif not self._fit(tried):
+            pass
+        elif self._crawls(tried):
+            self.crawls += 1
+            self.onset = self.onset or setup_moment(record)
+        else:
+            self.cleared = True
+        return ()
+
+    def finish(self) -> Iterable[Finding]:
+        if self.onset is not None and self.crawls >= self.limits.trials and not self.cleared:
+            yield self._finding(self.onset)
+
+    def _fit(self, tried: TriedUpdate) -> bool:
+        """Whether the rate is the one the run is meant to have now, and sets the step alone."""
+        lr = tried.facts.number("lr")
+        if lr is None or lr <= 0 or not tried.alone or tried.facts.flag("maximize"):
+            return False
+        around = (tried.number("lr_peak"), tried.number("initial_lr"), tried.number("max_lr"))
+        gradient = tried.number("gradient_norm")
+        return (
+            lr >= max(around) / 2
+            and tried.faithful
+            and tried.shrinks < 0.5
+            and gradient >= self.limits.gradient * tried.number("weight_norm")
+            and tried.number("stepped_gradient_norm") >= gradient / 5
+        )
+
+    def _crawls(self, tried: TriedUpdate) -> bool:
+        farthest = max(tried.losses)
+        far, near = tried.drop(farthest), tried.drop(round(farthest / 10, 6))
+        if farthest < 1000 or far is None or near is None:
+            return False
+        if tried.slope is None or tried.slope >= 0:
+            return False
+        seen = near > 4 * tried.noise
+        straight = far > 4 * tried.noise and (far >= self.limits.straight * near or not seen)
+        young = tried.made < YOUNG
+        boost = 1 / max(1 - tried.number("momentum"), 0.01) if young else 1.0
+        steps = 0.1 * abs(tried.loss) / (-tried.slope * boost)
+        self.last = {
+            "loss": tried.loss,
+            "slope": tried.slope,
+            "far": far,
+            "farthest": farthest,
+            "steps": steps,
+            "lr": tried.number("lr"),
+        }
+        self.optimizer = tried.facts.text("optimizer") or ""
+        where = tried.line("made_at")
+        self.place = (where.file, where.line, where.function)
+        return straight and steps > self.limits.steps
+
+    def _finding(self, onset: Moment) -> Finding:
+        last = self.last
+        return self.find(
+            record_at(onset),
+            f"the learning rate of {say(last['lr'])} is far too low: an update lowers the loss of "
+            f"{say(last['loss'], 4)} by {say(-last['slope'])}, one {say(last['farthest'], 7)} "
+            f"times as large by {say(last['far'])}; at this pace a tenth of the loss takes about "
+            f"{say(last['steps'], 2)} steps",
+            where=Where(file=self.place[0], line=self.place[1], function=self.place[2]),
+            remedies=[
+                f"Raise the learning rate by {say(last['farthest'], 7)} (to "
+                f"{say(last['farthest'] * last['lr'], 2)}) and go on from there by factors of 3 to "
+                "10, until a larger step no longer helps."
+            ],
+            lr=last["lr"],
+            drop=-last["slope"],
+            multiple=last["farthest"],
+            drop_at_multiple=last["far"],
+            steps_for_a_tenth=last["steps"],
+            trials=self.crawls,
+            optimizer=self.optimizer,
+        )

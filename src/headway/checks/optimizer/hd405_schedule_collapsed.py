@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts
+from headway.core.findings import Finding
+from headway.core.numbers import say
+from headway.core.records import Header, Moment, SetupRecord, StepRecord, moment_of, record_at
+from headway.core.signals import Signal
+
+NOTHING = 1e-6
+"""Of the highest rate: a smaller one is none."""
+
+
+class ScheduleCollapsed(Check):
+    """The learning rate reaches about 0 long before the run ends.
+
+    ## What it checks
+    The rate over the run; and, in a check, a schedule that is stepped once per batch: whether the
+    length it was given is long enough for that.
+
+    ## Why it matters
+    A schedule counted in epochs and stepped per batch is through with its decay in the first
+    epoch. What follows is computed, logged and paid for, and changes nothing.
+
+    ## How it is measured
+    In a log: the rate has been below a thousandth of its highest value for at least 20 steps and a
+    third of the run so far. In a check: from the schedule's own settings, the step at which it
+    gets there, against the steps of one pass over the loader, or of all the epochs the script
+    names: less than half of them.
+
+    ## False alarms
+    Schedules that end at 0 spend the last few percent there. Restarts come back. Warm-up is the
+    other end. A rate that was never high is not judged.
+
+    ## What to do
+    Step the schedule once per epoch, or give it its length in steps: epochs * len(loader).
+
+    ## References
+    ivadomed/ivadomed#55; automl/Auto-PyTorch#210.
+    """
+
+    code = "HD405"
+    name = "schedule-collapsed"
+    summary = "the rate reaches ~0 long before the run ends"
+    points_at = "schedule"
+    needs = Needs(signals=("lr",), kinds=(StepRecord, SetupRecord))
+
+    @dataclass(frozen=True)
+    class Limits:
+        floor: float = 1e-3
+        """Of the highest rate: below it nothing is learned."""
+        steps: int = 20
+        """Steps it must stay there."""
+        share: float = 1 / 3
+        """Of all steps so far."""
+        early: float = 0.5
+        """Of the steps foreseen: a schedule that is through before that ends too early."""
+
+    def start(self) -> None:
+        self.peaks: dict[str, float] = {}
+        self.counts: dict[str, int] = {}
+        self.low: dict[str, int] = {}
+        self.onset: dict[str, Moment] = {}
+        self.told: set[str] = set()
+        self.spans: dict[str, tuple[int, int, float]] = {}
+        """In a log of another tool: the first and the latest step, and the rate there."""
+
+    def begin(self, header: Header) -> None:
+        self.low, self.onset = {}, {}
+
+    def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
+        if isinstance(record, SetupRecord):
+            if record.topic == "schedule" and "foreseen" not in self.told:
+                yield from self._foresee(record)
+            return
+        for key, rate in record.family("lr"):
+            if math.isfinite(rate) and rate >= 0:
+                yield from self._take(record, key, rate)
+
+    def _take(self, record: StepRecord, key: str, rate: float) -> Iterable[Finding]:
+        header = self.context.header
+        signal = header.signals.get(key, Signal())
+        span = signal.steps if header.foreign else signal.span
+        if header.foreign:
+            first = self.spans.get(key, (record.step, 0, 0.0))[0]
+            self.spans[key] = (min(first, record.step), record.step, rate)
+        peak = self.peaks[key] = max(self.peaks.get(key, 0.0), rate)
+        self.counts[key] = self.counts.get(key, 0) + span
+        if peak <= 0 or rate > self.limits.floor * peak:
+            self.low.pop(key, None)
+            return
+        if key not in self.low:
+            self.onset[key] = moment_of(record)
+        self.low[key] = self.low.get(key, 0) + span
+        if not header.foreign:
+            yield from self._judge(key, rate)
+
+    def finish(self) -> Iterable[Finding]:
+        if not self.context.header.foreign:  # a log is judged at its end
+            return
+        for key, (first, last, rate) in self.spans.items():
+            if key in self.low:
+                # Of a long log not every row is seen: the numbers of the rows say how long it was.
+                signal = self.context.header.signals.get(key, Signal())
+                low = last - self.onset[key][2] + signal.every
+                self.low[key] = max(low * signal.per_label, 1)
+                self.counts[key] = max((last - first + signal.every) * signal.per_label, 1)
+                yield from self._judge(key, rate)
+
+    def _judge(self, key: str, rate: float) -> Iterable[Finding]:
+        peak, count, low = self.peaks[key], self.counts[key], self.low[key]
+        share = self.limits.share
+        if self.context.header.foreign and rate <= NOTHING * peak:
+            share /= 2  # schedules end at 0, but none is meant to stay there for long
+        enough = max(self.limits.steps, share * count)
+        if low >= enough and key not in self.told and "foreseen" not in self.told:
+            self.told.add(key)
+            yield self.find(
+                record_at(self.onset[key]),
+                f"the learning rate fell from {say(peak)} to {say(rate)} and has stayed there for "
+                f"{low} of {count} steps: nothing is learned any more, and the run goes on",
+                subject=key,
+                remedies=_REMEDIES,
+                signal=key,
+                peak=peak,
+                value=rate,
+                limit=self.limits.floor * peak,
+                steps=low,
+            )
+
+    def _foresee(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        steps, optimizer_steps = facts.number("steps"), facts.number("optimizer_steps")
+        after, length = facts.number("collapses_after"), facts.number("pass_length")
+        if not steps or not optimizer_steps or not after or not length or length < 2:
+            return
+        if steps < 0.8 * optimizer_steps:
+            return  # not stepped with every update
+        per_batch = min(steps / max(facts.number("batches") or steps, 1.0), 1.0)
+        passes = max(facts.number("epochs") or 1.0, 1.0)
+        foreseen = passes * length * per_batch
+        if foreseen <= steps or after >= self.limits.early * foreseen:
+            return
+        if facts.number("epochs") is None and after >= length * per_batch:
+            return
+        self.told.add("foreseen")
+        kind = facts.text("schedule") or "the schedule"
+        name, horizon = facts.text("horizon_name"), facts.number("horizon")
+        given = f" ({name}={say(horizon, 6)})" if name and horizon is not None else ""
+        whole = f"of the {say(foreseen, 6)} steps of {say(passes, 6)} epochs"
+        if facts.number("epochs") is None:
+            whole = f"of the {say(foreseen, 6)} steps of one epoch"
+        yield self.find(
+            record,
+            f"{kind}{given} is stepped with every batch: its rate is at a thousandth or less after "
+            f"{say(after, 6)} steps {whole}",
+            subject="foreseen",
+            where=facts.where(rank=record.rank),
+            remedies=_REMEDIES,
+            collapses_after=after,
+            limit=self.limits.early * foreseen,
+            foreseen_steps=foreseen,
+            pass_length=length,
+        )
+
+
+_REMEDIES = [
+    "Step the schedule once per epoch, after the loop over the batches.",
+    "Or give it its length in steps: epochs * len(loader).",
+]

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headway.core.check import Check, Needs
+from headway.core.checkpoint_tensors import CHECKPOINT, Saved
+from headway.core.facts import Facts
+from headway.core.findings import Finding, Where
+from headway.core.numbers import say
+from headway.core.records import EventRecord, Header, SetupRecord, TensorRecord, record_at
+
+
+class OptimizerStateLost(Check):
+    """Training goes on with trained weights and an optimizer that begins anew.
+
+    ## What it checks
+    Every optimizer that makes its first step: whether its weights had been trained before by one of
+    the same settings, and whether the moments came along. In the checkpoints of a run: whether the
+    optimizer's own count of its steps goes on.
+
+    ## Why it matters
+    Adam's and momentum's averages take hundreds of steps to settle. Without them the first updates
+    are of full size in every direction: the loss bumps at each resume, and part of the training is
+    lost.
+
+    ## How it is measured
+    The optimizer keeps moments and has none at its first step. Its weights are those another
+    optimizer of the same kind and settings has moved in this process (the same tensors, or loaded
+    from what it had left), or come from a checkpoint that holds the moments of an optimizer like
+    this one, which nobody loaded. Between two checkpoints: the later one has the higher step, and
+    the higher count of steps in its optimizer's state is in the earlier one.
+
+    ## False alarms
+    SGD without momentum has nothing to lose. Fine-tuning with a new rate, another optimizer or
+    other parameters is a new training, and so are weights without a checkpoint of moments. Copies
+    that another run continues from an earlier point are not told either.
+
+    ## What to do
+    Save `optimizer.state_dict()` with the weights and load it on resume; build the optimizer once,
+    not in every epoch.
+
+    ## References
+    NVIDIA-NeMo/Automodel#763.
+    """
+
+    code = "HD407"
+    name = "optimizer-state-lost"
+    summary = "resume lost the moments: step counts reset, loss bumps"
+    needs = Needs(
+        kinds=(SetupRecord, TensorRecord, EventRecord),
+        topics=("resume",),
+        roles=("moment",),
+        events=(CHECKPOINT,),
+        checkpoints=2,
+    )
+
+    def start(self) -> None:
+        self.told = False
+        self.before: Saved | None = None
+        self.now: Saved | None = None
+
+    def begin(self, header: Header) -> None:
+        self.before = self.now = None
+
+    def observe(self, record: SetupRecord | TensorRecord | EventRecord) -> Iterable[Finding]:
+        if isinstance(record, EventRecord):
+            yield from self.finish()
+            self.now = Saved.of(record)
+        elif isinstance(record, TensorRecord):
+            if self.now is not None:
+                self.now.add(record)
+        else:
+            yield from self._at_resume(record)
+
+    def finish(self) -> Iterable[Finding]:
+        now, before = self.now, self.before
+        if now is None or now.count is None or now.step is None:
+            return
+        later = before is not None and now.step > (before.step or 0) and now.run == before.run
+        if before is not None and later and now.count < (before.count or 0):
+            yield self._between(now, before)
+        self.before = now
+        self.now = None
+
+    def _between(self, now: Saved, before: Saved) -> Finding:
+        return self.find(
+            record_at(now.moment),
+            f"the optimizer had counted {say(before.count or 0)} steps in {before.name} and counts "
+            f"{say(now.count or 0)} in {now.name}: in between it began anew, without its moments",
+            subject=now.path,
+            where=Where(file=now.path),
+            remedies=[
+                "Load the optimizer's state with the weights when you resume: "
+                "`optimizer.load_state_dict(checkpoint[…])`.",
+                "Build the optimizer once, before the loop over the epochs.",
+            ],
+            path=now.path,
+            before=before.path,
+            steps_before=before.count,
+            steps=now.count,
+        )
+
+    def _at_resume(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        lost = facts.flag("fresh") and facts.flag("stateful") and facts.flag("same_settings")
+        if self.told or not lost:
+            return
+        source = _source(facts)
+        if source is None:
+            return
+        self.told = True
+        kind = facts.text("optimizer") or "the optimizer"
+        yield self.find(
+            record,
+            f"{source}, and {kind} begins without its moments: they were not restored",
+            where=facts.where(rank=record.rank),
+            remedies=[
+                "Load the optimizer's state with the weights: "
+                "`optimizer.load_state_dict(checkpoint[…])`, and save it with them.",
+                "Build the optimizer once, before the loop over the epochs.",
+            ],
+            optimizer=kind,
+            steps_before=facts.whole("before_steps"),
+            checkpoint=facts.text("checkpoint"),
+        )
+
+
+def _source(facts: Facts) -> str | None:
+    steps = facts.whole("before_steps") or 0
+    if steps > 0 and facts.flag("same_objects"):
+        return f"these weights were moved by another optimizer for {steps} steps"
+    if steps > 0 and facts.flag("loaded"):
+        return f"these weights were loaded as they were left after {steps} steps"
+    if facts.flag("checkpoint_moments") and not facts.flag("checkpoint_used"):
+        name = facts.text("checkpoint")
+        return f"these weights come from a checkpoint{f' ({name})' if name else ''} with moments"
+    return None

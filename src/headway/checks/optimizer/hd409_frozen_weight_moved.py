@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headway.core.check import Check, Needs
+from headway.core.checkpoint_tensors import CHECKPOINT, Saved, Succession, is_follower
+from headway.core.facts import LISTED, Facts, say_list
+from headway.core.findings import Finding, Severity, Where
+from headway.core.records import EventRecord, Header, SetupRecord, TensorRecord, record_at
+
+
+class FrozenWeightMoved(Check):
+    """A weight that is meant to be frozen changes.
+
+    ## What it checks
+    Parameters with `requires_grad` False that an optimizer's step moves; and freezes that freeze
+    nothing: `module.requires_grad = False`, a mistyped name on a parameter, a condition on names
+    that nothing meets, a freeze of a copy, and one that is undone before the first step. In two
+    checkpoints of a run: weights that moved though the optimizer holds no moments for them.
+
+    ## Why it matters
+    `module.requires_grad = False` sets an attribute nobody reads. An optimizer that has seen a
+    gradient before the freeze goes on moving the weight by momentum and weight decay. A pretrained
+    body that drifts without anyone knowing is worse than one that trains on purpose.
+
+    ## How it is measured
+    The frozen parameters of an optimizer before and after a step, bit by bit; attributes of modules
+    and parameters; and every change of `requires_grad` up to the first step. In checkpoints,
+    weights bit by bit; that a weight has no moments is known by name, order or shape, or not at
+    all.
+
+    ## False alarms
+    Freezing everything and unfreezing a part is not undone: some of it stays frozen. An EMA teacher
+    moves by hand, outside the optimizer. BatchNorm's running statistics are no parameters. In
+    checkpoints it is information where every weight without moments moves: an optimizer that keeps
+    none, or whose state was not saved, may train them all.
+
+    ## What to do
+    `module.requires_grad_(False)`, and hand the optimizer only what trains; after a freeze in the
+    middle of a run set the gradients to None.
+
+    ## References
+    open-mmlab/mmpretrain#702 (as TrainCheck tells it); PyTorch, "Autograd mechanics".
+    """
+
+    code = "HD409"
+    name = "frozen-weight-moved"
+    severity = Severity.ERROR
+    summary = "a weight meant to be frozen changes"
+    needs = Needs(
+        kinds=(SetupRecord, TensorRecord, EventRecord),
+        topics=("freeze-attempt", "frozen-moved"),
+        roles=("weight", "moment"),
+        events=(CHECKPOINT,),
+        checkpoints=2,
+        decisive=("moment",),
+    )
+
+    def start(self) -> None:
+        self.saved = Succession()
+        self.rested: set[str] = set()
+        """Weights without moments that did not move between two checkpoints."""
+
+    def begin(self, header: Header) -> None:
+        self.start()
+
+    def observe(self, record: SetupRecord | TensorRecord | EventRecord) -> Iterable[Finding]:
+        if isinstance(record, EventRecord):
+            yield from self.finish()
+            self.saved.announce(record)
+        elif isinstance(record, TensorRecord):
+            self.saved.add(record)
+        else:
+            yield from self._at_setup(record)
+
+    def finish(self) -> Iterable[Finding]:
+        pair = self.saved.pair()
+        if pair is not None:
+            yield from self._between(*pair)
+
+    def _between(self, now: Saved, before: Saved) -> Iterable[Finding]:
+        then = before.trained_by()
+        frozen = [
+            name
+            for name, moment in now.trained_by().items()
+            if moment is None and name in then and then[name] is None
+            if now.weights[name][4] > 1 and not is_follower(name)
+        ]
+        moved = [name for name in frozen if now.same(before, name) is False]
+        still_once = self.rested.intersection(moved)
+        self.rested.update(name for name in frozen if now.same(before, name))
+        if not moved:
+            return
+        # Where all of them move, always, an optimizer without moments may train them.
+        sure = len(moved) < len(frozen) or bool(still_once)
+        yield self.find(
+            record_at(now.moment),
+            f"{len(moved)} of {len(frozen)} weights without moments in the optimizer moved between "
+            f"{before.name} (step {before.step}) and {now.name} (step {now.step}): "
+            f"{say_list(moved)}",
+            subject=moved[0],
+            severity=Severity.ERROR if sure else Severity.INFO,
+            where=Where(file=now.path, module=moved[0]),
+            remedies=[
+                "If they are meant to be frozen, look for what writes them: a second optimizer, an "
+                "initialisation, a load between the two.",
+            ],
+            path=now.path,
+            before=before.path,
+            tensors=moved[:LISTED],
+            tensor_count=len(moved),
+            frozen=len(frozen),
+        )
+
+    def _at_setup(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        names = facts.texts("names")
+        count = facts.whole("count") or len(names)
+        if count <= 0 or not names:
+            return
+        if record.topic == "frozen-moved":
+            yield self._moved(record, facts, names, count)
+            return
+        said = _said(facts, names, count)
+        if said is not None:
+            message, remedy = said
+            yield self.find(
+                record,
+                message,
+                subject=facts.text("where") or names[0],
+                where=facts.where(rank=record.rank, module=facts.text("where") or names[0]),
+                remedies=[remedy],
+                tensors=names,
+                tensor_count=count,
+                kind=facts.text("kind"),
+            )
+
+    def _moved(self, record: SetupRecord, facts: Facts, names: list[str], count: int) -> Finding:
+        kind = facts.text("optimizer") or "the optimizer"
+        stale = (facts.whole("gradients") or 0) - (facts.whole("zero_gradients") or 0)
+        by = "an old gradient that was never cleared" if stale > 0 else "momentum or weight decay"
+        return self.find(
+            record,
+            f"{count} frozen parameters (requires_grad=False) were moved by a step of {kind}, by "
+            f"{by}: {say_list(names)}",
+            subject=names[0],
+            where=facts.where(rank=record.rank, module=names[0]),
+            remedies=[
+                "Take them out of the optimizer: build it from the parameters that require a "
+                "gradient.",
+                "Or clear their gradients when you freeze them: `p.grad = None`.",
+            ],
+            tensors=names,
+            tensor_count=count,
+            weight_decay=facts.number("weight_decay"),
+            momentum=facts.number("momentum"),
+        )
+
+
+def _said(facts: Facts, names: list[str], count: int) -> tuple[str, str] | None:
+    kind, attribute = facts.text("kind"), facts.text("attribute") or "requires_grad"
+    where = facts.text("where") or names[0]
+    if kind == "module":
+        return (
+            f"`{where}.{attribute} = False` sets an attribute of the module and freezes nothing: "
+            f"its {count} parameters still require gradients ({say_list(names)})",
+            f"Call `{where}.requires_grad_(False)`.",
+        )
+    if kind == "parameter":
+        return (
+            f"`.{attribute} = False` on a parameter is a name torch does not know and freezes "
+            f"nothing: {count} parameters still require gradients ({say_list(names)})",
+            "Write `parameter.requires_grad = False`.",
+        )
+    if kind == "undone":
+        line = facts.table("undone_at").whole("line")
+        at = "" if line is None else f" in line {line}"
+        return (
+            f"{count} parameters were frozen and unfrozen again{at} before the first step: none of "
+            f"that freeze is left ({say_list(names)})",
+            "Freeze last: after everything that sets `requires_grad` to True.",
+        )
+    if kind == "unmatched":
+        return (
+            "this freeze has a condition on the name that no parameter meets, and freezes nothing; "
+            f"the names are {say_list(names)}",
+            "Print `[name for name, _ in model.named_parameters()]` and mend the condition.",
+        )
+    if kind == "elsewhere":
+        return (
+            f"{count} parameters were frozen on another object than the one that trains, of which "
+            "nothing is frozen",
+            "Freeze the model that is handed to the optimizer, after it was built for good.",
+        )
+    return None

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headway.checks.update_trial import OBJECTIVE, TRIAL, TriedUpdate, setup_moment
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts
+from headway.core.findings import Finding, Severity
+from headway.core.numbers import say
+from headway.core.records import Moment, SetupRecord, record_at
+
+TURNED = (-1.1, -0.9)
+"""The measured slope over the gradient's, where all gradients were negated on their way."""
+WHOLE = 0.25
+"""The known losses must make up the total, as near as this."""
+
+
+class AscendingUpdate(Check):
+    """The update raises the loss on its own batch, whatever its size: a sign is flipped.
+
+    ## What it checks
+    What an update does to the loss of the very batch it was made from; and the sign with which a
+    loss function of torch's enters what `backward` is called on.
+
+    ## Why it matters
+    A flipped sign trains the model to be as wrong as it can be. The loss rises slowly enough to be
+    taken for a rate that is too high, and no rate mends it.
+
+    ## How it is measured
+    After a step the loss is computed again at small parts of its update. It must rise at all of
+    them, in every one of at least 3 trials, the first step's among them: whatever the momentum and
+    the noise, a first step goes downhill. A loss that enters with a negative weight is told where
+    nothing else is in the total, in 2 steps.
+
+    ## False alarms
+    Where several optimizers step, one may climb on purpose (GANs, minimax). `maximize=True` is
+    meant for rewards: it is reported only where a loss function of torch's is what is maximised.
+    Gradient reversal layers change the gradient on its way and are not judged, nor are updates
+    that mostly shrink the weights. An attack on an input is no training of a model. Entropy
+    bonuses, -ELBO and -reward have no negative loss function in them.
+
+    ## What to do
+    Look for `p.grad.neg_()`, a `+` where the step subtracts, `maximize=True`, or a minus before
+    the loss.
+
+    ## References
+    TheDeepChecker, "sign flipped" among its seeded faults.
+    """
+
+    code = "HD413"
+    name = "ascending-update"
+    severity = Severity.ERROR
+    summary = "the update raises the loss on its own batch at any step size"
+    needs = Needs(kinds=(SetupRecord,), topics=(TRIAL, OBJECTIVE))
+
+    @dataclass(frozen=True)
+    class Limits:
+        trials: int = 3
+        """Trials that must agree."""
+        objectives: int = 2
+        """Steps at which a loss must enter with the wrong sign."""
+
+    def start(self) -> None:
+        self.uphill: dict[int, int] = {}
+        """Trials that went uphill, by optimizer."""
+        self.cleared: set[int] = set()
+        """Optimizers that went downhill, or whose climbing is meant."""
+        self.onset: dict[int, Moment] = {}
+        self.negative = 0
+        self.negative_onset: Moment | None = None
+        self.told = False
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        if self.told:
+            return
+        if record.topic == OBJECTIVE:
+            yield from self._look_at_objective(record, Facts.of(record))
+            return
+        tried = TriedUpdate.of(record)
+        if tried is not None and not tried.facts.flag("maximize"):
+            yield from self._look_at_trial(record, tried)
+
+    def _look_at_trial(self, record: SetupRecord, tried: TriedUpdate) -> Iterable[Finding]:
+        number = tried.facts.whole("number") or 0
+        if number in self.cleared or tried.slope is None:
+            return
+        if not self._climbs(tried):
+            self.cleared.add(number)
+            return
+        self.uphill[number] = self.uphill.get(number, 0) + 1
+        self.onset.setdefault(number, setup_moment(record))
+        if self.uphill[number] >= self.limits.trials:
+            self.told = True
+            yield self._climbing(self.onset[number], tried, self.uphill[number])
+
+    def _climbs(self, tried: TriedUpdate) -> bool:
+        agreement = tried.agreement
+        if tried.slope is None or tried.slope <= 0 or agreement is None:
+            return False
+        turned = TURNED[0] <= agreement <= TURNED[1]
+        small = [loss for at, loss in tried.losses.items() if at <= 1]
+        return (
+            tried.alone
+            and (tried.faithful or turned)
+            and tried.shrinks < 0.5
+            and all(loss >= tried.loss - tried.noise for loss in small)
+        )
+
+    def _climbing(self, onset: Moment, tried: TriedUpdate, count: int) -> Finding:
+        stepped = tried.facts.number("stepped_slope")
+        agreement = tried.agreement or 1.0
+        if agreement < 0:
+            what = "the gradients are negated during the backward pass"
+            cure = "Look for a hook or a custom backward that returns the negative gradient."
+            where = tried.where
+        elif stepped is not None and stepped > 0:
+            what = "the optimizer adds the gradient instead of subtracting it"
+            cure = "Subtract the gradient where the weights are updated: p -= lr * grad."
+            own = tried.facts.table("own_step").text("file") is not None
+            where = tried.line("own_step" if own else "step_place")
+        else:
+            what = "the gradients are negated between the backward pass and the step"
+            cure = "Look for p.grad.neg_(), p.grad *= -1 or a negative factor before this step."
+            where = tried.line("step_place")
+        return self.find(
+            record_at(onset),
+            f"the update raises the loss on its own batch at every size tried, in all {count} "
+            f"trials (last: {say(tried.loss, 4)} before, {say(tried.after, 4)} after it): {what}",
+            where=where,
+            remedies=[cure],
+            loss_before=tried.loss,
+            loss_after=tried.after,
+            slope=tried.slope,
+            trials=count,
+            optimizer=tried.facts.text("optimizer"),
+        )
+
+    def _look_at_objective(self, record: SetupRecord, facts: Facts) -> Iterable[Finding]:
+        known = [part for part in facts.tables("parts") if part.flag("known")]
+        weights = [part.number("weight") or 0.0 for part in known]
+        maximize = facts.flag("maximize")
+        wrong = all(weight > 0 for weight in weights) if maximize else all(w < 0 for w in weights)
+        if not (known and wrong and self._is_all(facts, known) and facts.flag("of_models")):
+            self.negative = 0
+            return
+        if (facts.number("optimizers") or 1) > 1:
+            return
+        self.negative += 1
+        self.negative_onset = self.negative_onset or setup_moment(record)
+        if self.negative < self.limits.objectives:
+            return
+        self.told = True
+        name = known[-1].text("name") or "a loss"
+        what = (
+            f"{name} is maximised: the optimizer was made with maximize=True"
+            if maximize
+            else f"backward is called on the negative of {name} (weight {say(weights[-1])}): "
+            "every step makes it worse"
+        )
+        yield self.find(
+            record_at(self.negative_onset),
+            what,
+            where=facts.where(rank=record.rank),
+            remedies=[
+                "Leave maximize=True out: it is meant for rewards."
+                if maximize
+                else "Take the minus away: a loss is minimised as it is."
+            ],
+            loss=name,
+            weight=weights[-1],
+            maximize=maximize,
+        )
+
+    @staticmethod
+    def _is_all(facts: Facts, known: list[Facts]) -> bool:
+        """Whether nothing else is in the total."""
+        root = facts.number("root")
+        if root is None:
+            return False
+        told = sum((p.number("weight") or 0.0) * (p.number("value") or 0.0) for p in known)
+        return abs(root - told) <= WHOLE * max(abs(root), abs(told))

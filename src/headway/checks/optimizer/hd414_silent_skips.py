@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headway.core.check import Check, Needs
+from headway.core.findings import Finding
+from headway.core.numbers import say
+from headway.core.records import Header, Moment, StepRecord, moment_of, record_at
+from headway.core.signals import Signal
+
+SIGNAL = "scaler_skipped"
+ONE_STEP = Signal()
+
+
+class SilentSkips(Check):
+    """Optimizer steps are being skipped, and nobody is told.
+
+    ## What it checks
+    Steps a GradScaler left out because of an overflow, and the count of skipped steps that other
+    frameworks log. Steps the guard held back do not count: those were told.
+
+    ## Why it matters
+    A skipped step raises nothing and logs nothing, while the loss is still logged, the schedule
+    goes on and the step counter counts. A run that skips half of its steps trains half as long as
+    it says.
+
+    ## How it is measured
+    At least 10, and more than a fifth, of the last 100 steps; or 8 in a row. The first 30 steps of
+    a segment are left out, in which a scaler finds its scale, but a row that goes on beyond them
+    counts whole. Told once, until the share has fallen to half of the limit.
+
+    ## False alarms
+    The first skips of a fresh scaler, and one skip every so often when it tries a larger scale,
+    are how it works, and stay far below the limit.
+
+    ## What to do
+    Find what overflows and run it in fp32; bf16 instead of fp16 removes the cause where the
+    hardware has it. Step the scheduler only when the optimizer stepped: then the scale has not
+    fallen during `scaler.update()`.
+
+    ## References
+    PyTorch, "Automatic Mixed Precision examples"; Megatron-LM's "number of skipped iterations".
+    """
+
+    code = "HD414"
+    name = "silent-skips"
+    summary = "optimizer steps are being skipped and nobody is told"
+    needs = Needs(signals=(SIGNAL,))
+
+    @dataclass(frozen=True)
+    class Limits:
+        share: float = 0.2
+        """Of the recent steps."""
+        least: int = 10
+        """Fewer skips than this are no share."""
+        in_a_row: int = 8
+        recent: int = 100
+        """Steps the share is taken of."""
+        grace: int = 30
+        """Steps of a segment in which a scaler may still look for its scale."""
+
+    def start(self) -> None:
+        self.steps = 0
+        self.row = 0.0
+        self.skips: list[tuple[int, float]] = []
+        """The recent skips: at which step of the segment, and how many."""
+        self.told = False
+        self.moments: list[tuple[int, Moment]] = []
+        """In a log of another tool: where the recent skips stand."""
+
+    def begin(self, header: Header) -> None:
+        self.start()
+
+    def observe(self, record: StepRecord) -> Iterable[Finding]:
+        span, skipped = self._count(record)
+        if span == 0:
+            return
+        settled = self.steps >= self.limits.grace
+        self.steps += span
+        self.row = self.row + skipped if skipped == span else 0
+        if settled and skipped:
+            self.skips.append((self.steps, skipped))
+            if self.context.header.foreign:
+                self.moments.append((self.steps, moment_of(record)))
+        if self.skips:
+            yield from self._judge(record, max(self.limits.recent, span))
+
+    def _count(self, record: StepRecord) -> tuple[int, float]:
+        """(steps this record speaks of, how many of them were skipped)."""
+        signal = self.context.header.signals.get(SIGNAL, ONE_STEP)
+        values = [value for _, value in record.family(SIGNAL)]
+        if not values:  # a scaler that did not skip writes nothing; nor does the guard's own hold
+            return (0 if record.held or signal.span * signal.every > 1 else 1), 0
+        value = max(values)  # of several optimizers, the one that was skipped most
+        if not math.isfinite(value):
+            return 0, 0
+        skipped = value * signal.span if signal.fold == "mean" else value
+        return signal.span, min(max(skipped, 0), signal.span)
+
+    def _judge(self, record: StepRecord, recent: int) -> Iterable[Finding]:
+        limits = self.limits
+        self.skips = [item for item in self.skips if self.steps - item[0] < recent]
+        self.moments = [item for item in self.moments if self.steps - item[0] < recent]
+        count = sum(skipped for _, skipped in self.skips)
+        share = count / min(recent, self.steps)
+        if self.told:
+            self.told = share > limits.share / 2
+        elif (count >= limits.least and share > limits.share) or self.row >= limits.in_a_row:
+            self.told = True
+            yield self._finding(record, count, recent)
+
+    def _finding(self, record: StepRecord, count: float, recent: int) -> Finding:
+        steps = min(recent, self.steps)
+        row = f", the last {say(self.row)} in a row" if self.row > 1 else ""
+        return self.find(
+            record_at(self.moments[0][1]) if self.moments else record,
+            f"{say(count)} of the last {steps} optimizer steps were skipped{row}: nothing was "
+            "learned in them, and the schedule and the step counter went on",
+            remedies=[
+                "Find what overflows and run it in fp32, or use bf16, which needs no scaler.",
+                "Step the scheduler only when the optimizer stepped: when the scale did not fall "
+                "during `scaler.update()`.",
+            ],
+            skipped=count,
+            steps=steps,
+            in_a_row=self.row,
+            share=count / steps,
+        )

@@ -1,0 +1,1 @@
+"""Checks of distributed runs, across ranks (HD6xx)."""

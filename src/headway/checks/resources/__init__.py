@@ -1,0 +1,1 @@
+"""Checks of memory, speed and transfers (HD8xx)."""

@@ -1,0 +1,144 @@
+"""Growth of one signal through the segments of a run, and the line that allocated what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import PurePath
+from typing import Any, TypeAlias
+
+from headway.core.findings import Where
+from headway.core.growth import (
+    Growth,
+    GrowthRule,
+    GrowthWatch,
+    growth_onset,
+    scale_rule,
+    steps_per_label,
+)
+from headway.core.records import EventRecord, Header, Moment, StepRecord, moment_of, record_at
+from headway.core.state import remember
+
+# Where what is kept comes from, as an event tells it, in plain data a check can keep.
+
+# A growing memory says that something is kept; the events `retained` and `growth` say what and
+# where.
+
+AllocationSite: TypeAlias = dict[str, Any]
+"""`file`, `line`, `function`, `op`, `holder`, … as far as known."""
+
+_SITE_TYPES: dict[str, type | tuple[type, ...]] = {
+    "of": str,
+    "what": str,
+    "file": str,
+    "line": int,
+    "function": str,
+    "op": str,
+    "holder": str,
+    "bound": int,
+    "carried": bool,
+    "bytes": (int, float),
+    "steps": int,
+}
+
+
+def read_allocation_site(event: EventRecord) -> AllocationSite:
+    """What the event says, without what makes no sense: a log may hold anything."""
+    return {
+        name: event.data[name]
+        for name, kind in _SITE_TYPES.items()
+        if isinstance(event.data.get(name), kind)
+    }
+
+
+def explains_growth_of(event: EventRecord, signal: str) -> bool:
+    """Whether the event says what makes this signal grow."""
+    if event.kind == "retained":
+        return event.data.get("bound") is None
+    return event.kind == "growth" and event.data.get("of") == signal
+
+
+def allocation_where(origin: AllocationSite, rank: int = 0) -> Where:
+    """As a finding names it."""
+    return Where(
+        file=origin.get("file"),
+        line=origin.get("line"),
+        function=origin.get("function"),
+        op=origin.get("op"),
+        rank=rank or None,
+    )
+
+
+def describe_growth(origin: AllocationSite) -> str:
+    """What grows and which line made it; empty where that is not known."""
+    line = describe_line(origin)
+    if not line:
+        return ""
+    if origin.get("what") == "workers":
+        return f"it is the loader workers that grow, and the data set they read is at {line}"
+    return f"what is kept was made at {line}"
+
+
+def describe_line(origin: AllocationSite) -> str:
+    """`train.py:42 in main`; empty where the line is not known."""
+    if "file" not in origin or "line" not in origin:
+        return ""
+    function = origin.get("function")
+    inside = f" in {function}" if function and function != "<module>" else ""
+    return f"{PurePath(origin['file']).name}:{origin['line']}{inside}"
+
+
+# The growth of one signal: told at once in a live run, at its end in the log of another tool.
+
+
+@remember
+class SegmentGrowth:
+    """Follows a signal through the segments of a run: a new process has a level of its own."""
+
+    __slots__ = ("foreign", "latest", "past", "per_label", "watch")
+
+    def __init__(self) -> None:
+        self.watch = GrowthWatch()
+        self.foreign = False
+        self.per_label = 1
+        self.latest: Moment | None = None
+        self.past: list[tuple[Moment, GrowthWatch]] = []
+        """In a log of another tool, which is judged at its end: the segments before."""
+
+    def begin(self, header: Header, signal: str, *, segments: int = 0) -> None:
+        """A segment begins. `segments`: so many before it are judged at the end of a log, too."""
+        if header.foreign and self.latest is not None and segments:
+            self.past = [*self.past, (self.latest, self.watch)][-segments:]
+            self.watch = GrowthWatch()
+        self.watch.restart()
+        self.foreign = header.foreign
+        self.per_label = steps_per_label(header, signal)
+
+    def admit(self, record: StepRecord, value: float, rule: GrowthRule) -> Growth | None:
+        """Learn a value; the growth it completes, if any."""
+        self.latest = moment_of(record)
+        rule = scale_rule(self.per_label, rule)
+        if self.foreign:
+            self.watch.note(record.step, value, rule)
+            return None
+        return self.watch.admit(record.step, value, rule)
+
+    def at_the_end(self, rule: GrowthRule) -> Iterator[tuple[StepRecord, Growth]]:
+        """The first growth of a log, dated by where it began."""
+        if not self.foreign or self.latest is None:
+            return
+        rule = scale_rule(self.per_label, rule)
+        for at, watch in (*self.past, (self.latest, self.watch)):
+            growth = watch.verdict(rule)
+            if growth is not None:
+                yield replace(record_at(at), step=growth_onset(watch, growth)), growth
+                return
+
+    def to_state(self) -> Any:
+        return [self.watch, self.foreign, self.per_label, self.latest, self.past]
+
+    @classmethod
+    def from_state(cls, state: Any) -> SegmentGrowth:
+        found = cls()
+        found.watch, found.foreign, found.per_label, found.latest, found.past = state
+        return found

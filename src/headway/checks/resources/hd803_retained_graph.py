@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headway.checks.resources._shared import (
+    AllocationSite,
+    allocation_where,
+    describe_line,
+    read_allocation_site,
+)
+from headway.core.check import Check, Needs
+from headway.core.findings import Finding, Severity
+from headway.core.numbers import say
+from headway.core.records import EventRecord, Header, Moment, StepRecord, moment_of, record_at
+
+SIGNAL = "graphs_kept"
+
+
+class RetainedGraph(Check):
+    """Tensors with their graphs are being kept from step to step.
+
+    ## What it checks
+    Whether the autograd graphs of earlier steps are gone. A loss put in a list, a running sum of
+    losses, an output kept for a metric, a hidden state carried on: each keeps the graph it came
+    from, and with it the activations that backward did not free.
+
+    ## Why it matters
+    Memory grows with every step until there is none left, on a step that has nothing to do with
+    it. A state that is carried on with its graph makes every backward longer than the one before.
+
+    ## How it is measured
+    A few nodes of the graph of every 25th step (and of the first 16) are watched by weak
+    references, which keep nothing alive. It is found when the graphs of about 100 earlier steps
+    are alive and there is no bound to them. The line is that of the youngest part of a graph which
+    is still there three steps later; to find it, autograd notes lines for one step. At the end of
+    a shorter run 10 graphs are enough if not one was let go: a warning, or an error if memory ran
+    out.
+
+    ## False alarms
+    Truncated backpropagation, the last few outputs, losses gathered until the next update and
+    `retain_graph=True` within a step keep a bounded number of graphs, and pass. A
+    `deque(maxlen=…)` is known to be bounded. A list that is cut by hand to more than 100 tensors
+    with their graphs is taken for a leak.
+
+    ## What to do
+    Keep numbers: `losses.append(loss.item())`, or `loss.detach()` where reading the value would
+    wait for the device. Detach a state before it is carried on: `hidden = hidden.detach()`.
+
+    ## References
+    PyTorch FAQ, "My model reports CUDA out of memory" (do not accumulate history across your
+    training loop); pytorch/examples, word_language_model (`repackage_hidden`).
+    """
+
+    code = "HD803"
+    name = "retained-graph"
+    severity = Severity.ERROR
+    summary = "tensors with their graphs are being kept; names the line that made them"
+    needs = Needs(signals=(SIGNAL,), kinds=(StepRecord, EventRecord))
+
+    @dataclass(frozen=True)
+    class Limits:
+        kept: int = 100
+        """Graphs of earlier steps that may be alive."""
+        short: int = 10
+        """The same at the end of a run in which none was let go."""
+        share: float = 0.9
+        """Of the steps made: so many of their graphs count as all of them."""
+
+    def start(self) -> None:
+        self.origin: AllocationSite = {}
+        self._restart()
+
+    def _restart(self) -> None:
+        self.first: int | None = None
+        self.kept = 0.0
+        self.last: Moment = (0, 0, 0, 0)
+        self.told = False
+        self.out_of_memory = False
+
+    def begin(self, header: Header) -> None:
+        self._restart()  # a new process holds nothing yet; it is the same code
+
+    def observe(self, record: StepRecord | EventRecord) -> Iterable[Finding]:
+        if isinstance(record, EventRecord):
+            self._hear(record)
+            return
+        if self.first is None:
+            self.first = record.step
+        kept = record.values.get(SIGNAL)
+        if kept is None or not 0 <= kept < float("inf"):
+            return
+        self.kept, self.last = kept, moment_of(record)
+        if self.told:
+            self.told = kept >= self.limits.kept / 2
+        elif kept >= self.limits.kept and "bound" not in self.origin:
+            self.told = True
+            yield self._finding(self.severity)
+
+    def finish(self) -> Iterable[Finding]:
+        if self.told or self.first is None or "bound" in self.origin:
+            return
+        steps = self.last[2] - self.first
+        if self.kept >= self.limits.short and self.kept >= self.limits.share * steps:
+            yield self._finding(self.severity if self.out_of_memory else Severity.WARNING)
+
+    def _hear(self, event: EventRecord) -> None:
+        if event.kind == "retained":
+            self.origin = read_allocation_site(event)
+        elif event.kind == "exception":
+            self.out_of_memory = "out of memory" in str(event.data.get("error", "")).lower()
+
+    def _finding(self, severity: Severity) -> Finding:
+        origin = self.origin
+        line = describe_line(origin)
+        made = f"; what is kept was made at {line}" if line else ""
+        holder = f", and is held by {origin['holder']}" if "holder" in origin else ""
+        carried = bool(origin.get("carried"))
+        if carried:
+            made += ", and each step's graph goes on where the one before ended"
+        return self.find(
+            record_at(self.last),
+            f"the graphs of about {say(self.kept)} earlier steps are still in memory "
+            f"(limit {self.limits.kept}){made}{holder}",
+            severity=severity,
+            where=allocation_where(origin, self.last[3]),
+            remedies=[
+                "Detach the state before it is carried on to the next step: "
+                "`hidden = hidden.detach()`."
+            ]
+            if carried
+            else [
+                "Keep the number, not the tensor: `.item()`, or `.detach()` where reading the "
+                "value would wait for the device.",
+            ],
+            kept=self.kept,
+            **{name: origin[name] for name in ("op", "holder", "carried") if name in origin},
+        )

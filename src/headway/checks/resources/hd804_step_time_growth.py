@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headway.checks.resources._shared import SegmentGrowth
+from headway.core.check import Check, Needs
+from headway.core.findings import Finding
+from headway.core.growth import Growth, GrowthRule
+from headway.core.numbers import say
+from headway.core.records import Header, StepRecord
+from headway.core.signals import Signal
+from headway.core.window import Window
+
+SIGNAL = "step_time_s"
+TOGETHER = 8
+"""Steps whose median makes one point: a checkpoint, a validation or a log line is outvoted."""
+
+
+class StepTimeGrowth(Check):
+    """Steps get slower and slower.
+
+    ## What it checks
+    The wall time of a step, over the whole segment of the run.
+
+    ## Why it matters
+    A step does the same work every time. If it takes longer and longer, the work itself grows: a
+    graph that reaches back over all earlier steps, a list walked at every step. The run never
+    ends, and memory usually grows along.
+
+    ## How it is measured
+    Medians of 8 steps, thinned to at most 256 points and cut into eight blocks. It is growth when
+    the median rises from every block to the next, no block adds less than 40 % of the mean rise,
+    the later blocks add at least 85 % of what the earlier ones did, and the steps have become at
+    least 1.5 times as long and 2 ms longer. Nothing is said while the steps of one such eight
+    usually differ much among themselves: there the work varies from step to step.
+
+    ## False alarms
+    Noise, single slow steps, a slower machine from some step on, and a longer sequence length from
+    some step on are no steady growth. A sequence length or image size raised a little at every
+    step for hundreds of steps looks the same; then ignore this finding.
+
+    ## What to do
+    Look for a recurrent state or a loss carried over without `.detach()`, for `retain_graph=True`,
+    for hooks registered anew at each step, and for lists that are appended to and walked. If
+    `loader_wait_s` is what grows, look in the dataset and its workers.
+
+    ## References
+    pytorch/pytorch#2198 (a hidden state that keeps its graph).
+    """
+
+    code = "HD804"
+    name = "step-time-growth"
+    summary = "steps get slower and slower"
+    needs = Needs(signals=(SIGNAL,))
+
+    @dataclass(frozen=True)
+    class Limits(GrowthRule):
+        ratio: float = 1.5
+        amount: float = 0.002
+        grace: int = 20
+        horizon: int = 180
+        scatter: float = 0.2
+        """The robust spread (of logarithms) above which eight steps do not do the same work."""
+
+    def start(self) -> None:
+        self.growth = SegmentGrowth()
+        self.lately = Window(TOGETHER)
+        self.scatters = Window(32)
+
+    def begin(self, header: Header) -> None:
+        # A new process may be on another machine, with a pace of its own.
+        self.growth.begin(header, SIGNAL)
+        self.lately.clear()
+        if header.foreign:  # a row may already be a mean over so many steps
+            steps = header.signals.get(SIGNAL, Signal()).steps
+            self.lately = Window(max(TOGETHER // steps, 1))
+
+    def observe(self, record: StepRecord) -> Iterable[Finding]:
+        seconds = record.values.get(SIGNAL)
+        # A held step pays for the guard's own look at it.
+        if seconds is None or record.held or not seconds > 0:
+            return
+        lately = self.lately
+        lately.push(seconds)
+        if not lately.full:
+            return
+        pace = lately.median
+        self.scatters.push(lately.sigma(log=True))
+        lately.clear()
+        if self.scatters.median > self.limits.scatter:
+            return  # the work varies from step to step: a growing episode, not a growing graph
+        growth = self.growth.admit(record, pace, self.limits)
+        if growth is not None:
+            yield self._finding(record, growth)
+
+    def finish(self) -> Iterable[Finding]:
+        for record, growth in self.growth.at_the_end(self.limits):
+            yield self._finding(record, growth)
+
+    def _finding(self, record: StepRecord, growth: Growth) -> Finding:
+        times = growth.after / growth.before
+        return self.find(
+            record,
+            f"a step took {say(growth.before)} s around step {growth.start:.0f} and takes "
+            f"{say(growth.after)} s now, {say(times)} times as long (limit {self.limits.ratio:g}), "
+            "and every further step takes longer still: its work grows",
+            remedies=[
+                "Look for a graph that reaches back over earlier steps: a recurrent state or a "
+                "loss carried over without `.detach()`, `retain_graph=True`.",
+                "Otherwise profile a late step: a list that is appended to and walked, hooks "
+                "registered anew at each step, or, if `loader_wait_s` grows, the dataset.",
+            ],
+            before_s=growth.before,
+            after_s=growth.after,
+            times=times,
+            per_step_s=growth.per_step,
+            since_step=int(growth.start),
+        )

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts, say_list
+from headway.core.findings import Finding, Severity, Where
+from headway.core.records import SetupRecord
+
+
+class EvalModeTraining(Check):
+    """Dropout or batch norm is in evaluation mode, or switched off, while the model trains.
+
+    ## What it checks
+    The mode of every dropout and batch norm among the layers that train, in the forward passes
+    that lead to an update; and whether a dropout that was active has gone silent.
+
+    ## Why it matters
+    A model left in evaluation mode trains without its regularisation, and its batch norms go by
+    statistics that are never updated: at the start mean 0 and variance 1, which is no
+    normalisation at all. Nothing fails, the model is merely worse.
+
+    ## How it is measured
+    By `training` and the rate of each layer at the moment of the forward, in two steps in a row.
+    `F.dropout(x, p, self.training)` counts like a layer. A layer counts where something beside it
+    is being trained.
+
+    ## False alarms
+    A frozen backbone in evaluation mode does not train, so it is not meant. Frozen batch norms in
+    a model that is otherwise in training mode are a known way of fine-tuning. Passes in evaluation
+    mode that only probe or attack the model come before the one that trains. A rate that goes to
+    0 without an evaluation in between is a schedule: information.
+
+    ## What to do
+    Call `model.train()` at the start of every epoch, and again after each validation.
+
+    ## References
+    fartashf/vsepp#4; NVIDIA/Megatron-LM#411 (an evaluation that sets the rate to 0 for good).
+    """
+
+    code = "HD902"
+    name = "eval-mode-training"
+    severity = Severity.ERROR
+    summary = "Dropout/BatchNorm in eval mode while training"
+    needs = Needs(kinds=(SetupRecord,), topics=("training-mode", "evaluation"))
+
+    def start(self) -> None:
+        self.told: set[str] = set()
+        self.momentum: dict[str, list[str]] = {}
+        """Model → norms whose statistics stay as they are, until an evaluation shows it."""
+        self.place = (0, 0, 0, 0)
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        model = facts.text("model") or "the model"
+        if record.topic == "evaluation":
+            self.momentum.pop(model, None)
+            return
+        if record.topic != "training-mode":
+            return
+        if frozen := facts.texts("momentum_zero"):
+            self.momentum[model] = frozen
+            self.place = (record.segment, record.seq, record.step, record.rank)
+        for finding in self._judge(record, facts, model):
+            key = f"{model}: {finding.subject}"
+            if key not in self.told:
+                self.told.add(key)
+                yield finding
+
+    def finish(self) -> Iterable[Finding]:
+        segment, seq, step, rank = self.place
+        for model, norms in self.momentum.items():
+            yield self.find(
+                SetupRecord(segment, seq, "training-mode", {}, step, rank),
+                f"{len(norms)} batch norms of {model} have momentum 0: {say_list(norms)}; their "
+                "statistics are never updated, and evaluation will go by the initial ones",
+                subject=f"{model} momentum",
+                severity=Severity.WARNING,
+                where=Where(module=norms[0]),
+                remedies=["Leave momentum at 0.1, or use None for an average over all batches."],
+                layers=norms,
+            )
+
+    def _judge(self, record: SetupRecord, facts: Facts, model: str) -> Iterable[Finding]:
+        drops, norms = facts.texts("dropouts_off"), facts.texts("norms_off")
+        calls = facts.whole("calls_off") or 0
+        if facts.flag("latched"):
+            after = facts.flag("after_evaluation")
+            when = "since an evaluation" if after else "from one step to the next"
+            yield self.find(
+                record,
+                f"dropout in {model} was active and has been off {when}, although the model is in "
+                "training mode: its rate was set to 0 and never back",
+                subject="latched",
+                severity=None if after else Severity.INFO,
+                where=facts.where(rank=record.rank, module=model),
+                remedies=[
+                    "Do not set the rate to 0 for an evaluation: call model.eval() before it and "
+                    "model.train() after it."
+                ],
+                model=model,
+            )
+        elif not facts.flag("training") and (drops or norms or calls):
+            what = [f"{len(drops) + calls} dropouts"] if drops or calls else []
+            what += [f"{len(norms)} batch norms"] if norms else []
+            layers = [*drops, *norms]
+            yield self.find(
+                record,
+                f"{model} trains in evaluation mode: {' and '.join(what)} are inactive"
+                + (f" ({say_list(layers)})" if layers else ""),
+                subject="whole",
+                where=facts.where(rank=record.rank, module=layers[0] if layers else model),
+                remedies=[
+                    "Call model.train() before the training loop, and again after every "
+                    "evaluation that calls model.eval().",
+                ],
+                model=model,
+                layers=layers,
+                dropouts=len(drops) + calls,
+                norms=len(norms),
+            )
+        elif drops and facts.flag("wholly_trained"):
+            yield self.find(
+                record,
+                f"{len(drops)} dropouts of {model} are in evaluation mode while their layers "
+                f"train: {say_list(drops)}",
+                subject="part",
+                severity=Severity.WARNING,
+                where=facts.where(rank=record.rank, module=drops[0]),
+                remedies=["Call .train() on that part as well, or freeze it if it shall not train"],
+                model=model,
+                layers=drops,
+            )

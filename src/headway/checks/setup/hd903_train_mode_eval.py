@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts, say_list
+from headway.core.findings import Finding, Where
+from headway.core.records import SetupRecord
+
+
+class TrainModeEval(Check):
+    """The model is evaluated with its dropout or batch norms in training mode.
+
+    ## What it checks
+    The mode of dropout and batch norm in passes of the trained model without gradients, where a
+    loss or a comparison with labels follows; and whether batch norms have statistics to go by.
+
+    ## Why it matters
+    The score is that of a model with parts of it dropped at random, and of batch norms that look
+    at the rest of the batch. It is too low, differs from call to call, and each validation pass
+    changes the running statistics: the validation data leak into the model.
+
+    ## How it is measured
+    By `training` of each layer at the moment of the pass, for passes after the first update whose
+    result is measured without gradients. Two such evaluations, or one where the run has no other.
+    Batch norms that keep no statistics, or never update them (momentum 0), count when they are
+    evaluated; so do two evaluations in which a functional dropout was active in evaluation mode.
+
+    ## False alarms
+    Samples drawn without a loss, teachers whose weights are an average, and one input run many
+    times (Monte Carlo dropout) are not evaluations. Where the script also evaluates in evaluation
+    mode as often, it knows what it does. Dropouts that alone were put back into training mode are
+    wanted.
+
+    ## What to do
+    Call `model.eval()` before the evaluation and `model.train()` after it.
+
+    ## References
+    pytorch/vision#7103; huggingface/transformers#33844.
+    """
+
+    code = "HD903"
+    name = "train-mode-eval"
+    summary = "the model validates in train mode"
+    needs = Needs(kinds=(SetupRecord,), topics=("evaluation",))
+
+    def start(self) -> None:
+        self.noisy: dict[str, int] = {}
+        self.quiet: dict[str, int] = {}
+        self.called: dict[str, int] = {}
+        """Model → evaluations in evaluation mode in which calls of dropout were active."""
+        self.first: dict[str, tuple[Any, ...]] = {}
+        """Model → its first evaluation in training mode, as plain data."""
+        self.told: set[str] = set()
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        if record.topic != "evaluation":
+            return
+        facts = Facts.of(record)
+        model = facts.text("model") or "the model"
+        layers = [*facts.texts("dropouts"), *facts.texts("norms")]
+        calls = facts.whole("calls") or 0
+        unused = facts.texts("unused_statistics")
+        if unused and f"{model} statistics" not in self.told:
+            self.told.add(f"{model} statistics")
+            yield self._statistics(record, facts, model, unused)
+        if calls and not layers and "training" in facts and not facts.flag("training"):
+            yield from self._called(record, facts, model, calls)
+            return
+        if not facts.flag("training") or not (layers or calls):
+            self.quiet[model] = self.quiet.get(model, 0) + 1
+            return
+        at = (record.segment, record.seq, record.step, record.rank)
+        where = facts.where(rank=record.rank, module=layers[0] if layers else None)
+        line = (where.file, where.line, where.function, where.module)
+        self.first.setdefault(model, (at, line, layers, calls))
+        self.noisy[model] = self.noisy.get(model, 0) + 1
+        if self.noisy[model] >= 2 and self.noisy[model] > self.quiet.get(model, 0):
+            yield from self._active(model)
+
+    def _called(
+        self, record: SetupRecord, facts: Facts, model: str, calls: int
+    ) -> Iterable[Finding]:
+        """A dropout that is a call does not follow the model's mode unless it is told it."""
+        self.called[model] = self.called.get(model, 0) + 1
+        if self.called[model] != 2 or f"{model} calls" in self.told:
+            return
+        self.told.add(f"{model} calls")
+        yield self.find(
+            record,
+            f"{model} is in evaluation mode, and {calls} calls of dropout in its forward are "
+            "active all the same",
+            subject=f"{model} calls",
+            where=facts.where(rank=record.rank, place="call_place"),
+            remedies=[
+                "Pass `training=self.training` to F.dropout (and `dropout_p=0.0` to attention in "
+                "evaluation), or use nn.Dropout, which follows model.eval()."
+            ],
+            model=model,
+            calls=calls,
+        )
+
+    def finish(self) -> Iterable[Finding]:
+        for model in self.noisy:
+            if not self.quiet.get(model):
+                yield from self._active(model)
+
+    def _active(self, model: str) -> Iterable[Finding]:
+        if model in self.told:
+            return
+        self.told.add(model)
+        (segment, seq, step, rank), line, layers, calls = self.first[model]
+        file, number, function, module = line
+        yield self.find(
+            SetupRecord(segment, seq, "evaluation", {}, step, rank),
+            f"{model} is evaluated in training mode: {len(layers) + calls} layers with dropout or "
+            "batch statistics are active" + (f" ({say_list(layers)})" if layers else ""),
+            subject=model,
+            where=Where(file, number, function, module, rank=rank or None),
+            remedies=["Call model.eval() before the evaluation, and model.train() after it."],
+            model=model,
+            layers=layers,
+            evaluations=self.noisy[model],
+        )
+
+    def _statistics(
+        self, record: SetupRecord, facts: Facts, model: str, norms: list[str]
+    ) -> Finding:
+        if facts.flag("kept_statistics"):
+            what = "have momentum 0: evaluation goes by their initial statistics, never updated"
+        else:
+            what = "keep no running statistics: evaluation goes by the batch at hand, as training"
+        return self.find(
+            record,
+            f"{len(norms)} batch norms of {model} {what} ({say_list(norms)})",
+            subject=f"{model} statistics",
+            where=facts.where(rank=record.rank, module=norms[0], place="made_at"),
+            remedies=[
+                "Leave track_running_stats=True and momentum at 0.1, so that evaluation has the "
+                "statistics of the training data."
+            ],
+            model=model,
+            layers=norms,
+        )

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headway.checks.loss_context import missing_graph_reason
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts
+from headway.core.findings import Finding, Severity, Where
+from headway.core.records import Header, SetupRecord
+
+
+class GradientsDisabled(Check):
+    """The training forward runs with gradients switched off.
+
+    ## What it checks
+    How the model ran before a backward pass whose loss has no graph: under `no_grad`, in
+    `inference_mode`, or with all parameters frozen.
+
+    ## Why it matters
+    Without a graph there is nothing to learn from. Backward raises, and the message names neither
+    the `no_grad` nor the line; where the error is avoided, the model stays as it is.
+
+    ## How it is measured
+    `torch.is_grad_enabled()` at every forward of a model since the last step, and
+    `requires_grad` of its parameters. It is told only if the loss has no graph, or the optimizer
+    steps without any gradient.
+
+    ## False alarms
+    Validation, teachers and targets under `no_grad` are fine as long as a forward with gradients
+    is there as well.
+
+    ## What to do
+    Take the training forward out of the `no_grad` or `inference_mode` block or decorator; look
+    for `torch.set_grad_enabled(False)` that was never switched back, and for
+    `requires_grad_(False)` on the whole model.
+
+    ## References
+    The documentation of `torch.no_grad` and `torch.inference_mode`.
+    """
+
+    code = "HD905"
+    name = "gradients-disabled"
+    severity = Severity.ERROR
+    summary = "training under no_grad / inference_mode / requires_grad False"
+    needs = Needs(kinds=(SetupRecord,), topics=("backward-root",))
+
+    def start(self) -> None:
+        self.told = False
+
+    def begin(self, header: Header) -> None:
+        self.told = False
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        why = missing_graph_reason(facts)
+        if self.told or why not in ("disabled", "frozen"):
+            return
+        self.told = True
+        forwards, at = facts.table("forwards"), facts.table("forward_place")
+        inference = bool(forwards.whole("inference"))
+        if why == "frozen":
+            how = f"with all {facts.whole('parameters')} parameters frozen"
+            cure = "Unfreeze what shall be trained: `requires_grad_(True)`."
+        else:
+            how = "in inference mode" if inference else "with gradients switched off (no_grad)"
+            cure = (
+                "Take this forward out of the no_grad or inference_mode block or decorator, or "
+                "switch gradients on again: torch.set_grad_enabled(True)."
+            )
+        where = facts.where(rank=record.rank)
+        if at.text("file") is not None:
+            where = Where(
+                file=at.text("file"),
+                line=at.whole("line"),
+                function=at.text("function"),
+                rank=record.rank or None,
+            )
+        yield self.find(
+            record,
+            f"the model ran {how} before the step: its loss has no graph and nothing is learned",
+            where=where,
+            remedies=[cure],
+            inference_mode=inference,
+            frozen=why == "frozen",
+            backward_line=facts.table("place").whole("line"),
+        )

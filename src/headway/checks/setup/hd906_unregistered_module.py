@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts, say_list
+from headway.core.findings import Finding, Severity
+from headway.core.records import SetupRecord
+
+
+class UnregisteredModule(Check):
+    """Layers or weights are kept in a plain list or dict, where `parameters()` does not see them.
+
+    ## What it checks
+    The attributes of every module of the model: lists, tuples, dicts, plain objects and single
+    tensors, for modules and weights that the module does not know as its own.
+
+    ## Why it matters
+    They take part in the forward pass and get gradients, but the optimizer never hears of them:
+    they stay at their random start. They do not move to the GPU with the model, and they are
+    missing from every checkpoint.
+
+    ## How it is measured
+    Among what is found so, the weights that the loss depends on and that no optimizer holds.
+
+    ## False alarms
+    A teacher kept in a list on purpose gets no gradient. Layers that were given to the optimizer
+    by hand train, so they are not meant, though they will be missing from checkpoints.
+
+    ## What to do
+    Use `nn.ModuleList`, `nn.ModuleDict`, `nn.ParameterList` or `nn.Parameter`, and build the
+    optimizer after that.
+
+    ## References
+    pytorch/pytorch#59925.
+    """
+
+    code = "HD906"
+    name = "unregistered-module"
+    severity = Severity.ERROR
+    summary = "submodules in a plain list/dict: invisible to parameters()"
+    needs = Needs(kinds=(SetupRecord,), topics=("unregistered",))
+
+    def start(self) -> None:
+        self.told: set[str] = set()
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        attribute = facts.text("attribute")
+        tensors = facts.whole("tensors")
+        if record.topic != "unregistered" or not attribute or not tensors:
+            return
+        if attribute in self.told:
+            return
+        self.told.add(attribute)
+        owner, kind = facts.text("owner") or "the model", facts.text("kind") or "plain container"
+        holds = facts.texts("holds")
+        elements = facts.whole("elements") or 0
+        module = any(name not in ("Tensor", "Parameter") for name in holds)
+        article = "" if kind in ("Tensor", "Parameter") else f"in a plain {kind} "
+        cure = _CURES.get(kind, "nn.ModuleList") if module else "nn.Parameter or nn.ParameterList"
+        yield self.find(
+            record,
+            f"{owner} keeps {say_list(holds) or 'layers'} {article}({attribute}): "
+            f"{tensors} weights "
+            f"({elements:,} elements) get gradients, but parameters() does not list them and no "
+            "optimizer trains them",
+            subject=attribute,
+            where=facts.where(rank=record.rank, module=attribute),
+            remedies=[f"Keep them in {cure}, and build the optimizer after that."],
+            attribute=attribute,
+            tensors=tensors,
+            elements=elements,
+            holds=holds,
+        )
+
+
+_CURES = {"dict": "nn.ModuleDict", "list": "nn.ModuleList", "tuple": "nn.ModuleList"}

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headway.core.check import Check, Needs
+from headway.core.facts import Facts, onset_record, say_list
+from headway.core.findings import Finding
+from headway.core.records import SetupRecord
+
+
+class MissingNonlinearity(Check):
+    """Linear layers follow each other with nothing nonlinear between them.
+
+    ## What it checks
+    What lies between one linear layer or convolution and the next, in the graph of the loss.
+
+    ## Why it matters
+    Linear layers in a row are one linear layer. The depth buys nothing: the model cannot learn
+    what a single layer could not, however long it trains.
+
+    ## How it is measured
+    Reshaping, dropout, batch norm, averaging and constants are linear. Reported are three or more
+    layers in a row, two neighbours in one `nn.Sequential`, and two or more layers in a model
+    without any nonlinearity.
+
+    ## False alarms
+    A narrow layer between wide ones (LoRA, an embedding that is factored, the code of an
+    autoencoder) is there for its rank, and a depthwise convolution for its cost. Results that are
+    used twice (queries and keys, residual streams) end a chain. Two layers in a row of which each
+    belongs to another part of the model are left alone.
+
+    ## What to do
+    Put an activation (ReLU, GELU) between the layers, or make one layer of them.
+
+    ## References
+    stackoverflow.com/questions/46181692.
+    """
+
+    code = "HD908"
+    name = "missing-nonlinearity"
+    summary = "consecutive linear layers with nothing between"
+    needs = Needs(kinds=(SetupRecord,), topics=("linear-chain",))
+
+    @dataclass(frozen=True)
+    class Limits:
+        length: int = 3
+        """So many layers in a row are too many, wherever they stand."""
+
+    def start(self) -> None:
+        self.told: set[str] = set()
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        if record.topic != "linear-chain":
+            return
+        facts = Facts.of(record)
+        length, members = facts.whole("length") or 0, facts.texts("members")
+        nowhere = facts.number("nonlinearities") == 0
+        if length < 2 or not (length >= self.limits.length or nowhere or facts.flag("neighbours")):
+            return
+        name = ", ".join(members)
+        if name in self.told:
+            return
+        self.told.add(name)
+        widths = [int(width) for width in facts.numbers("widths")]
+        shown = f", {' → '.join(str(width) for width in widths)}" if widths else ""
+        rest = "; there is no nonlinearity anywhere in the model" if nowhere else ""
+        yield self.find(
+            onset_record(record),
+            f"{length} linear layers follow each other with nothing nonlinear between them "
+            f"({say_list(members, 4)}{shown}): together they are one linear layer{rest}",
+            subject=name,
+            where=facts.where(rank=record.rank, module=members[0] if members else None),
+            remedies=["Put an activation such as ReLU or GELU between them."],
+            layers=members,
+            length=length,
+            widths=widths,
+        )

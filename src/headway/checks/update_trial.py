@@ -1,0 +1,194 @@
+"""A trial of one optimizer update (the loss at multiples of it), and the course of the losses
+around it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from headway.core.facts import Facts
+from headway.core.findings import Where
+from headway.core.records import Moment, SetupRecord
+from headway.core.state import remember
+from headway.core.window import detrended_sigma
+
+TRIAL, OBJECTIVE = "trial", "objective"
+SLOPE_AGREEMENT = (0.5, 2.0)
+"""The measured slope over the one the gradient says, where the gradient is that of the loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class TriedUpdate:
+    """One update: the loss of its own batch at multiples of it."""
+
+    made: int
+    """Steps the optimizer had made before."""
+    loss: float
+    losses: dict[float, float]
+    """Multiple → loss; infinite where it was no number."""
+    noise: float
+    slope: float | None
+    """What a small part of the update does to the loss, per update; None: nothing that shows."""
+    facts: Facts
+    where: Where
+
+    @classmethod
+    def of(cls, record: SetupRecord) -> TriedUpdate | None:
+        """The trial a record tells of; None where it tells of none."""
+        facts = Facts.of(record)
+        loss, noise, made = facts.number("loss"), facts.number("noise"), facts.whole("made")
+        if loss is None or noise is None or made is None:
+            return None
+        table = facts.table("losses")
+        losses = {}
+        for key in table:
+            multiple, value = _number(key), table.number(key)
+            if multiple is not None and value is not None:
+                losses[multiple] = value
+        losses |= dict.fromkeys(facts.numbers("nonfinite"), math.inf)
+        if 1.0 not in losses:
+            return None
+        slope = facts.number("slope")
+        return cls(made, loss, losses, noise, slope, facts, facts.where(rank=record.rank))
+
+    def line(self, key: str) -> Where:
+        """A line told with it: `made_at`, `step_place`, `own_step`; the backward pass otherwise."""
+        place = self.facts.table(key)
+        file = place.text("file")
+        if file is None:
+            return self.where
+        return Where(file=file, line=place.whole("line"), function=place.text("function"))
+
+    def number(self, key: str, default: float = 0.0) -> float:
+        """A size told with it."""
+        value = self.facts.number(key)
+        return default if value is None else value
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other optimizer steps."""
+        return self.number("optimizers", 1.0) <= 1
+
+    @property
+    def after(self) -> float:
+        """The loss after the whole update."""
+        return self.losses[1.0]
+
+    @property
+    def lowest_before(self) -> float:
+        """The lowest loss at a part of the update."""
+        return min((loss for at, loss in self.losses.items() if at < 1), default=self.loss)
+
+    @property
+    def flat(self) -> bool:
+        """Whether no multiple tried shows in the loss."""
+        return all(abs(loss - self.loss) <= self.noise for loss in self.losses.values())
+
+    @property
+    def faithful(self) -> bool:
+        """Whether the gradient is that of the loss, whatever is done to it afterwards."""
+        return (
+            self.agreement is not None
+            and SLOPE_AGREEMENT[0] <= self.agreement <= SLOPE_AGREEMENT[1]
+        )
+
+    @property
+    def agreement(self) -> float | None:
+        """The measured slope over that of the gradient."""
+        expected = self.facts.number("gradient_slope")
+        if self.slope is None or not expected:
+            return None
+        return self.slope / expected
+
+    @property
+    def shrinks(self) -> float:
+        """How much of the update only makes the weights smaller: the cosine between the two."""
+        return self.number("against_weights")
+
+    def drop(self, multiple: float) -> float | None:
+        """How much lower the loss is there; None where it was not tried."""
+        loss = self.losses.get(multiple)
+        return None if loss is None else self.loss - loss
+
+
+@remember
+class Course:
+    """The losses of a run in short: its first ones, its last ones, and how many went high."""
+
+    __slots__ = ("bad", "count", "first", "high", "highest", "last", "lowest")
+    KEPT = 10
+    HIGH = 1.5
+    """A loss this many times the very first is high."""
+
+    def __init__(self) -> None:
+        self.first: list[float] = []
+        self.last: list[float] = []
+        self.count = 0
+        self.bad = 0
+        """Losses that were no number."""
+        self.high = 0
+        self.highest = -math.inf
+        self.lowest = math.inf
+
+    def take(self, facts: Facts, key: str = "since") -> None:
+        """Add the losses told with a trial."""
+        values = facts.numbers(key)
+        self.first = (self.first + values)[: self.KEPT]
+        self.last = (self.last + values)[-self.KEPT :]
+        self.count += max(facts.whole("steps") or 0, len(values))
+        self.bad += facts.whole("bad_losses") or 0
+        self.lowest = min([self.lowest, *values])
+        self.highest = max([self.highest, *values])
+        if self.first:
+            self.high += sum(value > self.HIGH * abs(self.first[0]) for value in values)
+
+    @property
+    def known(self) -> bool:
+        """Whether there is anything to judge by."""
+        return bool(self.first)
+
+    @property
+    def start(self) -> float:
+        """The very first loss: the later ones have felt the updates."""
+        return self.first[0] if self.first else math.inf
+
+    @property
+    def level(self) -> float:
+        """The level it is at; infinite where no number is left."""
+        few = self.last[-max(3, min(self.KEPT, self.count // 2)) :]
+        return median(few) if few else math.inf
+
+    def learned(self, share: float) -> bool:
+        """Whether the level fell by this share of its start and by more than batches differ."""
+        if not self.first or not self.last:
+            return False
+        few = max(1, min(self.KEPT, self.count // 3))
+        start, end = median(self.first[:few]), median(self.last[-few:])
+        spread = max(detrended_sigma(self.first), detrended_sigma(self.last)) / math.sqrt(few)
+        return start - end > max(share * abs(start), 2 * spread)
+
+    def to_state(self) -> Any:
+        return [getattr(self, name) for name in self.__slots__]
+
+    @classmethod
+    def from_state(cls, state: Any) -> Course:
+        course = cls()
+        for name, value in zip(cls.__slots__, state, strict=True):
+            setattr(course, name, value)
+        return course
+
+
+def setup_moment(record: SetupRecord) -> Moment:
+    """Where a set-up record stands."""
+    return (record.segment, record.seq, record.step, record.rank)
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

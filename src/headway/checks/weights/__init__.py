@@ -1,0 +1,1 @@
+"""Checks of weights, activations and numeric precision (HD3xx)."""

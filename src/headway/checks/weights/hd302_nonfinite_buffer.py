@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from headway.core.check import Check, Needs
+from headway.core.checkpoint_tensors import looks_like_mask
+from headway.core.facts import LISTED, say_list
+from headway.core.findings import Finding, Severity, Where
+from headway.core.records import Header, StepRecord, TensorRecord
+
+STATISTICS = ("running_mean", "running_var")
+"""Buffers in which an infinity is never meant."""
+
+
+class NonfiniteBuffer(Check):
+    """A buffer of the model, such as BatchNorm's statistics, holds NaN or Inf.
+
+    ## What it checks
+    The norm of every buffer that changes, and every buffer of a scan or a checkpoint.
+
+    ## Why it matters
+    Running statistics are written in the forward pass. One bad batch poisons them even if its
+    update is skipped: training looks well, and every evaluation from then on is NaN.
+
+    ## How it is measured
+    A NaN is always reported. An infinity is in a running mean or variance, and in a buffer that
+    was finite before in this run. All bad buffers of a step are one finding; repeats are folded.
+
+    ## False alarms
+    Buffers hold infinities on purpose: attention masks (-Inf), observers that start their minimum
+    at +Inf, a best score so far. Such a buffer is left alone as long as it holds no NaN.
+
+    ## What to do
+    Put the buffers back from the last good checkpoint, or reset them (`reset_running_stats()`)
+    and let them settle over some batches; then find the batch that wrote them. Guarding the
+    optimizer step is not enough: also keep the buffers of the step before.
+
+    ## References
+    PyTorch, `torch.nn.BatchNorm2d`, running statistics.
+    """
+
+    code = "HD302"
+    name = "nonfinite-buffer"
+    severity = Severity.ERROR
+    summary = "a buffer (BatchNorm statistics) holds NaN or Inf"
+    needs = Needs(
+        any_of=("buffer/norm",),
+        kinds=(StepRecord, TensorRecord),
+        roles=("buffer",),
+        nonfinite=True,
+    )
+
+    def start(self) -> None:
+        self.finite_once: set[int] = set()
+
+    def begin(self, header: Header) -> None:
+        self.finite_once.clear()  # positions mean something else if the model has changed
+
+    def observe(self, record: StepRecord | TensorRecord) -> Iterable[Finding]:
+        if isinstance(record, TensorRecord):
+            if record.role == "buffer" and record.nonfinite and not self._meant(record):
+                yield self._in_tensor(record)
+            return
+        column = record.columns.get("buffer/norm")
+        if column is None:
+            return
+        bad = []
+        for position, norm in column.items():
+            if math.isfinite(norm):
+                self.finite_once.add(position)
+            elif math.isnan(norm) or self._turned_infinite(position):
+                bad.append(position)
+        if bad:
+            yield self._in_step(record, bad, measured=len(column.values))
+
+    def _turned_infinite(self, position: int) -> bool:
+        name = self.context.name("buffer", position)
+        return name.endswith(STATISTICS) or (
+            position in self.finite_once and "mask" not in name.lower()
+        )
+
+    @staticmethod
+    def _meant(record: TensorRecord) -> bool:
+        if record.stats.get("nan", 0) or record.name.endswith(STATISTICS):
+            return False
+        return looks_like_mask(record) or record.stats.get("inf") == record.stats.get("numel")
+
+    def _in_tensor(self, record: TensorRecord) -> Finding:
+        nan, inf = int(record.stats.get("nan", 0)), int(record.stats.get("inf", 0))
+        # Infinities alone, in a buffer nobody saw finite, may be meant: told, but as no fault.
+        sure = bool(nan) or record.name.endswith(STATISTICS)
+        return self.find(
+            record,
+            f"the buffer {record.name} holds {nan} NaN and {inf} Inf",
+            severity=Severity.ERROR if sure else Severity.INFO,
+            where=Where(module=record.name, rank=record.rank or None),
+            remedies=self._remedies(),
+            tensors=[record.name],
+            nan=nan,
+            inf=inf,
+        )
+
+    def _in_step(self, record: StepRecord, bad: list[int], *, measured: int) -> Finding:
+        names = [self.context.name("buffer", position) for position in bad]
+        return self.find(
+            record,
+            f"{len(bad)} of {measured} buffers hold NaN or Inf: {say_list(names)}",
+            where=Where(module=names[0], rank=record.rank or None),
+            remedies=self._remedies(),
+            tensors=names[:LISTED],
+            tensor_count=len(bad),
+            measured=measured,
+        )
+
+    @staticmethod
+    def _remedies() -> list[str]:
+        return [
+            "Put the buffers back from the last good checkpoint, or reset the statistics "
+            "(reset_running_stats()) and let them settle before evaluating.",
+            "Look at the batch of the step that wrote it: skipping its update did not protect "
+            "buffers, which the forward pass writes.",
+        ]

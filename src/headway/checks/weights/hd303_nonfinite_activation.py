@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headway.core.check import Check, Needs
+from headway.core.findings import Finding, Severity
+from headway.core.incident_events import CODE_OF_KIND, INCIDENT, incident_finding, read_incident
+from headway.core.records import EventRecord
+
+
+class NonfiniteActivation(Check):
+    """A module's output turned non-finite although its inputs were finite.
+
+    ## What it checks
+    Where, in the forward pass of a bad step, the first non-finite number that reached the loss or
+    a gradient was made, if that was inside a module of the model.
+
+    ## Why it matters
+    Loss and gradients only show that something went wrong. The module and the line say where, and
+    the numbers that went into the op say why.
+
+    ## How it is measured
+    The bad step is run again with every op watched. From the loss (or the gradients) the data flow
+    is followed back to the op whose inputs were all finite and whose output was not.
+
+    ## False alarms
+    Infinities written on purpose (attention masks) and those that never reach the loss or a
+    gradient are not blamed. What came bad into the step, a batch, a weight, a buffer, is told by
+    HD501, HD301 and HD302.
+
+    ## What to do
+    Protect the op's input, not its output: an eps under a root or in a denominator, a clamp before
+    a logarithm. In float16 let that module compute in float32 or bfloat16. The remedies that were
+    tried on the failing step are listed with their outcome.
+
+    ## References
+    pytorch/pytorch#160016, #143658 (users ask for the op and its inputs).
+    """
+
+    code = "HD303"
+    name = "nonfinite-activation"
+    severity = Severity.ERROR
+    summary = "the first module whose output turns non-finite from finite inputs"
+    needs = Needs(signals=(INCIDENT,), kinds=(EventRecord,))
+
+    def observe(self, record: EventRecord) -> Iterable[Finding]:
+        incident = read_incident(record)
+        if incident is None:
+            return
+        birth = incident.birth
+        if birth.get("phase") != "forward" or not birth.get("module"):
+            return
+        if birth.get("kind") in CODE_OF_KIND:
+            return
+        yield incident_finding(self, record, incident)

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headway.checks.weights._shared import LayersInARow
+from headway.core.check import Check, Needs
+from headway.core.findings import Finding
+from headway.core.numbers import say
+from headway.core.records import Header, SetupRecord, StepRecord, record_at
+
+
+class DeadUnits(Check):
+    """The units of a hidden layer output zero for every sample, step after step.
+
+    ## What it checks
+    The outputs of the rectifiers (ReLU and its kin, GELU, SiLU, `clamp(min=0)`) of hidden layers.
+
+    ## Why it matters
+    A rectifier that is 0 for every sample has a gradient of 0 for every sample: it cannot come
+    back. A layer that is dead as a whole cuts the network in two; what lies before it never
+    learns, and what follows sees the same number for every input.
+
+    ## How it is measured
+    The share of units (channels) that were 0 for every sample of the last three looks, at least 16
+    samples together. Fires when 90 % were so at two looks in a row.
+
+    ## False alarms
+    Activations that are mostly 0 are normal: a healthy ReLU layer may be 70 % zeros, with other
+    units at work for other samples. Units that are 0 for one batch count as alive. A hinge in a
+    loss is no layer.
+
+    ## What to do
+    Look at the bias and at the learning rate: one update that is too large pushes a whole layer
+    below zero. Start with a smaller rate or a warm-up, a bias of 0 and the initialisation for
+    ReLU; LeakyReLU keeps a gradient everywhere, GELU and SiLU near zero only.
+
+    ## References
+    Lu et al., "Dying ReLU and Initialization"; AutoTrainer's dying ReLU.
+    """
+
+    code = "HD304"
+    name = "dead-units"
+    summary = "a layer's units output zero for every sample"
+    needs = Needs(signals=("act/zero_share",), kinds=(StepRecord, SetupRecord))
+
+    @dataclass(frozen=True)
+    class Limits:
+        share: float = 0.9
+        """Share of a layer's units that are dead."""
+        looks: int = 2
+        """So many looks in a row."""
+
+    def start(self) -> None:
+        self.layers = LayersInARow()
+
+    def begin(self, header: Header) -> None:
+        self.layers.begin()
+
+    def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
+        if isinstance(record, SetupRecord):
+            self.layers.learn(record)
+            return
+        column = record.columns.get("act/zero_share")
+        if column is None:
+            return
+        share, looks = self.limits.share, self.limits.looks
+        for position, found in self.layers.reached(record, column, share=share, looks=looks):
+            yield self._finding(position, found)
+
+    def _finding(self, position: int, share: float) -> Finding:
+        member = self.context.name("act", position)
+        units = "all units" if share >= 1 else f"{say(100 * share)} % of the units"
+        since, looks = self.layers.since[position], self.layers.count[position]
+        return self.find(
+            record_at(since),
+            f"{units} of {member} are 0 for every sample, in {looks} looks "
+            f"since step {since[2]} (limit {say(100 * self.limits.share)} %): they cannot recover",
+            subject=member,
+            where=self.layers.where(position, member),
+            remedies=[
+                "Look at the bias and the weights of the layer before it, and at the learning "
+                "rate of the steps before: a single large update can do this.",
+                "Normalise before it, or use LeakyReLU, which keeps a gradient everywhere (GELU "
+                "and SiLU only near 0).",
+            ],
+            share=share,
+            limit=self.limits.share,
+            looks=looks,
+        )

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headway.checks.weights._shared import LayersInARow
+from headway.core.check import Check, Needs
+from headway.core.findings import Finding
+from headway.core.numbers import say
+from headway.core.records import Header, SetupRecord, StepRecord, record_at
+
+
+class SaturatedActivation(Check):
+    """The tanh or sigmoid outputs of a hidden layer are pinned at their limits.
+
+    ## What it checks
+    The outputs of tanh and sigmoid in hidden layers; output layers, and gates that multiply
+    another value, are left out.
+
+    ## Why it matters
+    At the limits the slope is next to 0, so hardly any gradient passes: what lies before the layer
+    stops learning.
+
+    ## How it is measured
+    The share of values within half a percent of the range from a limit (tanh beyond ±0.99,
+    sigmoid below 0.005 or above 0.995). Fires when it is 80 % in three looks in a row.
+
+    ## False alarms
+    Trained layers saturate in part; half of the values at the limits is nothing unusual. The
+    gates of recurrent layers are meant to close.
+
+    ## What to do
+    Scale the inputs to about unit size, start with smaller weights (Xavier), normalise before the
+    activation, or lower the learning rate.
+
+    ## References
+    Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks".
+    """
+
+    code = "HD305"
+    name = "saturated-activation"
+    summary = "tanh/sigmoid outputs pinned at their limits"
+    needs = Needs(signals=("act/saturated_share",), kinds=(StepRecord, SetupRecord))
+
+    @dataclass(frozen=True)
+    class Limits:
+        share: float = 0.8
+        """Share of the values at the limits."""
+        looks: int = 3
+        """So many looks in a row."""
+
+    def start(self) -> None:
+        self.layers = LayersInARow()
+
+    def begin(self, header: Header) -> None:
+        self.layers.begin()
+
+    def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
+        if isinstance(record, SetupRecord):
+            self.layers.learn(record)
+            return
+        column = record.columns.get("act/saturated_share")
+        if column is None:
+            return
+        share, looks = self.limits.share, self.limits.looks
+        for position, found in self.layers.reached(record, column, share=share, looks=looks):
+            yield self._finding(position, found)
+
+    def _finding(self, position: int, share: float) -> Finding:
+        member = self.context.name("act", position)
+        since, looks = self.layers.since[position], self.layers.count[position]
+        return self.find(
+            record_at(since),
+            f"{say(100 * share)} % of the outputs of {member} are pinned at their limits, in "
+            f"{looks} looks since step {since[2]} (limit "
+            f"{say(100 * self.limits.share)} %): hardly any gradient passes",
+            subject=member,
+            where=self.layers.where(position, member),
+            remedies=[
+                "Scale the inputs, or the initial weights before it, so that its inputs are of "
+                "about unit size; or normalise before the activation.",
+                "If it began during training: lower the learning rate.",
+            ],
+            share=share,
+            limit=self.limits.share,
+            looks=looks,
+        )

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headway.core.check import Check, Needs
+from headway.core.facts import LISTED, Facts, Parameters, say_list, trained_positions
+from headway.core.findings import Finding, Severity, Where
+from headway.core.numbers import say
+from headway.core.records import Header, SetupRecord
+
+COPIES = "half-copies"
+
+
+class HalfPrecisionWeights(Check):
+    """Weights that are being trained are stored in fp16.
+
+    ## What it checks
+    The dtype of every parameter that is trainable and held by an optimizer.
+
+    ## Why it matters
+    An fp16 weight near 1 moves in steps of 0.001 and a gradient below 6e-8 is 0: most updates of a
+    usual rate are lost, others overflow. Adam's eps of 1e-8 rounds to 0 and the update becomes
+    0/0. With autocast or a GradScaler on top, which both expect fp32 weights, unscaling fails.
+
+    ## How it is measured
+    By the parameters' dtypes, before the first step and whenever they change. fp16 copies of which
+    the optimizer holds fp32 masters are told in `headway check`, if in 3 looks in a row more than
+    half of the elements of their gradients are exactly 0, the largest is below 1e-5, the loss is
+    not 0 and no GradScaler is in use.
+
+    ## False alarms
+    A frozen fp16 base under fp32 adapters passes, and so do fp16 copies with fp32 masters whose
+    gradients arrive: with a loss that is scaled by hand, say. bf16 weights are judged by what
+    they lose (HD310).
+
+    ## What to do
+    Leave the weights in fp32 (no `.half()`, no `torch_dtype=float16` for what trains) and put the
+    forward under autocast, with a GradScaler for fp16.
+
+    ## References
+    pytorch/pytorch#74739; Micikevicius et al., "Mixed precision training".
+    """
+
+    code = "HD309"
+    name = "half-precision-weights"
+    severity = Severity.ERROR
+    summary = "trainable weights are fp16"
+    needs = Needs(kinds=(SetupRecord,), topics=("parameters", COPIES))
+
+    @dataclass(frozen=True)
+    class Limits:
+        zero_share: float = 0.5
+        """Share of the elements of a gradient that are 0, for copies of fp32 weights …"""
+        largest: float = 1e-5
+        """… the others being below this: fp16 loses what is 200 times smaller."""
+        looks: int = 3
+        """So many looks in a row."""
+
+    def start(self) -> None:
+        self.told = self.copies_told = False
+        self.in_a_row = 0
+
+    def begin(self, header: Header) -> None:
+        self.told = False
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        if record.topic == COPIES:
+            yield from self._look_at_copies(record)
+        else:
+            yield from self._look_at_dtypes(record)
+
+    def _look_at_copies(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        share, largest = facts.number("zero_share"), facts.number("largest")
+        if share is None or largest is None:
+            return
+        lost = share > self.limits.zero_share and largest < self.limits.largest
+        lost = lost and bool(facts.number("loss")) and not facts.flag("scaler")
+        self.in_a_row = self.in_a_row + 1 if lost else 0
+        names = facts.texts("names")
+        if self.copies_told or self.in_a_row < self.limits.looks or not names:
+            return
+        self.copies_told = True
+        count = facts.whole("count") or len(names)
+        yield self.find(
+            record,
+            f"{count} weights are trained as fp16 copies: {say_list(names)}, and "
+            f"{share:.0%} of the "
+            f"elements of their gradients are 0 (limit {self.limits.zero_share:.0%}), the largest "
+            f"is {say(largest)}: they are flushed before they reach the fp32 masters",
+            subject=COPIES,
+            where=Where(module=names[0], rank=record.rank or None),
+            remedies=[
+                "Scale the loss before backward: a GradScaler, or a constant factor that is taken "
+                "out of the masters' gradients again.",
+                "Or keep the weights in fp32 and run the forward under `torch.autocast`, with a "
+                "GradScaler for fp16.",
+            ],
+            tensors=names[:LISTED],
+            tensor_count=count,
+            zero_share=share,
+            largest=largest,
+        )
+
+    def _look_at_dtypes(self, record: SetupRecord) -> Iterable[Finding]:
+        parameters = Parameters.of(record)
+        if parameters is None:
+            return
+        dtypes = Facts.of(record).texts("dtypes")
+        count = trained_positions(parameters)
+        half = [at for at in count if at < len(dtypes) and dtypes[at] == "float16"]
+        if not half:
+            self.told = False
+            return
+        if self.told:
+            return
+        self.told = True
+        names = [parameters.name(at) for at in half]
+        yield self.find(
+            record,
+            f"{len(half)} of {len(count)} trained parameters ({parameters.elements(half):,} "
+            f"elements) are stored in fp16: {say_list(names)}. Most updates are below their "
+            "resolution, and a GradScaler or autocast on top expects fp32",
+            where=Where(module=names[0], rank=record.rank or None),
+            remedies=[
+                "Keep the weights in fp32 (remove `.half()` or `dtype=torch.float16`) and run the "
+                "forward under `torch.autocast`, with a GradScaler for fp16.",
+                "To save memory, train bf16 weights with an optimizer that keeps fp32 masters.",
+            ],
+            tensors=names[:LISTED],
+            tensor_count=len(half),
+            trained_count=len(count),
+        )

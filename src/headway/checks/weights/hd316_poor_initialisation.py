@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headway.core.check import Check, Needs
+from headway.core.facts import LISTED, Facts, say_list
+from headway.core.findings import Finding, Severity, Where
+from headway.core.numbers import say
+from headway.core.records import SetupRecord
+
+
+class PoorInitialisation(Check):
+    """The weights start so that the model cannot learn well: constant, alike, or badly scaled.
+
+    ## What it checks
+    The weights of linear layers and convolutions before the first update; how the spread of the
+    signal changes from layer to layer in the first forward; and whether weights under spectral
+    norm have norm 1.
+
+    ## Why it matters
+    Units that start alike get alike gradients and stay alike: a wide layer is worth one unit.
+    Weights that are too large make the signal explode or saturate with depth, too small ones make
+    it vanish; either way the first layers get no useful gradient.
+
+    ## How it is measured
+    A weight is constant when all its elements are equal, and its units are identical when all rows
+    are. For the scale: each layer's gain is the spread (over samples) of its output by that of its
+    input. It explodes where the mean gain is above 3 and the signal becomes 100 times the input's;
+    it vanishes below a gain of 0.2 and 1/10000 of the input's; and it saturates where tanh or
+    sigmoid follow gains above 5. Spectral norm: the largest singular value is above 3.
+
+    ## False alarms
+    Zeros are a common start for the last layer of a model or of a residual branch, and for LoRA's
+    B; they count only where most layers, the first among them, are zero. Biases, norms and
+    embeddings may be constant. The last layer may be anything: its units get their own gradients.
+    Norm layers bring the signal back, and inputs of any scale cancel out.
+
+    ## What to do
+    Leave torch's initialisation alone, or use `kaiming_normal_` for ReLU and `xavier_uniform_` for
+    tanh. Only biases should be constant. Run a model with spectral norm once in training mode
+    before it is evaluated.
+
+    ## References
+    Glorot and Bengio (2010); He et al. (2015); stackoverflow.com/questions/48027263;
+    pytorch/pytorch#51800.
+    """
+
+    code = "HD316"
+    name = "poor-initialisation"
+    severity = Severity.ERROR
+    summary = "constant weights, identical units, or a signal that explodes/vanishes with depth"
+    needs = Needs(
+        kinds=(SetupRecord,), topics=("initial-weights", "initial-signal", "spectral-norm")
+    )
+
+    @dataclass(frozen=True)
+    class Limits:
+        explode_gain: float = 3.0
+        """Mean gain of the layers above which a signal can explode …"""
+        explode: float = 100.0
+        """… and what it must have become of the input's spread."""
+        vanish_gain: float = 0.2
+        """Mean gain below which it can vanish …"""
+        vanish: float = 1e-4
+        """… and what must be left of it."""
+        saturate_gain: float = 5.0
+        """Mean gain above which tanh and sigmoid saturate."""
+        spectral: float = 3.0
+        """Largest singular value of a weight under spectral norm."""
+
+    def start(self) -> None:
+        self.told: set[str] = set()
+
+    def observe(self, record: SetupRecord) -> Iterable[Finding]:
+        facts = Facts.of(record)
+        if record.topic == "initial-weights":
+            yield from self._weights(record, facts)
+        elif record.topic == "initial-signal":
+            yield from self._signal(record, facts)
+        elif record.topic == "spectral-norm":
+            yield from self._spectral(record, facts)
+
+    def _weights(self, record: SetupRecord, facts: Facts) -> Iterable[Finding]:
+        weights = [item for item in facts.tables("weights") if item.text("name")]
+        matrices = [
+            item
+            for item in weights
+            if (item.whole("units") or 0) > 1
+            and (item.whole("inputs") or 0) > 1
+            and not item.flag("grouped")
+        ]
+        inner = [item for item in matrices if item.flag("trainable") and not item.flag("last")]
+        alike = [item for item in inner if item.flag("identical_units") and not _is_zero(item)]
+        if alike and "alike" not in self.told:
+            self.told.add("alike")
+            names = [item.text("name") or "" for item in alike]
+            value = alike[0].number("constant")
+            what = "identical units" if value is None else f"the same number ({say(value)})"
+            yield self._finding(
+                record,
+                alike[0],
+                f"{len(alike)} of {len(weights)} weight matrices start with {what} everywhere: "
+                f"{say_list(names)}; their units get the same gradients and stay alike",
+                names,
+            )
+        zeros = [item for item in weights if _is_zero(item)]
+        starts_dead = bool(weights) and _is_zero(weights[0]) and len(zeros) * 2 > len(weights)
+        if starts_dead and len(zeros) > 1 and "zeros" not in self.told:
+            self.told.add("zeros")
+            names = [item.text("name") or "" for item in zeros]
+            yield self._finding(
+                record,
+                zeros[0],
+                f"{len(zeros)} of {len(weights)} weight matrices start at 0, the first among "
+                f"them: {say_list(names)}; no gradient passes a weight of 0",
+                names,
+            )
+
+    def _finding(
+        self, record: SetupRecord, first: Facts, message: str, names: list[str]
+    ) -> Finding:
+        return self.find(
+            record,
+            message,
+            subject=names[0],
+            where=first.where(rank=record.rank, module=names[0]),
+            remedies=[
+                "Leave torch's own initialisation, or use kaiming_normal_ or xavier_uniform_ for "
+                "the weights; only biases may be constant."
+            ],
+            weights=names[:LISTED],
+            count=len(names),
+        )
+
+    def _signal(self, record: SetupRecord, facts: Facts) -> Iterable[Finding]:
+        members = facts.texts("members")
+        ins, outs = facts.numbers("inputs"), facts.numbers("outputs")
+        if not 3 <= len(members) == len(ins) == len(outs) or "signal" in self.told:
+            return
+        first = ins[0]
+        gains = [
+            math.log(after / before)
+            for before, after in zip(ins[:-1], outs[:-1], strict=True)
+            if before > 0 and after > 0
+        ]
+        if first <= 0 or len(gains) < 2:
+            return
+        limits: PoorInitialisation.Limits = self.limits
+        gain = math.exp(sum(gains) / len(gains))
+        reached = [*ins[1:]] if facts.flag("tied") else [*ins[1:], outs[-1]]
+        highest, left = max(reached) / first, ins[-1] / first
+        squashed = (facts.number("squashing") or 0) >= len(members) - 1
+        if gain >= limits.explode_gain and highest >= limits.explode:
+            what = f"grows to {say(highest)} times the input's (limit {say(limits.explode)})"
+            why = "weights are too large"
+        elif gain <= limits.vanish_gain and left <= limits.vanish:
+            what = f"shrinks to {say(left)} of the input's (limit {say(limits.vanish)})"
+            why = "weights are too small"
+        elif gain >= limits.saturate_gain and squashed and facts.number("norms") == 0:
+            what = "is far beyond what tanh or sigmoid can tell apart"
+            why = "weights are too large"
+        else:
+            return
+        self.told.add("signal")
+        yield self.find(
+            record,
+            f"at the start the signal {what} over {len(members)} layers, each layer multiplying it "
+            f"by {say(gain)} on average: the initial {why}",
+            subject="signal",
+            where=facts.where(rank=record.rank, module=members[0]),
+            remedies=[
+                "Use an initialisation that keeps the scale: kaiming_normal_ for ReLU, "
+                "xavier_uniform_ for tanh, or torch's own."
+            ],
+            gain=gain,
+            largest=highest,
+            left=left,
+            layers=len(members),
+        )
+
+    def _spectral(self, record: SetupRecord, facts: Facts) -> Iterable[Finding]:
+        norm, member = facts.number("norm"), facts.text("member") or "a layer"
+        if norm is None or norm <= self.limits.spectral or "spectral" in self.told:
+            return
+        self.told.add("spectral")
+        mode = "training" if facts.flag("training") else "evaluation"
+        yield self.find(
+            record,
+            f"the weight of {member} under spectral norm has norm {say(norm)} instead of 1 in a "
+            f"pass in {mode} mode (limit {say(self.limits.spectral)}): its estimate was never "
+            "improved",
+            subject=member,
+            where=Where(module=member, rank=record.rank or None)
+            if "place" not in facts
+            else facts.where(rank=record.rank, module=member),
+            remedies=[
+                "Run the model once in training mode before the first pass in evaluation mode."
+            ],
+            norm=norm,
+            limit=self.limits.spectral,
+        )
+
+
+def _is_zero(weight: Facts) -> bool:
+    return weight.number("constant") == 0

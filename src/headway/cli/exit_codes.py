@@ -1,0 +1,97 @@
+"""How a command ends: one line for the user, one exit code for the shell.
+
+0    no finding at or above --fail-on
+1    findings
+2    wrong usage, or an input that cannot be read
+3    the script that was to be run crashed
+4    a defect of headway, or the system refused (a full disk)
+130  interrupted (Ctrl-C)
+141  whoever read the output has gone
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from headway.errors import HeadwayError, InternalError
+from headway.output.display_text import clean
+
+USAGE, INTERNAL, INTERRUPTED, OUTPUT_CLOSED = 2, 4, 130, 141
+
+
+class OutputClosed(Exception):
+    """The other end of the pipe was closed."""
+
+
+def run_to_exit_code(work: Callable[[], Any]) -> int:
+    """Do the work and give the exit code, whatever happens."""
+    try:
+        try:
+            result = work()
+            sys.stdout.flush()
+        except BrokenPipeError as error:
+            raise OutputClosed from error
+        return result if isinstance(result, int) else 0
+    except OutputClosed:
+        _silence_stdout()
+        return OUTPUT_CLOSED
+    except (click.Abort, KeyboardInterrupt):
+        print_message("interrupted")
+        return INTERRUPTED
+    except click.ClickException as error:
+        print_message(_usage(error))
+        return USAGE
+    except InternalError as error:
+        return _internal(error, str(error))
+    except HeadwayError as error:
+        _print_traceback()
+        print_message(str(error))
+        return error.exit_code
+    except OSError as error:  # a full disk is nobody's defect
+        _silence_stdout()
+        print_message(f"the system refused: {error}")
+        return INTERNAL
+    except Exception as error:
+        return _internal(error, f"{type(error).__name__}: {error}")
+
+
+def _internal(error: Exception, said: str) -> int:
+    print_message(
+        f"internal error: {said or type(error).__name__}. Please report it with the output of "
+        "`headway env`; HEADWAY_DEBUG=1 shows the traceback"
+    )
+    _print_traceback()
+    return INTERNAL
+
+
+def _usage(error: click.ClickException) -> str:
+    message = error.format_message().strip().rstrip(".")
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return message
+    return f"{message[:1].lower()}{message[1:]} (see `{context.command_path} --help`)"
+
+
+def print_message(message: str) -> None:
+    """One line to the person, beside the output."""
+    with contextlib.suppress(OSError):  # nobody may be listening; the exit code still says it
+        print(f"headway: {' '.join(clean(message).split())}", file=sys.stderr, flush=True)
+
+
+def _print_traceback() -> None:
+    if os.environ.get("HEADWAY_DEBUG"):
+        import traceback
+
+        traceback.print_exc()
+
+
+def _silence_stdout() -> None:
+    """Let Python's own flush at the end go nowhere, instead of complaining about the pipe."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,188 @@
+"""Reads incident events (a bad step that was run again) and adds what they explain to the findings
+about that step.
+
+The event's data are those of `explain/explanation.py`, read here as what may stand in any log: with
+care, and without knowing more than is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headway.core.check import Check
+from headway.core.findings import Finding, Remedy, Where
+from headway.core.records import EventRecord
+
+INCIDENT = "incident"
+"""The kind of event, and the name of the signal that says such events can come."""
+
+SYMPTOMS = ("HD101", "HD103", "HD201", "HD207", "HD303", "HD311", "HD602")
+"""Findings about a step that went bad: what the replay found out is the rest of their sentence."""
+CODE_OF_KIND = {
+    "poisoned-batch": "HD501",
+    "poisoned-weight": "HD301",
+    "poisoned-buffer": "HD302",
+}
+"""Findings that name what came bad into the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentSummary:
+    """The parts of an explanation that findings are made of."""
+
+    step: int
+    segment: int
+    nature: str
+    headline: str
+    birth: Mapping[str, Any]
+    """The first birth; empty where there is none."""
+    spike: Mapping[str, Any]
+    trials: tuple[Mapping[str, Any], ...]
+    samples: tuple[Any, ...]
+    guilt: str
+    rank: int | None
+
+    @property
+    def rows(self) -> list[int]:
+        rows = self.birth.get("rows") or self.spike.get("rows") or ()
+        return [row for row in _list(rows) if isinstance(row, int)]
+
+    def where(self) -> Where:
+        """File, line, op, module, sample, rank: as far as they are known."""
+        place = _dict(self.birth.get("place"))
+        layers = _list(self.spike.get("layers"))
+        module = self.birth.get("module") or (layers[0] if layers else None)
+        return Where(
+            file=_text(place.get("file")),
+            line=_number(place.get("line")),
+            function=_text(place.get("function")),
+            module=_text(module) or None,
+            op=_text(self.birth.get("op")),
+            rank=self.rank,
+            sample=self.rows[0] if self.rows else None,
+        )
+
+    def remedies(self) -> Iterator[Remedy]:
+        """What was tried, and what would have been."""
+        for trial in self.trials:
+            text, tried = _text(trial.get("text")), trial.get("tried")
+            if text:
+                tested = tried in ("cured", "not cured")
+                yield Remedy(text, tested=tested, cured=tried == "cured" if tested else None)
+
+    def evidence(self) -> dict[str, Any]:
+        """What a reader may want to see."""
+        birth = self.birth
+        found = {
+            "why": self.headline,
+            "nature": self.nature,
+            "guilt": None if self.guilt == "unknown" else self.guilt,
+            "kind": birth.get("kind"),
+            "phase": birth.get("phase"),
+            "source": _dict(birth.get("place")).get("source"),
+            "samples": self.rows or None,
+            "data_set": list(self.samples) or None,
+            "component": birth.get("component") or self.spike.get("component"),
+            "reached": _list(birth.get("reached"))[:20] or None,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def incident_finding(
+    check: Check, record: EventRecord, incident: IncidentSummary, **more: Any
+) -> Finding:
+    """A finding whose whole evidence is the incident."""
+    birth = incident.birth
+    return check.find(
+        record,
+        incident.headline,
+        subject=f"{birth.get('module')} {birth.get('op')}",
+        where=incident.where(),
+        remedies=[*incident.remedies()],
+        **more,
+        **incident.evidence(),
+    )
+
+
+def read_incident(event: EventRecord) -> IncidentSummary | None:
+    """The incident an event tells of; None if it tells of something else."""
+    if event.kind != INCIDENT:
+        return None
+    data = event.data
+    births = _list(data.get("births"))
+    return IncidentSummary(
+        step=event.step,
+        segment=event.segment,
+        nature=_text(data.get("nature")) or "unknown",
+        headline=_text(data.get("headline")) or "",
+        birth=_dict(births[0]) if births else {},
+        spike=_dict(data.get("spike")),
+        trials=tuple(_dict(trial) for trial in _list(data.get("trials"))),
+        samples=tuple(_list(data.get("samples"))),
+        guilt=_text(data.get("guilt")) or "unknown",
+        rank=_number(data.get("rank")),
+    )
+
+
+def incident_concerns(incident: IncidentSummary, finding: Finding) -> bool:
+    """Whether a finding is about the step that was run again, and explained by it."""
+    if finding.step != incident.step or finding.segment != incident.segment:
+        return False
+    return finding.code in SYMPTOMS or finding.code == CODE_OF_KIND.get(
+        str(incident.birth.get("kind"))
+    )
+
+
+def pick_headline_code(codes: Iterable[str]) -> str | None:
+    """Of several findings about one step, the one whose sentence goes on with the reason."""
+    found = set(codes)
+    return next((code for code in SYMPTOMS if code in found), None)
+
+
+def explain_finding(finding: Finding, incident: IncidentSummary, *, aloud: bool) -> Finding:
+    """The finding with what the incident adds: the place, the reason, the cures that were tried.
+
+    `aloud`: its sentence says so.
+    """
+    if "why" in finding.evidence or not incident.headline:
+        return finding
+    known, found = finding.where, incident.where()
+    remedies = [*incident.remedies()]
+    # Where a cure was found, what might help with such a symptom need not be said.
+    if finding.code not in SYMPTOMS or not any(remedy.cured for remedy in remedies):
+        said = {remedy.text for remedy in remedies}
+        remedies += [item for item in finding.remedies if item.text not in said]
+    where = Where(
+        file=found.file or known.file,
+        line=found.line or known.line,
+        function=found.function or known.function,
+        module=found.module or known.module,
+        op=found.op or known.op,
+        rank=known.rank if found.rank is None else found.rank,
+        sample=known.sample if found.sample is None else found.sample,
+    )
+    return replace(
+        finding,
+        message=f"{finding.message}. {incident.headline}" if aloud else finding.message,
+        where=where,
+        evidence={**finding.evidence, **incident.evidence()},
+        remedies=tuple(remedies),
+    )
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else []
+
+
+def _dict(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

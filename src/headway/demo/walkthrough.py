@@ -1,0 +1,295 @@
+"""Runs the demo, measures every claim it makes and prints it: a progress bar on a terminal, plain
+lines elsewhere.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from headway.demo import model as model_source
+from headway.demo.alice_dataset import Alice, AliceWithABlankLine
+from headway.demo.training import Guarded, Learner, step_unguarded, train_clean, train_guarded
+from headway.output.terminal import TerminalPage
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+
+# Tells the demo's story as it happens: a bar on a terminal, plain lines elsewhere.
+
+MARGIN = "   "
+PLAIN_LINES = 6
+"""Without a bar, a training is told in about so many lines."""
+
+
+class DemoPrinter:
+    """Writes the story onto a page."""
+
+    def __init__(self, page: TerminalPage) -> None:
+        self.page = page
+        self._chapters = 0
+
+    def chapter(self, title: str) -> None:
+        """A heading."""
+        self._chapters += 1
+        self.page.gap()
+        self.page.line((f"{self._chapters}  ", "cyan"), (title, "bold"))
+
+    def say(self, text: str) -> None:
+        """A paragraph."""
+        self.page.line(text, first=MARGIN)
+
+    def claim(self, text: str, *, holds: bool) -> None:
+        """Something that was measured, and whether it is so."""
+        mark = ("good", "bold green") if holds else ("error", "bold red")
+        said = text if holds else f"did not hold: {text}"
+        self.page.line(
+            (self.page.mark(mark[0]), mark[1]), f" {said}", first=MARGIN, rest=MARGIN + "  "
+        )
+
+    def code(self, place: str, line: str) -> None:
+        """A line of code, and where it stands."""
+        self.page.line((place, "cyan"), first=MARGIN + "  ")
+        self.page.line((line, "bold"), first=MARGIN + "    ")
+
+    @contextmanager
+    def training(
+        self, steps: int, title: str = "training", *, quiet: bool = False
+    ) -> Iterator[Callable[[int, float], None]]:
+        """Shows how a training gets on, and what the guard says meanwhile.
+
+        With `quiet` nothing of it stays on the page.
+        """
+        if self.page.live:
+            with self._bar(steps, title, keep=not quiet) as tell:
+                yield tell
+            return
+        every = max(steps // PLAIN_LINES, 1)
+
+        def tell_line(step: int, loss: float) -> None:
+            if not quiet and (step % every == 0 or step == steps - 1):
+                self.say(f"step {step:3}  loss {loss:.3f}")
+
+        with self._listening():
+            yield tell_line
+
+    @contextmanager
+    def _bar(self, steps: int, title: str, *, keep: bool) -> Iterator[Callable[[int, float], None]]:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        words = TextColumn("{task.description}", markup=False)
+        numbers = TextColumn("{task.fields[told]}", markup=False)
+        bar = Progress(
+            TextColumn("  "),
+            words,
+            BarColumn(30),
+            numbers,
+            TimeElapsedColumn(),
+            console=self.page.console,
+            transient=not keep,
+        )
+        with bar, self._listening():
+            yield _make_bar_updater(bar, bar.add_task(title, total=steps, told=""))
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        """The guard speaks through its logger: bring its words into the story."""
+        logger = logging.getLogger("headway")
+        ear = _GuardLogHandler(self)
+        propagate, logger.propagate = logger.propagate, False
+        logger.addHandler(ear)
+        try:
+            yield
+        finally:
+            logger.removeHandler(ear)
+            logger.propagate = propagate
+
+
+def _make_bar_updater(bar: Progress, task: TaskID) -> Callable[[int, float], None]:
+    def tell(step: int, loss: float) -> None:
+        bar.update(task, completed=step + 1, told=f"step {step}  loss {loss:.3f}")
+
+    return tell
+
+
+class _GuardLogHandler(logging.Handler):
+    def __init__(self, teller: DemoPrinter) -> None:
+        super().__init__(logging.WARNING)
+        self._teller = teller
+
+    def emit(self, record: logging.LogRecord) -> None:
+        page = self._teller.page
+        page.line(
+            (page.mark("warning"), "yellow"),
+            (f" {record.getMessage()}", "yellow"),
+            first=MARGIN,
+            rest=MARGIN + "  ",
+        )
+
+
+# The story of the demo: every sentence it tells is measured first.
+
+STEPS = 240
+FINAL_STEPS = 20
+"""The final loss is the mean over so many last steps: one batch says little."""
+BLANK_SAMPLE = 5
+
+
+@dataclass
+class DemoWalkthrough:
+    """Runs the demo and keeps account of what it claimed."""
+
+    teller: DemoPrinter
+    run_dir: Path
+    steps: int = STEPS
+    broken: list[str] = field(default_factory=list)
+    """Claims that did not hold."""
+
+    @property
+    def bad(self) -> int:
+        """The step whose batch holds the blank line."""
+        return self.steps * 3 // 5
+
+    def run(self) -> list[str]:
+        """Tell it all; the claims that did not hold."""
+        with one_thread():
+            data = AliceWithABlankLine(self.steps, blank_in=self.bad, blank_sample=BLANK_SAMPLE)
+            guarded = self._train(data)
+            self._what_broke(guarded)
+            self._what_was_held(guarded)
+            self._without_the_guard(guarded.before, data)
+            self._and_the_run(guarded, data)
+            self._why(guarded)
+        return self.broken
+
+    def _train(self, data: Alice) -> Guarded:
+        size = Learner.new(data).size
+        self.teller.chapter("Training under the guard")
+        self.teller.say(
+            f"A transformer of {size:,} weights learns to spell from the first chapter of "
+            f"“Alice in Wonderland”: {self.steps} steps on one core. "
+            "One batch on the way holds a blank line."
+        )
+        with self.teller.training(self.steps) as tell:
+            return train_guarded(data, bad=self.bad, run_dir=self.run_dir, tell=tell)
+
+    def _what_broke(self, guarded: Guarded) -> None:
+        self.teller.chapter("What broke")
+        found = [item for item in guarded.findings if item.code == "HD101"]
+        self._claim(
+            [item.step for item in found] == [self.bad],
+            f"HD101 nonfinite-loss was found at step {self.bad}, and nowhere else",
+        )
+
+    def _what_was_held(self, guarded: Guarded) -> None:
+        self.teller.chapter("What was held back")
+        steps = [action.step for action in guarded.actions]
+        self._claim(
+            steps == [self.bad], f"one update, that of step {self.bad} (action: {_rungs(guarded)})"
+        )
+        before, after = guarded.before.fingerprint(), guarded.fingerprint_after
+        self._claim(
+            before == after and guarded.learner.nonfinite_weights() == 0,
+            "weights and optimizer state are untouched, bit for bit: "
+            f"sha256 {before[:12]} before, {after[:12]} after",
+        )
+
+    def _without_the_guard(self, twin: Learner, data: Alice) -> None:
+        self.teller.chapter("The same step without the guard")
+        step_unguarded(twin, data.batch(self.bad))
+        ruined, size = twin.nonfinite_weights(), twin.size
+        after = step_unguarded(twin, data.batch(self.bad + 1))
+        self._claim(
+            ruined > 0 and not math.isfinite(after),
+            f"a copy took it: {ruined:,} of its {size:,} weights are NaN now, its next loss is "
+            f"{_format_loss(after)}, and that run is dead",
+        )
+
+    def _and_the_run(self, guarded: Guarded, data: Alice) -> None:
+        self.teller.chapter("And the run?")
+        with self.teller.training(self.steps, "a clean run, for comparison", quiet=True) as tell:
+            clean, clean_losses = train_clean(data, without=self.bad, tell=tell)
+        first = guarded.losses[0]
+        final, other = _final(guarded.losses), _final(clean_losses)
+        self._claim(final < first, f"the loss went on falling: {first:.3f} → {final:.3f}")
+        same = clean.fingerprint() == guarded.learner.fingerprint()
+        self._claim(
+            same or abs(final - other) <= 0.01 * other,
+            f"a clean run that never met the batch ends at {other:.3f}"
+            + (", and its weights are the same, bit for bit" if same else ""),
+        )
+
+    def _why(self, guarded: Guarded) -> None:
+        self.teller.chapter("Why, and what helps")
+        self.teller.say(
+            "The guard ran the bad step again, every op watched, followed the NaN back to where it "
+            "was born, and tried what might help on that very step."
+        )
+        line, code = planted_line()
+        explanation = guarded.explanations[0] if guarded.explanations else None
+        birth = explanation.birth if explanation else None
+        place = birth.place if birth else None
+        self._claim(
+            place is not None and place.line == line,
+            f"the line: {Path(place.file).name}:{place.line}" if place else "the line was named",
+        )
+        self.teller.code(f"headway/demo/model.py:{line}", code)
+        if birth is not None:
+            self.teller.say(f"{birth.cause}.")
+        self._claim(
+            birth is not None and birth.rows == (BLANK_SAMPLE,),
+            f"the sample: number {BLANK_SAMPLE} of the batch, a blank line",
+        )
+        cure = explanation.cure if explanation else None
+        self._claim(
+            cure is not None,
+            f"a cure that was tried: {cure.text}" if cure else "a cure was found",
+        )
+
+    def _claim(self, holds: bool, text: str) -> None:
+        self.teller.claim(text, holds=holds)
+        if not holds:
+            self.broken.append(text)
+
+
+def planted_line() -> tuple[int, str]:
+    """Number and text of the line with the mistake."""
+    lines, start = inspect.getsourcelines(model_source.loss_of)
+    for number, line in enumerate(lines, start):
+        if "/ real.sum" in line:
+            return number, line.strip()
+    raise LookupError("the planted line has gone")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """A model this small runs fastest on one core, and steadily even where others are busy."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _final(losses: Mapping[int, float]) -> float:
+    # The bad step has no loss worth counting; with very few steps it may be among the last.
+    last = [loss for loss in list(losses.values())[-FINAL_STEPS:] if math.isfinite(loss)]
+    return sum(last) / len(last)
+
+
+def _rungs(guarded: Guarded) -> str:
+    return ", ".join(action.rung.value for action in guarded.actions) or "no action was taken"
+
+
+def _format_loss(value: float) -> str:
+    return "NaN" if math.isnan(value) else f"{value:.3f}"

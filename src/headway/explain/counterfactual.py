@@ -1,0 +1,197 @@
+"""Selects the remedies for an origin or a spike, and judges which of them worked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from headway.explain.explanation import Origin, Spike, Trial
+from headway.explain.failing_step import FailingStep, Outcome
+from headway.explain.remedies.base import Advice, StepRemedy
+from headway.explain.remedies.batch_rows import batch_size
+from headway.explain.remedies.drop_samples import DropSamples
+from headway.explain.remedies.float32 import Fp32, Fp32Island, involves_float16
+from headway.explain.remedies.guard_input import GuardInput
+from headway.explain.remedies.switches import Bf16, Deterministic, Eager, MathAttention
+from headway.torch_adapters.runtime_state import is_compiled
+
+MOST_TRIED = 5
+"""Each costs a pass of the step."""
+
+_TOO_LARGE = ("fp32-island", "bf16", "fp32", "guard-input", "drop-samples", "smaller-rate")
+_SINGULAR = ("guard-input", "drop-samples", "fp32-island", "fp32")
+_OF_NOTHING = ("guard-input", "drop-samples")
+
+REMEDIES_BY_KIND: dict[str, tuple[str, ...]] = {
+    "division-by-zero": _SINGULAR,
+    "zero-over-zero": _SINGULAR,
+    "log-of-zero": _SINGULAR,
+    "log-of-negative": _SINGULAR,
+    "sqrt-of-negative": _SINGULAR,
+    "sqrt-at-zero": _SINGULAR,
+    "pow-singular": _SINGULAR,
+    "norm-at-zero": _SINGULAR,
+    "std-singular": _SINGULAR,
+    "acos-at-one": _SINGULAR,
+    "overflow": _TOO_LARGE,
+    "exp-overflow": _TOO_LARGE,
+    "zero-times-infinity": ("guard-input", "drop-samples", "fp32-island", "bf16", "fp32"),
+    "infinity-minus-infinity": ("guard-input", "drop-samples", "fp32-island", "bf16", "fp32"),
+    "masked-softmax-row": ("guard-input", "drop-samples", "math-attention"),
+    "mean-of-nothing": _OF_NOTHING,
+    "masked-target": ("drop-samples", "unmask-target"),
+    "poisoned-batch": ("drop-samples",),
+    "poisoned-weight": ("roll-back",),
+    "poisoned-buffer": ("reset-buffer",),
+    "carried-state": ("reset-state",),
+    "uninitialised-memory": ("guard-input",),
+    "unknown": ("math-attention", "guard-input", "fp32-island", "bf16", "fp32", "drop-samples"),
+}
+"""What is worth trying for a kind of birth, best first. An eps never helps against a number that is
+too large, and a smaller rate never against a division by zero."""
+
+_BY_SAMPLES = {kind for kind, keys in REMEDIES_BY_KIND.items() if "drop-samples" in keys}
+
+
+def select_remedies(
+    birth: Origin | None, spike: Spike | None, scene: FailingStep, nature: str
+) -> list[StepRemedy]:
+    """The remedies to try, best first."""
+    if nature == "transient":
+        return [Deterministic("the step did not fail again, so nothing can be tried on it")]
+    found: list[StepRemedy | None] = []
+    if nature == "compiler" or (nature == "unknown" and any(map(is_compiled, scene.models))):
+        found.append(Eager())
+    if birth is not None:
+        keys = REMEDIES_BY_KIND.get(birth.kind, REMEDIES_BY_KIND["unknown"])
+        found += [_MAKE[key](birth, scene) for key in keys]
+    if spike is not None:
+        found += _select_for_spike(spike, scene)
+    chosen = [remedy for remedy in found if remedy is not None]
+    return [_allowed(remedy, scene) for remedy in chosen[:MOST_TRIED]]
+
+
+def worth_bisecting(birth: Origin | None, spike: Spike | None, scene: FailingStep) -> bool:
+    """Whether some sample may be guilty that nobody could name."""
+    if sum(batch_size(batch) or 1 for batch in scene.batches) < 2:
+        return False
+    if spike is not None:
+        return not spike.rows
+    return birth is None or (not birth.rows and birth.kind in _BY_SAMPLES)
+
+
+def judge_trial(remedy: StepRemedy, outcome: Outcome | None, limit: float | None) -> Trial:
+    """What came of a remedy; no outcome: nobody ran the step under it."""
+    if remedy.why_not:
+        return Trial(remedy.key, remedy.text, "not tried", remedy.why_not)
+    if outcome is None:
+        return Trial(remedy.key, remedy.text, "not tried", "no pass was left for it")
+    if not outcome.complete:
+        why = f"the step could not be run with it: {outcome.error or 'it did not get to the end'}"
+        return Trial(remedy.key, remedy.text, "not tried", why)
+    if not remedy.engaged:
+        why = "the step ran without coming to what it changes"
+        return Trial(remedy.key, remedy.text, "not tried", why)
+    if outcome.cured(limit):
+        return Trial(remedy.key, remedy.text, "cured")
+    return Trial(remedy.key, remedy.text, "not cured", _still_wrong(outcome, limit))
+
+
+def _still_wrong(outcome: Outcome, limit: float | None) -> str:
+    bad = [loss for loss in outcome.losses if not math.isfinite(loss)]
+    if bad:
+        return f"the loss is still {bad[0]}"
+    names = [name for name, norm in outcome.norms.items() if not math.isfinite(norm)]
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        return f"the gradient of {names[0]}{more} is still not finite"
+    return f"the gradient norm is {outcome.norm:.3g}, still above {limit:.3g}"
+
+
+def _allowed(remedy: StepRemedy, scene: FailingStep) -> StepRemedy:
+    if scene.gentle and not remedy.safe and not remedy.why_not:
+        why = "it might raise, and that would end this training"
+        return Advice(remedy.key, remedy.text, why)
+    return remedy
+
+
+def _select_for_spike(spike: Spike, scene: FailingStep) -> list[StepRemedy | None]:
+    found: list[StepRemedy | None] = [DropSamples.fitting(spike, scene)]
+    if spike.component is not None:
+        found.append(
+            Advice(
+                "component-weight",
+                f"Give `{spike.component}` less weight in the loss, or bound it",
+                "how much weight it deserves, no single step can tell",
+            )
+        )
+    found.append(_smaller_rate())
+    return found
+
+
+def _bf16(birth: Origin, scene: FailingStep) -> StepRemedy | None:
+    if birth.autocast is None or not involves_float16(birth):
+        return None
+    cuda = any(p.device.type == "cuda" for model in scene.models for p in model.parameters())
+    return None if cuda and not torch.cuda.is_bf16_supported() else Bf16()
+
+
+def _smaller_rate() -> StepRemedy:
+    return Advice(
+        "smaller-rate",
+        "Lower the learning rate, warm up longer, or clip gradients",
+        "it acts over many steps, and this is one",
+    )
+
+
+def _roll_back(birth: Origin) -> StepRemedy:
+    names = ", ".join(operand.name for operand in birth.inputs if operand.role == "weight")
+    return Advice(
+        "roll-back",
+        f"Go back to weights from before {names or 'they'} turned bad",
+        "the weights themselves are bad: no way of running this step mends them",
+    )
+
+
+def _reset_buffer(birth: Origin) -> StepRemedy:
+    names = ", ".join(operand.name for operand in birth.inputs if operand.role == "buffer")
+    return Advice(
+        "reset-buffer",
+        f"Reset {names or 'the buffer'}, or go back to a state from before it turned bad",
+        "the buffer itself is bad: no way of running this step mends it",
+    )
+
+
+def _unmask_target(birth: Origin) -> StepRemedy:
+    where = "" if birth.place is None else f" ({birth.place})"
+    return Advice(
+        "unmask-target",
+        f"Never mask the class that is the target, or ignore such targets{where}",
+        "which of the two is wrong, mask or target, only their author knows",
+    )
+
+
+def _reset_state(birth: Origin) -> StepRemedy:
+    where = "" if birth.place is None else f" ({birth.place})"
+    return Advice(
+        "reset-state",
+        f"Reset what is carried over from step to step{where}, and detach it",
+        "it turned bad in an earlier step",
+    )
+
+
+_MAKE: dict[str, Callable[[Origin, FailingStep], StepRemedy | None]] = {
+    "guard-input": lambda birth, scene: GuardInput.fitting(birth),
+    "drop-samples": DropSamples.fitting,
+    "fp32-island": Fp32Island.fitting,
+    "bf16": _bf16,
+    "fp32": Fp32.fitting,
+    "math-attention": lambda birth, scene: MathAttention.fitting(birth),
+    "smaller-rate": lambda birth, scene: _smaller_rate(),
+    "roll-back": lambda birth, scene: _roll_back(birth),
+    "unmask-target": lambda birth, scene: _unmask_target(birth),
+    "reset-buffer": lambda birth, scene: _reset_buffer(birth),
+    "reset-state": lambda birth, scene: _reset_state(birth),
+}

@@ -1,0 +1,1 @@
+"""The incident on disk: its folder, packed batch and state, checksums and README."""

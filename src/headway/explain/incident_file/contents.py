@@ -1,0 +1,224 @@
+"""What of an incident is stored, what is left out and why, and the versions and script it happened
+under.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from headway._version import __version__
+from headway.core.numbers import say_bytes
+from headway.explain.explanation import Explanation
+from headway.explain.incident_file import packing
+from headway.explain.incident_file.packing import ChosenRows, Packed, format_path
+from headway.torch_adapters import nested_state
+from headway.torch_adapters.nested_state import make_loadable
+
+# What of an incident goes into its files, and what does not, with the reason.
+
+Capture = Literal["off", "guilty-rows", "batch"]
+GuiltyRows = Mapping[int, Sequence[int]]
+"""Which batch of the step → which of its rows."""
+
+BATCH, RNG, STATE = "batch.pt", "rng.pt", "state.pt"
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Something the capsule does not hold."""
+
+    what: str
+    why: str
+
+
+class IncidentContents:
+    """Fills up, one kind after the other."""
+
+    def __init__(self, run_dir: Path, explanation: Explanation, most_bytes: int) -> None:
+        self.files: dict[str, Any] = {}
+        self.left_out: list[LeftOut] = []
+        self.devices: set[str] = set()
+        """Where tensors were, besides the host."""
+        self._run_dir = run_dir
+        self._explanation = explanation
+        self._most_bytes = most_bytes
+
+    def add_rng(self, rng: Mapping[str, Any] | None) -> None:
+        if rng is None:
+            self._leave("the random numbers", "they were not recorded")
+        else:
+            self.files[RNG] = make_loadable(rng)
+
+    def add_batches(
+        self, batches: Sequence[Any], capture: Capture, rows: GuiltyRows | None
+    ) -> Capture:
+        """How much of the data was kept."""
+        if capture == "off":
+            self._leave("the data", "private: capture is off")
+            return "off"
+        if not batches:
+            self._leave("the data", "the loop makes it itself, or nobody handed it out")
+            return "off"
+        chosen: Sequence[tuple[Any, ChosenRows | None]] = [(batch, None) for batch in batches]
+        if capture == "guilty-rows":
+            found = _guilty(batches, rows or _rows_of(self._explanation, batches))
+            if isinstance(found, str):
+                self._leave("the data", f"{found}, and only guilty rows may be kept")
+                return "off"
+            chosen = found
+            if len(found) < len(batches):
+                self._leave(
+                    f"{len(batches) - len(found)} of the step's {len(batches)} batches",
+                    "none of their rows is guilty",
+                )
+        try:
+            packed = [packing.pack(batch, cut) for batch, cut in chosen]
+        except Exception as error:  # a class of the user's that cannot even be looked at
+            self._leave("the data", f"it cannot be read: {type(error).__name__}: {error!s:.80}")
+            return "off"
+        self._note_devices(*packed)
+        size = sum(packing.size_of(one.data) for one in packed)
+        if size > self._most_bytes:
+            self._leave("the data", self._too_large(size))
+            return "off"
+        for number, one in enumerate(packed):
+            root = "batch" if len(packed) == 1 else f"batches[{number}]"
+            for at, why in one.left:
+                self._leave(format_path(at, root), why)
+        self.files[BATCH] = {"batches": [one.to_plain() for one in packed]}
+        return capture
+
+    def add_state(self, state: Mapping[str, Any] | None) -> None:
+        """Models, and what else belongs to a forward; moments no replay needs."""
+        if state is None:
+            self._leave_state("they were not recorded")
+            return
+        wanted = {name: part for name, part in state.items() if name != "optimizers"}
+        size = packing.size_of(wanted)
+        if size > self._most_bytes:  # looked at first: it would be brought to the host
+            self._leave_state(self._too_large(size))
+            return
+        packed = packing.pack(wanted)
+        self._note_devices(packed)
+        tensors = [item for item in packed.left if item[1].startswith("a tensor")]
+        if tensors:
+            at, why = tensors[0]
+            self._leave_state(f"{format_path(at, 'state')} is {why}")
+        else:
+            for at, why in packed.left:
+                self._leave(format_path(at, "state"), why)
+            self.files[STATE] = packed.data
+
+    def _note_devices(self, *packed: Packed) -> None:
+        self.devices.update(device for one in packed for _, device in one.devices)
+
+    def _leave(self, what: str, why: str) -> None:
+        self.left_out.append(LeftOut(what, why))
+
+    def _leave_state(self, why: str) -> None:
+        snapshot = _snapshot_before(self._run_dir, self._explanation.step)
+        instead = "" if snapshot is None else f"; the run's snapshot {snapshot} is the nearest"
+        self._leave("the weights", why + instead)
+
+    def _too_large(self, size: int) -> str:
+        return f"too large: {say_bytes(size)}, at most {say_bytes(self._most_bytes)} are kept"
+
+
+def _rows_of(explanation: Explanation, batches: Sequence[Any]) -> GuiltyRows | str:
+    culprit = explanation.birth or explanation.spike
+    rows = explanation.guilty_rows
+    which = 0 if culprit is None or len(batches) == 1 else culprit.batch
+    if which >= len(batches):
+        return f"the step had {len(batches)} batches and it is not known which of them was guilty"
+    return {which: rows}
+
+
+def _guilty(
+    batches: Sequence[Any], rows: GuiltyRows | str
+) -> list[tuple[Any, ChosenRows | None]] | str:
+    """The batches and rows to keep, or why that cannot be said."""
+    if isinstance(rows, str):
+        return rows
+    if not any(rows.values()):
+        return "the guilty samples could not be told"
+    chosen: list[tuple[Any, ChosenRows | None]] = []
+    for number, batch in enumerate(batches):
+        wanted = tuple(sorted(set(rows.get(number, ()))))
+        size = packing.leading_size(batch)
+        if wanted and (size is None or not 0 <= wanted[0] <= wanted[-1] < size):
+            return "the batch's samples could not be told apart"
+        if wanted and size is not None:
+            chosen.append((batch, ChosenRows(size, wanted)))
+    return chosen or "the guilty batch could not be told"
+
+
+def _snapshot_before(run_dir: Path, step: int) -> str | None:
+    """The newest snapshot of the run that was taken before the step."""
+    for _, steps, folder in nested_state.numbered_folders(run_dir / "snapshots"):
+        if steps <= step and any(folder.glob("*.json")):
+            return f"{folder.parent.name}/{folder.name}"
+    return None
+
+
+# What an incident happened under: versions, device, and the script that was running.
+
+
+def read_versions(devices: Collection[str] = ()) -> dict[str, str]:
+    """Of headway, torch and Python, and the name of the device: `devices` besides the host."""
+    return {
+        "headway": __version__,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "device": _device_name(devices),
+    }
+
+
+def version_differences(recorded: Mapping[str, Any]) -> list[str]:
+    """What is another version here: reproducing may depend on it."""
+    here = read_versions()
+    return [
+        f"{name} {recorded[name]} then, {here[name]} now"
+        for name in ("torch", "python", "headway")
+        if name in recorded and recorded[name] != here[name]
+    ]
+
+
+def running_script() -> dict[str, Any] | None:
+    """How this process was started; None where no file was (a notebook, a shell)."""
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None)
+    if file is None:
+        return None
+    spec = getattr(main, "__spec__", None)
+    path = Path(file).absolute()
+    return {
+        "file": str(path),
+        "module": None if spec is None else spec.name,
+        "sha256": file_sha256(path),
+        "argv": [str(word) for word in sys.argv[1:]],
+        "cwd": os.getcwd(),
+    }
+
+
+def file_sha256(path: Path) -> str | None:
+    """None where it cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+def _device_name(devices: Collection[str]) -> str:
+    if not devices:
+        return f"cpu ({platform.machine()})"
+    first = torch.device(min(devices))
+    return torch.cuda.get_device_name(first) if first.type == "cuda" else first.type

@@ -1,0 +1,286 @@
+"""Finds the op that made the bad number, from a bad loss or gradient backwards.
+
+The walk follows bad inputs only. An op with a bad result and finite inputs is a birth. Infinities
+are followed to where they were computed; those that somebody wrote on purpose (masks) are never to
+blame, but an op that makes NaN of them is, and so is one that picks a masked element for the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from headway.explain import bad_inputs
+from headway.explain.explanation import Origin
+from headway.explain.failing_step import FailingStep
+from headway.explain.origin.bad_call import OriginKind
+from headway.explain.trace import Trace
+from headway.explain.traced_call import BadInput, BadLeaf, BadResult, TracedCall
+from headway.torch_adapters.op_frames import FrameLine
+from headway.torch_adapters.op_schema import name_set
+from headway.torch_adapters.tensor_values import NAN, POSITIVE
+
+# A tensor that came bad is used by the op behind these.
+_CARRIES = name_set("to_copy clone copy")
+
+
+class BatchRows(NamedTuple):
+    """Samples of one of the step's batches."""
+
+    batch: int
+    rows: tuple[int, ...]
+
+
+class FoundOrigin(NamedTuple):
+    """A birth: the op; or the tensor that came bad, and the op that read it."""
+
+    call: TracedCall
+    leaf: BadLeaf | None = None
+    rows: BatchRows | None = None
+    """The samples of it that did harm, where some did not."""
+
+    def same_as(self, other: FoundOrigin) -> bool:
+        return self.call is other.call and self.leaf is other.leaf
+
+
+def find_origins(trace: Trace, scene: FailingStep) -> tuple[Origin, ...]:
+    """Where the bad numbers of a traced pass were born, the one to mend first standing first."""
+    if trace.ends.losses:
+        walk = _walk_from(trace, trace.ends.losses)
+        births = [(found, set(trace.ends.gradients)) for found in walk.found]
+    else:
+        births = _from_gradients(trace)
+    named = [_make_origin(trace, found, reached) for found, reached in births]
+    return tuple(_distinct(sorted(named, key=lambda birth: birth.order)))
+
+
+def _from_gradients(trace: Trace) -> list[tuple[FoundOrigin, set[str]]]:
+    reached: dict[tuple[int, int], tuple[FoundOrigin, set[str]]] = {}
+    for name, source in trace.ends.gradients.items():
+        for found in _walk_from(trace, [source]).found:
+            key = (found.call.order, 0 if found.leaf is None else id(found.leaf))
+            reached.setdefault(key, (found, set()))[1].add(name)
+    return list(reached.values())
+
+
+def _walk_from(trace: Trace, sources: Iterable[BadInput]) -> _Walk:
+    walk = _Walk(trace.calls)
+    for source in sources:
+        walk.follow(source, None)
+    if not walk.found:
+        walk.found = walk.elsewhere
+    return walk
+
+
+@dataclass(slots=True)
+class _Walk:
+    """One way back from the ends of a pass."""
+
+    calls: Sequence[TracedCall]
+    found: list[FoundOrigin] = field(default_factory=list)
+    elsewhere: list[FoundOrigin] = field(default_factory=list)
+    """Births in other samples than those that became NaN: infinities that did no harm."""
+    seen: set[tuple[int, BatchRows | None]] = field(default_factory=set)
+
+    def follow(self, source: BadInput, reader: TracedCall | None) -> None:
+        todo: list[tuple[BadInput, TracedCall | None, BatchRows | None]] = [(source, reader, None)]
+        while todo:
+            source, reader, rows = todo.pop()
+            if source.deliberate:
+                self._blame_picker(source)
+                continue
+            writers = source.writers
+            if source.leaf is not None:
+                writers = self._end_at(source.leaf, reader)
+            for order in writers:
+                if (order, rows) in self.seen:
+                    continue
+                self.seen.add((order, rows))
+                call = self.calls[order]
+                further = self._further(call)
+                if not further or (call.trouble is not None and call.trouble.fresh):
+                    self._blame(call, rows)
+                lost = _narrowed(rows, call)
+                carried = call.facts.aten in _CARRIES and reader is not None
+                todo.extend((item, reader if carried else call, lost) for item in further)
+
+    def _blame(self, call: TracedCall, rows: BatchRows | None) -> None:
+        known = _rows_of(call)
+        apart = rows is not None and known is not None and not _meet(rows, known)
+        births = self.elsewhere if apart else self.found
+        if all(other.call is not call or other.leaf is not None for other in births):
+            births.append(FoundOrigin(call, rows=rows))
+
+    def _further(self, call: TracedCall) -> list[BadInput]:
+        """The inputs to go on with; none, if the op itself is the birth."""
+        trouble = call.trouble
+        if trouble is None:
+            return []
+        with_nan = [source for source in trouble.sources if source.flags & NAN]
+        if not trouble.flags & NAN:
+            computed = [source for source in trouble.sources if not source.deliberate]
+            return computed if computed or trouble.fresh else list(trouble.sources)
+        if with_nan:
+            return with_nan
+        if trouble.fresh:
+            return []
+        masked = not any(source.flags & POSITIVE for source in trouble.sources)
+        if masked and bad_inputs.is_softmax(call.facts.aten):
+            return []
+        if call.phase == "backward" and self._own_result(call, trouble.sources):
+            return []
+        return [source for source in trouble.sources if not source.deliberate]
+
+    def _own_result(self, call: TracedCall, sources: Sequence[BadInput]) -> bool:
+        """Whether the infinity was made by the very op whose backward this is: hidden in the
+        forward (`where`), it comes out here."""
+        makers = [self.calls[order] for source in sources for order in source.writers]
+        for maker in makers:
+            if maker.trouble is None or not maker.same_code(call):
+                continue
+            inherited = maker.trouble.sources
+            if self._own_result(maker, inherited) if inherited else maker.phase == "forward":
+                return True
+        return False
+
+    def _end_at(self, leaf: BadLeaf, reader: TracedCall | None) -> tuple[int, ...]:
+        """The leaf is a birth; unless its writer was not seen, and there are ops to go on with."""
+        if leaf.unseen and (likely := self._last_bad_before(reader)) is not None:
+            return (likely.order,)
+        call = leaf.maker or reader
+        if call is not None and all(other.leaf is not leaf for other in self.found):
+            self.found.append(FoundOrigin(call, leaf))
+        return ()
+
+    def _last_bad_before(self, reader: TracedCall | None) -> TracedCall | None:
+        """What a writer that torch does not see has read is unknown; bad numbers that were there
+        before are likely to be what it made its own of."""
+        end = len(self.calls) if reader is None else reader.order
+        for call in reversed(self.calls[:end]):
+            if call.trouble is not None and not call.trouble.deliberate:
+                return call
+        return None
+
+    def _blame_picker(self, source: BadInput) -> None:
+        """Nothing but infinities that were meant: an op took some where it should not have."""
+        chain = [call for call in self._meant(source) if call.trouble and call.trouble.kind]
+        used = [call for call in chain if call.trouble and call.trouble.sources]
+        choices = (
+            [call for call in used if call.facts.aten in bad_inputs.SELECTS],
+            [call for call in used if call.facts.aten in bad_inputs.REDUCES],
+            used,
+            chain,
+        )
+        chosen = next((choice for choice in choices if choice), None)
+        if chosen is None:
+            return
+        first = min(chosen, key=lambda call: call.order)
+        if all(other.call is not first for other in self.found):
+            self.found.append(FoundOrigin(first))
+
+    def _meant(self, source: BadInput) -> list[TracedCall]:
+        todo, chain = [source], dict[int, TracedCall]()
+        while todo:
+            for order in todo.pop().writers:
+                if order not in chain:
+                    call = chain[order] = self.calls[order]
+                    todo.extend(call.trouble.sources if call.trouble else ())
+        return list(chain.values())
+
+
+def _rows_of(call: TracedCall) -> BatchRows | None:
+    """The samples a birth was in, where they are known."""
+    rows = call.trouble.rows if call.trouble is not None else ()
+    return BatchRows(call.batch, rows) if rows else None
+
+
+def _narrowed(rows: BatchRows | None, call: TracedCall) -> BatchRows | None:
+    """The samples to look for before an op: those it let through, or in which it made NaN of
+    infinities."""
+    trouble = call.trouble
+    if trouble is None or not (call.facts.chooses or (trouble.kind and trouble.flags & NAN)):
+        return rows
+    return _rows_of(call) or rows
+
+
+def _meet(one: BatchRows, other: BatchRows) -> bool:
+    return one.batch != other.batch or not set(one.rows).isdisjoint(other.rows)
+
+
+def _make_origin(trace: Trace, found: FoundOrigin, reached: set[str]) -> Origin:
+    call, leaf, harmed = found
+    teller = call.located_call
+    trouble = call.trouble
+    if leaf is not None:
+        read = () if trouble is None or leaf.maker is call else trouble.rows
+        trouble = BadResult(0, kind=leaf.kind, inputs=(leaf.operand,), rows=leaf.rows or read)
+    elif trouble is None:
+        trouble = BadResult(0)
+    rows = trouble.rows
+    if harmed is not None and harmed.batch == call.batch:
+        rows = tuple(row for row in rows if row in harmed.rows) or rows
+    kind = trouble.kind or OriginKind("unknown", f"{teller.op} gave a result that is not finite")
+    place, called_from = teller.around.place, _called_from(trace, teller)
+    return Origin(
+        kind=kind.name,
+        cause=kind.cause,
+        phase=call.phase,
+        op=teller.op,
+        node=call.node,
+        module=teller.module.path,
+        place=None if place is None else place.read(),
+        called_from=None if called_from is None else called_from.read(),
+        inputs=trouble.inputs,
+        output=trouble.output,
+        rows=rows,
+        reached=tuple(name for name in trace.ends.gradients if name in reached),
+        component=_component(trace, found),
+        order=call.order,
+        autocast=teller.autocast,
+        batch=call.batch,
+    )
+
+
+def _called_from(trace: Trace, call: TracedCall) -> FrameLine | None:
+    """Of a library's function, or of one of the user's that several lines call: which did."""
+    place, library, caller = call.around.place, call.around.called_from, call.around.caller
+    if place is None or caller is None:
+        return library
+    function = (place.file, place.begins)
+    callers = {
+        other.around.caller
+        for other in trace.calls
+        if other.around.place is not None
+        and other.around.caller is not None
+        and not other.around.recomputed
+        and (other.around.place.file, other.around.place.begins) == function
+    }
+    return caller if len(callers) > 1 else None
+
+
+def _component(trace: Trace, found: FoundOrigin) -> str | None:
+    """The part of the loss it came through, where there is only one."""
+    through = {
+        component.name
+        for component in trace.ends.components
+        if component.sources
+        and any(found.same_as(other) for other in _walk_from(trace, component.sources).found)
+    }
+    if not through and not trace.ends.losses:
+        number = found.call.located_call.number
+        through = {item.name for item in trace.ends.components if number in item.numbers}
+    return through.pop() if len(through) == 1 else None
+
+
+def _distinct(births: Iterable[Origin]) -> Iterator[Origin]:
+    """One for each piece of code: a loop or another layer's turn is no other birth. Backward's
+    account of it goes before that of the forward, where it was hidden."""
+    kept: dict[tuple[object, ...], Origin] = {}
+    for birth in births:
+        came_bad = birth.inputs[0].name if birth.output is None and birth.inputs else None
+        key = (birth.op, birth.module, birth.place, came_bad)
+        first = kept.get(key)
+        if first is None or (first.phase == "forward" and birth.phase == "backward"):
+            kept[key] = birth
+    yield from sorted(kept.values(), key=lambda birth: birth.order)

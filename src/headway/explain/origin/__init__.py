@@ -1,0 +1,162 @@
+"""Why an op turned finite numbers into a non-finite one: the kinds of birth, in plain words.
+
+    calls.py       the op at that moment, and what a kind is
+    domain.py      log, sqrt, pow, acos outside of what they are defined for
+    division.py    by zero, by a norm or a spread of zero
+    spread.py      std of one number, mean of none, a target that is masked
+    magnitude.py   past the largest number of the dtype
+    infinities.py  arithmetic with infinities that were there
+    backward.py    slopes that are infinite
+    leaves.py      tensors that came bad
+
+Every family looks at the numbers themselves and answers None where they do not bear it out: the
+next one is asked then, and in the end nobody, which is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+
+from headway.explain.origin import (
+    backward_slopes,
+    domain_and_range,
+    infinity_arithmetic,
+    zero_division,
+)
+from headway.explain.origin.bad_call import (
+    KINDS,
+    BadCall,
+    OriginKind,
+    classify_leaf,
+    count_true,
+    float_arguments,
+    format_share,
+    is_overwritten,
+    nonfinite_mask,
+)
+
+__all__ = ["KINDS", "BadCall", "OriginKind", "classify_leaf", "classify_origin"]
+
+Classifier = Callable[[BadCall], OriginKind | None]
+
+_CLASSIFIERS: dict[str, tuple[Classifier, ...]] = {
+    **dict.fromkeys(domain_and_range.LOG_OF, (domain_and_range.classify_log,)),
+    **dict.fromkeys(domain_and_range.INVERSES, (domain_and_range.classify_inverse,)),
+    **dict.fromkeys(("lgamma", "digamma"), (domain_and_range.classify_gamma,)),
+    **dict.fromkeys(("sqrt", "rsqrt"), (domain_and_range.classify_sqrt,)),
+    **dict.fromkeys(
+        ("div", "true_divide", "floor_divide"),
+        (zero_division.classify_division, infinity_arithmetic.classify_infinite_quotient),
+    ),
+    **dict.fromkeys(("remainder", "fmod"), (zero_division.classify_remainder,)),
+    **dict.fromkeys(
+        ("softmax", "log_softmax", "logsumexp"), (infinity_arithmetic.classify_softmax,)
+    ),
+    **dict.fromkeys(
+        ("exp", "expm1", "exp2", "sinh", "cosh"), (domain_and_range.classify_exponential,)
+    ),
+    **dict.fromkeys(("std", "var", "std_mean", "var_mean"), (zero_division.classify_deviation,)),
+    **dict.fromkeys(
+        ("layer_norm", "group_norm", "batch_norm", "rms_norm"),
+        (zero_division.classify_normalisation,),
+    ),
+    **dict.fromkeys(("nll_loss", "nll_loss2d"), (zero_division.classify_class_loss,)),
+    "addcdiv": (zero_division.classify_division,),
+    "logit": (domain_and_range.classify_logit,),
+    "mul": (infinity_arithmetic.classify_product,),
+    "pow": (domain_and_range.classify_power,),
+    "slogdet": (domain_and_range.classify_determinant,),
+    "reciprocal": (zero_division.classify_reciprocal,),
+    "weight_norm_interface": (zero_division.classify_weight_norm,),
+}
+_ALWAYS: tuple[Classifier, ...] = (
+    zero_division.classify_mean,
+    infinity_arithmetic.classify_sum,
+    domain_and_range.classify_overflow,
+    infinity_arithmetic.classify_unmasked_infinity,
+)
+"""What may be wrong with any op."""
+_SAME = {
+    "vector_norm": "norm",
+    "safe_softmax": "softmax",
+    "fused_rms_norm": "rms_norm",
+    "cudnn_ctc_loss": "ctc_loss",
+}
+_EMPTY = frozenset(("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided"))
+
+
+def classify_origin(call: BadCall) -> OriginKind:
+    """Which kind of birth it is."""
+    call = replace(call, op=_plain(call.op))
+    with torch.no_grad():
+        for family in _classifiers_for(call):
+            try:
+                kind = family(call)
+            except (RuntimeError, TypeError, ValueError, IndexError, AttributeError):
+                continue  # a tensor of another make (sparse, sharded, quantised) or odd arguments
+            if kind is not None:
+                return kind
+    return _unknown(call)
+
+
+def _classifiers_for(call: BadCall) -> Iterator[Classifier]:
+    op = call.op
+    if op in _EMPTY:  # in a backward pass, too, where an op allocates what it then writes into
+        yield _uninitialised
+    if call.phase == "backward":
+        yield backward_slopes.classify_slope
+    if op.startswith("scaled_dot_product"):
+        yield domain_and_range.classify_attention
+    if op == "ctc_loss":
+        yield _no_alignment
+    yield from _CLASSIFIERS.get(op, ())
+    yield from _ALWAYS
+
+
+def _plain(op: str) -> str:
+    """`layer_norm` of `native_layer_norm`, `nll_loss` of `nll_loss_forward`."""
+    for prefix in ("native_", "linalg_", "special_"):
+        op = op.removeprefix(prefix)
+    op = op.removesuffix("_forward")
+    return "batch_norm" if "batch_norm" in op and "backward" not in op else _SAME.get(op, op)
+
+
+def _uninitialised(call: BadCall) -> OriginKind:
+    bad = nonfinite_mask(call.output)
+    return OriginKind(
+        "uninitialised-memory",
+        f"{call.op} allocates memory and writes nothing into it; "
+        f"{format_share(bad, 'numbers')} that "
+        "happened to be there are NaN or Inf",
+    )
+
+
+def _no_alignment(call: BadCall) -> OriginKind | None:
+    lost = torch.isinf(call.output)
+    if not count_true(lost):
+        return None
+    return OriginKind(
+        "log-of-zero",
+        f"{format_share(lost, 'targets')} cannot be aligned with the input at all (too "
+        "long for it, "
+        "repeated labels counted twice): the probability is 0, and -log(0) is inf",
+    )
+
+
+def _unknown(call: BadCall) -> OriginKind:
+    values = [value for value in float_arguments(call) if not is_overwritten(call, value)]
+    came = (
+        "finite"
+        if not any(count_true(nonfinite_mask(value)) for value in values)
+        else "not all finite"
+    )
+    where = f" in {call.node}" if call.node else ""
+    return OriginKind(
+        "unknown",
+        f"{call.op}{where} made {format_share(nonfinite_mask(call.output), 'results')} "
+        "NaN or Inf; its "
+        f"{len(values)} inputs are {came}, and none of the known reasons fits them",
+    )

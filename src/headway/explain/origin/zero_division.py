@@ -1,0 +1,250 @@
+"""Origins that divide by zero: quotients, norms, the spread of too few or equal numbers, the mean
+of nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.explain.origin.bad_call import (
+    BadCall,
+    OriginKind,
+    count_true,
+    expand_to_output,
+    format_number,
+    format_share_are,
+    is_overwritten,
+    nonfinite_mask,
+    note_eps_in_float16,
+)
+
+# Dividing by nothing: by zero, by a norm of zero, by a spread of zero.
+
+
+def classify_division(call: BadCall) -> OriginKind | None:
+    at = 2 if call.op == "addcdiv" else 1
+    above, below = call.argument(at - 1), call.argument(at)
+    zero = nonfinite_mask(call.output) & (expand_to_output(below, call.output) == 0)
+    if not count_true(zero):
+        return None
+    none_over_none = zero & torch.isnan(call.output)
+    if not count_true(none_over_none):
+        return OriginKind(
+            "division-by-zero",
+            f"division by 0: {format_share_are(_once(below, zero), 'divisors')} exactly 0"
+            + note_eps_in_float16(call.output.dtype),
+        )
+    own = None if is_overwritten(call, above) else _its_own(above, below)
+    if own == "norm":
+        return OriginKind(
+            "norm-at-zero",
+            "a vector of zeros divided by its own norm: "
+            f"{format_share_are(_once(below, zero), 'norms')} 0, and 0/0 is NaN",
+        )
+    if own == "std":
+        return OriginKind(
+            "std-singular",
+            "numbers that are all the same, divided by their own standard deviation: "
+            f"{format_share_are(_once(below, zero), 'deviations')} 0, and 0/0 is NaN",
+        )
+    return OriginKind(
+        "zero-over-zero",
+        f"0 divided by 0: {format_share_are(_once(below, zero), 'divisors')} exactly 0 "
+        "with a 0 above, "
+        "and 0/0 is NaN" + note_eps_in_float16(call.output.dtype),
+    )
+
+
+def classify_remainder(call: BadCall) -> OriginKind | None:
+    zero = nonfinite_mask(call.output) & (expand_to_output(call.argument(1), call.output) == 0)
+    if not count_true(zero):
+        return None
+    return OriginKind(
+        "division-by-zero",
+        f"remainder of a division by 0: {format_share_are(zero, 'divisors')} exactly 0",
+    )
+
+
+def classify_reciprocal(call: BadCall) -> OriginKind | None:
+    value = call.argument(0)
+    gone = is_overwritten(call, value)
+    zero = torch.isinf(call.output) & (torch.ones_like(call.output) if gone else value == 0).bool()
+    if not count_true(zero):
+        return None
+    return OriginKind(
+        "division-by-zero",
+        f"division by 0: {format_share_are(zero, 'divisors')} exactly 0, and 1/0 is inf"
+        + note_eps_in_float16(call.output.dtype),
+    )
+
+
+def classify_weight_norm(call: BadCall) -> OriginKind | None:
+    direction, dim = call.argument(0), int(call.argument(2, "dim", 0))
+    norms = torch.linalg.vector_norm(
+        direction.transpose(0, dim).flatten(1) if direction.dim() > 1 else direction[:, None], dim=1
+    )
+    zero = norms == 0
+    if not count_true(zero):
+        return None
+    return OriginKind(
+        "norm-at-zero",
+        f"weight normalisation of a vector of zeros: {format_share_are(zero, 'norms')} 0, "
+        "and 0/0 is NaN",
+    )
+
+
+def _once(below: Any, spread: Tensor) -> Tensor:
+    """A mask over the divisors as they are, and not as they are broadcast."""
+    if not isinstance(below, Tensor) or below.dim() == 0:
+        return spread.any().reshape(1)
+    for dim in _repeated(below, spread):
+        spread = spread.any(dim, keepdim=True)
+    return spread
+
+
+def _its_own(above: Any, below: Any) -> str | None:
+    """Whether tensors are divided by their own norm or standard deviation.
+
+    Told from the numbers: it must hold for every other vector of the same call, and there must be
+    one.
+    """
+    if not isinstance(above, Tensor) or not isinstance(below, Tensor):
+        return None
+    dims = _repeated(below, above)
+    if not dims or above.shape != torch.broadcast_shapes(above.shape, below.shape):
+        return None
+    values = above.double()
+    divisors = below.double().expand(above.shape).amax(dims, keepdim=True)
+    others = divisors != 0
+    if not count_true(others):
+        return None
+    rough = max(1e-3, 4 * torch.finfo(below.dtype).eps if below.is_floating_point() else 0.0)
+    centred = bool((values.mean(dims).abs() <= rough * values.abs().amax(dims)).all())
+    spreads = [values.std(dims, correction=correction, keepdim=True) for correction in (1, 0)]
+    if centred and any(_same(spread, divisors, others, rough) for spread in spreads):
+        return "std"
+    norm = torch.linalg.vector_norm(values, dim=dims, keepdim=True)
+    return "norm" if _same(norm, divisors, others, rough) else None
+
+
+def _same(made: Tensor, given: Tensor, where: Tensor, rough: float) -> bool:
+    return torch.allclose(made[where], given[where], rtol=rough, atol=0.0)
+
+
+def _repeated(below: Tensor, spread: Tensor) -> tuple[int, ...]:
+    """The dimensions along which one divisor serves many numbers."""
+    missing = spread.dim() - below.dim()
+    return tuple(
+        dim
+        for dim in range(spread.dim())
+        if spread.shape[dim] > 1
+        and (dim < missing or below.shape[dim - missing] == 1 or below.stride()[dim - missing] == 0)
+    )
+
+
+# The spread of too few numbers, or of numbers that are all the same; the mean of none at all.
+
+
+def classify_deviation(call: BadCall) -> OriginKind | None:
+    """std and var."""
+    value = call.argument(0)
+    each = value.numel() // max(call.output.numel(), 1)
+    correction = call.argument(2, "correction", 1)
+    correction = 1 if correction is None else correction
+    if each > correction:
+        return None
+    numbers = {0: "no number at all", 1: "a single number"}.get(each, f"{each} numbers")
+    return OriginKind(
+        "std-singular",
+        f"{call.op} over {numbers}: it divides by n - {format_number(float(correction))}, which is "
+        f"{format_number(float(each - correction))} for n = {each}; the shape is "
+        f"{tuple(value.shape)}",
+    )
+
+
+def classify_normalisation(call: BadCall) -> OriginKind | None:
+    """layer_norm, group_norm, batch_norm: by the root of a variance, plus an epsilon."""
+    eps = next((value for value in reversed(call.args) if isinstance(value, float)), None)
+    running = call.argument(4)
+    if call.op.endswith("batch_norm") and isinstance(running, Tensor):
+        below = running < 0
+        if count_true(below):
+            return OriginKind(
+                "sqrt-of-negative",
+                f"batch_norm by a running variance that is negative in {count_true(below)} of "
+                f"{below.numel()} channels, and the square root of those is NaN",
+            )
+    if eps is None or eps > 1e-30:
+        return None
+    groups = _bad_groups(call.output)
+    return OriginKind(
+        "std-singular",
+        f"{call.op} of numbers that are all the same, with an epsilon of {format_number(eps)}: the "
+        f"variance is 0 for {groups}, and 0/0 is NaN",
+    )
+
+
+def classify_mean(call: BadCall) -> OriginKind | None:
+    """mean, and the losses that average: over no element."""
+    value = call.argument(0)
+    if not isinstance(value, Tensor) or value.numel() or not count_true(torch.isnan(call.output)):
+        return None
+    return OriginKind(
+        "mean-of-nothing",
+        f"{call.op} over no elements: its input has shape {tuple(value.shape)}, and 0/0 is NaN",
+    )
+
+
+def classify_class_loss(call: BadCall) -> OriginKind | None:
+    """nll_loss: averaged over the labels that count, and none may; or the label's class is out."""
+    labels, weight = call.argument(1), call.argument(2, "weight")
+    ignored = int(call.argument(4, "ignore_index", -100))
+    kept = labels != ignored
+    if not count_true(kept):
+        return OriginKind(
+            "mean-of-nothing",
+            f"the mean over the labels has none: all {labels.numel()} are {ignored}, the "
+            "ignore_index, and 0/0 is NaN"
+            if labels.numel()
+            else "the mean over the labels has none: the batch of labels is empty, and 0/0 is NaN",
+        )
+    if isinstance(weight, Tensor) and float(weight[labels[kept]].sum()) == 0:
+        return OriginKind(
+            "mean-of-nothing",
+            f"the classes of all {count_true(kept)} labels have weight 0: the mean divides by the "
+            "sum of the weights, and 0/0 is NaN",
+        )
+    masked = masked_labels(call)
+    return masked_target(masked, labels) if count_true(masked) else None
+
+
+def masked_labels(call: BadCall) -> Tensor:
+    """Where the label of an `nll_loss` is a class with a score of -inf."""
+    scores, labels = call.argument(0), call.argument(1)
+    classes = 0 if scores.dim() == 1 else 1
+    chosen = scores.gather(classes, labels.clamp(min=0).unsqueeze(classes)).squeeze(classes)
+    found: Tensor = (labels != call.argument(4, "ignore_index", -100)) & torch.isneginf(chosen)
+    return found
+
+
+def masked_target(masked: Tensor, labels: Any) -> OriginKind:
+    first = ""
+    if isinstance(labels, Tensor) and labels.shape == masked.shape:
+        first = f" (the first is class {int(labels[masked][0])})"
+    whose = "its" if count_true(masked) == 1 else "their"
+    return OriginKind(
+        "masked-target",
+        f"{format_share_are(masked, 'targets')} masked with -inf{first}: {whose} "
+        "probability is 0, and "
+        "the log of that is -inf",
+    )
+
+
+def _bad_groups(output: Tensor) -> str:
+    rows = nonfinite_mask(output).reshape(output.shape[0], -1).any(1) if output.dim() else None
+    if rows is None:
+        return "the input"
+    return f"{count_true(rows)} of {rows.numel()} rows of the input"

@@ -1,0 +1,67 @@
+"""Guards: calls of one family, made safe at the user's own line. One file per family."""
+
+from __future__ import annotations
+
+from headway.explain.explanation import Origin
+from headway.explain.remedies.edits.base import CallEdit
+from headway.explain.remedies.edits.division_edits import DivisionEdit, EpsEdit, LogitEdit
+from headway.explain.remedies.edits.domain_edits import (
+    ExpEdit,
+    HypotEdit,
+    LogEdit,
+    NormEdit,
+    PowEdit,
+    SqrtEdit,
+    StdEdit,
+    UnitRangeEdit,
+    XLogYEdit,
+)
+from headway.explain.remedies.edits.masked_edits import (
+    AttentionEdit,
+    CtcEdit,
+    InfinityEdit,
+    LossEdit,
+    MeanEdit,
+    MemoryEdit,
+    SoftmaxEdit,
+)
+
+__all__ = ["CallEdit", "edits_for"]
+
+_EDITS: tuple[type[CallEdit], ...] = (
+    LogEdit,
+    XLogYEdit,
+    SqrtEdit,
+    PowEdit,
+    NormEdit,
+    HypotEdit,
+    StdEdit,
+    EpsEdit,
+    LogitEdit,
+    DivisionEdit,
+    ExpEdit,
+    UnitRangeEdit,
+    SoftmaxEdit,
+    AttentionEdit,
+    LossEdit,
+    CtcEdit,
+    MeanEdit,
+    InfinityEdit,
+    MemoryEdit,
+)
+
+_TOO_LARGE = {"overflow"}
+"""No eps helps against them."""
+
+
+def edits_for(birth: Origin) -> list[CallEdit]:
+    """Those that protect the op of a birth; where none knows the op, those for its kind."""
+    if birth.kind in _TOO_LARGE:
+        return [ExpEdit(birth)] if birth.op in ExpEdit.ops else []
+    for_kind = [guard for guard in _EDITS if birth.kind in guard.kinds]
+    if any(guard.anywhere for guard in for_kind):  # the fault lies elsewhere than at the op
+        return [guard(birth) for guard in for_kind]
+    for_op = [guard for guard in _EDITS if birth.op in guard.ops]
+    for_both = [guard for guard in for_op if guard in for_kind]
+    chosen = (for_both or for_op or for_kind) + [guard for guard in for_kind if not guard.ops]
+    return [guard(birth) for guard in dict.fromkeys(chosen)]

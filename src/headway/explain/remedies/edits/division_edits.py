@@ -1,0 +1,159 @@
+"""Edits for division by zero: the denominator is kept away from it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.explain.explanation import Operand, Origin
+from headway.explain.remedies.edits.base import (
+    Args,
+    CallEdit,
+    Kwargs,
+    eps_near_one,
+    format_plain,
+    is_in_place,
+    take_argument,
+)
+from headway.torch_adapters.source_line import Replacement, Statement, StatementCall
+
+_BY_ZERO = frozenset({"division-by-zero", "zero-over-zero"})
+
+
+class DivisionEdit(CallEdit):
+    """A count is at least 1; a sum that cannot be negative at least eps; others keep their sign.
+
+    A line may hold several divisions, and nobody knows which is which: what the text says is made
+    from what was met while the step ran.
+    """
+
+    small, small_in_float16 = 1e-6, 1e-3
+    names = frozenset({"div", "divide", "true_divide", "reciprocal", "__rdiv__"})
+    ops = frozenset({"div", "true_divide", "reciprocal"})
+    kinds = _BY_ZERO | {"norm-at-zero", "std-singular"}
+
+    def __init__(self, birth: Origin) -> None:
+        super().__init__(birth)
+        self._met: set[str] = set()
+        below = _denominator(birth)
+        self._negative = below is not None and below.low is not None and below.low < 0
+        if below is not None and below.dtype.removeprefix("torch.").startswith("int"):
+            self._met.add("count")
+
+    @property
+    def words(self) -> str:
+        return f"keep the denominator away from 0: `{self._written('d')}`"
+
+    def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        subject, call = take_argument(args, kwargs, 0 if name in _INVERTED else 1, "other", "input")
+        if not isinstance(subject, Tensor):
+            return call(func, self._nonzero(subject))
+        if name in _INVERTED and is_in_place(func):
+            return call(func, subject.copy_(self._away(subject.clone())))
+        return call(func, self._away(subject))
+
+    def _nonzero(self, number: float) -> float:
+        if number != 0:
+            return number
+        self._met.add("number")
+        return 1
+
+    def _away(self, subject: Tensor) -> Tensor:
+        if not subject.is_floating_point():
+            self._met.add("count")
+            return subject.clamp_min(1)
+        self._met.add("float")
+        self._negative |= bool((subject < 0).any())
+        return torch.where(subject.abs() < self.eps, self.eps, subject)
+
+    def rewrite(self, source: Statement, site: StatementCall) -> Sequence[Replacement] | None:
+        subject = site.operand(0 if site.name == "reciprocal" else 1, "other")
+        if subject is None or isinstance(subject, ast.Constant):
+            return None
+        return [(subject, self._written(source.tight(subject), source.of(subject)))]
+
+    def edited(self, source: Statement) -> str | None:
+        return super().edited(source) if len(self._met) < 2 else None
+
+    def _written(self, subject: str, bare: str = "") -> str:
+        if self._met == {"number"}:
+            return f"max({bare or subject}, 1)"
+        if self._met == {"count"}:
+            return f"{subject}.clamp_min(1)"
+        eps = format_plain(self.eps)
+        if self._negative:
+            return f"torch.where({subject}.abs() < {eps}, {eps}, {subject})"
+        return f"{subject}.clamp_min({eps})"
+
+
+class EpsEdit(CallEdit):
+    """Functions that take an eps, and had too small a one for the dtype."""
+
+    small, small_in_float16 = 1e-6, 1e-3
+    names = frozenset(
+        {"normalize", "cosine_similarity", "layer_norm", "group_norm", "instance_norm", "rms_norm"}
+    )
+    kinds = _BY_ZERO | {"norm-at-zero", "sqrt-at-zero", "std-singular"}
+
+    def __init__(self, birth: Origin) -> None:
+        super().__init__(birth)
+        self._met = ""
+
+    @property
+    def words(self) -> str:
+        return f"give a larger eps: `eps={format_plain(self._for(self._met))}`"
+
+    def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        self._met = name
+        given, call = take_argument(args, kwargs, _POSITION_OF_EPS[name], "eps")
+        if given is None:
+            return func(*args, **{**kwargs, "eps": self._for(name)})
+        return call(func, max(given, self._for(name)))
+
+    def rewrite(self, source: Statement, site: StatementCall) -> Sequence[Replacement] | None:
+        eps, text = (
+            site.operand(_POSITION_OF_EPS[site.name], "eps"),
+            format_plain(self._for(site.name)),
+        )
+        if eps is not None:
+            return [(eps, text)]
+        call = source.of(site.node)[:-1].rstrip(", ")
+        return [(site.node, f"{call}{'' if call.endswith('(') else ', '}eps={text})")]
+
+    def _for(self, name: str) -> float:
+        return max(self.eps, 1e-5) if name.endswith("_norm") else self.eps
+
+
+class LogitEdit(EpsEdit):
+    """Between eps and 1 - eps."""
+
+    names = frozenset({"logit"})
+    ops = names
+    kinds = frozenset()
+
+    def _for(self, name: str) -> float:
+        return eps_near_one(self.birth)
+
+
+_INVERTED = ("reciprocal", "__rdiv__")
+_POSITION_OF_EPS = {
+    "normalize": 3,
+    "cosine_similarity": 3,
+    "layer_norm": 4,
+    "group_norm": 4,
+    "instance_norm": 7,
+    "rms_norm": 3,
+    "logit": 1,
+}
+
+
+def _denominator(birth: Origin) -> Operand | None:
+    if birth.op in _INVERTED:
+        return birth.inputs[0] if birth.inputs else None
+    if birth.op in DivisionEdit.ops and len(birth.inputs) > 1:
+        return birth.inputs[1]
+    return None

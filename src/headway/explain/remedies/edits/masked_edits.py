@@ -1,0 +1,254 @@
+"""Edits for masked and empty inputs: infinities of a mask, means of nothing, targets that fit
+nothing, uninitialised memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.explain.explanation import Origin
+from headway.explain.remedies.edits.base import (
+    Args,
+    CallEdit,
+    Kwargs,
+    OperandEdit,
+    format_plain,
+    large_number,
+    take_argument,
+)
+from headway.torch_adapters.source_line import Replacement, Statement, StatementCall
+
+# Means of nothing, targets that fit nothing, and memory that nobody filled.
+
+
+class MeanEdit(CallEdit):
+    """The mean of nothing is the sum of nothing."""
+
+    names = frozenset({"mean"})
+    ops = frozenset({"mean"})
+    kinds = frozenset({"mean-of-nothing"})
+    words = "divide the sum by at least 1: `x.sum() / max(x.numel(), 1)`"
+
+    def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        subject, call = take_argument(args, kwargs, 0, "input", "self")
+        if not isinstance(subject, Tensor) or subject.numel() > 0:
+            return func(*args, **kwargs)
+        return call(Tensor.sum, subject)
+
+    def rewrite(self, source: Statement, site: StatementCall) -> Sequence[Replacement] | None:
+        subject = site.operand(0, "input")
+        if subject is None or len(site.operands) > 1 or site.keywords:
+            return None
+        text = source.tight(subject)
+        return [(site.node, f"({text}.sum() / max({text}.numel(), 1))")]
+
+
+class LossEdit(CallEdit):
+    """A loss over nothing is 0: the mean over the targets that count, of which there are none."""
+
+    names = frozenset(
+        {
+            "cross_entropy",
+            "nll_loss",
+            "mse_loss",
+            "l1_loss",
+            "smooth_l1_loss",
+            "huber_loss",
+            "binary_cross_entropy",
+            "binary_cross_entropy_with_logits",
+            "kl_div",
+        }
+    )
+    ops = frozenset({"nll_loss", "mse_loss", "binary_cross_entropy"})
+    kinds = frozenset({"mean-of-nothing"})
+    words = (
+        'use `reduction="sum"` and divide by the number of targets that count, or by 1 where there '
+        "are none"
+    )
+
+    def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        target, _ = take_argument(args, kwargs, 1, "target")
+        if not isinstance(target, Tensor) or not self._nothing(name, target, args, kwargs):
+            return func(*args, **kwargs)
+        position = _POSITION_OF_REDUCTION[name]
+        if len(args) > position:
+            return func(*args[:position], "sum", *args[position + 1 :], **kwargs)
+        return func(*args, **{**kwargs, "reduction": "sum"})
+
+    @staticmethod
+    def _nothing(name: str, target: Tensor, args: Args, kwargs: Kwargs) -> bool:
+        reduction, _ = take_argument(args, kwargs, _POSITION_OF_REDUCTION[name], "reduction")
+        if reduction not in (None, "mean", "batchmean"):
+            return False
+        if target.numel() == 0 or name not in _IGNORE or target.is_floating_point():
+            return target.numel() == 0
+        ignored, _ = take_argument(args, kwargs, _POSITION_OF_IGNORED, "ignore_index")
+        return bool((target == (-100 if ignored is None else ignored)).all())
+
+    def rewrite(self, source: Statement, site: StatementCall) -> Sequence[Replacement] | None:
+        target = site.operand(1, "target")
+        plain = site.name in _IGNORE and len(site.operands) <= 2
+        if target is None or not plain or not set(site.keywords) <= {"target", "ignore_index"}:
+            return None
+        ignored = site.keywords.get("ignore_index")
+        index = "-100" if ignored is None else source.of(ignored)
+        counted = f"({source.tight(target)} != {index}).sum().clamp_min(1)"
+        call = source.of(site.node)[:-1].rstrip(", ")
+        return [(site.node, f'({call}, reduction="sum") / {counted})')]
+
+
+_IGNORE = ("cross_entropy", "nll_loss")
+_POSITION_OF_IGNORED = 4
+_POSITION_OF_REDUCTION = {
+    "cross_entropy": 6,
+    "nll_loss": 6,
+    "mse_loss": 4,
+    "l1_loss": 4,
+    "smooth_l1_loss": 4,
+    "huber_loss": 2,
+    "binary_cross_entropy": 5,
+    "binary_cross_entropy_with_logits": 5,
+    "kl_div": 4,
+}
+
+
+class CtcEdit(CallEdit):
+    """Targets that are too long for their input have no probability at all."""
+
+    names = frozenset({"ctc_loss"})
+    ops = names
+    words = "pass `zero_infinity=True`"
+
+    def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        return func(*args[:6], **{**kwargs, "zero_infinity": True})
+
+    def rewrite(self, source: Statement, site: StatementCall) -> Sequence[Replacement] | None:
+        if "zero_infinity" in site.keywords or len(site.operands) > 6:
+            return None
+        call = source.of(site.node)[:-1].rstrip(", ")
+        return [(site.node, f"{call}, zero_infinity=True)")]
+
+
+class MemoryEdit(CallEdit):
+    """`torch.empty` gives whatever lay in memory: sometimes zeros, sometimes NaN."""
+
+    names = frozenset({"empty", "empty_like", "new_empty", "empty_strided"})
+    kinds = frozenset({"uninitialised-memory"})
+    words = "make the tensor with `torch.zeros`, or fill it: `torch.empty` leaves it to chance"
+    anywhere = True
+
+    def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        made = func(*args, **kwargs)
+        return made.zero_() if isinstance(made, Tensor) else made
+
+    def rewrite(self, source: Statement, site: StatementCall) -> Sequence[Replacement] | None:
+        if site.callee is None or site.name == "empty_strided":
+            return None
+        return [(site.callee, source.of(site.callee).replace("empty", "zeros"))]
+
+
+# Infinities that were meant, as in masks, and then met another, or a 0.
+
+_LOG_OF_NEXT_TO_NOTHING = -100.0
+
+
+class SoftmaxEdit(OperandEdit):
+    """A row of nothing but −inf has no softmax; a row of equal numbers has an even one.
+
+    The logarithm of a sum over nothing is −inf: there the number must also be one that a loss can
+    bear.
+    """
+
+    names = frozenset({"softmax", "log_softmax", "logsumexp", "cross_entropy"})
+    ops = frozenset({"softmax", "log_softmax", "logsumexp"})
+    kinds = frozenset({"masked-softmax-row"})
+    unary = False
+
+    @property
+    def words(self) -> str:
+        return (
+            "let no row be masked completely, or mask with "
+            f"{format_plain(-large_number(self.birth))}, not -inf"
+        )
+
+    def change(self, name: str, subject: Tensor) -> Tensor:
+        return subject.clamp_min(self._least(name))
+
+    def written(self, name: str, subject: str) -> str:
+        return f"{subject}.clamp_min({format_plain(self._least(name))})"
+
+    def _least(self, name: str) -> float:
+        return _LOG_OF_NEXT_TO_NOTHING if name == "logsumexp" else -large_number(self.birth)
+
+
+class AttentionEdit(CallEdit):
+    """The same for masks of attention."""
+
+    names = frozenset({"scaled_dot_product_attention"})
+    kinds = SoftmaxEdit.kinds
+    words = "let no row be masked completely"
+
+    def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        args = tuple(self._open(arg) if at == 3 else arg for at, arg in enumerate(args))
+        if "attn_mask" in kwargs:
+            kwargs = {**kwargs, "attn_mask": self._open(kwargs["attn_mask"])}
+        return func(*args, **kwargs)
+
+    def _open(self, mask: Any) -> Any:
+        if not isinstance(mask, Tensor):
+            return mask
+        if mask.dtype is torch.bool:  # True takes part
+            return mask | ~mask.any(dim=-1, keepdim=True)
+        return mask.clamp_min(-large_number(self.birth))
+
+
+class InfinityEdit(CallEdit):
+    """∞ − ∞ and 0 × ∞: with a large number in place of ∞ they are 0."""
+
+    kinds = frozenset({"infinity-minus-infinity", "zero-times-infinity"})
+
+    def __init__(self, birth: Origin) -> None:
+        super().__init__(birth)
+        self.names = frozenset({birth.op, *_ALIASES.get(birth.op, ())})
+        self._large = large_number(birth)
+        self._numbers: dict[int, float] = {}
+        self._tensors = {at for at, operand in enumerate(birth.inputs[:2]) if operand.inf}
+
+    @property
+    def words(self) -> str:
+        return f"make the infinite operand finite first: `{self._clamped('x')}`"
+
+    def run(self, name: str, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        return func(*(self._finite(at, arg) for at, arg in enumerate(args)), **kwargs)
+
+    def _finite(self, at: int, value: Any) -> Any:
+        if isinstance(value, Tensor) and value.is_floating_point() and bool(value.isinf().any()):
+            self._tensors.add(at)
+            return value.clamp(-self._large, self._large)
+        if isinstance(value, float) and math.isinf(value):
+            self._numbers[at] = math.copysign(self._large, value)
+            return self._numbers[at]
+        return value
+
+    def rewrite(self, source: Statement, site: StatementCall) -> Sequence[Replacement] | None:
+        changed: list[Replacement] = []
+        for at in sorted({*self._tensors, *self._numbers}):
+            operand = site.operand(at, "other")
+            if operand is None:
+                return None
+            if at in self._numbers:
+                changed.append((operand, format_plain(self._numbers[at])))
+            else:
+                changed.append((operand, self._clamped(source.tight(operand))))
+        return changed
+
+    def _clamped(self, subject: str) -> str:
+        return f"{subject}.clamp({format_plain(-self._large)}, {format_plain(self._large)})"
+
+
+_ALIASES = {"sub": ("subtract",), "mul": ("multiply",)}

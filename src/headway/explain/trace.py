@@ -1,0 +1,369 @@
+"""Traces every op of a pass and how bad numbers flow from one to the next.
+
+`Trace` is active while the user's own step runs; it never raises into the step: its own failures
+are collected in `errors`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.amp.grad_scaler import OptState
+from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from headway.explain.autograd_nodes import ForwardCalls, TracedComponent, read_component_graphs
+from headway.explain.bad_inputs import BadInputTracker, CallArguments, digest_memory
+from headway.explain.bad_results import BadResultInspector
+from headway.explain.batch_samples import BatchSamples, GradientShares
+from headway.explain.failing_step import FailingStep, PassObserver
+from headway.explain.tensor_memory import MemoryOwners, MemoryWrites
+from headway.explain.traced_call import BadInput, BadResult, TracedCall
+from headway.torch_adapters import runtime_state
+from headway.torch_adapters.module_stack import ModuleStack
+from headway.torch_adapters.op_frames import read_frame_context
+from headway.torch_adapters.op_schema import OpSchema, read_schema, tensor_arguments
+from headway.torch_adapters.tensor_values import nonfinite_flags, plain_tensor, storage_address
+
+# The gradients of a step, by the names of their parameters and without a scaler's factor.
+
+
+class NamedGradients:
+    """Knows every parameter of the step."""
+
+    def __init__(self, scene: FailingStep) -> None:
+        self._scene = scene
+
+    def parameters(self) -> list[Tensor]:
+        """Each once."""
+        of_models = [p for model in self._scene.models for p in model.parameters()]
+        groups = [g for optimizer in self._scene.optimizers for g in optimizer.param_groups]
+        of_optimizers = [p for group in groups for p in group["params"]]
+        each = {id(p): p for p in (*of_models, *of_optimizers) if not is_lazy(p)}
+        return list(each.values())
+
+    def of(self, parameters: Sequence[Tensor]) -> Iterator[tuple[str, Tensor, float]]:
+        """(name, gradient, the factor it was scaled with)."""
+        scales = self._scales()
+        for position, parameter in enumerate(parameters):
+            if parameter.grad is not None:
+                name = self._scene.names.get(id(parameter), f"parameter {position}")
+                yield name, parameter.grad, scales.get(id(parameter), 1.0)
+
+    def _scales(self) -> dict[int, float]:
+        """The scaler's factor, for parameters whose gradients still carry it."""
+        scaler = self._scene.scaler
+        if scaler is None or not scaler.is_enabled():
+            return {}
+        factor = scaler.get_scale()
+        return {
+            id(parameter): factor
+            for optimizer in self._scene.optimizers
+            if scaler._per_optimizer_states[id(optimizer)]["stage"] is OptState.READY
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+
+
+# Every op of a pass, and how bad numbers flow from one to the next.
+
+# `Trace` is in force while the user's own step runs. Outputs are looked at as they appear; of a
+# bad one everything is gathered at once, for its tensors live no longer than the step wants them
+# to. It never raises into the step: what goes wrong in here is noted in `errors`.
+
+MOST_ERRORS = 20
+
+
+@dataclass(slots=True)
+class TraceResults:
+    """What came out of the pass."""
+
+    losses: list[BadInput] = field(default_factory=list)
+    """The bad ones of what backward was called on."""
+    components: list[TracedComponent] = field(default_factory=list)
+    gradients: dict[str, BadInput] = field(default_factory=dict)
+    """The bad ones, by parameter."""
+    norms: dict[str, float] = field(default_factory=dict)
+    """Of the finite ones, unscaled."""
+    written_by: dict[str, TracedCall | None] = field(default_factory=dict)
+    """The op that wrote each of these last."""
+
+
+class Trace(TorchDispatchMode, PassObserver):
+    """A context manager for one pass; it may be entered in one function and left in another."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, scene: FailingStep) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: list[TracedCall] = []
+        self.ends = TraceResults()
+        self.errors: list[str] = []
+        self.shares: GradientShares | None = None
+        self._scene = scene
+        self._samples = [BatchSamples(batch) for batch in scene.batches]
+        self._modules = ModuleStack(scene.models)
+        self._lock = threading.RLock()
+        self._looking = False
+        self._backwards = 0
+        self._heard_of_gradients = False
+        self._stance: Any = None
+
+    def __enter__(self) -> Trace:
+        self._writes = MemoryWrites()
+        self._forwards = ForwardCalls()
+        self._gradients = NamedGradients(self._scene)
+        shapes = frozenset(tuple(p.shape) for p in self._gradients.parameters())
+        owners = MemoryOwners(self._scene)
+        self._sources = BadInputTracker(self.calls, self._writes, owners, self._samples)
+        self._autopsy = BadResultInspector(self._sources, self._samples, shapes, self._note)
+        if self._scene.symptom == "spike":
+            self.shares = GradientShares(self._samples, shapes)
+        self._modules.install()
+        self._stance = runtime_state.run_eagerly()
+        self._stance.__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        if not self._heard_of_gradients:
+            self._shielded(self._look_at_gradients, self._gradients.parameters())
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        self._stance.__exit__(*exception)
+        self._modules.remove()
+        self._writes.forget()
+
+    def blind(self) -> None:
+        """From now on nothing is looked at: for whoever cannot leave it in its turn."""
+        self._looking = True
+        self._modules.remove()
+
+    def backward_begins(self, roots: Sequence[Tensor], components: Mapping[str, Tensor]) -> None:
+        self._shielded(self._look_at_losses, roots, components)
+        self._backwards += 1
+
+    def gradients_ready(self, parameters: Sequence[Tensor]) -> None:
+        self._heard_of_gradients = True
+        self._shielded(self._look_at_gradients, parameters)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self._looking:
+            return func(*args, **kwargs)
+        facts, before = None, None
+        try:
+            facts = read_schema(func)
+            if facts.collective:
+                before = CallArguments(func, args, kwargs)
+                before.handed_over = self._sources.handed_over(before, facts)
+                # Now: a thread of the backend's may be done before the call is.
+                for tensor in _changed(facts, args, kwargs):
+                    if (numbers := plain_tensor(tensor)) is not None:
+                        self._writes.share(numbers)
+            elif facts.mutated and not facts.overwrites:
+                before = _copy_mutated_arguments(func, facts, args, kwargs)
+        except Exception as error:  # never into the user's step
+            self._note(error, func)
+        result = func(*args, **kwargs)
+        try:
+            if facts is not None:
+                # What we compute to look at a result is nobody else's business, and costs less so.
+                with self._lock, _disable_current_modes():
+                    self._look(func, facts, args, kwargs, before, result)
+        except Exception as error:  # likewise
+            self._note(error, func)
+        return result
+
+    def _look(
+        self,
+        func: Any,
+        facts: OpSchema,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        before: CallArguments | None,
+        result: Any,
+    ) -> None:
+        call = self._call(facts, args)
+        if facts.view:
+            return
+        changed = _changed(facts, args, kwargs) if facts.mutated else []
+        if facts.collective and before is not None:
+            self._exchanged(call, before.handed_over, [*changed, *_tensors(result)])
+            return
+        outputs = self._numbers(facts, [*changed, *_tensors(result)])
+        if facts.constant and any(self._sources.owned(tensor) for tensor, _ in outputs):
+            return  # an array of the batch, seen as a tensor
+        if any(found for _, found in outputs):
+            given = before or CallArguments(func, args, kwargs)
+            call.trouble = self._autopsy.examine(call, given, outputs)
+        elif self.shares is not None and call.phase == "backward":
+            self.shares.look(call, args, [tensor for tensor, _ in outputs])
+        for tensor, found in outputs:
+            if facts.mutated:
+                self._writes.note(tensor, call.order, found)
+            elif facts.constant or not self._is_an_argument(tensor, facts, args, kwargs):
+                self._writes.begin(tensor, call.order, found)
+        if facts.uninitialised and outputs and outputs[0][0].is_floating_point():
+            call.digest = digest_memory(outputs[0][0])
+
+    def _is_an_argument(
+        self, tensor: Tensor, facts: OpSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> bool:
+        """Whether a result is only a view of what was given: not every op says so."""
+        if not self._writes.know(tensor):
+            return False
+        given = (plain_tensor(item) for _, item in tensor_arguments(facts, args, kwargs))
+        where = storage_address(tensor)
+        return any(item is not None and storage_address(item) == where for item in given)
+
+    def _exchanged(
+        self, call: TracedCall, handed_over: BadResult | None, tensors: Sequence[Tensor]
+    ) -> None:
+        """What is written may not be there yet, and may be any rank's."""
+        call.trouble = handed_over
+        for tensor in tensors:
+            numbers = plain_tensor(tensor)
+            if numbers is not None:
+                self._writes.note(numbers, call.order, handed_over.flags if handed_over else 0)
+                self._writes.share(numbers)
+
+    def _numbers(self, facts: OpSchema, tensors: Sequence[Tensor]) -> list[tuple[Tensor, int]]:
+        """The plain tensors among these, each with its flags."""
+        found: list[tuple[Tensor, int]] = []
+        for tensor in tensors:
+            numbers = plain_tensor(tensor)
+            if numbers is not None and all(numbers is not other for other, _ in found):
+                found.append((numbers, 0 if facts.uninitialised else nonfinite_flags(numbers)))
+        return found
+
+    def _call(self, facts: OpSchema, args: tuple[Any, ...]) -> TracedCall:
+        node = runtime_state.running_node()
+        frames = read_frame_context(4, in_backward=node is not None)
+        in_backward = node is not None and not frames.recomputed
+        first = next((item for item in args if isinstance(item, Tensor)), None)
+        call = TracedCall(
+            order=len(self.calls),
+            facts=facts,
+            module=self._modules.running(),
+            around=frames,
+            phase="backward" if in_backward else "forward",
+            node=node.name() if in_backward else None,
+            forward=self._forwards.of(node, nested=frames.nested) if in_backward else None,
+            autocast=None if in_backward or first is None else _autocast(first),
+            batch=max(0, self._backwards - 1) if node is not None else self._backwards,
+            dims=0 if first is None else first.ndim,
+            of_whole_numbers=facts.aten == "to_copy"
+            and first is not None
+            and not first.is_floating_point(),
+        )
+        self.calls.append(call)
+        self._forwards.note(call)
+        return call
+
+    def _look_at_losses(self, roots: Sequence[Tensor], components: Mapping[str, Tensor]) -> None:
+        for root in roots:
+            self.ends.losses.extend(self._bad_source("loss", root))
+        found = {
+            name: TracedComponent(
+                name,
+                float(tensor.detach().float().mean()),
+                tuple(self._bad_source(name, tensor)),
+                self._number_of(tensor),
+            )
+            for name, tensor in components.items()
+        }
+        read_component_graphs(roots, components, found)
+        self.ends.components.extend(found.values())
+
+    def _look_at_gradients(self, parameters: Sequence[Tensor]) -> None:
+        for name, gradient, scale in self._gradients.of(parameters):
+            found = list(self._bad_source(name, gradient))
+            if found:
+                self.ends.gradients[name] = found[0]
+                continue
+            local = plain_tensor(gradient.detach())
+            if local is not None:
+                norm = float(torch.linalg.vector_norm(local, dtype=torch.float32))
+                self.ends.norms[name] = norm / scale
+                self.ends.written_by[name] = self._last_writer(local)
+
+    def _bad_source(self, name: str, tensor: Tensor) -> Iterator[BadInput]:
+        numbers = plain_tensor(tensor.detach())
+        if numbers is not None and (found := nonfinite_flags(numbers)):
+            yield self._sources.of(name, numbers, found)
+
+    def _number_of(self, tensor: Tensor) -> int | None:
+        """Of the node a tensor was made with, which it may have been detached from."""
+        numbers = plain_tensor(tensor.detach())
+        writer = None if numbers is None else self._last_writer(numbers)
+        return None if writer is None else writer.number
+
+    def _last_writer(self, tensor: Tensor) -> TracedCall | None:
+        writes = self._writes.into(tensor)
+        return self.calls[writes[0].order] if writes else None
+
+    def _shielded(self, look: Callable[..., None], *args: Any) -> None:
+        """Look at tensors outside of an op, without seeing oneself do it."""
+        self._looking = True
+        try:
+            with torch.no_grad():
+                look(*args)
+        except Exception as error:  # likewise
+            self._note(error, look.__name__)
+        finally:
+            self._looking = False
+
+    def _note(self, error: Exception, where: Any) -> None:
+        if len(self.errors) < MOST_ERRORS:
+            self.errors.append(f"{where}: {type(error).__name__}: {error}")
+
+
+def _copy_mutated_arguments(
+    func: Any, facts: OpSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> CallArguments:
+    """The arguments with copies of those that the op is about to change."""
+    originals: dict[int, Tensor] = {}
+    before = tuple(
+        _copy_tensor(value, originals) if name in facts.mutated else value
+        for name, value in zip(facts.arguments, args, strict=False)
+    )
+    named = {
+        name: _copy_tensor(value, originals) if name in facts.mutated else value
+        for name, value in kwargs.items()
+    }
+    return CallArguments(func, before, named, originals)
+
+
+def _copy_tensor(value: Any, originals: dict[int, Tensor]) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_copy_tensor(item, originals) for item in value]
+    tensor = plain_tensor(value) if isinstance(value, Tensor) else None
+    if tensor is None or not tensor.is_floating_point():
+        return value
+    copy = tensor.clone()
+    originals[id(copy)] = tensor
+    return copy
+
+
+def _changed(facts: OpSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    given = tensor_arguments(facts, args, kwargs)
+    return [tensor for name, tensor in given if name.partition("[")[0] in facts.mutated]
+
+
+def _tensors(result: Any) -> list[Tensor]:
+    if isinstance(result, Tensor):
+        return [result]
+    if isinstance(result, (list, tuple)):
+        return [tensor for item in result for tensor in _tensors(item)]
+    return []
+
+
+def _autocast(tensor: Tensor) -> str | None:
+    return runtime_state.autocast_dtype(tensor.device.type)

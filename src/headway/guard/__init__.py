@@ -1,0 +1,1 @@
+"""Guards a training as it runs: measures every step, skips bad updates, recovers, records."""

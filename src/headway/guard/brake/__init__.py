@@ -1,0 +1,1 @@
+"""What changes an update: adaptive clipping and a lower learning rate."""

@@ -1,0 +1,204 @@
+"""Clips gradients by an adaptive rule, and lowers the learning rate after bad steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from headway.errors import UsageError
+from headway.guard.brake.clip_rules import AdaptiveClip, ClipStatistics
+from headway.guard.measure.gradient_measure import ClipRecord, GradientNorms, scale_gradients
+from headway.output.notices import Notices
+from headway.rerun.bad_step import StepContext
+
+# `max_norm=` as a rule instead of a number: the clipping of a step, and its numbers on record.
+
+# What the spike brake judges and what goes on record as `grad_norm` is the norm before any
+# clipping. A rule learns from, and limits, what the user's own clipping has left.
+
+
+def require_limit(max_norm: Any) -> None:
+    """Refuse what is no limit."""
+    try:
+        fits = max_norm is None or isinstance(max_norm, AdaptiveClip) or bool(max_norm > 0)
+    except TypeError:
+        fits = False
+    if not fits:
+        raise UsageError(
+            "max_norm is a positive number, or a rule such as headway.AdaGC() or "
+            f"headway.ZClip(): got {max_norm!r}"
+        )
+
+
+class AdaptiveClippers:
+    """The adaptive clippings of a session: one per optimizer, or none at all."""
+
+    def __init__(self, rule: AdaptiveClip | None, notices: Notices) -> None:
+        self._rule = rule
+        self._notices = notices
+        self._memories: list[ClipStatistics] = []
+
+    def attach(self, optimizer: Optimizer) -> AdaptiveClipper | None:
+        """What clips the gradients of this optimizer; None without a rule."""
+        if self._rule is None:
+            return None
+        self._memories.append(ClipStatistics(self._rule, optimizer))
+        return AdaptiveClipper(self._memories[-1])
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was learned so far, by the number of the optimizer; empty without a rule."""
+        return {str(at): memory.state_dict() for at, memory in enumerate(self._memories)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there. A rule that has changed since starts afresh, and says so."""
+        for at, memory in enumerate(self._memories):
+            if not memory.load_state_dict(state.get(str(at), {})):
+                self._notices.once(
+                    "clip-afresh",
+                    f"{type(memory.rule).__name__} starts afresh: what was saved is of another "
+                    "clipping, or of another set of parameters",
+                )
+
+
+class AdaptiveClipper:
+    """Clips the gradients of one optimizer by a rule, and adds to the numbers of the step."""
+
+    def __init__(self, memory: ClipStatistics) -> None:
+        self._memory = memory
+
+    def on_host(
+        self,
+        note: StepContext,
+        gradients: list[Tensor],
+        norms: GradientNorms,
+        theirs: ClipRecord | None,
+        *,
+        uniform: bool,
+    ) -> dict[str, Tensor]:
+        """Clip the gradients of a step that goes ahead."""
+        factors, numbers = self._judge(note, norms, theirs, None)
+        _multiply(gradients, factors, uniform=uniform)
+        return numbers
+
+    def on_device(
+        self,
+        note: StepContext,
+        scale: Tensor | None,
+        norms: GradientNorms,
+        theirs: ClipRecord | None,
+        *,
+        bad: Tensor,
+    ) -> tuple[Tensor | None, dict[str, Tensor]]:
+        """What the kernel shall divide the gradients by.
+
+        It takes one divisor for all. Where each tensor has a factor of its own, the gradients are
+        multiplied here, with the loss scale that they may still carry left on them.
+        """
+        factors, numbers = self._judge(note, norms, theirs, bad)
+        if not self._memory.rule.per_tensor:
+            return (1 / factors if scale is None else scale / factors), numbers
+        gradients = [p.grad for p in note.parameters if p.grad is not None]
+        _multiply(gradients, factors, uniform=True)
+        return scale, numbers
+
+    def undo(self) -> None:
+        """The step came to nothing: what was learned from it is forgotten."""
+        self._memory.undo()
+
+    def _judge(
+        self, note: StepContext, norms: GradientNorms, theirs: ClipRecord | None, bad: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Our factors, and for the record what all clipping together has done."""
+        if theirs is None or theirs.coefficient is None:
+            factors = total = self._memory.factors(note.parameters, norms, bad)
+        else:
+            already = theirs.coefficient if theirs.factors is None else theirs.factors
+            left = GradientNorms(norms.each * already, norms.total * theirs.coefficient)
+            factors = self._memory.factors(note.parameters, left, bad)
+            total = factors * (already if self._memory.rule.per_tensor else theirs.coefficient)
+        if not self._memory.rule.per_tensor:
+            return factors, {"coef": total}
+        after = torch.linalg.vector_norm(norms.each * total)
+        numbers = {"coef": torch.where(norms.total > 0, after / norms.total, 1.0)}
+        if note.sampled:
+            numbers["factors"] = total
+        return factors, numbers
+
+
+def _multiply(gradients: list[Tensor], factors: Tensor, *, uniform: bool) -> None:
+    if factors.ndim == 0:
+        scale_gradients(gradients, factors, uniform=uniform)
+    elif uniform:
+        torch._foreach_mul_(gradients, list(factors.unbind()))
+    else:
+        for gradient, factor in zip(gradients, factors.unbind(), strict=True):
+            gradient.mul_(factor.to(gradient.device))
+
+
+# A learning rate lowered for a while, on top of whatever schedule the user has.
+
+# The rate is multiplied only while the optimizer steps: before the hook and after it, the groups
+# hold the user's own numbers, so that no scheduler ever sees ours.
+
+
+class RateFactor:
+    """What one optimizer's rate is multiplied by."""
+
+    def __init__(self, optimizer: Optimizer, hold: int, rewarm: int) -> None:
+        self._optimizer = optimizer
+        self._hold = hold
+        self._rewarm = rewarm
+        self._low = 1.0
+        self._since = 0
+        self._theirs: list[float | Tensor | None] = []
+
+    @property
+    def value(self) -> float:
+        """The factor at the coming step: low for a while, then linearly back to 1."""
+        into = self._since - self._hold
+        if into < 0 or self._low == 1.0:
+            return self._low
+        return self._low + (1.0 - self._low) * (into + 1) / (self._rewarm + 1)
+
+    def back_off(self, factor: float) -> None:
+        """Lower the rate by a factor, from wherever it is now."""
+        self._low = self.value * factor
+        self._since = 0
+
+    def apply(self) -> None:
+        """The optimizer is about to step."""
+        factor = self.value
+        if factor == 1.0:
+            return
+        for group in self._optimizer.param_groups:
+            rate = group.get("lr")
+            if isinstance(rate, Tensor):  # changed in place: a captured graph reads this very one
+                self._theirs.append(rate.clone())
+                rate.mul_(factor)
+            else:
+                self._theirs.append(rate)
+                if rate is not None:
+                    group["lr"] = rate * factor
+
+    def remove(self, *, stepped: bool) -> None:
+        """It has stepped, or was held back: the user's own rates again."""
+        theirs, self._theirs = self._theirs, []
+        for group, rate in zip(self._optimizer.param_groups, theirs, strict=False):
+            if isinstance(rate, Tensor):
+                group["lr"].copy_(rate)
+            elif rate is not None:
+                group["lr"] = rate
+        if stepped and self._low < 1.0:
+            self._since += 1
+            if self._since >= self._hold + self._rewarm:
+                self._low, self._since = 1.0, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"low": self._low, "since": self._since}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._low, self._since = float(state["low"]), int(state["since"])

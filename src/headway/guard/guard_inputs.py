@@ -1,0 +1,147 @@
+"""What users pass to a guard: checks the arguments of `Guard()` and wraps loaders."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from headway._version import __version__
+from headway.errors import LossNotScalar, UsageError
+from headway.guard.brake.clip_rules import AdaptiveClip
+from headway.guard.recovery.training_state import SCHEDULE
+from headway.output.notices import Notices
+from headway.rerun import in_script
+
+if TYPE_CHECKING:
+    from headway.guard.guard import Guard
+
+
+# What people hand to a guard, looked at before anything is watched.
+
+
+def as_list(given: Any, kind: type, what: str) -> list[Any]:
+    """One of a kind, or several, as a list. Raises UsageError for anything else."""
+    items = list(given) if isinstance(given, (list, tuple)) else [given]
+    for item in items:
+        if not isinstance(item, kind):
+            raise UsageError(
+                f"Guard takes a {what} or a list of them: got {type(item).__name__}, "
+                f"which is no torch {kind.__name__}"
+            )
+    if not items:
+        raise UsageError(f"Guard needs at least one {what}")
+    return items
+
+
+def name_stateful(keep: Mapping[str, Any] | None, *, scheduler: Any, scaler: Any) -> dict[str, Any]:
+    """Everything with a state of its own besides models and optimizers."""
+    for name, item in (keep or {}).items():
+        if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
+            raise UsageError(
+                f"keep={{{name!r}: …}} takes what has state_dict and load_state_dict: "
+                f"got {type(item).__name__}"
+            )
+    given = {SCHEDULE: scheduler, "scaler": scaler}
+    stateful = {name: item for name, item in given.items() if hasattr(item, "state_dict")}
+    return {**(keep or {}), **stateful}
+
+
+def require_scalar(loss: Any) -> None:
+    """Raise LossNotScalar unless it is a tensor of one number."""
+    if isinstance(loss, Tensor) and loss.numel() == 1:
+        return
+    what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
+    raise LossNotScalar(
+        f"guard.backward() takes a loss of one number, got {what}: "
+        "reduce it first, for example with loss.mean()"
+    )
+
+
+def scalar_components(components: Mapping[str, Any], notices: Notices) -> dict[str, Tensor]:
+    """The loss components that are one number each; the others are named in a notice."""
+    fit = {}
+    for name, value in components.items():
+        try:
+            tensor = value.detach() if isinstance(value, Tensor) else torch.as_tensor(value)
+        except (RuntimeError, TypeError, ValueError):
+            _warn_not_scalar(notices, name, f"is {value!r:.40}")
+            continue
+        if tensor.numel() == 1:
+            fit[name] = tensor.reshape(())
+        else:
+            _warn_not_scalar(notices, name, f"has shape {tuple(tensor.shape)}")
+    return fit
+
+
+def _warn_not_scalar(notices: Notices, name: str, what: str) -> None:
+    notices.once(
+        f"component-{name}",
+        f"loss component {name!r} {what}, not one number: it is not recorded; pass its mean or sum",
+    )
+
+
+def describe_run(
+    models: Sequence[nn.Module],
+    optimizers: Sequence[Optimizer],
+    max_norm: float | AdaptiveClip | None,
+) -> dict[str, Any]:
+    """What the header says of the run."""
+    return {
+        "headway": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "models": [type(model).__name__ for model in models],
+        "optimizers": [type(optimizer).__name__ for optimizer in optimizers],
+        "max_norm": repr(max_norm) if isinstance(max_norm, AdaptiveClip) else max_norm,
+    }
+
+
+# The user's loader, watched: which batch the loop is at, and how long it took to come.
+
+Batch = TypeVar("Batch")
+
+
+class GuardedLoader(Generic[Batch]):
+    """An iterable that tells the guard about every batch; its length is the loader's."""
+
+    def __init__(self, guard: Guard, loader: Iterable[Batch]) -> None:
+        self._guard = guard
+        self._loader = loader
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Batch]:
+        if in_script.is_requested():
+            yield from in_script.rerun_in_loop(self._guard, self._loader)
+            return
+        journey = self._guard.journey
+        number, one = journey.begin(self._loader)
+        if one is None:
+            return
+        try:
+            source = self._guard.draw_from(one, number)
+            while True:
+                self._guard.step_done()
+                if self._guard.step_waits:
+                    yield from self._guard.run_again(sys._getframe().f_back)
+                asked = time.perf_counter()
+                try:
+                    batch = next(source)
+                except StopIteration:
+                    if self._guard.last_step_waits():
+                        yield from self._guard.run_again(sys._getframe().f_back)
+                    return
+                one.given = source.given
+                self._guard.saw_batch(batch, time.perf_counter() - asked, source.origin)
+                yield batch
+        finally:
+            journey.end(number)

@@ -1,0 +1,250 @@
+"""Indexes parameters by name and position, records them, and inspects their state for non-finite
+values.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from headway.guard.recorder import Recorder
+from headway.output.notices import Notices
+from headway.rerun.batch_identity import RecordedBatch
+from headway.torch_adapters import nonfinite_scan
+from headway.torch_adapters.autograd_graph import dtypes_in_graph
+from headway.torch_adapters.user_code import user_path
+
+# Which parameters there are, under which names and at which positions of the header's `param`
+# axis.
+
+_NORMS = (
+    nn.modules.batchnorm._NormBase,
+    nn.LayerNorm,
+    nn.GroupNorm,
+    nn.RMSNorm,
+    nn.LocalResponseNorm,
+)
+
+
+class ParameterIndex:
+    """Every parameter of the models and of the optimizers, each once.
+
+    Positions are given for good: a parameter that appears later is added at the end, one that
+    vanishes keeps its place, which only another of the same name can take. None is kept alive.
+    """
+
+    def __init__(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
+        self._models = models
+        self._optimizers = optimizers
+        self.names: list[str] = []
+        self.numel: list[int] = []
+        self.dtypes: list[str] = []
+        self._norm_or_bias: set[int] = set()
+        self._position: dict[int, int] = {}
+        self._from_model: set[int] = set()
+        # Positions go by identity, and the identity of one that is gone may be another's by now.
+        self._tensors: list[weakref.ref[Tensor]] = []
+        self._free: dict[str, int] = {}
+        self.refresh()
+
+    def refresh(self) -> dict[str, Any]:
+        """Look again at models and optimizers; the facts of the `parameters` set-up record."""
+        self._position = {id(p): at for at, p in self._present()}
+        gone = set(range(len(self.names))) - set(self._position.values())
+        self._free = {self.names[at]: at for at in gone}
+        self._visit_models()
+        in_optimizer = self._visit_optimizers()
+        present = {id(p) for model in self._models for p in model.parameters()} | in_optimizer
+        return {
+            "names": list(self.names),
+            "numel": list(self.numel),
+            "dtypes": list(self.dtypes),
+            "trainable": self._where(lambda p: p.requires_grad and id(p) in present),
+            "optimized": self._where(lambda p: id(p) in in_optimizer),
+            "norm_or_bias": sorted(self._norm_or_bias),
+        }
+
+    def positions(self, parameters: Iterable[Tensor]) -> list[int]:
+        """Their positions; one that nobody has a name for is added under a number."""
+        wanted = list(parameters)
+        found = [self._at(p) for p in wanted]
+        if None in found:
+            self.refresh()
+        return [
+            self._add(p, self._nameless()) if (at := self._at(p)) is None else at for p in wanted
+        ]
+
+    def by_identity(self) -> dict[int, str]:
+        """Names by the identity of the tensor."""
+        return {id(p): self.names[at] for at, p in self._present()}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Those that are still there, by name."""
+        return {self.names[at]: p for at, p in self._present()}
+
+    def vanished(self) -> list[str]:
+        """Parameters the optimizers still hold although no model has them any more."""
+        in_models = {id(p) for model in self._models for p in model.parameters()}
+        return [
+            self.names[at]
+            for optimizer in self._optimizers
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if id(p) not in in_models and (at := self._at(p)) in self._from_model
+        ]
+
+    def _where(self, wanted: Any) -> list[int]:
+        return [at for at, parameter in self._present() if wanted(parameter)]
+
+    def _present(self) -> list[tuple[int, Tensor]]:
+        """(position, parameter) of those that are still there."""
+        return [(at, p) for at, ref in enumerate(self._tensors) if (p := ref()) is not None]
+
+    def _at(self, parameter: Tensor) -> int | None:
+        at = self._position.get(id(parameter))
+        return at if at is not None and self._tensors[at]() is parameter else None
+
+    def _visit_models(self) -> None:
+        for number, model in enumerate(self._models):
+            prefix = f"model{number}." if len(self._models) > 1 else ""
+            for path, module in model.named_modules():
+                for name, parameter in module._parameters.items():
+                    if parameter is None or self._at(parameter) is not None:
+                        continue
+                    position = self._add(parameter, prefix + user_path(f"{path}.{name}"))
+                    self._from_model.add(position)
+                    if isinstance(module, _NORMS) or name == "bias" or parameter.ndim < 2:
+                        self._norm_or_bias.add(position)
+
+    def _visit_optimizers(self) -> set[int]:
+        held: set[int] = set()
+        for number, optimizer in enumerate(self._optimizers):
+            for at, group in enumerate(optimizer.param_groups):
+                for index, parameter in enumerate(group["params"]):
+                    held.add(id(parameter))
+                    if self._at(parameter) is None:
+                        prefix = f"optimizer{number}." if len(self._optimizers) > 1 else ""
+                        self._add(parameter, f"{prefix}group{at}.{index}")
+        return held
+
+    def _nameless(self) -> str:
+        return f"group?.{len(self.names)}"
+
+    def _add(self, parameter: Tensor, name: str) -> int:
+        position = self._place_for(name)
+        self._position[id(parameter)] = position
+        self._tensors[position] = weakref.ref(parameter)
+        self.numel[position] = parameter.numel()
+        self.dtypes[position] = str(parameter.dtype).removeprefix("torch.")
+        return position
+
+    def _place_for(self, name: str) -> int:
+        """That of one of this name which is gone, or a new one at the end."""
+        if name in self._free:
+            return self._free.pop(name)
+        self.names.append(name)
+        self._tensors.append(_GONE)
+        self.numel.append(0)
+        self.dtypes.append("")
+        return len(self.names) - 1
+
+
+def _gone() -> weakref.ref[Tensor]:
+    return weakref.ref(Tensor())
+
+
+_GONE = _gone()
+
+
+# What is being trained: written down at the start and when it changes, and looked through for
+# numbers that are not finite.
+
+
+class StateInspector:
+    """Looks at models, optimizers and batches, and records what there is to say."""
+
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        optimizers: Sequence[Optimizer],
+        recorder: Recorder,
+        notices: Notices,
+    ) -> None:
+        self.parameter_index = ParameterIndex(models, optimizers)
+        self._models = models
+        self._optimizers = optimizers
+        self._recorder = recorder
+        self._notices = notices
+        self._parameters: dict[str, Any] = {}
+        self.precision_known = False
+
+    def at_start(self) -> None:
+        """State that came from a checkpoint may be bad before the first step."""
+        self._record_parameters(0, self.parameter_index.refresh())
+        self.state(0)
+        self._recorder.event(0, "scan", {"roles": ["weight", "buffer", "moment"]})
+
+    def state(self, step: int) -> tuple[str, ...]:
+        """Record every non-finite tensor of the state; the names of weights and moments."""
+        names = self.parameter_index.by_identity()
+        poisoned = []
+        for bad in nonfinite_scan.scan_state(self._models, self._optimizers, names):
+            self._record_tensor(step, bad)
+            if bad.role in ("weight", "moment"):
+                poisoned.append(bad.name)
+        return tuple(poisoned)
+
+    def batches(self, step: int, batches: Sequence[RecordedBatch]) -> None:
+        """Record every non-finite tensor of the step's batches."""
+        for kept in batches:
+            if kept.lost:
+                continue  # what is bad in it, the loop may have put there
+            with kept.as_given():
+                for bad in nonfinite_scan.scan_batch(kept.batch, kept.indices()):
+                    self._record_tensor(step, bad)
+
+    def parameters(self, step: int) -> None:
+        """Look again at which parameters there are and which of them train."""
+        present = self.parameter_index.refresh()
+        if present != self._parameters:
+            self._record_parameters(step, present)
+        gone = self.parameter_index.vanished()
+        if gone:
+            self._notices.once(
+                "vanished",
+                f"the optimizer holds {gone[0]}"
+                + (f" and {len(gone) - 1} more" if len(gone) > 1 else "")
+                + ", which the model no longer has: it is watched on, but trains nothing. "
+                "Build the optimizer after the model is final",
+            )
+
+    def precision(self, step: int, roots: Sequence[Tensor], *, scaled: bool) -> None:
+        """Record in which dtypes the weights lie and the losses were computed."""
+        self.precision_known = True
+        dtypes = {self._parameters["dtypes"][at] for at in self._parameters["trainable"]}
+        facts = {
+            "weights": sorted(dtypes),
+            "compute": sorted(dtypes_in_graph(roots)),
+            "scaler": scaled,
+        }
+        self._recorder.setup(step, "precision", facts)
+
+    def _record_parameters(self, step: int, present: dict[str, Any]) -> None:
+        self._parameters = present
+        self._recorder.extend_axis("param", self.parameter_index.names)
+        self._recorder.setup(step, "parameters", present)
+
+    def _record_tensor(self, step: int, bad: nonfinite_scan.BadTensor) -> None:
+        self._recorder.tensor(
+            step,
+            bad.name,
+            bad.role,
+            dtype=str(bad.tensor.dtype).removeprefix("torch."),
+            shape=tuple(bad.tensor.shape),
+            stats=bad.stats,
+            facts=bad.facts,
+        )

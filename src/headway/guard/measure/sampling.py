@@ -1,0 +1,141 @@
+"""What is measured every few steps (update sizes, memory), and how often."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from headway.guard.measure.gradient_measure import to_one_device
+from headway.guard.memory import retained_graphs
+from headway.guard.ranks import rank_table
+from headway.torch_adapters.sharded_tensors import local_part
+
+# What is measured now and then: how far an update moved the weights, how much memory is held.
+
+SAMPLE_INTERVAL = 10
+"""Steps between two samples."""
+ZERO_COUNT_INTERVAL = 50
+"""Steps between two counts of zero gradients: they cost a pass of their own."""
+MAX_SAMPLED_ELEMENTS = 1 << 20
+MAX_SAMPLED_TENSORS = 32
+"""A sample copies at most this much; larger models are sampled in turns."""
+
+
+class UpdateSampler:
+    """Measures ‖update‖ / ‖weight‖ by looking at weights before and after a step."""
+
+    def __init__(
+        self, most_tensors: int = MAX_SAMPLED_TENSORS, most_elements: int = MAX_SAMPLED_ELEMENTS
+    ) -> None:
+        self._most_tensors = most_tensors
+        self._most_elements = most_elements
+        self._cursor = 0
+        self._chosen: list[Tensor] = []
+        self._before: list[Tensor] = []
+
+    @torch.no_grad()
+    def before(self, parameters: Sequence[Tensor]) -> None:
+        """Choose the next tensors in turn and copy them."""
+        self._chosen = self._choose(parameters)
+        # One call for all the copies: adding 0 is a copy that torch makes in a single launch.
+        self._before = list(torch._foreach_add([local_part(p) for p in self._chosen], 0))
+
+    def cancel(self) -> None:
+        """The step was held back: nothing to measure."""
+        self._chosen, self._before = [], []
+
+    @torch.no_grad()
+    def after(self) -> tuple[list[Tensor], Tensor, Tensor] | None:
+        """(parameters, weight norms before the step, update norms); None without a sample."""
+        if not self._chosen:
+            return None
+        chosen, before = self._chosen, self._before
+        self.cancel()
+        now = [local_part(parameter) for parameter in chosen]
+        return chosen, _norms(before), _norms(torch._foreach_sub(now, before))
+
+    def _choose(self, parameters: Sequence[Tensor]) -> list[Tensor]:
+        chosen: list[Tensor] = []
+        elements = 0
+        for offset in range(min(len(parameters), self._most_tensors)):
+            parameter = parameters[(self._cursor + offset) % len(parameters)]
+            elements += parameter.numel()
+            if chosen and elements > self._most_elements:
+                break
+            chosen.append(parameter)
+        self._cursor = (self._cursor + len(chosen)) % max(len(parameters), 1)
+        return chosen
+
+
+def _norms(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.stack(to_one_device(list(torch._foreach_norm(list(tensors), 2.0))))
+
+
+def host_rss_bytes() -> int | None:
+    """Resident memory of this process and its children (loader workers); None where unknown."""
+    own = _rss_of(os.getpid())
+    if own is None:
+        return None
+    return own + worker_rss_bytes()
+
+
+def worker_rss_bytes() -> int:
+    """Resident memory of the children (loader workers) alone."""
+    return sum(_rss_of(child) or 0 for child in _children())
+
+
+def device_allocated_bytes(device: torch.device) -> int | None:
+    """Memory that tensors hold on a CUDA device; None elsewhere."""
+    return int(torch.cuda.memory_allocated(device)) if device.type == "cuda" else None
+
+
+def _rss_of(pid: int) -> int | None:
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * _page_bytes()
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+@cache
+def _page_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE")
+
+
+def _children() -> list[int]:
+    # Loader workers are made by multiprocessing; asking it is a hundred times cheaper than /proc.
+    return [child.pid for child in multiprocessing.active_children() if child.pid is not None]
+
+
+# How often what costs a little is measured.
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingPlan:
+    """Steps between two measurements; a check of a few steps wants every one of them."""
+
+    every: int = SAMPLE_INTERVAL
+    zeros_every: int = ZERO_COUNT_INTERVAL
+    weights_every: int = rank_table.WEIGHT_CHECK_INTERVAL
+    """With several ranks: between two comparisons of their weights."""
+    graphs_every: int = retained_graphs.GRAPH_COUNT_INTERVAL
+    """Between two counts of the graphs that are kept."""
+    most_tensors: int = MAX_SAMPLED_TENSORS
+    most_elements: int = MAX_SAMPLED_ELEMENTS
+
+
+FULL_SAMPLING = SamplingPlan(
+    every=1,
+    zeros_every=1,
+    weights_every=1,
+    graphs_every=5,
+    most_tensors=2000,
+    most_elements=1 << 27,
+)
+"""Everything at every step: for preflight."""

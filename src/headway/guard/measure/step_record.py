@@ -1,0 +1,281 @@
+"""Transfers a step's numbers to the host and builds its record."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from headway.core.bound import LARGEST
+from headway.core.numbers import round_digits
+from headway.core.records import Column
+from headway.guard.measure.sampling import SAMPLE_INTERVAL
+from headway.guard.ranks.rank_table import RankTable
+from headway.policy import StepVerdict
+from headway.rerun.bad_step import StepContext
+from headway.torch_adapters.rank_group import RankGroup
+
+# Numbers from the device to the host.
+
+# On the CPU there is nothing to wait for. On CUDA the numbers of a step are packed into one tensor
+# and copied to pinned memory behind the step's own work; the host picks them up `LAG` steps later.
+# It picks up exactly those, no sooner even if they are there: what the brake knows at a step must
+# not depend on timing.
+
+LAG = 1
+"""Steps between a number's birth on CUDA and its use: meanwhile the device has a whole forward and
+backward pass queued. No more: a bad step is to be looked into before the weights move on."""
+
+Readings = Mapping[str, list[float]]
+
+
+class ReadingsReceiver(Protocol):
+    """Who gets the numbers, in order."""
+
+    def __call__(self, note: Any, readings: Readings) -> None: ...
+
+
+class HostTransfer:
+    """For the CPU: delivered as sent."""
+
+    lag = 0
+
+    def __init__(self, take: ReadingsReceiver) -> None:
+        self._take = take
+
+    def send(self, note: Any, tensors: Mapping[str, Tensor]) -> None:
+        """Hand over a step's tensors together with what the host knows of it."""
+        self._take(note, {name: tensor.reshape(-1).tolist() for name, tensor in tensors.items()})
+
+    def collect(self) -> None:
+        """Deliver what is due before the next step."""
+
+    def flush(self) -> None:
+        """Deliver everything."""
+
+
+class DeviceTransfer:
+    """For CUDA: packed, copied asynchronously, delivered `LAG` steps later."""
+
+    lag = LAG
+
+    def __init__(self, take: ReadingsReceiver, device: torch.device) -> None:
+        self._take = take
+        self._device = device
+        self._pending: deque[_PendingTransfer] = deque()
+        self._spare: list[Tensor] = []
+
+    def send(self, note: Any, tensors: Mapping[str, Tensor]) -> None:
+        parts = [tensor.reshape(-1) for tensor in tensors.values()]
+        packed = torch.cat(
+            [part if part.dtype is torch.float32 else part.float() for part in parts]
+        )
+        count = packed.numel()
+        target = self._pinned(count)
+        target[:count].copy_(packed, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self._device))
+        sizes = {name: part.numel() for name, part in zip(tensors, parts, strict=True)}
+        self._pending.append(_PendingTransfer(note, sizes, target, event))
+
+    def collect(self) -> None:
+        while len(self._pending) >= LAG:
+            self._deliver()
+
+    def flush(self) -> None:
+        while self._pending:
+            self._deliver()
+
+    def _pinned(self, count: int) -> Tensor:
+        for position, spare in enumerate(self._spare):
+            if spare.numel() >= count:
+                return self._spare.pop(position)
+        # A growing model needs larger slots; round up so that sampled steps reuse them too.
+        return torch.empty(2 * count + 64, dtype=torch.float32, device="cpu", pin_memory=True)
+
+    def _deliver(self) -> None:
+        parcel = self._pending.popleft()
+        if not parcel.event.query():
+            parcel.event.synchronize()
+        values = parcel.memory[: sum(parcel.sizes.values())].tolist()
+        self._spare.append(parcel.memory)
+        if len(self._spare) > LAG + 2:
+            self._spare.pop(0)
+        readings, at = {}, 0
+        for name, size in parcel.sizes.items():
+            readings[name] = values[at : at + size]
+            at += size
+        self._take(parcel.note, readings)
+
+
+class _PendingTransfer:
+    __slots__ = ("event", "memory", "note", "sizes")
+
+    def __init__(
+        self, note: Any, sizes: Mapping[str, int], memory: Tensor, event: torch.cuda.Event
+    ) -> None:
+        self.note = note
+        self.sizes = sizes
+        self.memory = memory
+        self.event = event
+
+
+# The record of a step, put together from the parts of its optimizers.
+
+SHARED_VALUES = (
+    "step_time_s",
+    "loader_wait_s",
+    "samples_per_s",
+    "host_rss_bytes",
+    "device_allocated_bytes",
+    "graphs_kept",
+)
+"""Values of the step as a whole, not of one of its optimizers."""
+
+READING_SIGNALS = {"loss": "loss", "total": "grad_norm", "coef": "clip_coef", "scale": "loss_scale"}
+"""Readings that are signals as they come."""
+
+MAX_CULPRITS = 1000
+"""So many ranks are written down at every sample, more of them accordingly less often."""
+
+Positions = Callable[[Sequence[Tensor]], list[int]]
+
+
+@dataclass(slots=True)
+class StepRecordBuilder:
+    """Values and columns of one step."""
+
+    step: int
+    optimizers: int = 1
+    values: dict[str, float] = field(default_factory=dict)
+    columns: dict[str, Column] = field(default_factory=dict)
+    held: bool = False
+    verdicts: list[tuple[StepVerdict, StepContext, str]] = field(default_factory=list)
+
+    def add(self, suffix: str, note: StepContext, readings: Readings, positions: Positions) -> None:
+        """One optimizer's part; `suffix` tells its signals from those of the first."""
+        self.held = self.held or note.held
+        self._add_values(suffix, note, readings)
+        self._add_columns(suffix, note, readings, positions)
+
+    def add_ranks(
+        self, tally: RankTable, note: StepContext, ranks: RankGroup, *, bad: bool
+    ) -> None:
+        """What each rank said. The first rank writes it down for all, now and then and at bad
+        steps; the others only who made a bad number, so that what is written grows with the
+        number of ranks and not with its square."""
+        first = ranks.rank == 0
+        often = note.step // SAMPLE_INTERVAL % max(ranks.size // MAX_CULPRITS, 1) == 0
+        if bad or (first and note.sampled and often):
+            chosen = list(range(ranks.size)) if first else tally.culprits()
+            self.columns.update(tally.columns(chosen))
+            if bad:
+                self.columns.update(tally.nonfinite(chosen))
+
+    def _add_values(self, suffix: str, note: StepContext, readings: Readings) -> None:
+        found = {
+            name: readings[source][0]
+            for source, name in READING_SIGNALS.items()
+            if source in readings
+        }
+        if "clip_divisor" in readings:
+            found["clip_coef"] = 1.0 / readings["clip_divisor"][0]
+        if "lr" in readings:
+            found["lr"] = readings["lr"][0]
+        elif not math.isnan(note.lr):
+            found["lr"] = note.lr
+        if note.limit < LARGEST:
+            found["grad_norm_limit"] = note.limit
+        found.update(_nonfinite(note, readings))
+        found.update(
+            {name: value for name, value in note.values.items() if name not in SHARED_VALUES}
+        )
+        self.values.update({name + suffix: value for name, value in found.items()})
+        self.values.update({name: v for name, v in note.values.items() if name in SHARED_VALUES})
+        for name, value in zip(note.components, readings.get("components", ()), strict=True):
+            self.values[f"loss/{name}"] = value
+        if self.optimizers > 1:
+            self.values["optimizers"] = float(self.optimizers)
+
+    def _add_columns(
+        self, suffix: str, note: StepContext, readings: Readings, positions: Positions
+    ) -> None:
+        if (note.sampled or note.held) and "each" in readings:
+            self._join("param/grad_norm", positions(note.parameters), readings["each"])
+        if "factors" in readings and not note.held:
+            self._join("param/clip_coef", positions(note.parameters), readings["factors"])
+        if "zeros" in readings:
+            self._join("param/grad_zero_share", positions(note.parameters), readings["zeros"])
+        if note.updated and not note.held:
+            index, weights = positions(note.updated), readings["weight_norms"]
+            self._join("param/weight_norm", index, weights)
+            ratios = map(_ratio, readings["update_norms"], weights)
+            known = {at: ratio for at, ratio in zip(index, ratios, strict=True) if ratio < math.inf}
+            self._join("param/update_ratio", list(known), list(known.values()))
+        if note.buffers:
+            norms = [round_digits(norm) for norm in readings["buffer_norms"]]
+            self.columns["buffer/norm"] = Column(norms, list(note.buffers))
+        if len(note.rates) > 1 and not suffix and not any(map(math.isnan, note.rates)):
+            self.columns["group/lr"] = Column(list(note.rates))
+
+    def _join(self, name: str, index: Sequence[int], values: Sequence[float]) -> None:
+        known = self.columns.get(name, Column((), ()))
+        rounded = [round_digits(value) for value in values]
+        self.columns[name] = Column([*known.values, *rounded], [*(known.index or ()), *index])
+
+
+def _ratio(update: float, weight: float) -> float:
+    """‖update‖ / ‖weight‖; infinite (so: left out) where a weight of 0, or one past help, moved."""
+    if weight > 0:
+        ratio = update / weight
+        return ratio if math.isfinite(ratio) else math.inf
+    return math.inf if update > 0 else 0.0
+
+
+def _nonfinite(note: StepContext, readings: Readings) -> dict[str, float]:
+    """How many gradients, and elements where the host could look, are not finite."""
+    if note.nonfinite_counts is not None:
+        tensors, elements = note.nonfinite_counts
+        return {"grad_nonfinite_tensors": float(tensors), "grad_nonfinite": float(elements)}
+    if not note.held:
+        return {}
+    tensors = sum(1 for norm in readings.get("each", ()) if not math.isfinite(norm))
+    return {"grad_nonfinite_tensors": float(tensors)} if tensors else {}
+
+
+# What others than the guard have measured about the step that is being made.
+
+
+@dataclass(slots=True)
+class ExtraSignals:
+    """Values and columns that join the record of the coming step."""
+
+    values: dict[str, float] = field(default_factory=dict)
+    members: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Column → name along its axis → value."""
+    axes: dict[str, list[str]] = field(default_factory=dict)
+    """Names along axes that only extras run along, in the order they came."""
+
+    def value(self, name: str, value: float) -> None:
+        """One number of the step; the last one said counts."""
+        self.values[name] = value
+
+    def column(self, name: str, members: Mapping[str, float]) -> None:
+        """Numbers along an axis (`act/…`), by name."""
+        self.members.setdefault(name, {}).update(members)
+
+    def take(self) -> tuple[dict[str, float], dict[str, Column]]:
+        """Everything said since the last step."""
+        values, members = self.values, self.members
+        self.values, self.members = {}, {}
+        columns = {}
+        for name, found in members.items():
+            names = self.axes.setdefault(name.partition("/")[0], [])
+            names += [member for member in found if member not in names]
+            columns[name] = Column(list(found.values()), [names.index(member) for member in found])
+        return values, columns

@@ -1,0 +1,1 @@
+"""Memory: leaks, retained graphs and activation checkpointing."""

@@ -1,0 +1,312 @@
+"""Detects autograd graphs that outlive their step, and finds the line that created them.
+
+A loss put in a list, a sum of losses, a hidden state carried on: each keeps the graph of its step,
+and memory grows with every one. At every 25th step (and at the first ones) a token is attached to a
+few nodes of the graph, with a weak reference here: it lives exactly as long as the graph does, and
+nothing is kept alive by it. Most steps pay nothing.
+
+When the tokens of many steps are alive, autograd is asked for one step to remember which line made
+which node (its anomaly mode, without the search for NaN, and never during backward). A few steps
+later the youngest node of that step which is still alive is what the user kept. What was found goes
+into the stream; whether it is a fault is for the check (HD803) to say.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.torch_adapters.autograd_graph import find_earliest_node, walk_graph
+from headway.torch_adapters.live_objects import find_referrer
+from headway.torch_adapters.user_code import Location, find_user_location, parse_traceback
+
+GRAPH_COUNT_INTERVAL = 25
+"""Steps between two probes …"""
+AT_FIRST = 16
+"""… but the first so many steps are all probed: a short run shall see it, too."""
+SUSPICIOUS = 6.0
+"""So many earlier graphs alive are worth a closer look. They may well be meant."""
+RESCAN_GROWTH = 64.0
+"""What the garbage collector freed is looked at again when it has grown to this, at the latest."""
+MAX_PROBES = 400
+NEAR = 48
+"""Nodes next to the loss that get the token."""
+MAX_FORWARDS = 4
+"""Forwards of a step that are watched before a backward pass."""
+AGE = 3
+"""Steps after which a traced graph that is still there is kept, not merely the last one."""
+ATTEMPTS = 6
+"""Steps that are traced at most, where not every step's graph is kept."""
+MAX_REPORTED = 4
+"""Times in a run that the line is looked for."""
+_KEY, _LINE_KEY = "headway", "headway-line"
+
+ReportEvent = Callable[[int, str, dict[str, Any]], None]
+
+
+class _Token:
+    """Hangs on nodes; alive as long as one of them."""
+
+    __slots__ = ("__weakref__", "step")
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+
+@dataclass(slots=True)
+class _Probe:
+    """The graph of one step, which stands for those of the steps since the last probe."""
+
+    step: int
+    weight: int
+    token: weakref.ref[_Token]
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A node of a traced step, and the line that made it."""
+
+    token: weakref.ref[_Token]
+    number: int
+    op: str
+    place: Location | None
+
+
+class GraphRetention:
+    """Watches the graphs of one training."""
+
+    def __init__(self, tell: ReportEvent, every: int = GRAPH_COUNT_INTERVAL) -> None:
+        """`tell` is called with (step, kind of event, what was found)."""
+        self._tell = tell
+        self._every = every
+        self._probes: deque[_Probe] = deque(maxlen=MAX_PROBES)
+        self._reading: float | None = None
+        self._step = -1
+        self._last_probe: int | None = None
+        self._first = -1
+        self._newest = self._before = self._long_before = -1
+        """The number of the last node so far; of those of earlier steps; of those before them."""
+        self._look_at = SUSPICIOUS
+        self._left = MAX_REPORTED
+        self._attempts = 0
+        self._tracing = False
+        self._traced: list[_Made] = []
+        self._traced_step = -1
+        self._reaches_back = False
+        self._forwards = 0
+        """Of this step, that were given the token before a backward pass."""
+        self.many = False
+        """Whether so many graphs are kept that memory must be growing."""
+
+    def reading(self) -> float | None:
+        """How many earlier steps' graphs are alive, if this step was a probe. Asked once."""
+        reading, self._reading = self._reading, None
+        return reading
+
+    def forward_over(self) -> None:
+        """Backward comes next."""
+        if self._tracing:
+            torch.set_anomaly_enabled(False)
+
+    def backward_ended(self, step: int, roots: Sequence[Tensor]) -> None:
+        """The gradients of these losses were computed for a step."""
+        if self._first < 0:
+            self._first = step
+        if not self._attends(step):
+            return
+        self._watch(step, [root.grad_fn for root in roots if root.grad_fn is not None])
+        if self._attempts:
+            self._pursue(step)
+
+    def forward_ended(self, step: int, outputs: Sequence[Tensor]) -> None:
+        """A model gave these: their graph may be kept although nobody calls backward on it."""
+        if self._first < 0 or not self._is_probe(step):
+            return
+        self._forwards = self._forwards + 1 if step == self._step else 1
+        starts = [output.grad_fn for output in outputs if output.grad_fn is not None]
+        if starts and self._forwards <= MAX_FORWARDS:
+            self._watch(step, starts)
+
+    def close(self) -> None:
+        """Leave torch as it was."""
+        self._attempts = 0
+        self._trace_if(False)
+
+    def _is_probe(self, step: int) -> bool:
+        return step - self._first < AT_FIRST or step % self._every == 0
+
+    def _attends(self, step: int) -> bool:
+        """A probe must know where the two steps before it ended; of others nothing is needed."""
+        return bool(self._attempts) or any(self._is_probe(step + ahead) for ahead in (0, 1, 2))
+
+    def _watch(self, step: int, starts: Sequence[Any]) -> None:
+        if step != self._step:
+            self._step = step
+            self._before, self._long_before = self._newest, self._before
+        for start in starts:
+            self._newest = max(self._newest, start._sequence_nr())
+        if self._is_probe(step) and starts:
+            self._probe(step, starts)
+
+    def _probe(self, step: int, starts: Sequence[Any]) -> None:
+        if step != self._last_probe:
+            self._reading = self._count_suspiciously(step)
+            self.many = self._reading >= RESCAN_GROWTH
+            # The first stands for itself alone: a guard that takes over counts on from the other's.
+            since = 1 if self._last_probe is None else max(step - self._last_probe, 1)
+            self._probes.append(_Probe(step, since, _DEAD))
+            self._last_probe = step
+        if self._tracing and (not self._traced or step == self._traced_step):
+            self._harvest(step, starts)
+        probe = self._probes[-1]
+        token = probe.token() or _Token(step)  # further backward passes of a step share it
+        probe.token = weakref.ref(token)
+        for start in starts:
+            find_earliest_node(start, after=self._before).metadata[_KEY] = token
+        for node in walk_graph(starts, after=self._before, most=NEAR):
+            node.metadata.setdefault(_KEY, token)
+
+    def _count(self, step: int) -> float:
+        alive = [probe for probe in self._probes if probe.token() is not None]
+        if len(alive) != len(self._probes):
+            self._probes = deque(alive, maxlen=MAX_PROBES)
+        kept = float(sum(probe.weight for probe in alive))
+        if not alive or alive[-1].step != self._last_probe:
+            return kept
+        # The steps since the last probe, if its graph is there, fare as those before it.
+        return kept * max(step - self._first, 1) / (alive[-1].step - self._first + 1)
+
+    def _count_suspiciously(self, step: int) -> float:
+        kept = self._count(step)
+        if kept < SUSPICIOUS / 2:
+            self._look_at = min(
+                self._look_at, RESCAN_GROWTH
+            )  # released: told anew if it comes back
+        if kept < self._look_at:
+            return kept
+        gc.collect()  # what hangs in a cycle is not kept, it only waits
+        kept = self._count(step)
+        if kept < SUSPICIOUS:
+            self._look_at = min(2 * self._look_at, RESCAN_GROWTH)
+        elif self._left > 0:
+            self._left -= 1
+            self._look_at = float("inf")
+            self._attempts = ATTEMPTS
+        return kept
+
+    # Which line.
+
+    def _pursue(self, step: int) -> None:
+        """One step is traced whole, all its backward passes; what is left of it is seen later."""
+        if self._traced and step - self._traced_step >= AGE:
+            self._find_out(step)
+        if self._traced:
+            self._trace_if(step == self._traced_step)
+        else:
+            self._trace_if(self._attempts > 0 and self._is_probe(step + 1))
+
+    def _trace_if(self, wanted: bool) -> None:
+        """Let autograd note the line of every node from here to the next backward, or no more."""
+        if wanted and (self._tracing or not torch.is_anomaly_enabled()):
+            self._tracing = True
+            torch.set_anomaly_enabled(True, check_nan=False)
+        elif self._tracing:
+            self._tracing = False
+            torch.set_anomaly_enabled(False)
+
+    def _harvest(self, step: int, starts: Sequence[Any]) -> None:
+        """Read the lines off the graph, give each node a token of its own, and forget the rest."""
+        self._traced_step = step
+        for node in walk_graph(starts, after=self._before):
+            if _LINE_KEY in node.metadata and not node.metadata.get("traceback_"):
+                continue  # seen when its forward ended
+            lines = node.metadata.pop("traceback_", ())
+            token = node.metadata[_LINE_KEY] = _Token(step)
+            place = find_user_location(parse_traceback(lines))
+            self._traced.append(
+                _Made(weakref.ref(token), node._sequence_nr(), type(node).__name__, place)
+            )
+            self._reaches_back = self._reaches_back or any(
+                self._is_carried(following) for following, _ in node.next_functions
+            )
+
+    def _is_carried(self, node: Any) -> bool:
+        """Whether this part of a graph was made in earlier steps, and not merely one ahead."""
+        return (
+            node is not None
+            and node._sequence_nr() <= self._before
+            and find_earliest_node(node, after=-1)._sequence_nr() <= self._long_before
+        )
+
+    def _find_out(self, step: int) -> None:
+        if torch.is_anomaly_enabled() and not torch.is_anomaly_check_nan_enabled():
+            # A `detect_anomaly` block of the user's found ours on, and has put it back since.
+            torch.set_anomaly_enabled(False)
+        traced, self._traced = self._traced, []
+        alive = [made for made in traced if made.token() is not None]
+        self._attempts = 0 if alive else self._attempts - 1
+        if self._attempts == 0:
+            self._report(step, max(alive, key=lambda made: made.number, default=None))
+        self._reaches_back = False
+
+    def _report(self, step: int, made: _Made | None) -> None:
+        found: dict[str, Any] = {"kept": self._count(step), "carried": self._reaches_back}
+        held = _Held(step)
+        holder = None if self._reaches_back else find_referrer(held)
+        if holder is not None:
+            found.update(holder=str(holder), bound=holder.bound)
+            made = held.youngest(made)
+        if made is not None:
+            found["op"] = made.op
+            if made.place is not None:
+                found.update(made.place.to_dict())
+        self._tell(step, "retained", found)
+
+
+def _dead() -> weakref.ref[_Token]:
+    return weakref.ref(_Token(-1))
+
+
+_DEAD = _dead()
+
+
+class _Held:
+    """Which tensors are kept, and what the youngest of a traced step says of its line.
+
+    What was computed of a model's output, and never sent backward, is known from here alone.
+    """
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+        self._made: list[_Made] = []
+
+    def __call__(self, tensor: Tensor) -> bool:
+        old = _is_old(tensor, self._step)
+        node: Any = tensor.grad_fn
+        if old and node is not None and (lines := node.metadata.pop("traceback_", None)):
+            place = find_user_location(parse_traceback(lines))
+            made = _Made(_DEAD, node._sequence_nr(), type(node).__name__, place)
+            self._made.append(made)
+        return old
+
+    def youngest(self, known: _Made | None) -> _Made | None:
+        """Of these and one that is known already."""
+        all_made = self._made if known is None else [known, *self._made]
+        return max(all_made, key=lambda made: made.number, default=None)
+
+
+def _is_old(tensor: Tensor, step: int) -> bool:
+    """Whether the graph of a tensor holds a token of some earlier step."""
+    return any(
+        token.step <= step - AGE
+        for node in walk_graph([tensor.grad_fn], most=64)
+        for key in (_KEY, _LINE_KEY)
+        if (token := node.metadata.get(key)) is not None
+    )

@@ -1,0 +1,1 @@
+"""Several ranks: one vote per step, and the table of what each rank reported."""

@@ -1,0 +1,1 @@
+"""Recovery: snapshots, roll back, resume, preemption, quarantined batches."""

@@ -1,0 +1,142 @@
+"""Tracks the position in the data, so that a resumed run continues with the next batch.
+
+A pass is one iteration over `guard(loader)`, an epoch usually. Passes are counted in the order they
+begin; a snapshot remembers which were complete and how far the open ones had come. After a resume
+the user's loops run again from the start: passes that were complete give nothing, and an open one
+is opened as it was then (same random numbers, so the same order) and given from where it stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from headway.torch_adapters import rng
+from headway.torch_adapters.nested_state import make_loadable, map_tensors
+
+
+@dataclass(slots=True)
+class DataPass:
+    """One iteration over a loader."""
+
+    loader: Any
+    given: int = 0
+    """Batches handed to the loop so far."""
+    opening: dict[str, Any] = field(default_factory=dict)
+    """The random number generators when it began."""
+    start: Mapping[str, Any] | None = None
+    """Where a resumed one has to begin; None: at its beginning."""
+
+
+class DataPosition:
+    """The passes of one guard."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self._begun = 0
+        self._begun_at_epoch = 0
+        self._open: dict[int, DataPass] = {}
+        self._resumed: Mapping[str, Any] | None = None
+        self._awaited = 0
+        self._arrive: Callable[[], None] = lambda: None
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """The epochs that are still to be made."""
+        if self._resumed is not None:
+            self.epoch = self._resumed["epoch"]
+            self._begun = self._resumed["begun_at_epoch"]
+        while self.epoch < count:
+            self._begun_at_epoch = self._begun
+            yield self.epoch
+            self.epoch += 1
+
+    def begin(self, loader: Any) -> tuple[int, DataPass | None]:
+        """A pass begins: its number, and the pass; None when it was complete before the resume."""
+        number = self._begun
+        self._begun += 1
+        one = DataPass(loader)
+        if self._resumed is not None:
+            one.start = self._resumed["open"].get(number)
+            if one.start is None and number < self._resumed["begun"]:
+                return number, None
+        self._open[number] = one
+        return number, one
+
+    def end(self, number: int) -> None:
+        """A pass is over, to its end or because the loop left it."""
+        self._open.pop(number, None)
+
+    def open(self, one: DataPass, iterate: Callable[[Any], Iterator[Any]] = iter) -> Iterator[Any]:
+        """The loader's iterator, at the batch that is next."""
+        start, one.start = one.start, None
+        if start is None:
+            one.opening = {**rng.capture(), "own": _generators_state(one.loader)}
+            return iterate(one.loader)
+        one.given = start["given"]
+        if "loader" in start:
+            one.loader.load_state_dict(map_tensors(start["loader"], torch.Tensor.clone))
+            source = iterate(one.loader)
+        else:
+            one.opening = start["opening"]
+            rng.restore(one.opening)
+            _restore_generators(one.loader, one.opening["own"])
+            source = iterate(one.loader)
+            for _ in range(one.given):
+                next(source, None)
+        self._arrived()
+        return source
+
+    def _arrived(self) -> None:
+        self._arrive()
+        assert self._resumed is not None
+        self._awaited -= 1
+        if self._awaited == 0:
+            # Passes made inside the open ones are not made again: numbers go on from there.
+            self._begun = max(self._begun, self._resumed["begun"])
+            self._resumed = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far every pass has come."""
+        return {
+            "epoch": self.epoch,
+            "begun": self._begun,
+            "begun_at_epoch": self._begun_at_epoch,
+            "open": {number: _pass_state(one) for number, one in self._open.items()},
+        }
+
+    def resume(self, state: Mapping[str, Any], arrive: Callable[[], None]) -> None:
+        """Go on from there; `arrive` is called whenever an open pass has reached its place."""
+        self._resumed = state
+        self._awaited = len(state["open"])
+        self._arrive = arrive
+
+
+def _pass_state(one: DataPass) -> dict[str, Any]:
+    state: dict[str, Any] = {"given": one.given, "opening": one.opening}
+    own = getattr(one.loader, "state_dict", None)
+    if callable(own) and callable(getattr(one.loader, "load_state_dict", None)):
+        state["loader"] = make_loadable(own())
+    return state
+
+
+def _generators(loader: Any) -> Iterable[torch.Generator]:
+    """Generators that a DataLoader or its sampler was given; each once."""
+    found: dict[int, torch.Generator] = {}
+    for owner in (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
+        for holder in (owner, getattr(owner, "sampler", None)):
+            generator = getattr(holder, "generator", None)
+            if isinstance(generator, torch.Generator):
+                found[id(generator)] = generator
+    return found.values()
+
+
+def _generators_state(loader: Any) -> list[torch.Tensor]:
+    return [generator.get_state() for generator in _generators(loader)]
+
+
+def _restore_generators(loader: Any, states: list[torch.Tensor]) -> None:
+    for generator, state in zip(_generators(loader), states, strict=False):
+        generator.set_state(state)

@@ -1,0 +1,288 @@
+"""Keeps a run alive beyond one step: snapshots, roll back, preemption signals, resume."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from headway.guard.recovery.data_position import DataPosition
+from headway.guard.recovery.snapshots import Snapshot, Snapshots
+from headway.guard.recovery.snapshotter import Snapshotter, read_newest
+from headway.guard.recovery.training_state import TrainingState
+from headway.output.notices import Notices
+from headway.policy import Rung, StepVerdict
+from headway.torch_adapters import rng
+from headway.torch_adapters.patching import allow_device_sync
+from headway.torch_adapters.rank_group import SingleProcess
+
+if TYPE_CHECKING:
+    from headway.guard.session import Session
+
+
+# SIGTERM and SIGUSR1: the machine is about to be taken away.
+
+# The handler only takes a note; the guard looks at it between two steps, when a snapshot is whole.
+# A second signal means that somebody is losing patience: it does what it did before there was a
+# guard.
+
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
+
+
+class PreemptionSignals:
+    """Listens for the signals from `__init__` to `close`; does nothing outside the main thread.
+
+    The handlers do not hold it: a guard that nobody closed goes with its training, they with it.
+    """
+
+    def __init__(self) -> None:
+        self.asked: int | None = None
+        """The number of the signal that came."""
+        self._before: dict[int, Any] = {}
+        if threading.current_thread() is not threading.main_thread():
+            return
+        listener = weakref.ref(self)
+
+        def note(number: int, frame: FrameType | None) -> None:
+            alive = listener()
+            if alive is not None:
+                alive._note(number, frame)
+
+        for number in SIGNALS:
+            self._before[number] = signal.getsignal(number)
+            signal.signal(number, note)
+        self._stop = weakref.finalize(self, _stop_listening, dict(self._before), note)
+
+    def close(self) -> None:
+        """Whoever listened before listens again."""
+        if self._before:
+            self._stop()
+
+    def pass_on(self) -> Callable[..., Any] | None:
+        """The handler that was there before us, if it was the user's own."""
+        handler = self._before.get(self.asked or 0)
+        return handler if callable(handler) else None
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.asked is None:
+            self.asked = number
+            return
+        before = self._before.get(number)
+        if callable(before):
+            before(number, frame)
+        else:
+            raise SystemExit(128 + number)
+
+
+def _stop_listening(before: dict[int, Any], ours: Callable[..., Any]) -> None:
+    for number, handler in before.items():
+        # Somebody else may listen by now: theirs stays. Only the main thread may change it.
+        if signal.getsignal(number) is ours and handler is not None:
+            with suppress(ValueError):
+                signal.signal(number, handler)
+
+
+# What keeps a run alive beyond the single step: snapshots, rolling back, leaving, resuming.
+
+# Everything here happens between two steps, when the loop's body is complete: scheduler, scaler
+# and EMA included.
+
+
+class RecoveryManager:
+    """The long-term half of a session."""
+
+    def __init__(
+        self,
+        session: Session,
+        holdings: TrainingState,
+        settings: Snapshots,
+        *,
+        run_dir: Path | None,
+        notices: Notices,
+        together: SingleProcess,
+    ) -> None:
+        self.journey = DataPosition()
+        self._session = session
+        self.holdings = holdings
+        self._notices = notices
+        self.together = together
+        self.snapshotter = Snapshotter(
+            holdings,
+            settings,
+            run_dir=run_dir,
+            own=self._own,
+            notices=notices,
+            together=together,
+        )
+        listens = settings.on_signal and self.snapshotter.on_disk
+        self.preemption = PreemptionSignals() if listens else None
+        self._going_back: Snapshot | None = None
+        self._every = settings.every
+        self._save_at = settings.every
+
+    def rungs(self, verdict: StepVerdict) -> frozenset[Rung]:
+        """What can be done about a bad step now."""
+        if verdict.poisoned:
+            self.snapshotter.distrust(verdict.step)
+        always = {Rung.SKIP, Rung.BACK_OFF, Rung.HALT}
+        can = self.snapshotter.can_roll_back(verdict.step)
+        return frozenset(always | {Rung.ROLL_BACK} if can else always)
+
+    def before_first_step(self) -> None:
+        """Whatever was loaded is loaded: this is what the run starts from."""
+        self._doubt_unless(self.snapshotter.first(self._session.steps))
+
+    # Rolling back.
+
+    def roll_back(self, step: int, *, older: bool) -> None:
+        """Return to the last good state at the next opportunity."""
+        snapshot = self.snapshotter.last_good(step, older=older)
+        self._going_back = snapshot
+        self._session.recorder.event(
+            step, "roll-back", {"to": snapshot.step, "lost": step + 1 - snapshot.step}
+        )
+
+    def after_step(self) -> None:
+        """The optimizer has stepped: before anybody uses bad weights, they are replaced."""
+        snapshot, self._going_back = self._going_back, None
+        if snapshot is None:
+            return
+        with allow_device_sync():
+            # The schedule goes with the data, and the data go on.
+            self.holdings.restore(snapshot.state, schedule=False)
+            self._session.state_replaced()
+
+    def boundary(self, *, good: bool) -> None:
+        """The loop's body is complete; `good`: its last step was."""
+        self.after_step()  # a verdict may have come when no optimizer stepped
+        if good:
+            steps, ranks = self._session.steps, self._session.ranks
+            if ranks is not None and ranks.saving:
+                ranks.saving = False
+                self._doubt_unless(self.snapshotter.save(steps))
+            else:
+                self._doubt_unless(self.snapshotter.at_boundary(steps))
+            if ranks is not None and ranks.rank == 0 and self._wants_to_save(steps):
+                ranks.save_asked = True
+
+    def _wants_to_save(self, steps: int) -> bool:
+        """Rank 0 alone looks at the clock; the others hear of it with the next step."""
+        due = bool(self._every) and steps >= self._save_at and self.snapshotter.disk_is_due()
+        if due:
+            self._save_at = steps + self._every
+        return due
+
+    def _doubt_unless(self, good: bool) -> None:
+        """A snapshot was no good: something is non-finite that no loss has shown."""
+        if good:
+            return
+        if self._session.ranks is not None:  # all ranks decide about it at their next step
+            self._session.inspection.state(self._session.step)
+            self._session.ranks.poisoned = True
+        else:
+            with allow_device_sync():
+                self._mend()
+
+    def _mend(self, rungs: frozenset[Rung] | None = None) -> None:
+        step = self._session.step
+        names = self._session.inspection.state(step)
+        if not names:
+            self._mend_buffers(step)
+        else:
+            verdict = StepVerdict(step, poisoned=names)
+            self._session.judge(verdict, self.rungs(verdict) if rungs is None else rungs)
+            self.after_step()
+
+    def _mend_buffers(self, step: int) -> None:
+        """Statistics can be put back by themselves: nothing learned is lost."""
+        names = self.snapshotter.spoiled_buffers()
+        if names and self.snapshotter.can_roll_back(step):
+            snapshot = self.snapshotter.last_good(step, older=False)
+            self.holdings.restore_buffers(snapshot.state)
+            self._session.state_replaced()
+            self._session.recorder.event(step, "mended", {"buffers": names, "to": snapshot.step})
+
+    def check_at_end(self) -> None:
+        """The run is over: what it leaves behind is good, or the last that was.
+
+        Not with several ranks: one of them may have ended for another reason, and not be asked.
+        """
+        if self.together.count == 1 and self.snapshotter.can_roll_back(self._session.step):
+            self._mend(frozenset({Rung.ROLL_BACK}))
+
+    # Leaving and coming back.
+
+    def asked_to_leave(self) -> int | None:
+        """The signal that came, here or to another rank; the same answer everywhere."""
+        number = None if self.preemption is None else self.preemption.asked
+        ranks = self._session.ranks
+        if ranks is None:
+            return number
+        if number is not None:
+            ranks.ask_to_leave()
+        return (number or signal.SIGTERM) if ranks.leaving else None
+
+    def leave(self, number: int) -> None:
+        """The machine is about to be taken away: everything onto the disk."""
+        saved = self.snapshotter.on_disk and self.snapshotter.save(self._session.steps)
+        self.snapshotter.wait()
+        self._session.recorder.event(
+            self._session.step, "preempted", {"signal": number, "saved": saved}
+        )
+
+    def close(self) -> None:
+        if self.preemption is not None:
+            self.preemption.close()
+        self.snapshotter.close()
+
+    def resume(self, run_dir: Path) -> int:
+        """Take up the newest whole snapshot of a run directory; the steps made before it."""
+        found = read_newest(run_dir, self.holdings, self.together)
+        if found is None:
+            return 0
+        steps, state, own = found
+        self.holdings.restore(state, schedule=True)
+        missing = sorted(state["others"].keys() - self.holdings.others.keys())
+        if missing:
+            self._notices.once(
+                "resume-missing",
+                f"the snapshot also holds {', '.join(missing)}, which this guard was not given: "
+                "not restored, so the run will not go on exactly as it would have",
+            )
+        if own is None:
+            self._notices.once(
+                "resume-ranks", "there were fewer ranks then: this one starts with fresh randomness"
+            )
+        else:
+            self._session.load_state_dict(own["guard"])
+            rng.restore(own["rng"])
+            self.journey.resume(own["journey"], lambda: self._arrived(state, own))
+        self._session.state_replaced()
+        self._session.recorder.event(steps, "resumed", {"steps": steps})
+        return steps
+
+    def put_in_place(self, state: Mapping[str, Any]) -> None:
+        """The state an incident was captured in."""
+        self.holdings.restore_for_replay(state)
+        self._session.state_replaced()
+
+    @torch.no_grad()
+    def _arrived(self, state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+        """The loop is where it was: what the way here has changed is put right."""
+        self.holdings.restore(state, schedule=True)
+        rng.restore(own["rng"])
+        self._session.state_replaced()
+
+    def _own(self) -> dict[str, Any]:
+        return {
+            "rng": rng.capture(),
+            "journey": self.journey.state_dict(),
+            "guard": self._session.state_dict(),
+        }

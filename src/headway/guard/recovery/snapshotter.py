@@ -1,0 +1,319 @@
+"""Takes snapshots, keeps the good ones within the host's memory, and returns the last good one."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from headway.guard.recovery.snapshots import (
+    Snapshot,
+    Snapshots,
+    SnapshotStore,
+    state_bytes,
+    take_snapshot,
+)
+from headway.guard.recovery.training_state import TrainingState
+from headway.output.notices import Notices
+from headway.torch_adapters.rank_group import SingleProcess
+
+# How much memory the host still has, for those who want to take some of it.
+
+MEMINFO = Path("/proc/meminfo")
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def available_bytes() -> int | None:
+    """Memory that can be taken without swapping or being killed; None where unknown.
+
+    A container is killed at its own limit, however much the host has.
+    """
+    known = [found for found in (_of_host(), _of_container()) if found is not None]
+    return min(known, default=None)
+
+
+def _of_host() -> int | None:
+    try:
+        for line in MEMINFO.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
+
+
+def _of_container() -> int | None:
+    try:
+        limit = int((CGROUP / "memory.max").read_text())  # "max" where there is none
+        return max(limit - int((CGROUP / "memory.current").read_text()), 0)
+    except (OSError, ValueError):
+        return None
+
+
+# Takes snapshots, keeps the good ones in memory and on disk, and gives the last good one back.
+
+ARRIVED_AFTER = 4
+"""Steps after which the copy of a snapshot is waited for, if it has not come by itself."""
+TRUSTED_AFTER = 8
+"""Steps after which every rank knows if any has doubts about a snapshot; none come closer."""
+MEMORY_SHARE = 0.5
+"""Snapshots take at most so much of the host memory that is free."""
+
+
+class Snapshotter:
+    """The snapshots of one training.
+
+    With several ranks nothing is asked of the others here. Every rank takes its snapshots at the
+    same steps. One whose part is no good says so with the next step's reduction; so a snapshot that
+    is `TRUSTED_AFTER` steps old and was not doubted is good on all of them.
+    """
+
+    def __init__(
+        self,
+        holdings: TrainingState,
+        settings: Snapshots,
+        *,
+        run_dir: Path | None,
+        own: Callable[[], dict[str, Any]],
+        notices: Notices,
+        together: SingleProcess,
+    ) -> None:
+        """`own` describes what is this rank's own: random numbers, guard, place in the data."""
+        self._holdings = holdings
+        self._settings = settings
+        self._own = own
+        self._notices = notices
+        self._alone = together.count == 1
+        every = settings.every
+        self._every = every if self._alone or not every else max(every, TRUSTED_AFTER)
+        self._ring: deque[Snapshot] = deque()
+        self._arriving: Snapshot | None = None
+        self.size = 0
+        """Bytes of one snapshot, once there is one."""
+        self._room: int | None = None
+        self._due = 0
+        self._store: SnapshotStore | None = None
+        self._number = 0
+        self._writer: ThreadPoolExecutor | None = None
+        self._writing: Future[None] | None = None
+        self._may_write_at = 0.0
+        # Now, while nobody minds a wait for the device or the other ranks.
+        present = holdings.capture()
+        self._meant = holdings.expected_nonfinite(present)
+        if not self._alone:
+            # Weights and two moments; their own sizes are not known yet.
+            self._room = min(together.gather(self._find_room(3 * state_bytes(present))))
+        if run_dir is not None and settings.on_disk:
+            self._store = open_store(run_dir, holdings, together, settings.on_disk)
+            self._number = together.from_rank_zero(self._store.next_number())
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether snapshots go to disk."""
+        return self._store is not None
+
+    def can_roll_back(self, step: int) -> bool:
+        """Whether there is a good state to go back to. Waits for a copy that is on its way."""
+        self._settle()
+        return bool(self._trusted(step))
+
+    def last_good(self, step: int, *, older: bool) -> Snapshot:
+        """The last good state; `older`: it did not help, the one before if there is one."""
+        trusted = self._trusted(step)
+        if older and len(trusted) > 1:
+            trusted.pop()
+        self._ring = deque(trusted)
+        return trusted[-1]
+
+    def peek(self, step: int) -> Snapshot | None:
+        """The last good state, to look at; waits for a copy that is on its way."""
+        self._settle()
+        trusted = self._trusted(step)
+        return trusted[-1] if trusted else None
+
+    def distrust(self, step: int) -> None:
+        """A rank found something non-finite: what was taken just now may hold it."""
+        self._settle()
+        self._ring = deque(self._trusted(step))
+
+    def spoiled_buffers(self) -> list[str]:
+        """Buffers that are not finite although they were when the guard was made."""
+        found = self._holdings.expected_nonfinite(self._holdings.capture()) - self._meant
+        return sorted(str(path[-1]) for path in found if path[0] == "models")
+
+    def first(self, step: int) -> bool:
+        """The state before the first step: whatever goes wrong can be undone to here at least."""
+        if not self._every or self._due:
+            return True
+        self._due = step + self._every
+        self._take(step, to_disk=False)
+        return self._settle_if_here()
+
+    def at_boundary(self, step: int) -> bool:
+        """Between two steps. False when a state turned out to be no good."""
+        good = True
+        if self._arriving is not None and step >= self._arriving.step + ARRIVED_AFTER:
+            good = self._settle()
+        if not self._every or step < self._due:
+            return good
+        self._due = step + self._every
+        good = self._settle() and good
+        self._take(step, to_disk=self._alone and self.disk_is_due())
+        return self._settle_if_here() and good
+
+    def save(self, step: int) -> bool:
+        """A snapshot that goes to disk. False when it is no good."""
+        if self._store is None:
+            return True
+        good = self._settle()
+        self._take(step, to_disk=True)
+        return self._settle() and good
+
+    def disk_is_due(self) -> bool:
+        """Whether the time for another snapshot on disk has come."""
+        if self._store is None:
+            return False
+        if self._settings.disk_share >= 1.0:
+            self.wait()
+            return True
+        busy = self._writing is not None and not self._writing.done()
+        return not busy and time.monotonic() >= self._may_write_at
+
+    def wait(self) -> None:
+        """Until what is being written is on disk."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def close(self) -> None:
+        """No more snapshots; what is being written gets there, what is in memory goes."""
+        self.wait()
+        self._ring.clear()
+        self._arriving = None
+        if self._writer is not None:
+            self._writer.shutdown()
+            self._writer = None
+
+    # Taking.
+
+    def _take(self, step: int, *, to_disk: bool) -> None:
+        state = self._holdings.capture()
+        size = state_bytes(state)
+        if self._alone and (self._room is None or size > 1.1 * self.size):
+            self._room = self._find_room(size)  # the first has no moments in it yet
+        self.size = size
+        if not self._room:
+            return
+        reuse = self._ring.popleft() if self._may_overwrite(self._room) else None
+        snapshot = take_snapshot(step, state, reuse, self._meant)
+        self._arriving = snapshot
+        if to_disk:
+            snapshot.rank = self._own()
+            self._write(snapshot)
+
+    def _may_overwrite(self, room: int) -> bool:
+        # Never the only good one: until its copy has arrived and is verified, a new one is nothing.
+        return len(self._ring) >= max(room, 2) and not self._ring[0].busy
+
+    def _trusted(self, step: int) -> list[Snapshot]:
+        if self._alone:
+            return list(self._ring)
+        return [snapshot for snapshot in self._ring if snapshot.step + TRUSTED_AFTER <= step]
+
+    def _settle_if_here(self) -> bool:
+        on_its_way = self._arriving is not None and self._arriving.event is not None
+        return True if on_its_way else self._settle()
+
+    def _settle(self) -> bool:
+        """Take in the snapshot that was on its way. False when it is no good."""
+        snapshot, self._arriving = self._arriving, None
+        if snapshot is None:
+            return True
+        if not snapshot.good:
+            return False
+        room = max(self._room or 1, 1 if self._alone else 2)
+        # With other ranks the ring's older half must be one that can be trusted.
+        if self._alone or not self._ring or snapshot.step >= self._ring[-1].step + TRUSTED_AFTER:
+            self._ring.append(snapshot)
+        while len(self._ring) > room:
+            self._ring.popleft()
+        return True
+
+    def _find_room(self, size: int) -> int:
+        """How many snapshots of this size fit into memory."""
+        free = available_bytes()
+        wanted = self._settings.in_memory
+        fits = wanted if free is None or not size else int(free * MEMORY_SHARE / size)
+        if fits < wanted:
+            self._notices.once(
+                "snapshot-memory",
+                f"a snapshot takes {size / 2**30:.1f} GiB of host memory and "
+                f"{(free or 0) / 2**30:.1f} GiB are free: "
+                + (f"{fits} kept instead of {wanted}" if fits else "none are taken")
+                + "; Snapshots(every=0) switches them off",
+            )
+        return min(fits, wanted)
+
+    # Writing.
+
+    def _write(self, snapshot: Snapshot) -> None:
+        self.wait()
+        store = self._store
+        if store is None:  # the disk has failed meanwhile
+            return
+        if self._writer is None:
+            self._writer = ThreadPoolExecutor(1, thread_name_prefix="headway-snapshots")
+        snapshot.busy = True
+        number, self._number = self._number, self._number + 1
+        job = store.prepare(number, snapshot.step, snapshot.state, snapshot.rank)
+        self._writing = self._writer.submit(self._write_down, store, snapshot, job)
+
+    def _write_down(
+        self, store: SnapshotStore, snapshot: Snapshot, job: Callable[[], None]
+    ) -> None:
+        began = time.monotonic()
+        try:
+            if snapshot.good:
+                job()
+        except (OSError, RuntimeError) as error:  # torch wraps a full disk in the latter
+            self._store = None
+            said = getattr(error, "strerror", None) or str(error).splitlines()[0]
+            self._notices.once(
+                "snapshot-disk",
+                f"cannot write snapshots to {store.folder}: {said}; training goes on, "
+                "those already there stay valid, none are added",
+            )
+        finally:
+            snapshot.busy = False
+            took = time.monotonic() - began
+            self._may_write_at = time.monotonic() + took * (1.0 / self._settings.disk_share - 1.0)
+
+
+def open_store(
+    run_dir: Path, holdings: TrainingState, together: SingleProcess, keep: int
+) -> SnapshotStore:
+    """The snapshots of a run directory, in the form this training needs."""
+    folder = run_dir / together.folder
+    if not holdings.sharded:
+        return SnapshotStore(folder, keep=keep, rank=together.rank, ranks=together.count)
+    from headway.guard.recovery.sharded_store import (
+        ShardedSnapshotStore,  # torch.distributed, only where it is used
+    )
+
+    return ShardedSnapshotStore(folder, keep=keep, holdings=holdings, together=together)
+
+
+def read_newest(
+    run_dir: Path, holdings: TrainingState, together: SingleProcess
+) -> tuple[int, Any, Any] | None:
+    """(step, state, this rank's own) of the newest snapshot that is whole on every rank."""
+    store = open_store(run_dir, holdings, together, keep=1)
+    if together.count == 1:
+        found = next(store.newest_first(), None)
+    else:
+        everywhere = set.intersection(*map(set, together.gather(list(store.newest_first()))))
+        found = max(everywhere, default=None)
+    return None if found is None else (found[1], *store.read(*found))

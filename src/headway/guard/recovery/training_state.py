@@ -1,0 +1,237 @@
+"""Captures and restores everything a training consists of.
+
+Models, buffers, optimizers, scheduler, scaler, EMA, whatever else the user named. The state is made
+of tensors and plain data only, so that it loads with `weights_only=True`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
+from torch.optim import Optimizer
+
+from headway.errors import UsageError
+from headway.torch_adapters import sharded_tensors
+from headway.torch_adapters.nested_state import StatePath, find_tensors, make_loadable, map_tensors
+from headway.torch_adapters.saved_state import MAX_BUFFER_BYTES
+from headway.torch_adapters.sharded_tensors import is_dtensor, local_part
+
+SCHEDULE = "scheduler"
+"""The one part that a roll-back leaves alone: it goes with the data, and the data go on."""
+
+
+class Stateful(Protocol):
+    """Anything with a state of its own: a scheduler, a scaler, an EMA, a loader."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any], /) -> Any: ...
+
+
+class TrainingState:
+    """The objects whose state is the training's."""
+
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        optimizers: Sequence[Optimizer],
+        others: Mapping[str, Stateful],
+    ) -> None:
+        """`others` by name: `scheduler`, `scaler`, `ema`, …; may gain members later."""
+        self._models = models
+        self._optimizers = optimizers
+        self.others = others
+        self._weights = [
+            {name for name, _ in model.named_parameters(remove_duplicate=False)}
+            for model in self._models
+        ]
+
+    @property
+    def sharded(self) -> bool:
+        """Whether any part of it lies on other ranks only."""
+        return any(is_dtensor(p) for model in self._models for p in model.parameters())
+
+    def parameters(self) -> list[list[Tensor]]:
+        """The parameters of each optimizer, in the order of its state dict."""
+        return [
+            [p for group in optimizer.param_groups for p in group["params"]]
+            for optimizer in self._optimizers
+        ]
+
+    def capture(self) -> dict[str, Any]:
+        """The present state by reference; copy the tensors before anything moves on."""
+        return {
+            "models": [_model_state(model) for model in self._models],
+            "optimizers": [make_loadable(optimizer.state_dict()) for optimizer in self._optimizers],
+            "others": {
+                name: make_loadable(item.state_dict()) for name, item in self.others.items()
+            },
+        }
+
+    def expected_nonfinite(self, state: Mapping[str, Any]) -> set[StatePath]:
+        """Where a non-finite value is meant: buffers (masks) that start out with one.
+
+        Weights and moments never mean it.
+        """
+        found = set()
+        for path, tensor in find_tensors({"models": state["models"], "others": state["others"]}):
+            is_weight = path[0] == "models" and path[-1] in self._weights[path[1]]
+            if is_weight or not tensor.is_floating_point():
+                continue
+            if not bool(torch.isfinite(local_part(tensor)).all()):
+                found.add(path)
+        return found
+
+    def is_shared(self, path: StatePath, tensor: Tensor) -> bool:
+        """Whether a tensor of the state is one for all ranks: a weight, or a moment of one."""
+        if is_dtensor(tensor):
+            return True
+        if path[0] == "models":
+            return path[-1] in self._weights[path[1]]
+        return path[0] == "optimizers" and tensor.ndim > 0
+
+    def require_match(self, state: Mapping[str, Any]) -> None:
+        """Raise UsageError if a state is of another training."""
+        for kind, mine in (("models", self._models), ("optimizers", self._optimizers)):
+            if len(state[kind]) != len(mine):
+                raise UsageError(
+                    f"the snapshot holds {len(state[kind])} {kind}, this guard {len(mine)}: "
+                    "build the guard as it was built then"
+                )
+        for model, saved in zip(self._models, state["models"], strict=True):
+            _require_same_model(_model_state(model), saved)
+        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
+            here = [len(group["params"]) for group in optimizer.param_groups]
+            there = [len(group["params"]) for group in saved["param_groups"]]
+            if here != there:
+                raise UsageError(
+                    f"the snapshot's {type(optimizer).__name__} has groups of {there} parameters, "
+                    f"this one {here}: build the guard as it was built then"
+                )
+
+    @torch.no_grad()
+    def restore_buffers(self, state: Mapping[str, Any]) -> None:
+        """Put the models' buffers back, and nothing that was learned."""
+        for model, weights, saved in zip(self._models, self._weights, state["models"], strict=True):
+            buffers = {name: v for name, v in saved["state"].items() if name not in weights}
+            _restore_model(model, {**saved, "state": buffers})
+
+    @contextmanager
+    def other_weights(self, state: Mapping[str, Any]) -> Iterator[None]:
+        """The models' weights and buffers of another state, for a while."""
+        tensors = [
+            local_part(tensor).detach()
+            for model in self._models
+            for tensor in (*model.parameters(), *model.buffers())
+        ]
+        kept = [tensor.clone() for tensor in tensors]
+        # Behind autograd's back: a graph that is still to be used stays valid.
+        with _unsafe_preserve_version_counter(tuple(tensors)):
+            try:
+                with torch.no_grad():
+                    for model, saved in zip(self._models, state["models"], strict=True):
+                        _restore_model(model, saved)
+                yield
+            finally:
+                with torch.no_grad():
+                    for tensor, value in zip(tensors, kept, strict=True):
+                        tensor.copy_(value)
+
+    @torch.no_grad()
+    def restore(self, state: Mapping[str, Any], *, schedule: bool) -> None:
+        """Put a state back into the same objects; `schedule`: learning rates and scheduler too."""
+        self.require_match(state)
+        for model, saved in zip(self._models, state["models"], strict=True):
+            _restore_model(model, saved)
+        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
+            _restore_optimizer(optimizer, saved, schedule=schedule)
+        for name, item in self.others.items():
+            if name in state["others"] and (schedule or name != SCHEDULE):
+                item.load_state_dict(map_tensors(state["others"][name], Tensor.clone))
+
+    @torch.no_grad()
+    def restore_for_replay(self, state: Mapping[str, Any]) -> None:
+        """Weights, buffers and what else a forward depends on, as an incident holds them: without
+        moments, and schedules stay. Raises UsageError where they do not fit."""
+        if len(state["models"]) != len(self._models):
+            raise UsageError(
+                f"the incident holds {len(state['models'])} models, here are {len(self._models)}"
+            )
+        for model, saved in zip(self._models, state["models"], strict=True):
+            _require_same_model(_model_state(model), saved, "incident")
+        for model, saved in zip(self._models, state["models"], strict=True):
+            _restore_model(model, saved)
+        kept = state.get("others", {})
+        for name in (self.others.keys() & kept.keys()) - {SCHEDULE}:
+            self.others[name].load_state_dict(map_tensors(kept[name], Tensor.clone))
+
+
+def _model_state(model: nn.Module) -> dict[str, Any]:
+    return {"state": make_loadable(model.state_dict()), "unlisted": dict(_unlisted(model))}
+
+
+def _unlisted(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Buffers that a state dict leaves out: a NaN can live in them all the same."""
+    for path, module in model.named_modules():
+        for name in sorted(module._non_persistent_buffers_set):
+            buffer = module._buffers.get(name)
+            if buffer is not None and buffer.nbytes <= MAX_BUFFER_BYTES:
+                yield f"{path}.{name}" if path else name, buffer
+
+
+def _restore_model(model: nn.Module, saved: Mapping[str, Any]) -> None:
+    present = model.state_dict()
+    for name, value in saved["state"].items():
+        if isinstance(value, Tensor) or sharded_tensors.is_local_shard(value):
+            sharded_tensors.fill_local(present[name], value)
+    if not all(isinstance(value, Tensor) for value in present.values()):
+        # Extra state that modules keep: only they know how to take it back.
+        odd = {name: v for name, v in saved["state"].items() if name.endswith("_extra_state")}
+        model.load_state_dict(odd, strict=False)
+    for name, buffer in _unlisted(model):
+        kept = saved["unlisted"].get(name)
+        if kept is not None and kept.shape == buffer.shape:
+            buffer.copy_(kept)
+
+
+def _restore_optimizer(optimizer: Optimizer, saved: Mapping[str, Any], *, schedule: bool) -> None:
+    # Copies: an optimizer takes the tensors it is given for its own.
+    moments = sharded_tensors.revive_optimizer_state(saved["state"], optimizer)
+    groups = saved if schedule else optimizer.state_dict()
+    rates = map_tensors(groups["param_groups"], Tensor.clone)
+    optimizer.load_state_dict({"state": moments, "param_groups": rates})
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for position, kept in moments.items():
+        mine = optimizer.state[parameters[position]]
+        for name, value in kept.items():
+            loaded = mine.get(name)
+            if not (isinstance(value, Tensor) and isinstance(loaded, Tensor)):
+                continue
+            # torch casts moments to the weight's dtype: float32 moments of bfloat16 weights.
+            if loaded.dtype != value.dtype:
+                mine[name] = value.to(loaded.device)
+
+
+def _require_same_model(
+    present: Mapping[str, Any], saved: Mapping[str, Any], what: str = "snapshot"
+) -> None:
+    mine, theirs = present["state"], saved["state"]
+    if mine.keys() != theirs.keys():
+        odd = sorted(mine.keys() ^ theirs.keys())
+        raise UsageError(
+            f"the {what} is of another model: {odd[0]}"
+            + (f" and {len(odd) - 1} more" if len(odd) > 1 else "")
+            + " is only in one of the two"
+        )
+    for name, value in mine.items():
+        shape = sharded_tensors.full_shape(theirs[name])
+        if isinstance(value, Tensor) and tuple(value.shape) != shape:
+            raise UsageError(
+                f"the {what} is of another model: {name} is {shape} there "
+                f"and {tuple(value.shape)} here"
+            )

@@ -1,0 +1,1 @@
+"""Guards scripts that do not create a guard themselves."""

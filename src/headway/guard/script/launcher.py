@@ -1,0 +1,355 @@
+"""Guards an unmodified script: finds its models and optimizers at the first backward.
+
+The optimizers' global hooks and torch's backward tell when something trains. At the first backward
+pass the models and optimizers are found and a guard is made for them; an optimizer that turns up
+later gets a new one, which goes on counting and recording where the old one stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, NoReturn
+
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from headway.config import Settings
+from headway.guard.measure.sampling import SamplingPlan
+from headway.guard.recorder import Recorder
+from headway.guard.recovery.snapshots import Snapshots
+from headway.guard.script.script_guard import ScaledLoss, ScriptGuard
+from headway.output.notices import Notices, logger
+from headway.policy import Policy
+from headway.rerun.strategies.next_step import NextStepTrace
+from headway.torch_adapters import dataloader, live_objects, patching
+from headway.torch_adapters.optimizer_adapter import MAX_SCALED_LOSSES
+from headway.torch_adapters.patching import call_after
+from headway.torch_adapters.user_code import is_installed_file, is_internal_file
+
+
+class EnoughSteps(BaseException):
+    """The watched steps are done. No Exception: a script's `except Exception` is not meant."""
+
+
+class ScriptLauncher:
+    """Watches whatever trains while it lasts."""
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        policy: Policy,
+        run_dir: str | Path | None = None,
+        max_norm: float | None = None,
+        rhythm: SamplingPlan | None = None,
+        snapshots: Snapshots | None = None,
+        max_steps: int | None = None,
+        max_seconds: float | None = None,
+        trained: tuple[nn.Module, Optimizer] | None = None,
+    ) -> None:
+        """After `max_steps` steps of some optimizer, or `max_seconds`, EnoughSteps is raised.
+
+        `trained`: the model and its optimizer, where they need not be looked for.
+        """
+        self.settings = settings
+        self.policy = policy
+        self.recorder: Recorder | None = None
+        self.guard: ScriptGuard | None = None
+        self.steps: dict[int, int] = {}
+        """Steps made, by the identity of the optimizer."""
+        self.skipped: dict[int, int] = {}
+        """Steps a GradScaler left out."""
+        self.backwards = 0
+        self.enough = False
+        self.unwatched = False
+        """Whether no guard could be made: what its steps would tell is missing."""
+        self.on_guard: list[Callable[[ScriptGuard], None]] = []
+        """Told of every guard that is made."""
+        self.on_recorder: list[Callable[[Recorder], None]] = []
+        """Told of the recorder, as soon as there is one."""
+        self.on_batch: list[Callable[[Any, Any], None]] = []
+        """Told of (loader, batch) when a batch is drawn."""
+        self.on_pass: list[Callable[[Any], None]] = []
+        """Told of a loader that is iterated over."""
+        self.on_step: list[Callable[[Optimizer], None]] = []
+        """Told of an optimizer that has stepped, after its guard was."""
+        self.on_skip: list[Callable[[Optimizer], None]] = []
+        """Told of an optimizer whose step a GradScaler left out."""
+        self.notices = Notices()
+        self._run_dir = run_dir
+        self._max_norm = max_norm
+        self._rhythm = rhythm or SamplingPlan()
+        self._snapshots = snapshots
+        self._max_steps = max_steps
+        self._max_seconds = max_seconds
+        self._trained = trained
+        self._next_step = NextStepTrace()
+        self._scaled: list[ScaledLoss] = []
+        """Losses that a GradScaler has multiplied and whose backward pass has not begun yet."""
+        self._made_one = False
+        """Whether an optimizer was made since the guard was."""
+        self._asked_for: set[int] = set()
+        """Optimizers that stepped when nobody watched them: never left out again."""
+        self._kept: list[Optimizer] = []  # so that no identity is given twice
+        self._stack = ExitStack()
+        self.children_before = children_seconds()
+
+    def __enter__(self) -> ScriptLauncher:
+        hooks = (
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        )
+        for hook in hooks:
+            self._stack.callback(hook.remove)
+        patching.add_listener(self)
+        self._stack.callback(patching.remove_listener, self)
+        self._stack.enter_context(dataloader.observe_loaders(self))
+        self._stack.enter_context(call_after(Optimizer, "__init__", self._optimizer_made))
+        self._limit_time()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None and self.recorder is not None and not isinstance(error, EnoughSteps):
+            step = 0 if self.guard is None else self.guard.step
+            what = {"error": f"{type(error).__name__}: {error}"}
+            self.recorder.event(step, "exception", what)
+        self._next_step.disarm()
+        self._stack.close()
+
+    def close(self) -> None:
+        """The run is over: the guard closes, the checks say their last word."""
+        if self.guard is not None:
+            self.guard.close()
+        else:
+            self.make_recorder(
+                settings=self.settings,
+                policy=self.policy,
+                run_dir=self._run_dir,
+                facts={},
+                notices=self.notices,
+            ).close(0)
+
+    @property
+    def step(self) -> int:
+        """The step being made, counted from 0."""
+        return 0 if self.guard is None else self.guard.step
+
+    @property
+    def replaying(self) -> bool:
+        """Whether what happens now is a repetition: not to be counted or looked at."""
+        return self.guard is not None and self.guard.replaying
+
+    def make_recorder(self, **how: Any) -> Recorder:
+        """The one recorder of this launch; made by the first guard."""
+        if self.recorder is None:
+            self.recorder = Recorder(**{"rhythm": self._rhythm, **how})
+            for told in self.on_recorder:
+                told(self.recorder)
+        return self.recorder
+
+    # What the seams tell.
+
+    def backward_begins(self, roots: Sequence[Tensor]) -> None:
+        self.backwards += 1
+        due = self.guard is None or (self._made_one and not self.replaying)
+        # A pass that reaches something else alone asks for that: the gradient of an input, say.
+        scaled, self._scaled = self._scaled, []
+        if due and _of_parameters(live_objects.find_leaves(roots)):
+            before = self.guard
+            self._make_guard(roots)
+            if self.guard is not None and self.guard is not before:
+                self.guard.hear_backward(roots, scaled)
+
+    def backward_ended(self, roots: Sequence[Tensor]) -> None:
+        pass
+
+    def clipping(self, parameters: Any, norms: Any, total: Any) -> None:
+        pass
+
+    def clipped(self, total: Any, max_norm: float) -> None:
+        pass
+
+    def scaled(self, scaler: GradScaler, loss: Tensor, result: Tensor) -> None:
+        self._scaled = [
+            *self._scaled[-MAX_SCALED_LOSSES:],
+            (scaler, loss.detach(), weakref.ref(result)),
+        ]
+
+    def scaler_steps(self, scaler: GradScaler, optimizer: Optimizer) -> None:
+        if not self.replaying:
+            self._next_step.step_comes()
+        self._before_scaler = self.steps.get(id(optimizer), 0)
+
+    def scaler_stepped(self, scaler: GradScaler, optimizer: Optimizer) -> None:
+        if not self.replaying and self.steps.get(id(optimizer), 0) == self._before_scaler:
+            self.skipped[id(optimizer)] = self.skipped.get(id(optimizer), 0) + 1
+            if self.guard is not None:
+                self.guard.step_over()
+            for told in self.on_skip:
+                told(optimizer)
+            self._stop_if_enough(optimizer)
+
+    # What the loaders tell.
+
+    def pass_begun(self, loader: Any) -> None:
+        for told in self.on_pass:
+            told(loader)
+
+    def batch_wanted(self, frame: FrameType | None) -> Iterator[Any] | None:
+        guard = self.guard
+        if guard is None or guard.replaying:
+            return None
+        guard.step_done()
+        if not guard.step_waits or frame is None or not _is_users(frame):
+            return None
+        return guard.run_again(frame)
+
+    def batch_drawn(self, loader: Any, batch: Any, waited: float) -> None:
+        for told in self.on_batch:
+            told(loader, batch)
+        if self.guard is not None:
+            self.guard.saw_batch(batch, waited)
+
+    # What the optimizers tell.
+
+    def _optimizer_made(self, optimizer: Optimizer, args: Any, result: Any) -> None:
+        self._made_one = True
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not self.replaying:
+            self._next_step.step_comes()
+        if self.guard is None or all(optimizer is not known for known in self.guard.optimizers):
+            self._make_guard((), optimizer)
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self.replaying:
+            return
+        if id(optimizer) not in self.steps:
+            self._kept.append(optimizer)
+        self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
+        if self.guard is not None:
+            self.guard.step_over()
+        for told in self.on_step:
+            told(optimizer)
+        self._stop_if_enough(optimizer)
+
+    def _stop_if_enough(self, optimizer: Optimizer) -> None:
+        made = self.steps.get(id(optimizer), 0) + self.skipped.get(id(optimizer), 0)
+        if self._max_steps is not None and made >= self._max_steps:
+            if self.guard is not None:
+                self.guard.rerun_last_step(sys._getframe(1))
+            self._stop()
+
+    def _stop(self, *_: Any) -> NoReturn:
+        self.enough = True
+        self._next_step.disarm()
+        raise EnoughSteps
+
+    def _limit_time(self) -> None:
+        if self._max_seconds is None:
+            return
+        with suppress(ValueError, AttributeError):  # not the main thread, or no such signal
+            before = signal.signal(signal.SIGALRM, self._stop)
+            signal.setitimer(signal.ITIMER_REAL, self._max_seconds)
+            self._stack.callback(signal.signal, signal.SIGALRM, before)
+            self._stack.callback(signal.setitimer, signal.ITIMER_REAL, 0)
+
+    def _find(
+        self, roots: Sequence[Tensor], stepping: Optimizer | None
+    ) -> tuple[list[Optimizer], list[nn.Module]]:
+        if self._trained is not None:
+            model, optimizer = self._trained
+            return [optimizer], [model]
+        optimizers = self._in_use(live_objects.find_optimizers(), roots, stepping)
+        models = live_objects.find_models(optimizers, roots) if optimizers else []
+        return optimizers, models or live_objects.wrap_loose_tensors(optimizers)
+
+    def _in_use(
+        self, alive: list[Optimizer], roots: Sequence[Tensor], stepping: Optimizer | None
+    ) -> list[Optimizer]:
+        """Those that train now first; without those of a stage of the script that is over."""
+        if stepping is not None:
+            self._asked_for.add(id(stepping))
+            return [stepping, *(item for item in alive if item is not stepping)]
+        reached = {id(leaf) for leaf in live_objects.find_leaves(roots)}
+        training = [item for item in alive if reached & _parameters(item)]
+        # One that has stepped and has no part in this loss is done, unless it comes back.
+        others = [
+            item
+            for item in alive
+            if not reached & _parameters(item)
+            and (id(item) not in self.steps or id(item) in self._asked_for)
+        ]
+        return [*training, *others]
+
+    def _make_guard(self, roots: Sequence[Tensor], stepping: Optimizer | None = None) -> None:
+        if self.unwatched:
+            return
+        optimizers, models = self._find(roots, stepping)
+        if not models:
+            return
+        self._made_one = False
+        old, self.guard = self.guard, None
+        if old is not None:
+            old.retire()
+            if self.recorder is not None and old.step:
+                self.recorder.begin_segment()
+        try:
+            self.guard = ScriptGuard(
+                models,
+                optimizers,
+                self.make_recorder,
+                self._rhythm,
+                self._next_step,
+                run_dir=self._run_dir,
+                max_norm=self._max_norm,
+                policy=self.policy,
+                settings=self.settings,
+                snapshots=self._snapshots,
+            )
+        except Exception:  # ours, or a model of a kind we do not know: the script goes on
+            self.unwatched = True
+            if os.environ.get("HEADWAY_STRICT") == "1":
+                raise
+            logger.debug("no guard can be made", exc_info=True)
+            return
+        if old is not None:
+            self.guard.count_from(old.step)
+        for told in self.on_guard:
+            told(self.guard)
+
+
+def _of_parameters(leaves: Sequence[Tensor]) -> bool:
+    return not leaves or any(isinstance(leaf, nn.Parameter) for leaf in leaves)
+
+
+def _parameters(optimizer: Optimizer) -> set[int]:
+    return {id(p) for group in optimizer.param_groups for p in group["params"]}
+
+
+def children_seconds() -> float:
+    """Processor time of the processes this one has started and seen end."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def _is_users(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    return not is_internal_file(file) and not is_installed_file(file)

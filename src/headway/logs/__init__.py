@@ -1,0 +1,3 @@
+"""Logs written by other tools: reading them, naming their signals, and turning them into
+records.
+"""

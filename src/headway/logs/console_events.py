@@ -1,0 +1,282 @@
+"""What a console log says besides its numbers: settings, overflows, restarts, tracebacks, warnings
+about NaN.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from headway.logs.log_names import map_name
+from headway.logs.log_table import LogEvent
+
+# Lines in which a script itself says that a number was not finite.
+
+#     Warning: NaN gradient detected at step 92261
+#     ERROR: Invalid loss at step 92261: nan
+
+# A script that skips such steps logs nothing else of them: without these lines its log looks well.
+
+_NONFINITE_CLUES = ("nan", "NaN", "NAN", "inf", "Inf", "INF", "nvalid", "inite")
+_BAD = r"(?:invalid|non-?finite|infinite|(?:nan|inf)(?:\s?(?:/|or|and)\s?(?:nan|inf))?)"
+_COMPLAINT = re.compile(
+    r"^\W{0,6}(?:(?:warn(?:ing)?|error|critical|fatal)\b\W{1,4})?(?:(?:found|detected|got)\s)?"
+    rf"(?:an?\s)?{_BAD}\s(?P<what>loss(?:es)?|grad(?:ient)?s?)\b.{{0,60}}?"
+    r"\b(?:step|iter(?:ation)?)\s?[#:=]?\s?(?P<step>\d{1,12})\b",
+    re.IGNORECASE,
+)
+_ELSE = {"loss": "cost", "grad_norm": "global_gradient_norm"}
+"""What it is called where the log has no such number: a name that gives way to any other."""
+
+
+def find_nonfinite_warning(line: str) -> tuple[str, int] | None:
+    """(`loss` or `grad_norm`, step), where a line complains."""
+    if not any(clue in line for clue in _NONFINITE_CLUES):
+        return None
+    found = _COMPLAINT.match(line)
+    if found is None:
+        return None
+    name = "loss" if found["what"].lower().startswith("loss") else "grad_norm"
+    return name, int(found["step"])
+
+
+def find_raw_name(ours: str, columns: Iterable[str]) -> str:
+    """The log's own name for a number of ours, the best of several."""
+    known = [(name.rank, raw) for raw in columns if (name := map_name(raw)) and name.name == ours]
+    return min(known)[1] if known else _ELSE[ours]
+
+
+# Settings that a log prints before its first numbers: `learning_rate: 0.0003`.
+
+_SETTING_NAMES = {
+    "learning_rate": r"learning[_ ]?rate|(?:base_|max_|peak_|init_)?lr|lr0",
+    "warmup": r"(?:lr_?|num_|linear_)?warm[_-]?up(?:"
+    r"_(?:steps|iters|ratio|epochs|iterations|samples|num_steps))?",
+    "max_norm": r"max[_-]?(?:grad[_-])?norm|clip[_-]?grad(?:[_-]?norm)?"
+    r"|grad(?:ient)?[_-]?clip(?:ping)?"
+    r"(?:[_-](?:val|norm|value))?|clip[_-]?norm|clip",
+    "weight_decay": r"weight[_-]decay|wd",
+    "batch_size": r"(?:global_|train_|total_|per_device_train_|micro_)?batch[_-]?size",
+    "precision": r"(?:mixed_?)?precision|(?:params_|torch_|model_|compute_)?dtype",
+    "bf16": r"bf16|fp16|amp",
+}
+_SETTING = re.compile(
+    r"(?<![\w./])[\"']?(?:--)?(?:"
+    + "|".join(f"(?P<{key}>{names})" for key, names in _SETTING_NAMES.items())
+    + r")[\"']?[ \t]{0,60}(?:[:=]|\.{3,}|(?<=\s)(?=[\d]))[ \t]{0,4}[\"']?(?P<value>[\w.+-]{1,40})",
+    re.IGNORECASE,
+)
+_BANNER = re.compile(
+    r"(Num examples|Num Epochs|Total optimization steps|Gradient Accumulation steps"
+    r"|Total train batch size[^=]{0,80}|Instantaneous batch size per device)\s?=\s?([\d,]{1,20})"
+)
+_BANNER_NAMES = {
+    "Num examples": "num_examples",
+    "Num Epochs": "num_epochs",
+    "Total optimization steps": "total_steps",
+    "Gradient Accumulation steps": "accumulation",
+}
+_HALVES = {
+    "16": "fp16",
+    "16-mixed": "fp16",
+    "bf16-mixed": "bf16",
+    "half": "fp16",
+    "float16": "fp16",
+}
+_HALVES |= {"bfloat16": "bf16", "float32": "fp32", "32": "fp32", "32-true": "fp32"}
+
+
+def learn_settings(line: str, facts: dict[str, Any]) -> bool:
+    """Add the settings a line tells to `facts`; the first stays. Whether there were any."""
+    found = False
+    for match in _SETTING.finditer(line):
+        key = match.lastgroup if match.lastgroup != "value" else None
+        key = next((name for name in _SETTING_NAMES if match[name]), key)
+        text = match["value"]
+        if key == "bf16":
+            if text.lower() in ("true", "1", "yes"):
+                facts.setdefault("precision", match["bf16"].lower())
+                found = True
+            continue
+        if key == "precision":
+            word = text.lower().removeprefix("torch.")
+            if word not in ("none", "null", "true", "false"):
+                facts.setdefault("precision", _HALVES.get(word, word))
+                found = True
+            continue
+        value = _setting_number(text)
+        if key and value is not None:
+            facts.setdefault(key, value)
+            found = True
+    for match in _BANNER.finditer(line):
+        name = _BANNER_NAMES.get(match[1], "batch_size")
+        if len(match[2].replace(",", "")) <= 15:
+            facts.setdefault(name, int(match[2].replace(",", "") or 0))
+            found = True
+    return found
+
+
+def _setting_number(text: str) -> float | None:
+    try:
+        value = float(text.rstrip(".,"))
+    except ValueError:
+        return None
+    return value if value == value and abs(value) != float("inf") else None
+
+
+# What a text log tells between its numbers: an overflow, a restart, a traceback, the end.
+
+MOST = 10_000
+"""Happenings that are kept; a log of nothing else says enough with these."""
+
+_CLUES = (
+    "raceback", "verflow", "VERFLOW", "memory", "illed", "oom", "ignal", "heckpoint", "esum",
+    "OutOfMemory", "SIGKILL", "exitcode", "oss scale", "ontinuing", "estored", "RuntimeError",
+)  # fmt: skip
+
+_OVERFLOW = re.compile(r"overflow\b|OVERFLOW!", re.IGNORECASE)
+_ATTEMPTED = re.compile(r"[Aa]ttempted loss scale:\s{0,4}([\d.e+]{1,30})")
+_REDUCED = re.compile(
+    r"(?:reducing (?:loss scale )?to|setting loss scale to:?|loss scale (?:reduced )?to:?)"
+    r"\s{0,4}([\d.]{1,30}(?:e[-+]?\d{1,3})?)"
+)
+_AT_MINIMUM = re.compile(r"loss scale already at minimum|[Mm]inimum loss scale reached")
+_MEMORY = re.compile(r"out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED")
+_KILLED = re.compile(
+    r"^\s*Killed\s*$|oom[-_ ]?kill|\bsignal:? ?9\b|SIGKILL|exitcode\s{0,4}:\s{0,4}-9\b"
+    r"|DUE TO (?:TIME LIMIT|PREEMPTION)",
+    re.IGNORECASE,
+)
+_RESUMED = re.compile(
+    r"\b(?:resum(?:ing|ed)\b.{0,40}\b(?:from|at)\b|continuing training from (?:checkpoint|global)"
+    r"|auto[- ]?resum(?:ing|ed))",
+    re.IGNORECASE,
+)
+_LOADED = re.compile(
+    r"\b(?:load(?:ed|ing)?|restor(?:ed|ing))\b.{0,200}?(?:checkpoint|\.pth?\b|\.ckpt\b)",
+    re.IGNORECASE,
+)
+_NOT_LOADED = re.compile(
+    r"\bshards?\b|\bno(?:t| )\b|fail|pre-?train|\bNone\b|False|could ?n.t", re.IGNORECASE
+)
+_AT_STEP = re.compile(
+    r"(?:global[_ ]?step|step|iteration|iter|update)[\s:=_#-]{0,4}(\d{1,12})|checkpoint-(\d{1,12})",
+    re.IGNORECASE,
+)
+_AT_EPOCH = re.compile(r"epoch[\s:=_#-]{0,4}(\d{1,6})", re.IGNORECASE)
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
+_ERROR = re.compile(
+    r"^\s{0,2}((?:[\w.]{0,120}(?:Error|Exception|Interrupt|Exit|Failure|Halted|Warning)\b"
+    r"|[A-Za-z_][\w.]{0,120}:\s).{0,400})"
+)
+_GOES_ON = re.compile(r"^\W{0,3}(?:step|iter\w{0,6}|epoch|train\w{0,4})\b\W{0,4}\d", re.IGNORECASE)
+_LONGEST_TRACEBACK = 400
+
+
+@dataclass(slots=True)
+class ConsoleEventScanner:
+    """Listens to the lines of one log."""
+
+    happenings: list[LogEvent] = field(default_factory=list)
+    scale: float | None = None
+    """The loss scale an overflow line told of, for the next row."""
+    in_traceback: int = 0
+    """Lines of a traceback that may still come; 0 outside of one."""
+    _seen: set[str] = field(default_factory=set)
+
+    def hear(self, line: str, row: int) -> bool:
+        """Note what a line tells, `row` rows being before it. Whether it told anything."""
+        if self.in_traceback:
+            return self._traceback(line, row)
+        for clue in _CLUES:
+            if clue in line:
+                return self._tell(line, row)
+        return False
+
+    def _tell(self, line: str, row: int) -> bool:
+        if _TRACEBACK.search(line):
+            self.in_traceback = _LONGEST_TRACEBACK
+        elif _AT_MINIMUM.search(line):
+            self._error(line.strip()[:400], row)
+        elif _OVERFLOW.search(line):
+            data: dict[str, Any] = {}
+            for key, pattern in (("attempted", _ATTEMPTED), ("reducing_to", _REDUCED)):
+                found = pattern.search(line)
+                if found:
+                    data[key] = _float(found[1])
+            if not data and "kip" not in line and "gnor" not in line:
+                return False  # an overflow of something else
+            self.scale = data.get("reducing_to", self.scale)
+            self._add(LogEvent(row, "scaler-skip", data))
+        elif _MEMORY.search(line):
+            self._once(row, "out-of-memory", line)
+        elif _KILLED.search(line):
+            self._once(row, "killed", line)
+        elif "RuntimeError" in line and (found := _ERROR.match(line)):
+            self._error(found[1].strip(), row)
+        else:
+            return self._restart(line, row)
+        return True
+
+    def _restart(self, line: str, row: int) -> bool:
+        resumed = _RESUMED.search(line)
+        if not (resumed or _LOADED.search(line)) or _NOT_LOADED.search(line):
+            return False
+        step = _AT_STEP.search(line)
+        epoch = _AT_EPOCH.search(line)
+        data: dict[str, Any] = {}
+        if step:
+            data["step"] = int(step[1] or step[2])
+        if epoch:
+            data["epoch"] = int(epoch[1])
+        if not resumed and not data:
+            return False  # weights are loaded for many reasons
+        last = self.happenings[-1] if self.happenings else None
+        if last is not None and last.kind == "restart" and last.row == row:
+            self.happenings[-1] = LogEvent(row, "restart", {**last.data, **data})
+        else:
+            self._add(LogEvent(row, "restart", data))
+        return True
+
+    def _traceback(self, line: str, row: int) -> bool:
+        self.in_traceback -= 1
+        if _TRACEBACK.search(line):
+            self.in_traceback = _LONGEST_TRACEBACK
+            return True
+        if line.startswith(("    ", "  File", "\t", "File ", "^", "~")):
+            return True
+        if _GOES_ON.match(line):  # it was caught, and its last line went elsewhere
+            self.in_traceback = 0
+            return False
+        found = _ERROR.match(line)
+        if not found:
+            return True
+        self.in_traceback = 0
+        self._error(found[1].strip(), row)
+        return True
+
+    def _error(self, text: str, row: int) -> None:
+        kind = "out-of-memory" if _MEMORY.search(text) else "exception"
+        if kind not in ("exception",):
+            self._once(row, kind, text)
+        elif text not in self._seen and len(self._seen) < MOST:  # every rank prints its own
+            self._seen.add(text)
+            self._add(LogEvent(row, kind, {"error": text}))
+
+    def _once(self, row: int, kind: str, line: str) -> None:
+        last = self.happenings[-1] if self.happenings else None
+        if last is None or last.kind != kind or last.row != row:
+            self._add(LogEvent(row, kind, {"error": line.strip()[:400]}))
+
+    def _add(self, happening: LogEvent) -> None:
+        if len(self.happenings) < MOST:
+            self.happenings.append(happening)
+
+
+def _float(text: str) -> float | None:
+    try:
+        return float(text.rstrip("."))
+    except ValueError:
+        return None

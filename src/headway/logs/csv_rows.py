@@ -1,0 +1,252 @@
+"""Rows of a CSV file: a header, then numbers, blanks where a column has none in that row."""
+
+from __future__ import annotations
+
+import csv
+import math
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.errors import UnreadableInput
+from headway.logs.log_file import Sample, line_blocks
+from headway.logs.log_table import MOST_COLUMNS, Log, Series
+from headway.logs.row_fields import (
+    SPLIT_NAMES,
+    as_held_out,
+    counting,
+    long_form,
+    says_held_out,
+    whole,
+)
+
+SEPARATORS = ",\t;"
+LOOKED_AT = 50
+"""Lines that decide."""
+
+
+@dataclass(frozen=True)
+class _Words:
+    """The columns of words that change what a row means; see `splits.py`."""
+
+    splits: tuple[int, ...] = ()
+    metric: int | None = None
+    value: str = ""
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> _Words:
+        small = [name.lower() for name in names]
+        splits = tuple(place for place, name in enumerate(small) if name in SPLIT_NAMES)
+        form = long_form(small)
+        if form is None:
+            return cls(splits)
+        return cls(splits, small.index(form[0]), names[small.index(form[1])])
+
+    def matter(self, columns: Sequence[Sequence[str]]) -> bool:
+        if self.metric is not None:
+            return True
+        return any(any(map(says_held_out, set(columns[place]))) for place in self.splits)
+
+    def applied(
+        self, values: dict[str, float], columns: Sequence[Sequence[str]], row: int
+    ) -> dict[str, float]:
+        if self.metric is not None and self.value in values:
+            name = columns[self.metric][row][:200]
+            if name and not _is_number(name):
+                values[name] = values.pop(self.value)
+        if any(says_held_out(columns[place][row]) for place in self.splits):
+            return as_held_out(values)
+        return values
+
+
+def header_of(sample: Sample) -> tuple[list[str], list[list[str]], str]:
+    """The names, the first rows and the separator; no names where this is no CSV of numbers."""
+    nothing: tuple[list[str], list[list[str]], str] = ([], [], "")
+    if not sample.is_text or len(sample.lines) < 1:
+        return nothing
+    first, *rest = sample.lines[:LOOKED_AT]
+    separator = max(SEPARATORS, key=first.count)
+    names = _names(first, separator)
+    if len(names) < 2 or len(names) > MOST_COLUMNS or any(_is_number(name) for name in names):
+        return nothing
+    if sum(bool(name) for name in names) < 2 or any(len(name) > 200 for name in names):
+        return nothing
+    rows = [_cells(line, separator) for line in rest]
+    fitting = [row for row in rows if len(row) == len(names)]
+    if rows and 2 * len(fitting) < len(rows):
+        return nothing
+    filled = [cell for row in fitting for cell in row if cell]
+    if fitting and 3 * sum(map(_is_number, filled)) < len(filled):
+        return nothing
+    return names, fitting, separator
+
+
+def read_rows(log: Log, path: Path, separator: str, rename: Mapping[str, str]) -> list[str]:
+    """Fills the log's table; returns the header. `rename`: other names, "" leaves a column out."""
+    names: list[str] = []
+    key: int | None = None
+    places: list[tuple[int, str]] = []
+    words = _Words()
+    for lines in _text_blocks(path):
+        if not names:
+            names = _names(lines[0], separator)
+            lines = lines[1:]
+            counted, log.unit = counting(_whole_columns(names, lines, separator))
+            key = names.index(counted) if counted is not None else None
+            chosen: dict[str, int] = {}
+            for place, name in enumerate(names):
+                if place != key and name and (ours := rename.get(name, name)):
+                    chosen.setdefault(ours, place)
+            places = [(place, name) for name, place in chosen.items()][:MOST_COLUMNS]
+            words = _Words.of(names)
+        if lines:
+            _add(log, lines, separator, len(names), key, places, words)
+    if not names:
+        raise UnreadableInput(f"{path} has no header")
+    if torn := log.lines - log.used:
+        log.notes.append(f"{torn} of {log.lines} lines have no number or could not be read")
+    return names
+
+
+def _whole_columns(names: Sequence[str], lines: Sequence[str], separator: str) -> list[str]:
+    """The columns without fractions, from the first rows: only these can count."""
+    rows = [cells for line in lines[:1000] if len(cells := _cells(line, separator)) == len(names)]
+    if not rows:
+        return list(names)
+    columns = zip(names, zip(*rows, strict=True), strict=True)
+    return [
+        name
+        for name, cells in columns
+        if 2 * sum(whole(number) is not None for number in _numbers(cells))
+        > sum(bool(cell) for cell in cells)
+    ]
+
+
+def _text_blocks(path: Path) -> Iterator[list[str]]:
+    for lines in line_blocks(path):
+        text = [line.decode("utf-8", errors="replace").rstrip("\r") for line in lines]
+        if text := [line for line in text if line and not line.isspace()]:
+            yield text
+
+
+def _add(
+    log: Log,
+    lines: Sequence[str],
+    separator: str,
+    width: int,
+    key: int | None,
+    places: Sequence[tuple[int, str]],
+    words: _Words,
+) -> None:
+    log.lines += len(lines)
+    rows = [_cells(line, separator) for line in lines]
+    rows = [row for row in rows if len(row) == width]
+    if not rows:
+        return
+    table, columns = log.table, list(zip(*rows, strict=True))
+    numbers = {name: _numbers(columns[place]) for place, name in places}
+    steps = array("q", range(len(table), len(table) + len(rows)))
+    good = np.ones(len(rows), bool)
+    if key is not None:
+        # A row without a count, of a union of columns, belongs to the last that had one.
+        last = table.steps[-1] if len(table) else None
+        for row, (cell, number) in enumerate(
+            zip(columns[key], _numbers(columns[key]), strict=True)
+        ):
+            counted = whole(number)
+            last = counted if counted is not None else last
+            good[row] = counted is not None or (not cell and last is not None)
+            steps[row] = last or 0
+    _append(log, steps, good, numbers, columns, places, words)
+
+
+def _append(
+    log: Log,
+    steps: array[int],
+    good: NDArray[np.bool_],
+    numbers: Mapping[str, array[float]],
+    columns: Sequence[Sequence[str]],
+    places: Sequence[tuple[int, str]],
+    words: _Words,
+) -> None:
+    """The rows that have a step and a number."""
+    there: dict[str, NDArray[np.bool_]] = {}
+    for place, name in places:
+        there[name] = _there(columns[place], numbers[name]) & good
+    if words.matter(columns):
+        for row, step in enumerate(steps):
+            values = {name: numbers[name][row] for _, name in places if there[name][row]}
+            if values:
+                log.table.add(step, words.applied(values, columns, row))
+                log.used += 1
+        return
+    kept = np.any(list(there.values()), axis=0) if there else np.zeros(len(steps), bool)
+    row_of = len(log.table) + np.cumsum(kept) - 1
+    log.table.steps.extend(np.frombuffer(steps, dtype=np.int64)[kept].tolist())
+    for name, flags in there.items():
+        if flags.any():
+            series = log.table.series.setdefault(name, Series())
+            series.rows.extend(row_of[flags].tolist())
+            series.values.extend(np.frombuffer(numbers[name])[flags].tolist())
+    log.used += int(kept.sum())
+
+
+def _there(cells: Sequence[str], numbers: array[float]) -> NDArray[np.bool_]:
+    """Where there is a number, which may be NaN if the cell says so."""
+    flags = ~np.isnan(np.frombuffer(numbers))
+    for row in np.flatnonzero(~flags).tolist():
+        flags[row] = _spells_nan(cells[row])
+    return flags
+
+
+def _numbers(cells: Sequence[str]) -> array[float]:
+    """The cells as numbers, NaN where they are none."""
+    try:
+        return array("d", map(float, cells))
+    except ValueError:
+        return array("d", map(_number, cells))
+
+
+def _number(cell: str) -> float:
+    if not cell:
+        return math.nan
+    try:
+        return float(cell)
+    except ValueError:
+        pass
+    try:
+        return float(cell.replace(",", ".")) if cell.count(",") == 1 else _tensor(cell)
+    except ValueError:
+        return math.nan
+
+
+def _tensor(cell: str) -> float:
+    """`tensor(0.5)` and its like, as a logger writes that was handed no number."""
+    inside = cell.partition("tensor(")[2].partition(")")[0].partition(",")[0]
+    return float(inside) if cell.startswith("tensor(") else math.nan
+
+
+def _spells_nan(cell: str) -> bool:
+    return "nan" in cell.lower()
+
+
+def _is_number(cell: str) -> bool:
+    number = _number(cell)
+    return number == number or cell.strip().lower() in ("nan", "-nan")
+
+
+def _names(line: str, separator: str) -> list[str]:
+    return [name.strip() for name in _cells(line.lstrip("\ufeff# "), separator)]
+
+
+def _cells(line: str, separator: str) -> list[str]:
+    if '"' not in line:
+        return [cell.strip() for cell in line.split(separator)]
+    try:
+        return [cell.strip() for cell in next(csv.reader([line], delimiter=separator))]
+    except (csv.Error, StopIteration):
+        return []

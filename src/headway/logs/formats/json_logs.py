@@ -1,0 +1,199 @@
+"""JSON logs: one document, or one object per line."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headway.errors import UnreadableInput
+from headway.logs.json_rows import BAD_JSON, DEEPEST, JsonRows, rows_of, whole_json
+from headway.logs.log_file import HEAD, Sample, line_blocks
+from headway.logs.log_table import MOST_COLUMNS, Log, Table
+from headway.logs.readers import LogReader
+from headway.logs.row_fields import (
+    counting,
+    is_metric,
+    number,
+    plain,
+    plain_settings,
+    spelled,
+    unroll,
+)
+
+# One JSON text that holds a log: an array of rows, an object with one, or an object of columns.
+
+# [{"step": 1, "loss": 2.3}, …]     {"history": [{…}, …]}     {"loss": [2.3, …], "lr": […]}
+
+JSON = "json"
+JSON_LABEL = "JSON file of rows or columns"
+
+DEEPEST_DOCUMENT = 3
+"""How far inside the rows may be."""
+
+_LIST = re.compile(r'"([^"\\]{1,100})"\s*:\s*\[\s*(?=[{\dN"-])')
+
+
+def recognise_json(sample: Sample) -> float:
+    """Rather sure where there are rows or columns with names that trainings log."""
+    text = sample.text.lstrip("\ufeff \t\r\n")
+    if not sample.is_text or text[:1] not in ("[", "{"):
+        return 0.0
+    if sample.size <= HEAD:
+        try:
+            return 0.75 if _found(json.loads(text)) is not None else 0.0
+        except BAD_JSON:
+            return 0.0
+    if text[0] == "[":
+        return 0.75 if _is_row(_first_object(text, 1)) else 0.0
+    for match in _LIST.finditer(text):
+        inside = _first_object(text, match.end())
+        if _is_row(inside) or (inside is None and is_metric(match.group(1))):
+            return 0.7
+    return 0.0
+
+
+def read_json(path: Path) -> Log:
+    """The whole of it."""
+    found = _found(whole := whole_json(path, JSON_LABEL))
+    if found is None:
+        raise UnreadableInput(f"{path} has neither rows nor columns of numbers in it")
+    log = Log(JSON, path, Table())
+    if isinstance(whole, dict) and found is not whole:
+        log.facts = plain_settings(whole)
+    rows_of(log, found if isinstance(found, list) else _from_columns(log, found))
+    unroll(log)
+    return log
+
+
+def _found(inside: Any, depth: int = 0) -> list[Any] | dict[str, Any] | None:
+    """The rows or the columns, wherever they lie."""
+    if isinstance(inside, list):
+        rows = [row for row in inside[:50] if isinstance(row, dict)]
+        return inside if any(map(_is_row, rows)) else None
+    if not isinstance(inside, dict) or depth > DEEPEST_DOCUMENT:
+        return None
+    if any(is_metric(name) and _is_column(value) for name, value in inside.items()):
+        return inside
+    parts = [_found(value, depth + 1) for value in list(inside.values())[:100]]
+    return max((part for part in parts if part is not None), key=len, default=None)
+
+
+def _is_row(row: Any) -> bool:
+    if not isinstance(row, dict):
+        return False
+    names = [name for name, value in row.items() if number(value) is not None]
+    inner = [row for row in row.values() if isinstance(row, dict)]
+    named = any(map(is_metric, names)) or any(map(is_metric, [n for one in inner for n in one]))
+    return named or (counting(names)[0] is not None and len(names) > 1)
+
+
+def _is_column(value: Any) -> bool:
+    return isinstance(value, list) and any(number(one) is not None for one in value[:10])
+
+
+def _from_columns(log: Log, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Columns as rows. Those of another length than the rest cannot be placed."""
+    lists = {name: value for name, value in columns.items() if _is_column(value)}
+    lists = dict(list(lists.items())[:MOST_COLUMNS])
+    lengths = [len(value) for name, value in lists.items() if plain(name) != "epoch"]
+    length = max(set(lengths), key=lambda one: (lengths.count(one), one), default=0)
+    other = sorted(name for name, value in lists.items() if len(value) != length)
+    if other:
+        log.notes.append(
+            f"{len(other)} columns have not {length} values like the others: {', '.join(other[:5])}"
+        )
+    kept = {name: value for name, value in lists.items() if name not in other}
+    return [dict(zip(kept, values, strict=True)) for values in zip(*kept.values(), strict=True)]
+
+
+def _first_object(text: str, at: int) -> Any:
+    start = re.compile(r"\s*(?=\{)").match(text, at)
+    if start is None:
+        return None
+    try:
+        return json.JSONDecoder().raw_decode(text, start.end())[0]
+    except BAD_JSON:
+        return None
+
+
+# JSON lines: one object per line, as many loggers and home-made ones write them.
+
+JSONL = "jsonl"
+JSONL_LABEL = "JSON lines"
+
+LOOKED_AT = 50
+"""Lines that decide."""
+
+
+def recognise_jsonl(sample: Sample) -> float:
+    """Sure where most of the first lines are objects with numbers in them."""
+    lines, rows = first_rows(sample)
+    if not rows or 2 * len(rows) < len(lines) or any(_is_ours(row) for row in rows):
+        return 0.0
+    numbered = [row for row in rows if _has_number(row)]
+    if not numbered:
+        return 0.0
+    names = {name for row in numbered for name in row}
+    named = counting(names)[0] is not None
+    if not named and (len(numbered) < 2 or not any(map(is_metric, names))):
+        return 0.0  # one line of settings is no log
+    return len(rows) / len(lines) * (0.9 if named else 0.6)
+
+
+def read_jsonl(path: Path) -> Log:
+    """The whole of it."""
+    log = Log(JSONL, path, Table())
+    rows = JsonRows(log)
+    for lines in line_blocks(path):
+        rows.add_lines(lines)
+    rows.finish()
+    finish(log)
+    return log
+
+
+def finish(log: Log) -> None:
+    """What is said once all rows are there."""
+    unroll(log)
+    if torn := log.lines - log.used:
+        log.notes.append(f"{torn} of {log.lines} lines have no number or could not be read")
+
+
+def first_rows(sample: Sample) -> tuple[list[str], list[dict[str, Any]]]:
+    """The first lines, and those of them that are objects."""
+    if not sample.is_text:
+        return [], []
+    lines = [line.strip("\ufeff \t") for line in sample.lines[:LOOKED_AT]]
+    rows = []
+    for line in lines:
+        if not line.startswith("{"):
+            continue
+        try:
+            row = json.loads(line)
+        except BAD_JSON:
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+    return lines, rows
+
+
+def _has_number(row: dict[str, Any], depth: int = 0) -> bool:
+    return any(
+        number(value) is not None
+        or (isinstance(value, str) and spelled(name, value) is not None)
+        or (isinstance(value, dict) and depth < DEEPEST and _has_number(value, depth + 1))
+        for name, value in row.items()
+    )
+
+
+def _is_ours(row: dict[str, Any]) -> bool:
+    """A record of a run directory of ours, which has a reader of its own."""
+    return "seg" in row and "seq" in row
+
+
+READERS = (
+    LogReader(JSON, JSON_LABEL, recognise_json, read_json),
+    LogReader(JSONL, JSONL_LABEL, recognise_jsonl, read_jsonl),
+)

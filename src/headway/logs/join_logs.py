@@ -1,0 +1,240 @@
+"""Joins several logs of one run into one.
+
+The most exact one is the base: what it says stands. The others add the signals it does not have,
+and the steps after its end: `trainer_state.json` is written with a checkpoint, and the NaN thirty
+steps later stands in the console alone.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from headway.core.signals import Signal
+from headway.logs.log_names import map_names
+from headway.logs.log_table import Log, LogEvent, Table
+from headway.logs.signal_inference import described, unit_of
+
+_STORES = ("tensorboard", "wandb", "mlflow", "trackio", "jsonl", "json", "llama-factory")
+EXACT, ROUNDED, SMOOTHED = 1e-5, 5e-3, 0.2
+"""Relative differences of two logs that tell the same number: stores, consoles, moving means."""
+COMMON = 3
+"""Steps two logs must have in common to be compared by what they say."""
+
+Rows = list[tuple[int, dict[str, float]]]
+
+
+def exactness(log: Log) -> int:
+    """0 is the most exact: the trainer's own state, then stores, tables, consoles."""
+    if log.format == "hf-trainer":
+        return 0
+    if log.format in _STORES:
+        return 1
+    return 2 if "csv" in log.format else 3
+
+
+def join_logs(logs: Sequence[Log]) -> Log:
+    """One log out of several of one run; a single one is handed back as it is."""
+    ordered = sorted(logs, key=lambda log: (_unit(log), exactness(log), -len(log.table)))
+    base = ordered[0]
+    # Epochs and rows are no steps: what counts otherwise than the base cannot be laid beside it.
+    others = [log for log in ordered[1:] if log.unit == base.unit != "row"]
+    others += [moved for log in ordered[1:] if (moved := _aligned(log, base)) is not None]
+    if not others:
+        return base
+    joined = _Joined(base)
+    for log in others:
+        joined.add(log)
+    return joined.log()
+
+
+def same_run(one: Log, other: Log) -> bool | None:
+    """Whether two logs tell of one run, by what they say; None where that does not tell.
+
+    Two of one kind must say the very same: runs of one seed are alike until one of them breaks.
+    Of two kinds one may round or smooth, so that only a loss at another level is another run's.
+    """
+    if one.unit != other.unit:
+        return None
+    first, second = _curve(one), _curve(other)
+    common = sorted(first.keys() & second.keys())
+    if len(common) < COMMON:
+        return None
+    if one.format == other.format:
+        return all(_alike(first[step], second[step], EXACT) for step in common)
+    if _share(first, second, common, ROUNDED) >= 0.8:
+        return True
+    return None if _share(first, second, common, SMOOTHED) >= 0.5 else False
+
+
+def _share(
+    first: dict[int, float], second: dict[int, float], common: Sequence[int], near: float
+) -> float:
+    alike = sum(_alike(first[step], second[step], near) for step in common)
+    return alike / len(common)
+
+
+def _unit(log: Log) -> int:
+    return ("step", "epoch", "row").index(log.unit)
+
+
+def _alike(one: float, other: float, near: float) -> bool:
+    if not (math.isfinite(one) and math.isfinite(other)):
+        return one == other or (math.isnan(one) and math.isnan(other))
+    return abs(one - other) <= near * max(abs(one), abs(other), 1e-12)
+
+
+def _curve(log: Log) -> dict[int, float]:
+    """Step → loss; the rate, where there is no loss."""
+    rows = _rows(log)
+    for name in ("loss", "grad_norm", "lr"):
+        found = {step: values[name] for step, values in rows if name in values}
+        if len(found) >= COMMON:
+            return found
+    return {}
+
+
+def _names(log: Log) -> dict[str, tuple[str, float]]:
+    named = map_names(log.table.series, log.names, log.facts.get("units"))
+    return {
+        raw: (
+            item.name,
+            unit_of(log.table.series[raw], item.factor)
+            if item.name.endswith("_bytes")
+            else item.factor,
+        )
+        for raw, item in named.items()
+        if raw in log.table.series
+    }
+
+
+def _rows(log: Log) -> Rows:
+    return [(step, values) for _, step, values in log.table.rows(_names(log)) if values]
+
+
+def _signals(log: Log) -> dict[str, Signal]:
+    return {
+        name: log.signals.get(raw) or described(log.table, log.table.series[raw])
+        for raw, (name, _) in _names(log).items()
+    }
+
+
+def _aligned(log: Log, base: Log) -> Log | None:
+    """A log that counts rows alone, with the steps of a base that says the same row by row."""
+    if log.unit != "row" or base.unit != "step":
+        return None
+    theirs = [(step, values["loss"]) for step, values in _rows(base) if "loss" in values]
+    own = [(row, values["loss"]) for row, values in _rows(log) if "loss" in values]
+    both = min(len(theirs), len(own))
+    if both < COMMON:
+        return None
+    if sum(_alike(theirs[at][1], own[at][1], ROUNDED) for at in range(both)) < 0.9 * both:
+        return None
+    pace = max(theirs[-1][0] - theirs[-2][0], 1)
+    step_of = {
+        row: theirs[at][0] if at < len(theirs) else theirs[-1][0] + pace * (at - len(theirs) + 1)
+        for at, (row, _) in enumerate(own)
+    }
+    table = Table()
+    before = 0
+    for row, values in _rows(log):
+        before = step_of.get(row, before)
+        table.add(before, values)
+    names = {name: name for name in table.series}
+    return Log(log.format, log.path, table, "step", {}, names, log.lines, log.used)
+
+
+class _Joined:
+    """A base, and what others add to it."""
+
+    def __init__(self, base: Log) -> None:
+        self.base = base
+        self.rows = _rows(base)
+        self.signals = _signals(base)
+        self.happenings = [(self._place(item, base), item) for item in base.happenings]
+        self.facts: dict[str, Any] = dict(base.facts)
+        self.notes = list(base.notes)
+        self.forward = all(a[0] <= b[0] for a, b in pairwise(self.rows))
+
+    def add(self, log: Log) -> None:
+        """Lay another log beside what there is."""
+        ends = self._ends()
+        last = self.rows[-1][0] if self.rows else -1
+        at = {step: place for place, (step, _) in enumerate(self.rows)}
+        tail: Rows = []
+        between: dict[int, dict[str, float]] = {}
+        fresh = set()
+        for step, values in _rows(log):
+            for name, value in values.items():
+                if name in ends:
+                    if step <= ends[name]:
+                        continue  # the more exact one has told it
+                else:
+                    fresh.add(name)
+                if step > last:
+                    if not tail or tail[-1][0] != step or name in tail[-1][1]:
+                        tail.append((step, {}))
+                    tail[-1][1][name] = value
+                elif step in at:
+                    self.rows[at[step]][1].setdefault(name, value)
+                elif self.forward:
+                    between.setdefault(step, {})[name] = value
+        if between:
+            self.rows = sorted([*self.rows, *between.items()], key=lambda row: row[0])
+        self.rows += tail
+        told = _signals(log)
+        for name in {*fresh, *(key for _, values in tail for key in values)}:
+            self.signals.setdefault(name, told.get(name) or Signal())
+        # What happened is taken from the log that tells it; the base's own count if it has any.
+        if not self.base.happenings:
+            self.happenings += [(self._place(item, log), item) for item in log.happenings]
+        for key, value in log.facts.items():
+            self.facts.setdefault(key, value)
+        self.notes += log.notes
+        self.forward = self.forward and all(a[0] <= b[0] for a, b in pairwise(tail))
+
+    def _ends(self) -> dict[str, int]:
+        """The last step of every signal there is."""
+        found: dict[str, int] = {}
+        for step, values in self.rows:
+            for name in values:
+                found[name] = step
+        return found
+
+    @staticmethod
+    def _place(item: LogEvent, log: Log) -> int:
+        """The step a happening came after."""
+        row = min(item.row, len(log.table.steps)) - 1
+        return log.table.steps[row] if row >= 0 else -1
+
+    def log(self) -> Log:
+        """What came of it."""
+        table = Table()
+        for step, values in self.rows:
+            table.add(step, values)
+        steps = [step for step, _ in self.rows]
+        happened = [
+            LogEvent(
+                bisect_right(steps, step) if self.forward else min(item.row, len(steps)),
+                item.kind,
+                item.data,
+            )
+            for step, item in self.happenings
+        ]
+        self.facts.pop("units", None)  # they are ours by now
+        return Log(
+            self.base.format,
+            self.base.path,
+            table,
+            self.base.unit,
+            self.signals,
+            {name: name for name in table.series},
+            self.base.lines,
+            self.base.used,
+            happened,
+            self.facts,
+            list(dict.fromkeys(self.notes)),
+        )

@@ -1,0 +1,312 @@
+"""Finds the logs, checkpoints and run directories in a folder, and groups the logs by run."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headway.errors import UnreadableInput
+from headway.logs import readers
+from headway.logs.formats import mlflow, tensorboard
+from headway.logs.join_logs import exactness, same_run
+from headway.logs.log_names import map_names
+from headway.logs.log_table import Log
+
+# The order people expect of names with numbers in them.
+
+
+def natural_order(name: str) -> list[tuple[int, int | str]]:
+    """A key that puts `version_10` after `version_9`."""
+    parts = re.split(r"(\d{1,18})", name)
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in parts if part]
+
+
+# What lies in a folder: logs by their content, checkpoints, runs of our own.
+
+# The walk is bounded in depth, in the number of entries and in what is opened; hidden folders,
+# environments and links are left alone. That a file could be a log is told by its first bytes;
+# names only keep source code, configurations and vocabularies from being taken for one.
+
+DEEPEST = 7
+MOST_ENTRIES = 100_000
+MOST_LOOKS = 3_000
+"""Files whose first bytes are read."""
+
+_SKIPPED = {
+    "__pycache__",
+    "node_modules",
+    "site-packages",
+    "venv",
+    "env",
+    "incidents",
+    "snapshots",
+    "artifacts",
+    "code",
+}
+_SUFFIXES = {
+    "",
+    ".json",
+    ".jsonl",
+    ".ndjson",
+    ".csv",
+    ".tsv",
+    ".log",
+    ".txt",
+    ".out",
+    ".err",
+    ".stdout",
+    ".stderr",
+    ".db",
+    ".sqlite",
+    ".sqlite3",
+    ".wandb",
+    ".logs",
+}
+_NUMBERED = re.compile(r"^\.(\d+|o\d+|e\d+|[a-z0-9-]+)$", re.I)
+_NO_LOG = re.compile(
+    r"^(config|configuration|generation_config|adapter_config|preprocessor_config|tokenizer.*"
+    r"|special_tokens_map|added_tokens|vocab.*|merges|requirements.*|readme.*|license.*|args"
+    r"|training_args|params|package.*|.*\.index|all_results|train_results|eval_results|hparams"
+    r"|wandb-metadata|wandb-summary|conda-environment|pip_freeze|run|latest|checkpoint|meta|model"
+    r"|modules|sentence_bert_config.*|chat_template|zero_to_fp32|debug(-internal)?|diff)$",
+    re.I,
+)
+_CONSOLE = {".log", ".logs", ".out", ".err", ".stdout", ".stderr"}
+_ANY_NAME = re.compile(r"^(run|latest|model|checkpoint|meta|config|params|args|package)$", re.I)
+"""Names that speak against a `.json` or `.txt`; what a console left in `run.log` is a log."""
+EVENTS = "tfevents"
+
+
+@dataclass
+class FolderSurvey:
+    """What was found, paths in the order of the walk."""
+
+    folder: Path
+    logs: list[Path] = field(default_factory=list)
+    """Files some reader recognises, without event files."""
+    events: dict[Path, list[Path]] = field(default_factory=dict)
+    """TensorBoard's event files, by folder."""
+    runs: list[Path] = field(default_factory=list)
+    """Run directories of our own."""
+    stores: list[Path] = field(default_factory=list)
+    """Folders of MLflow's file store, one for each run."""
+    refused: list[Path] = field(default_factory=list)
+    """Files and folders that may not be read."""
+    entries: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.logs or self.events or self.stores or self.runs)
+
+
+def survey_folder(folder: Path) -> FolderSurvey:
+    """Look through a folder."""
+    found = FolderSurvey(folder)
+    for path in _files(folder, found):
+        if EVENTS in path.name:
+            found.events.setdefault(path.parent, []).append(path)
+        elif _could_be(path) and len(found.logs) < MOST_LOOKS:
+            try:
+                if readers.reader_for(path) is not None:
+                    found.logs.append(path)
+            except UnreadableInput:
+                found.refused.append(path)
+    return found
+
+
+def _could_be(path: Path) -> bool:
+    suffix = path.suffix.lower()
+    # `slurm-123.out`, `train.log.2`, `job.o4711`: what a scheduler or a rotation appends.
+    known = suffix in _SUFFIXES or (".log" in path.name and bool(_NUMBERED.match(suffix)))
+    name = path.stem if suffix else path.name
+    if suffix in _CONSOLE and _ANY_NAME.match(name):
+        return True
+    return known and not _NO_LOG.match(name)
+
+
+def _files(folder: Path, found: FolderSurvey, depth: int = 0) -> Iterator[Path]:
+    try:
+        inside = sorted(os.scandir(folder), key=lambda entry: natural_order(entry.name))
+    except OSError:
+        found.refused.append(folder)
+        return
+    names = {entry.name for entry in inside}
+    if "run.json" in names:
+        found.runs.append(folder)
+        return
+    if "pyvenv.cfg" in names:
+        return
+    if "metrics" in names and names & {"meta.yaml", "params"} and (folder / "metrics").is_dir():
+        found.stores.append(folder)
+        return
+    below = []
+    for entry in inside:
+        found.entries += 1
+        if found.entries > MOST_ENTRIES:
+            return
+        try:
+            if entry.is_symlink():
+                continue  # what it leads to is found where it lies, or is none of ours
+            if entry.is_dir():
+                if not entry.name.startswith(".") and entry.name not in _SKIPPED:
+                    below.append(Path(entry.path))
+            elif entry.is_file() and not entry.name.startswith("."):
+                yield Path(entry.path)
+        except OSError:
+            continue
+    if depth < DEEPEST:
+        for path in below:
+            yield from _files(path, found, depth + 1)
+
+
+# Which logs of a folder tell of the same run.
+
+# Two logs that tell the same numbers at the same steps are of one run, wherever they lie; two that
+# tell other numbers are not, though they lie side by side. Where they have no step in common, the
+# place decides: a log belongs to the run of the folder it lies in or below, folders side by side
+# are different runs, and one that begins where another of its kind ended goes on with it.
+
+TRAINING_SIGNALS = (
+    "loss",
+    "grad_norm",
+    "lr",
+    "loss_scale",
+    "device_allocated_bytes",
+    "host_rss_bytes",
+)
+"""A file without any of these is not the log of a training."""
+LEAST_ROWS = 2
+MOST_LOGS = 200
+"""Logs of one folder that are read whole."""
+_NEUTRAL = re.compile(
+    r"^(checkpoints?([-_]\d+)?|logs?|runs?|tb|tensorboard(_logs?)?|events?|metrics|wandb|files|"
+    r"output|csv(_logs?)?|lightning_logs|global_step\d+|\d+)$",
+    re.I,
+)
+_TRAINER_STATE = "trainer_state.json"
+
+
+@dataclass
+class RunLogs:
+    """The logs of one run."""
+
+    logs: list[Log] = field(default_factory=list)
+    homes: list[Path] = field(default_factory=list)
+    """The folder each lies in, as far as it names a run."""
+    changed: float = 0.0
+    """When the newest of its files was written."""
+
+    @property
+    def place(self) -> Path:
+        """The folder that is the run's own."""
+        return min(self.homes, key=lambda path: len(path.parts))
+
+
+def group_by_run(found: FolderSurvey) -> list[RunLogs]:
+    """The runs of a folder, the newest last."""
+    logs = sorted(_logs(found), key=lambda log: (exactness(log), natural_order(str(log.path))))
+    told: list[RunLogs] = []
+    for log in logs:
+        home = home_of(log.path, found.folder)
+        story = next((item for item in told if _belongs(log, home, item)), None)
+        if story is None:
+            story = RunLogs()
+            told.append(story)
+        story.logs.append(log)
+        story.homes.append(home)
+        story.changed = max(story.changed, _changed(log.path))
+    return sorted(told, key=lambda item: (item.changed, natural_order(str(item.place))))
+
+
+def home_of(path: Path, root: Path) -> Path:
+    """The folder of a log, above folders that only say what kind of file they hold."""
+    folder = path if path.is_dir() else path.parent
+    while folder != root and root in folder.parents and _NEUTRAL.match(folder.name):
+        folder = folder.parent
+    return folder
+
+
+def _belongs(log: Log, home: Path, story: RunLogs) -> bool:
+    verdicts = [same_run(log, other) for other in story.logs]
+    if True in verdicts:
+        return True
+    if False in verdicts:
+        return False
+    alike = [other for other in story.logs if other.format == log.format]
+    if alike:
+        return any(_goes_on(other, log) or _goes_on(log, other) for other in alike)
+    return any(
+        home == other or home in other.parents or other in home.parents for other in story.homes
+    )
+
+
+def _goes_on(first: Log, second: Log) -> bool:
+    """Whether the second begins after the first has ended, and not at its own beginning."""
+    if first.unit != "step" or second.unit != "step":
+        return False
+    begins, ended = min(second.table.steps), max(first.table.steps)
+    return begins > ended and begins > 1
+
+
+def _logs(found: FolderSurvey) -> Iterable[Log]:
+    read = 0
+    for path in _without_prefixes(found.logs):
+        if read >= MOST_LOGS:
+            return
+        for log in _one(readers.read, path, found):
+            read += 1
+            yield log
+    for folder in found.stores[:MOST_LOGS]:
+        yield from _one(mlflow.read_run, folder, found)
+    for _, files in sorted(found.events.items())[:MOST_LOGS]:
+        yield from _one(tensorboard.read_many, files, found)
+
+
+def _one(read: Callable[[Any], Log], what: Any, found: FolderSurvey) -> Iterable[Log]:
+    try:
+        log = read(what)
+    except UnreadableInput:
+        found.refused += what if isinstance(what, list) else [what]
+        return
+    if _is_training_log(log):
+        yield log
+
+
+def _without_prefixes(paths: list[Path]) -> list[Path]:
+    """Without the states that a later checkpoint's state begins with: one is left of each run."""
+    newest: dict[Path, Path] = {}
+    others = []
+    for path in paths:
+        if path.name != _TRAINER_STATE:
+            others.append(path)
+            continue
+        run = path.parent.parent if re.search(r"\d$", path.parent.name) else path.parent
+        kept = newest.get(run)
+        if kept is None or _place(path, run) > _place(kept, run):
+            newest[run] = path
+    return [*newest.values(), *others]
+
+
+def _place(path: Path, run: Path) -> tuple[float, list[tuple[int, int | str]]]:
+    """Later states are longer; the one in the run's own folder was written at its end."""
+    size = path.stat().st_size if path.exists() else 0
+    return (size, natural_order(str(path.relative_to(run))) if run in path.parents else [])
+
+
+def _is_training_log(log: Log) -> bool:
+    if len(log.table) < LEAST_ROWS:
+        return False
+    names = {item.name for item in map_names(log.table.series, log.names).values()}
+    return any(name in TRAINING_SIGNALS or name.startswith("loss/") for name in names)
+
+
+def _changed(path: Path) -> float:
+    try:
+        if path.is_dir():
+            return max((item.stat().st_mtime for item in path.iterdir()), default=0.0)
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -1,0 +1,330 @@
+"""Maps the metric names of other tools to headway's signal names.
+
+`train/loss`, `lm loss`, `reduced_train_loss` and `Total Loss` are all `loss`; `CPE Loss` beside a
+total is its component `loss/cpe`. What is measured on validation data never takes a name of the
+training: it becomes `eval/…`, and no check of the training looks at it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Our name of a number, and what it has to be multiplied by."""
+
+    name: str
+    factor: float = 1.0
+    rank: int = 0
+    """Of several that claim one name, the lowest gets it."""
+
+
+_LOSS = (
+    "loss",
+    "train_loss",
+    "total_loss",
+    "loss_total",
+    "lm_loss",
+    "reduced_train_loss",
+    "training_loss",
+    "loss_step",
+    "train_loss_step",
+    "batch_loss",
+    "loss_train",
+    "ce_loss",
+    "cross_entropy_loss",
+    "global_avg_loss",
+    "avg_loss",
+    "mean_loss",
+    "running_loss",
+    "loss_metrics/global_avg_loss",
+    "loss/total",
+    "total",
+    "loss_avg",
+    "avg._loss",
+    "loss_mean",
+    "cur_loss",
+    "current_loss",
+    "inner/loss",
+    "train_nll",
+    "nll",
+    "ce",
+    "xent",
+    "cross_entropy",
+    "objective",
+    "cost",
+    "mse",
+)
+_GRAD_NORM = (
+    "grad_norm",
+    "gradient_norm",
+    "global_grad_norm",
+    "total_grad_norm",
+    "grad_norm_total",
+    "grad_total_norm",
+    "gradnorm",
+    "gnorm",
+    "norm",
+    "grad/global_norm",
+    "grad/norm",
+    "grad/total_norm",
+    "global_norm",
+    "total_norm",
+    "grad_2.0_norm_total",
+    "grad_2_norm_total",
+    "optim/total_grad_norm",
+    "actor/grad_norm",
+    "grads/total_norm",
+    "gradient/norm",
+    "gradients/norm",
+    "gradients/global_norm",
+    "grad_norm_before_clip",
+    "pre_clip_grad_norm",
+    "grad_norm_preclip",
+    "unclipped_grad_norm",
+    "grad_norm/pre_clip",
+    "grad_norm/before_clip",
+    "grads_norm",
+    "norm/grad",
+    "grad_norm/all",
+    "grad_norm/global",
+    "grad_norm/total",
+    "optim/grad_norm",
+    "l2_norm/grad/global",
+    "grad_l2_norm",
+    "gradients_norm",
+    "total_gradient_norm",
+    "global_gradient_norm",
+)
+_LR = (
+    "lr",
+    "learning_rate",
+    "lr/pg0",
+    "optim/lr",
+    "lr_0",
+    "lr0",
+    "base_lr",
+    "optim/learning_rate",
+    "optim/learning_rate_group0",
+    "optim/lr_(group_0)",
+    "actor/lr",
+    "learning_rate/group_0",
+    "opt/lr",
+    "optimizer/lr",
+    "param_groups/0/lr",
+    "current_lr",
+    "step_lr",
+)
+_LOSS_SCALE = (
+    "loss_scale",
+    "grad_scale",
+    "scale",
+    "amp_scale",
+    "scaler_scale",
+    "amp/scale",
+    "scaler/scale",
+)
+_STEP_TIME = (
+    "step_time_s",
+    "step_time",
+    "iter_time",
+    "time_per_step",
+    "train_step_timing_in_s",
+    "iteration_time",
+    "sec/iter",
+    "s/it",
+    "time/step",
+    "batch_time",
+)
+_STEP_TIME_MS = (
+    "elapsed_time_per_iteration",
+    "elapsed_time_per_iteration_(ms)",
+    "step_time_ms",
+    "dt",
+    "iter_time_ms",
+)
+_HOST = (
+    "host_rss_bytes",
+    "rss",
+    "ram",
+    "host_memory",
+    "cpu_memory",
+    "cpu_mem",
+    "ram_usage",
+    "cpu_ram",
+)
+_DEVICE = (
+    "device_allocated_bytes",
+    "memory",
+    "gpu_mem",
+    "gpu_memory",
+    "max_mem",
+    "cuda_memory",
+    "vram",
+    "mem",
+    "memory_allocated",
+    "max_memory",
+    "gpu_memory_allocated",
+    "cuda_mem",
+    "max_memory_allocated",
+    "peak_memory",
+    "memory/peak",
+    "max_memory_reserved",
+    "gpu0_mem",
+    "cuda_max_mem",
+)
+_SKIPPED = (
+    "number_of_skipped_iterations",
+    "skipped_iterations",
+    "skipped_steps",
+    "skipped",
+)
+_REWARD = (
+    "reward",
+    "rewards",
+    "mean_reward",
+    "reward_mean",
+    "rewards/mean",
+    "critic/rewards/mean",
+    "critic/score/mean",
+    "episode_reward",
+    "episode_reward_mean",
+    "ep_rew_mean",
+    "rollout/ep_rew_mean",
+    "episodic_return",
+    "charts/episodic_return",
+    "episode_return",
+    "return",
+)
+_NAN_STEPS = ("number_of_nan_iterations", "nan_iterations")
+_CLIPPED = (
+    "grad_norm_after_clip",
+    "clipped_grad_norm",
+    "post_clip_grad_norm",
+    "grad_norm_clipped",
+    "grad_norm/post_clip",
+    "grad_norm/after_clip",
+)
+
+_EXACT: dict[str, Named] = {
+    raw: Named(name, factor, rank)
+    for name, factor, raws in (
+        ("loss", 1.0, _LOSS),
+        ("grad_norm", 1.0, _GRAD_NORM),
+        ("lr", 1.0, _LR),
+        ("loss_scale", 1.0, _LOSS_SCALE),
+        ("step_time_s", 1.0, _STEP_TIME),
+        ("step_time_s", 1e-3, _STEP_TIME_MS),
+        ("host_rss_bytes", 1.0, _HOST),
+        ("device_allocated_bytes", 1.0, _DEVICE),
+        ("scaler_skipped", 1.0, _SKIPPED),
+        ("reward", 1.0, _REWARD),
+        ("nan_steps", 1.0, _NAN_STEPS),
+        ("clipped_grad_norm", 1.0, _CLIPPED),
+    )
+    for rank, raw in enumerate(raws)
+}
+_UNITS = {
+    "b": 1.0,
+    "k": 1e3,
+    "kb": 1e3,
+    "kib": 2.0**10,
+    "m": 2.0**20,
+    "mb": 2.0**20,
+    "mib": 2.0**20,
+    "g": 2.0**30,
+    "gb": 2.0**30,
+    "gib": 2.0**30,
+    "tb": 2.0**40,
+    "tib": 2.0**40,
+}
+"""What people write as MB is mostly what torch counts: 2^20."""
+_TIMES = {"ms": 1e-3, "s": 1.0, "us": 1e-6, "min": 60.0}
+_MEMORY_IS_MB = ("memory", "max_mem", "mem", "max_memory")
+"""Without a unit these are megabytes in the frameworks that write them (mmengine, torchvision)."""
+
+_EVAL = re.compile(r"^(eval|val|valid|validation|test|dev|holdout)([/_ .\-]|$)")
+_TRAIN = re.compile(r"^(train|training|trainer|metrics|log|loss_metrics|losses|perf|system)[/.]")
+_TRAIN_LAST = re.compile(r"[/.](train|training)$")
+_EVAL_LAST = re.compile(r"[/._](eval|val|valid|validation|test|dev|holdout)$")
+_IN_UNIT = re.compile(r"^(?P<plain>.+?)[_ ]?[(\[_](?P<unit>[kmgt]i?b|ms|s|us|min)[)\]]?$")
+"""`RAM (GB)`, `gpu_mem_mb`, `step_time[ms]`"""
+_EPOCH_MEAN = re.compile(r"[_/]epoch$")
+_PART = re.compile(r"^(?:train_)?(?:loss[_/.](?P<after>.+)|(?P<before>.+?)[_/ ]?loss)(?:_step)?$")
+_NO_PART = re.compile(
+    r"^total$|scal|weight|coef|num|count|time|per_|_min$|_max$|std|var$|ema|smooth|best"
+)
+AFTER_ALL = 1000
+"""The rank of what is used only where there is nothing better."""
+_TOKEN = re.compile(r"[\s\-]+")
+
+
+def map_name(raw: str, unit: str = "") -> Named | None:
+    """Our name for a number of a log; None when it means nothing to any check."""
+    key = _TOKEN.sub("_", raw.strip().lower())
+    plain = _TRAIN_LAST.sub("", _TRAIN.sub("", key))
+    plain = plain.replace("_(pre_clip)", "/pre_clip").replace("_(post_clip)", "/post_clip")
+    plain = plain.removesuffix("_(avg)")
+    if _EVAL.match(key) or _EVAL.match(plain):
+        return Named(f"eval/{re.sub(_EVAL, '', plain, count=1) or 'value'}")
+    if _EVAL_LAST.search(plain):
+        return Named(f"eval/{_EVAL_LAST.sub('', plain)}")
+    if _EPOCH_MEAN.search(plain):
+        # Beside the values of single steps the mean of an epoch is nothing new.
+        mean = map_name(_EPOCH_MEAN.sub("", plain), unit)
+        return None if mean is None else replace(mean, rank=mean.rank + AFTER_ALL)
+    if plain not in _EXACT and key not in _EXACT and (inside := _IN_UNIT.match(plain)):
+        known = _EXACT.get(inside["plain"])
+        if known is not None and known.name.endswith(("_bytes", "step_time_s")):
+            return _scaled(known, inside["plain"], inside["unit"])
+    found = _EXACT.get(plain) or _EXACT.get(key)
+    if found is None and re.match(r"lr[-_/](?!scale|mult|factor)", plain):
+        found = Named("lr", rank=len(_LR))
+    if found is not None:
+        return _scaled(found, plain, unit.strip().lower())
+    part = _PART.match(plain)
+    if part is None or _NO_PART.search(plain):
+        return None
+    return Named(f"loss/{(part['after'] or part['before']).strip('_/. ')}")
+
+
+def map_names(
+    raws: Iterable[str],
+    told: Mapping[str, str] | None = None,
+    units: Mapping[str, str] | None = None,
+) -> dict[str, Named]:
+    """What the columns of one log are, by the log's own names.
+
+    Each of ours is given once. A log with parts of a loss and no total that has one part only calls
+    its loss by that name.
+    """
+    told, units = told or {}, units or {}
+    found: dict[str, Named] = {}
+    for raw in raws:
+        if raw in told:
+            if told[raw]:
+                found[raw] = Named(told[raw], rank=-1)
+        elif (name := map_name(raw, units.get(raw, ""))) is not None:
+            found[raw] = name
+    best: dict[str, str] = {}
+    for raw, name in found.items():
+        if name.name not in best or name.rank < found[best[name.name]].rank:
+            best[name.name] = raw
+    chosen = {raw: found[raw] for raw in best.values()}
+    if "loss" not in best:
+        parts = [raw for raw, name in chosen.items() if name.name.startswith("loss/")]
+        if len(parts) == 1:
+            chosen[parts[0]] = Named("loss")
+    return chosen
+
+
+def _scaled(found: Named, plain: str, unit: str) -> Named:
+    if found.name.endswith("_bytes"):
+        default = 2.0**20 if plain in _MEMORY_IS_MB else 1.0
+        return Named(found.name, _UNITS.get(unit, default), found.rank)
+    if found.name == "step_time_s" and unit in _TIMES:
+        return Named(found.name, _TIMES[unit], found.rank)
+    return found

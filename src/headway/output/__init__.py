@@ -1,0 +1,1 @@
+"""Renders reports: console, JSON, GitHub, SARIF, HTML, notebooks, and trackers."""

@@ -1,0 +1,135 @@
+"""Findings as annotations of source lines: GitHub workflow commands and SARIF 2.1.0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from headway import registry
+from headway._version import __version__
+from headway.core.findings import Finding, Severity
+from headway.output.display_text import clean
+from headway.output.view import ReportView
+
+# Findings as GitHub workflow commands: they appear beside the code in a pull request.
+
+_GITHUB_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
+
+
+def github_commands(report: ReportView) -> Iterator[str]:
+    """One line for each finding."""
+    for finding in report.findings:
+        yield _annotation(finding)
+
+
+def _annotation(finding: Finding) -> str:
+    where = finding.where
+    place: dict[str, str] = {}
+    if where.file:
+        place["file"] = relative_to_cwd(where.file)
+        if where.line:
+            place["line"] = str(where.line)
+    place["title"] = f"{finding.code} {finding.name}"
+    properties = ",".join(f"{key}={_escape_property(value)}" for key, value in place.items())
+    step = "" if finding.step is None else f"step {finding.step}: "
+    return (
+        f"::{_GITHUB_LEVELS[finding.severity]} "
+        f"{properties}::{_escape_data(step + clean(finding.message))}"
+    )
+
+
+def relative_to_cwd(file: str) -> str:
+    """The path as seen from here, where it lies below here: that is how a repository names it."""
+    try:
+        return Path(file).resolve().relative_to(Path.cwd()).as_posix()
+    except (OSError, ValueError):
+        return file
+
+
+def _escape_data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _escape_property(text: str) -> str:
+    return _escape_data(clean(text)).replace(":", "%3A").replace(",", "%2C")
+
+
+# Findings as SARIF 2.1.0, the format code-scanning services read.
+
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_SARIF_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+
+
+def sarif_document(reports: Iterable[tuple[Path, ReportView]]) -> dict[str, Any]:
+    """The whole log: one SARIF run for each path that was read."""
+    return {
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [_run(path, report) for path, report in reports],
+    }
+
+
+def _run(path: Path, report: ReportView) -> dict[str, Any]:
+    codes = sorted({finding.code for finding in report.findings})
+    return {
+        "tool": {
+            "driver": {
+                "name": "headway",
+                "version": __version__,
+                "rules": [_rule(code) for code in codes],
+            }
+        },
+        "results": [_result(item, codes.index(item.code), path) for item in report.findings],
+    }
+
+
+def _rule(code: str) -> dict[str, Any]:
+    check = registry.get(code)
+    return {
+        "id": check.code,
+        "name": check.name,
+        "shortDescription": {"text": check.summary},
+        "help": {"text": f"headway explain {check.code}"},
+        "defaultConfiguration": {"level": _SARIF_LEVELS[check.severity]},
+    }
+
+
+def _result(finding: Finding, rule: int, path: Path) -> dict[str, Any]:
+    step = "" if finding.step is None else f"step {finding.step}: "
+    result: dict[str, Any] = {
+        "ruleId": finding.code,
+        "ruleIndex": rule,
+        "level": _SARIF_LEVELS[finding.severity],
+        "message": {"text": step + clean(finding.message)},
+        "locations": [_location(finding, path)],
+    }
+    return result
+
+
+def _location(finding: Finding, path: Path) -> dict[str, Any]:
+    where = finding.where
+    # A result must be somewhere; one without a line of code is in the run itself.
+    place: dict[str, Any] = {"artifactLocation": {"uri": _uri(where.file or str(_file_of(path)))}}
+    if where.file and where.line:
+        place["region"] = {"startLine": where.line}
+    location: dict[str, Any] = {"physicalLocation": place}
+    if where.module:
+        location["logicalLocations"] = [{"fullyQualifiedName": clean(where.module)}]
+    return location
+
+
+def _file_of(path: Path) -> Path:
+    header = path / "run.json"
+    return header if header.is_file() else path
+
+
+def _uri(file: str) -> str:
+    from urllib.parse import quote
+
+    relative = Path(relative_to_cwd(file))
+    return (
+        relative.as_uri()
+        if relative.is_absolute()
+        else quote(relative.as_posix(), errors="replace")
+    )

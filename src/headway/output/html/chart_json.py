@@ -1,0 +1,248 @@
+"""Chart data as the JSON that the page's scripts draw from.
+
+A point that is not finite is no point of a line: it stands in `gaps`, and is drawn as a mark at the
+upper edge. All text is cleaned here; the script puts it on the page as text and never as markup.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from headway.core.findings import Finding, Severity
+from headway.core.numbers import say, say_bytes
+from headway.core.signals import family
+from headway.output.display_text import clean
+from headway.rundir.chart_data import ChartData
+from headway.rundir.downsample import Downsampler
+from headway.rundir.heat_map import ABSENT, BAD, ZERO, HeatMap
+
+MAX_FLAGS = 500
+"""Findings marked in the charts."""
+LONGEST_NAME = 200
+
+PANELS = (
+    ("loss", "Loss", ("loss",)),
+    ("gradients", "Gradient norm", ("grad_norm", "clipped_grad_norm")),
+    ("rate", "Learning rate", ("lr",)),
+    ("scale", "Loss scale", ("loss_scale",)),
+    ("memory", "Memory", ("device_allocated_bytes", "host_rss_bytes")),
+)
+"""Panels of the timeline: id, title, signals."""
+LABELS = {
+    "grad_norm": "before clipping",
+    "clipped_grad_norm": "after clipping",
+    "lr": "rate",
+    "loss_scale": "scale",
+    "device_allocated_bytes": "device",
+    "host_rss_bytes": "host",
+}
+
+
+def panels(data: ChartData) -> list[dict[str, Any]]:
+    """The charts of the timeline, those with something in them."""
+    drawn = [
+        _panel(key, title, [name for name in data.series if family(name) in names], data)
+        for key, title, names in PANELS
+    ]
+    evaluated = [name for name in data.series if name.startswith("eval/")]
+    drawn.append(_panel("eval", "Evaluation", evaluated, data))
+    return [panel for panel in drawn if panel["series"]]
+
+
+def components(data: ChartData) -> list[dict[str, Any]]:
+    """The parts of the loss in one chart, where there are any."""
+    parts = [name for name in data.series if name.startswith("loss/")]
+    panel = _panel("components", "Parts of the loss", parts, data)
+    return [panel] if panel["series"] else []
+
+
+def list_missing_signals(data: ChartData) -> list[str]:
+    """Titles of the charts there is nothing for."""
+    return [
+        title.lower()
+        for _, title, names in PANELS
+        if not any(family(name) in names for name in data.series)
+    ]
+
+
+def _panel(key: str, title: str, names: Sequence[str], data: ChartData) -> dict[str, Any]:
+    clipped = "clipped_grad_norm" in data.series
+    return {
+        "id": key,
+        "title": title,
+        "bytes": key == "memory",
+        "series": [_series(name, data.series[name], clipped=clipped) for name in names],
+        "says": _describe_series(
+            [(name, data.series[name]) for name in names], key == "memory", clipped
+        ),
+    }
+
+
+def label(name: str, *, clipped: bool = True) -> str:
+    """What a signal is called in a chart."""
+    base, mark, number = name.partition("#")
+    if base == "grad_norm" and not clipped:
+        said = "norm"
+    else:
+        said = LABELS.get(base) or base.removeprefix("loss/").removeprefix("eval/")
+    return clean(f"{said} (optimizer {number})" if mark else said)[:LONGEST_NAME]
+
+
+def _series(name: str, series: Downsampler, *, clipped: bool) -> dict[str, Any]:
+    x, y = series.points()
+    return {
+        "label": label(name, clipped=clipped),
+        "x": x.tolist(),
+        "y": [float(f"{value:.6g}") for value in y.tolist()],
+        "gaps": [[gap.kind, gap.first, gap.last, gap.count] for gap in series.gaps()],
+    }
+
+
+def _describe_series(
+    named: Iterable[tuple[str, Downsampler]], in_bytes: bool, clipped: bool
+) -> str:
+    """The chart in words, for those who cannot see it."""
+    told = []
+    number = say_bytes if in_bytes else say
+    for name, series in named:
+        _, y = series.points()
+        parts = []
+        if len(y) and y.min() == y.max():
+            constant = float(y[0])
+            parts.append(f"{say_bytes(constant) if in_bytes else say(constant, 6)} throughout")
+        elif len(y):
+            parts.append(
+                f"from {number(float(y[0]))} to {number(float(y[-1]))}, lowest "
+                f"{number(float(y.min()))}, highest {number(float(y.max()))}"
+            )
+        gaps = series.gaps()
+        if gaps:
+            count = sum(gap.count for gap in gaps)
+            kinds = " or ".join(sorted({_short(gap.kind) for gap in gaps}))
+            parts.append(f"{kinds} " + ("once" if count == 1 else f"{count} times"))
+        told.append((label(name, clipped=clipped), "; ".join(parts)))
+    if len(told) == 1:
+        return told[0][1][:1].upper() + told[0][1][1:]
+    return ". ".join(f"{name}: {said}" for name, said in told)
+
+
+def _short(kind: str) -> str:
+    return {"Infinity": "Inf", "-Infinity": "-Inf"}.get(kind, kind)
+
+
+MAP_TITLES = {
+    "param/grad_norm": "Gradient norm of each tensor",
+    "param/update_ratio": "Update of each tensor, relative to its weights",
+}
+
+
+def heat_maps(data: ChartData) -> list[dict[str, Any]]:
+    """The layer × step pictures."""
+    return [
+        {
+            "id": name.replace("/", "-"),
+            "title": MAP_TITLES[name],
+            "rows": [clean(row)[:LONGEST_NAME] for row in picture.rows],
+            "cells": int(picture.codes.shape[1]),
+            "start": picture.start,
+            "width": picture.width,
+            "hold": _cells_per_value(picture),
+            "codes": base64.b64encode(picture.codes.astype("<i2").tobytes()).decode("ascii"),
+        }
+        for name, picture in data.maps.items()
+    ]
+
+
+def _cells_per_value(picture: HeatMap) -> int:
+    """For how many cells a value stands: layers are looked at every tenth step or so."""
+    looks = np.flatnonzero((picture.codes != ABSENT).any(axis=0))
+    return int(np.median(np.diff(looks))) if len(looks) > 1 else 1
+
+
+def describe_heat_map(data: ChartData, name: str) -> str:
+    """A picture in words."""
+    picture = data.maps[name]
+    told = []
+    codes = picture.codes.astype(np.int64)
+    known = (codes != ABSENT) & (codes != BAD) & (codes != ZERO)
+    if known.any():
+        row, cell = divmod(int(np.where(known, codes, ABSENT).argmax()), codes.shape[1])
+        told.append(
+            f"Largest: about {say(10 ** (codes[row, cell] / 100))} in {picture.rows[row]}, "
+            f"{_describe_cell(picture, cell, data)}"
+        )
+    bad = codes == BAD
+    if bad.any():
+        cell = int(np.flatnonzero(bad.any(axis=0))[0])
+        row = int(np.flatnonzero(bad[:, cell])[0])
+        told.append(
+            f"Not finite in {int(bad.any(axis=1).sum())} of {len(picture.rows)} rows, first "
+            f"{_describe_cell(picture, cell, data)} in {picture.rows[row]}"
+        )
+    if picture.left_out:
+        told.append(f"At least {picture.left_out} more tensors are not shown")
+    return ". ".join(told)
+
+
+def _describe_cell(picture: HeatMap, cell: int, data: ChartData) -> str:
+    first = picture.start + cell * picture.width
+    last = min(first + picture.width - 1, data.end)
+    said = step_at(data, first)
+    return f"step {said}" if last <= first else f"steps {said} to {step_at(data, last)}"
+
+
+def step_at(data: ChartData, x: int) -> int:
+    """The step that a place on the axis stands for."""
+    offset = 0
+    for turn in data.turns:
+        if turn.x > x:
+            break
+        offset = turn.offset
+    return x - offset
+
+
+def flags(findings: Sequence[Finding], data: ChartData) -> list[dict[str, Any]]:
+    """The findings as marks in the charts, the worst first where there are too many."""
+    ranked = sorted(
+        (item for item in findings if item.step is not None and item.severity > Severity.INFO),
+        key=lambda item: -item.severity,
+    )
+    return [
+        {
+            "x": data.place(item.order, item.step or 0),
+            "severity": str(item.severity),
+            "label": clean(f"{item.code} {item.name}")[:LONGEST_NAME],
+        }
+        for item in ranked[:MAX_FLAGS]
+    ]
+
+
+def chart_document(findings: Sequence[Finding], data: ChartData) -> dict[str, Any]:
+    """All that the script of the page needs."""
+    held_x, _ = data.held.points()
+    return {
+        "end": data.end,
+        "turns": [[turn.x, turn.offset] for turn in data.turns],
+        "panels": panels(data),
+        "components": components(data),
+        "maps": heat_maps(data),
+        "flags": flags(findings, data),
+        "marks": [[mark.x, clean(mark.kind), clean(mark.label)] for mark in data.marks],
+        "held": held_x.tolist(),
+    }
+
+
+_UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+def embed(data: Any) -> str:
+    """JSON that can stand in a script element: nothing in it can end the element or begin one."""
+    said = json.dumps(data, allow_nan=False, separators=(",", ":"), ensure_ascii=True)
+    for mark, escaped in _UNSAFE.items():
+        said = said.replace(mark, escaped)
+    return said

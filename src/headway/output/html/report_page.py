@@ -1,0 +1,168 @@
+"""Renders a report as one HTML file: verdict, causes, charts, details.
+
+One file, nothing fetched. A content policy allows the two scripts and the two style sheets that are
+in it, by their hashes, and nothing more: were a piece of a log ever taken for markup, it would
+still not run.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from headway._version import __version__
+from headway.output.display_text import clean, make_path_shortener
+from headway.output.html import chart_json
+from headway.output.html.incident_section import incidents_section
+from headway.output.html.markup import Child, HtmlNode, join, section, tag
+from headway.output.html.sections import (
+    causes_section,
+    checkpoints_section,
+    coverage_section,
+    environment_section,
+    events_section,
+    verdict_section,
+)
+from headway.output.view import SourcedReportView
+from headway.rundir.chart_data import ChartData
+
+SCRIPTS = ("uPlot.iife.min.js", "report.js")
+STYLES = ("uPlot.min.css", "report.css")
+
+
+def render(report: SourcedReportView, data: ChartData, *, subject: str = "") -> str:
+    """The whole document."""
+    shorten = make_path_shortener(subject)
+    title = f"headway: {subject}" if subject else "headway report"
+    body = join(
+        tag("a", "Skip to the charts", href="#timeline", class_="skip"),
+        tag(
+            "header",
+            tag("h1", "headway report"),
+            tag("p", subject, class_="mono") if subject else None,
+        ),
+        tag(
+            "main",
+            verdict_section(report),
+            causes_section(report, data),
+            incidents_section(report, data, Path(subject) if subject else None),
+            _timeline(data),
+            _maps(data),
+            _components(data),
+            checkpoints_section(report),
+            coverage_section(report.not_run, report.coverage.ran, report.coverage.of),
+            environment_section(report, data),
+        ),
+        tag("footer", tag("p", f"Written by headway {__version__}. This file needs no network.")),
+        tag("p", role="status", id="told", class_="unseen"),
+    )
+    json = shorten(chart_json.embed(chart_json.chart_document(report.findings, data)))
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en">',
+            "<head>",
+            '<meta charset="utf-8">',
+            tag("meta", http_equiv="Content-Security-Policy", content=_policy()).markup,
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta name="color-scheme" content="light dark">',
+            shorten(tag("title", clean(title)).markup),
+            *(f"<style>{_asset(name)}</style>" for name in STYLES),
+            "</head>",
+            f"<body>{shorten(body.markup)}",
+            f'<script type="application/json" id="data">{json}</script>',
+            *(f"<script>{_asset(name)}</script>" for name in SCRIPTS),
+            "</body>",
+            "</html>",
+            "",
+        ]
+    )
+
+
+def _timeline(data: ChartData) -> HtmlNode:
+    drawn = chart_json.panels(data)
+    if not drawn:
+        said = "No numbers of steps were in what was read, so there is nothing to draw."
+        return section("timeline", "Timeline", [tag("p", said, class_="quiet")])
+    absent = chart_json.list_missing_signals(data)
+    inside: list[Child] = [
+        tag(
+            "p",
+            "Lines: findings. Marks at the upper edge: NaN or Inf. Ticks at the lower edge: what "
+            "was done.",
+            tag("span", " Drag to zoom; arrow keys move the cursor.", class_="noprint"),
+            class_="quiet",
+        ),
+        tag("button", "Show the whole run", type="button", id="whole", hidden=True),
+        tag("div", [_figure(panel) for panel in drawn], class_="charts"),
+        tag("p", f"Not in this source: {', '.join(absent)}.", class_="quiet") if absent else None,
+        events_section(data),
+    ]
+    return section("timeline", "Timeline", inside)
+
+
+def _figure(panel: dict[str, object]) -> HtmlNode:
+    return tag(
+        "figure",
+        tag(
+            "figcaption",
+            tag("h3", str(panel["title"])),
+            tag("button", "log scale", type="button", class_="log noprint", aria_pressed="false"),
+        ),
+        tag("div", class_="chart", data_panel=panel["id"]),
+        tag("p", str(panel["says"]), class_="says"),
+    )
+
+
+def _components(data: ChartData) -> HtmlNode | None:
+    drawn = chart_json.components(data)
+    if not drawn:
+        return None
+    said = None
+    if data.series_left_out:
+        said = tag("p", f"At least {data.series_left_out} more are not shown.", class_="quiet")
+    charts = tag("div", [_figure(panel) for panel in drawn], class_="charts")
+    return section("components", "Loss components", [charts, said])
+
+
+def _maps(data: ChartData) -> HtmlNode | None:
+    if not data.maps:
+        return None
+    figures = [
+        tag(
+            "figure",
+            tag("figcaption", tag("h3", chart_json.MAP_TITLES[name])),
+            tag("div", class_="heat", data_map=name.replace("/", "-")),
+            tag("p", said, class_="says"),
+        )
+        for name, said in ((item, chart_json.describe_heat_map(data, item)) for item in data.maps)
+    ]
+    return section("layers", "Layer by layer", figures)
+
+
+def _policy() -> str:
+    scripts = " ".join(_hash(_asset(name)) for name in SCRIPTS)
+    styles = " ".join(_hash(_asset(name)) for name in STYLES)
+    return (
+        f"default-src 'none'; script-src {scripts}; style-src {styles}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+@cache
+def _asset(name: str) -> str:
+    """A file of ours, as it stands in the page."""
+    assets = files("headway.output.html") / "assets"
+    text = (assets / name).read_text(encoding="utf-8")
+    if name.startswith("uPlot") and name.endswith(".js"):
+        licence = (assets / "uPlot.LICENSE").read_text(encoding="utf-8")
+        text = f"/*! uPlot\n{licence}*/\n{text}"
+    return text

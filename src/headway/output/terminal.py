@@ -1,0 +1,197 @@
+"""Terminal output: a page of wrapped and coloured text, a spinner and a progress bar.
+
+Imports rich only when it prints.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
+
+from headway.output.display_text import clean
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+# A sign of life for work that takes longer than a second.
+
+PROGRESS_DELAY_SECONDS = 1.0
+
+
+@contextmanager
+def spinner(for_what: str) -> Iterator[None]:
+    """While the work lasts, say so on the terminal: not in a file, and not for a mere moment."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from headway.output.display_text import clean
+
+    status = TerminalPage(sys.stderr).console.status(clean(for_what))
+    timer = threading.Timer(PROGRESS_DELAY_SECONDS, status.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        status.stop()
+
+
+# A bar for work that is measured in bytes and takes longer than a second.
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[..., Any] | None]:
+    """Something to call with (bytes done, bytes in all); None where nobody watches.
+
+    Only on a terminal, beside the output, and only after a second.
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    shown = Progress(
+        TextColumn("scanning"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TimeRemainingColumn(),
+        console=TerminalPage(sys.stderr).console,
+        transient=True,
+    )
+    task = shown.add_task("scanning", total=None)
+    began = time.monotonic()
+    started = False
+
+    def told(done: int, total: int | None = None, *_: Any) -> None:
+        nonlocal started
+        if not started and time.monotonic() - began > PROGRESS_DELAY_SECONDS:
+            started = True
+            shown.start()
+        shown.update(task, completed=done, total=total)
+
+    try:
+        yield told
+    finally:
+        if started:
+            shown.stop()
+
+
+# A page of text for people: wrapped, indented, coloured where colour is wanted.
+
+# Colour is used on a terminal only, and not there either when `NO_COLOR` is set. Words are never
+# broken, so that a path can be copied from a log. Nothing printed is ever taken for markup.
+
+StyledText: TypeAlias = str | tuple[str, str]
+"""Some words, or (words, style)."""
+
+WIDTH = 80
+"""Of a page that goes to a file or a pipe."""
+WIDEST = 100
+"""Longer lines are hard to read, however wide the terminal."""
+MARKS = {"error": "✗", "warning": "!", "info": "·", "good": "✓", "do": "→"}
+PLAIN_MARKS = {"error": "x", "warning": "!", "info": "-", "good": "+", "do": ">"}
+
+
+class TerminalPage:
+    """Where a command writes what a person shall read."""
+
+    def __init__(self, file: TextIO | None = None) -> None:
+        self.console = _console(file or sys.stdout)
+        self.width = min(self.console.width, WIDEST)
+        self._marks = MARKS if _can_show(self.console, "".join(MARKS.values())) else PLAIN_MARKS
+
+    @property
+    def live(self) -> bool:
+        """Whether somebody is watching: a bar may move."""
+        return self.console.is_terminal
+
+    def mark(self, kind: str) -> str:
+        """A sign in the margin."""
+        return self._marks[kind]
+
+    def line(self, *parts: StyledText, first: str = "", rest: str | None = None) -> None:
+        """A paragraph. Its first line begins with `first`, its other lines with `rest`."""
+        from rich.text import Text
+
+        margin = " " * len(first) if rest is None else rest
+        body = Text(end="")
+        for part in parts:
+            words, style = (part, "") if isinstance(part, str) else part
+            body.append(clean(words), style=style)
+        breaks = _find_line_breaks(body.plain, self.width - len(first), self.width - len(margin))
+        for number, wrapped in enumerate(body.divide(breaks)):
+            wrapped.rstrip()
+            printed = Text(first if number == 0 else margin, end="")
+            printed.append_text(wrapped)
+            printed.rstrip()
+            self.console.print(printed, soft_wrap=True)
+
+    def can_show(self, text: str) -> bool:
+        """Whether the terminal knows these characters."""
+        return _can_show(self.console, text)
+
+    def gap(self) -> None:
+        """An empty line."""
+        self.console.print()
+
+    def next(self, command: str) -> None:
+        """The last line of a page: what to type next, in one piece however long."""
+        from rich.text import Text
+
+        self.gap()
+        told = Text.assemble(("Next: ", "dim"), (clean(command), "bold"))
+        self.console.print(told, soft_wrap=True)
+
+
+def _console(file: TextIO) -> Console:
+    from rich.console import Console
+
+    class Terminal(Console):
+        def on_broken_pipe(self) -> None:
+            # rich would end the process here, with an exit code of its own.
+            raise BrokenPipeError
+
+    plain = bool(os.environ.get("NO_COLOR")) or not file.isatty()
+    return Terminal(
+        file=file,
+        # Without a colour system rich writes no escape at all, bold and dim included.
+        color_system=None if plain else "auto",
+        width=None if file.isatty() else WIDTH,
+        markup=False,
+        highlight=False,
+        emoji=False,
+    )
+
+
+def _find_line_breaks(text: str, room: int, later: int) -> list[int]:
+    """Where lines end, with `room` for the first and `later` for the others.
+
+    rich would break a long word, or not wrap at all; a path has to stay in one piece.
+    """
+    from rich.cells import cell_len
+
+    breaks = []
+    used = 0
+    for word in re.finditer(r"\S+\s*", text):
+        if used and used + cell_len(word[0].rstrip()) > room:
+            breaks.append(word.start())
+            used, room = 0, later
+        used += cell_len(word[0])
+    return breaks
+
+
+def _can_show(console: Console, text: str) -> bool:
+    try:
+        text.encode(console.encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

@@ -1,0 +1,3 @@
+"""Passes what a guard measures to experiment trackers: TensorBoard, W&B, MLflow, trackio,
+`logging`.
+"""

@@ -1,0 +1,214 @@
+"""Feeds a tracker from a bounded queue on its own thread, with each step record as a row of
+metrics.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+
+from headway.core.findings import Finding
+from headway.core.records import Column, Header, Record, StepRecord
+from headway.core.signals import family
+from headway.output.trackers.base import MetricsRow, Tracker
+
+# From a step's record to the keys people look for in a tracker.
+
+#     loss, loss/<component>, lr, loss_scale, clip_coef       as they are
+#     grad/global_norm                                        before clipping
+#     grad/max_norm, grad/min_norm, grad_layer/<parameter>    where the record has them
+#     grad/has_nan, grad/has_inf                              0 or 1
+#     memory/host_rss_bytes, memory/device_allocated_bytes    where they were measured
+#     lr/group<k>                                             of further parameter groups
+#     headway/held                                           1 where the update was held back
+#     headway/<anything else>                                step time, samples per second, …
+
+# A value that was not measured at a step is absent. Non-finite values stay what they are.
+
+_UNCHANGED_KEYS = frozenset({"loss", "lr", "loss_scale", "clip_coef"})
+_RENAMED_KEYS = {
+    "grad_norm": "grad/global_norm",
+    "host_rss_bytes": "memory/host_rss_bytes",
+    "device_allocated_bytes": "memory/device_allocated_bytes",
+}
+
+
+def make_metrics_row(record: StepRecord, names: Sequence[str]) -> MetricsRow:
+    """The numbers of a step. `names` are those of the parameters, in the order of the header."""
+    values = {_key(name): float(value) for name, value in record.values.items()}
+    values["headway/held"] = float(record.held)
+    norms = [value for _, value in record.family("grad_norm")]
+    layers = record.columns.get("param/grad_norm")
+    if layers is not None and len(layers.values):
+        norms += layers.values
+        values["grad/max_norm"] = _extreme(layers.values, largest=True)
+        values["grad/min_norm"] = _extreme(layers.values, largest=False)
+        for at, norm in layers.items():
+            values[f"grad_layer/{_name(names, at)}"] = float(norm)
+    if norms:
+        values["grad/has_nan"] = float(any(math.isnan(norm) for norm in norms))
+        values["grad/has_inf"] = float(any(math.isinf(norm) for norm in norms))
+    for at, rate in record.columns.get("group/lr", Column(())).items():
+        values[f"lr/group{at}"] = float(rate)
+    return MetricsRow(record.step, values)
+
+
+def _key(name: str) -> str:
+    root = family(name)
+    further = name[len(root) :]
+    if root in _UNCHANGED_KEYS or root.startswith("loss/"):
+        return name
+    return _RENAMED_KEYS.get(root, f"headway/{root}") + further
+
+
+def _name(names: Sequence[str], at: int) -> str:
+    return names[at] if at < len(names) else str(at)
+
+
+def _extreme(norms: Sequence[float], *, largest: bool) -> float:
+    """The largest or smallest; NaN where one is, as torch has it."""
+    if any(math.isnan(norm) for norm in norms):
+        return math.nan
+    return float(max(norms) if largest else min(norms))
+
+
+# Between the training and a tracker: a bounded queue and a thread.
+
+# The training only ever puts a reference on the queue, which cannot wait. A tracker that is slow
+# fills the queue, and what does not fit is dropped and counted; one that computes much is made to
+# rest; one that hangs is left behind when the run ends; one that raises is given up. What was lost
+# is told once, and none of it is seen by a step.
+
+MAX_QUEUED_STEPS = 1000
+"""Steps that may wait for a tracker."""
+MAX_QUEUED_FINDINGS = 1000
+"""Findings are few and worth more: they have places of their own."""
+MAX_TIME_SHARE = 0.1
+"""Of the time, that a tracker's own computing may take: while its thread runs Python, the
+training's cannot. MLflow's database takes longer for a row than a small model for a step."""
+CLOSE_SECONDS = 10.0
+"""How long the end of a run waits for its trackers, all of them together."""
+
+NotifyOnce = Callable[[str, str], None]
+"""Told (a topic, a sentence); each topic once."""
+
+
+class QueuedTracker:
+    """One tracker behind its queue. No method waits but `join`, and none raises."""
+
+    def __init__(
+        self, tracker: Tracker, name: str, told: NotifyOnce, *, room: int = MAX_QUEUED_STEPS
+    ) -> None:
+        self.name = name
+        self.dropped = 0
+        """Steps that did not fit in the queue, or were still in it when the run ended."""
+        self._tracker = tracker
+        self._told = told
+        self._room = room
+        self._names: Sequence[str] = ()
+        self._waiting: SimpleQueue[tuple[StepRecord, Sequence[str]] | Finding | None] = (
+            SimpleQueue()
+        )
+        self._taken = 0
+        self._shown = 0
+        self._over = False
+        self._hurry = threading.Event()
+        self._failed = False
+        self._process = os.getpid()
+        self._thread = threading.Thread(target=self._work, name=f"headway-{name}", daemon=True)
+        self._thread.start()
+
+    def record(self, record: Record) -> None:
+        """A record of the stream; steps are passed on, and headers name their columns."""
+        if isinstance(record, StepRecord):
+            self._taken += 1
+            if self._failed or self._over:
+                return
+            if self._waiting.qsize() >= self._room:
+                self.dropped += 1
+            else:
+                self._waiting.put((record, self._names))
+        elif isinstance(record, Header):
+            self._names = record.names("param")
+
+    def finding(self, finding: Finding) -> None:
+        """A finding."""
+        full = self._waiting.qsize() >= self._room + MAX_QUEUED_FINDINGS
+        if not (full or self._failed or self._over):
+            self._waiting.put(finding)
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        if not self._over:
+            self._over = True
+            self._waiting.put(None)
+            self._hurry.set()
+
+    def join(self, until: float) -> None:
+        """Wait for the tracker until this moment of the monotonic clock, then leave it behind."""
+        if os.getpid() != self._process:
+            return  # a fork: the thread, and the run, are the parent's
+        self._thread.join(max(until - time.monotonic(), 0.0))
+        hangs = self._thread.is_alive() and not self._failed
+        if hangs:
+            self._failed = True  # whatever it is busy with is the last thing it does
+            self.dropped = self._taken - self._shown
+        if self.dropped:
+            self._told(
+                f"tracker-dropped-{self.name}",
+                f"the tracker {self.name} could not keep up: {self.dropped} of {self._taken} "
+                "steps were not passed on to it; training did not wait for them",
+            )
+        elif hangs:
+            self._told(
+                f"tracker-hangs-{self.name}",
+                f"the tracker {self.name} did not come to an end and was left behind",
+            )
+
+    def _work(self) -> None:
+        try:
+            while not self._failed:
+                item = self._waiting.get()
+                if item is None:
+                    self._tracker.close()
+                    return
+                began = time.thread_time()
+                if isinstance(item, Finding):
+                    self._tracker.finding(item)
+                else:
+                    self._tracker.step(make_metrics_row(*item))
+                    self._shown += 1
+                self._hurry.wait((time.thread_time() - began) * (1 / MAX_TIME_SHARE - 1))
+        except BaseException as error:  # whatever it is, the training must not hear more of it
+            if not self._failed:
+                self._failed = True
+                first = (str(error).splitlines() or [""])[0]
+                self._told(
+                    f"tracker-raised-{self.name}",
+                    f"the tracker {self.name} failed ({type(error).__name__}: {first}) after "
+                    f"{self._shown} steps and is given up; training goes on without it",
+                )
+
+
+class TrackerGroup:
+    """All trackers of a run."""
+
+    def __init__(self, queues: Sequence[QueuedTracker]) -> None:
+        self.queues = queues
+        # Trackers end their runs at exit, those opened last first: before them, ours is asked.
+        atexit.register(self.close)
+
+    def close(self, seconds: float | None = None) -> None:
+        """Let them show what still waits; after `CLOSE_SECONDS` they are left behind."""
+        for queue in self.queues:
+            queue.end()
+        until = time.monotonic() + (CLOSE_SECONDS if seconds is None else seconds)
+        for queue in self.queues:
+            queue.join(until)
+        self.queues = ()
+        atexit.unregister(self.close)

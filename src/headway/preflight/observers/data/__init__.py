@@ -1,0 +1,1 @@
+"""Observers of the data: loaders, inputs, labels, leakage."""

@@ -1,0 +1,1 @@
+"""Observers of the loss: its terms, its inputs and its graph."""

@@ -1,0 +1,1 @@
+"""Observers of the model: layers, modes, parameters, devices."""

@@ -1,0 +1,226 @@
+"""Layers that behave differently in training and evaluation: their rates, and the lines that switch
+them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import ref
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from headway.preflight.observer import Observer, TorchCall
+from headway.preflight.script_context import CallSite, CallSites, ScriptContext, observe_method
+from headway.torch_adapters.torch_functions import find_aliases
+
+# The layers of a model that do one thing in training and another in evaluation.
+
+_RATES = ("p", "drop_prob", "drop_rate", "rate")
+"""What hand-written dropouts call their rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModeLayer:
+    """A dropout or a batch norm."""
+
+    layer: nn.Module
+    path: str
+    """Within the module it was looked for in."""
+    owner: nn.Module
+    """The innermost module around it that has parameters: what it regularises or normalises."""
+
+    @property
+    def is_norm(self) -> bool:
+        return isinstance(self.layer, _BatchNorm)
+
+    @property
+    def rate(self) -> float:
+        """The share it drops; 0 for a norm."""
+        return 0.0 if self.is_norm else dropout_rate(self.layer)
+
+
+def find_mode_layers(root: nn.Module) -> list[ModeLayer]:
+    """All of them within a module."""
+    return list(_layers_within(root, "", root))
+
+
+def _layers_within(module: nn.Module, path: str, owner: nn.Module) -> Iterator[ModeLayer]:
+    if next(module.parameters(), None) is not None:
+        owner = module
+    if isinstance(module, _BatchNorm) or _has_rate(module):
+        yield ModeLayer(module, path or type(module).__name__, owner)
+    for name, child in module.named_children():
+        yield from _layers_within(child, f"{path}.{name}" if path else name, owner)
+
+
+def dropout_rate(module: nn.Module) -> float:
+    """The rate of a dropout, of whatever make."""
+    names = ("dropout",) if isinstance(module, (nn.MultiheadAttention, nn.RNNBase)) else _RATES
+    for name in names:
+        rate: Any = getattr(module, name, None)
+        if isinstance(rate, (int, float)) and not isinstance(rate, bool):
+            return float(rate)
+    return 0.0
+
+
+def _has_rate(module: nn.Module) -> bool:
+    if isinstance(module, nn.RNNBase) and module.num_layers < 2:
+        return False
+    if isinstance(module, (_DropoutNd, nn.MultiheadAttention, nn.RNNBase)):
+        return True
+    leaf = next(module.children(), None) is None and next(module.parameters(), None) is None
+    return leaf and "drop" in type(module).__name__.lower() and dropout_rate(module) > 0
+
+
+# The lines that switch layers off: `model.eval()`, and dropouts whose rate is set to 0.
+
+MOST_SWITCHES = 16
+
+
+class ModeSwitches:
+    """Hears both, and remembers the last of them."""
+
+    def __init__(self, scene: ScriptContext) -> None:
+        self.zeroed: dict[str, Any] | None = None
+        """The line that set the rate of a dropout to 0 after it was something else."""
+        self._scene = scene
+        self._inside = 0
+        self._evaluations: deque[tuple[ref[nn.Module], Any]] = deque(maxlen=MOST_SWITCHES)
+        observe_method(scene, nn.Module, "train", before=self._begins, after=self._switched)
+        self._hear_rates()
+
+    def to_evaluation(self, root: nn.Module | None) -> dict[str, Any] | None:
+        """The last line that put a model, or part of it, into evaluation mode."""
+        for known, place in reversed(self._evaluations):
+            module = known()
+            if module is None:
+                continue
+            if root is None or _contains(module, root) or _contains(root, module):
+                found: dict[str, Any] | None = place
+                return found
+        return None
+
+    def _begins(self, *_: Any, **__: Any) -> None:
+        self._inside += 1  # a model switches its parts
+
+    def _switched(self, result: Any, module: nn.Module, mode: bool = True) -> None:
+        self._inside -= 1
+        if self._inside <= 0 and not mode:
+            self._inside = 0
+            self._evaluations.append((ref(module), self._scene.place()))
+
+    def _hear_rates(self) -> None:
+        if "__setattr__" in vars(_DropoutNd):  # another torch, or somebody else
+            return
+        switches = self
+
+        def set_attribute(layer: _DropoutNd, name: str, value: Any) -> None:
+            if name == "p" and value == 0 and vars(layer).get("p"):
+                switches.zeroed = switches._scene.place()
+            nn.Module.__setattr__(layer, name, value)
+
+        def put_back() -> None:
+            if vars(_DropoutNd).get("__setattr__") is set_attribute:
+                del _DropoutNd.__setattr__
+
+        _DropoutNd.__setattr__ = set_attribute  # type: ignore[assignment]
+        self._scene.undo.callback(put_back)
+
+
+def _contains(outer: nn.Module, inner: nn.Module) -> bool:
+    return any(part is inner for part in outer.modules())
+
+
+# How much every dropout of the training forward throws away.
+
+DROPOUT_LOOKS = 3
+"""Steps that are looked at, and one in so many later ones."""
+DROPOUT_EVERY = 25
+
+
+PLAIN = find_aliases(
+    *("dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "feature_dropout"),
+    *("alpha_dropout", "feature_alpha_dropout"),
+)
+FUSED = find_aliases("scaled_dot_product_attention")
+WHOLE = (F.multi_head_attention_forward,)
+RECURRENT = find_aliases("lstm", "gru", "rnn_tanh", "rnn_relu")
+
+
+class Dropouts(Observer):
+    """Tells of each dropout and of the share that is kept after it (topic `dropout`)."""
+
+    functions = (*PLAIN, *FUSED, *WHOLE, *RECURRENT)
+
+    def start(self) -> None:
+        self._sites = CallSites(self.script)
+        self._pending: list[tuple[CallSite, float, float]] = []
+        self._kept: dict[int, tuple[ref[Any], float]] = {}
+        """Tensors that came out of a dropout, and the share of their input that is left."""
+        self._told: dict[tuple[Any, ...], float] = {}
+
+    def function_ended(self, call: TorchCall) -> None:
+        step = self.script.step
+        if not torch.is_grad_enabled() or (step >= DROPOUT_LOOKS and step % DROPOUT_EVERY):
+            return
+        result = call.result[0] if isinstance(call.result, tuple) else call.result
+        if not isinstance(result, Tensor) or not result.requires_grad:
+            return
+        p, training = self._rate(call)
+        if not isinstance(p, (int, float)) or not training or p <= 0:
+            return
+        left = 1.0 - float(p)
+        if call.function in PLAIN:
+            given = call.argument(0, "input")
+            known = self._kept.get(id(given))
+            left *= known[1] if known is not None and known[0]() is given else 1.0
+            self._kept[id(result)] = (ref(result), left)
+        site = self._sites.here()
+        if site is not None:
+            self._pending.append((site, float(p), left))
+
+    def _rate(self, call: TorchCall) -> tuple[Any, Any]:
+        """(what it drops, whether it does)."""
+        if call.function in FUSED:
+            return call.argument(4, "dropout_p", 0.0), True
+        if call.function in WHOLE:
+            return call.argument(10, "dropout_p", 0.0), call.argument(13, "training", True)
+        if call.function in RECURRENT:
+            module = self.script.stack[-1] if self.script.stack else None
+            if not isinstance(module, nn.RNNBase) or module.num_layers < 2:
+                return 0.0, False
+            return module.dropout, module.training
+        rate = call.argument(1, "p", 0.5)
+        return rate, call.argument(2, "training", call.function in _ALWAYS)
+
+    def backward_begins(self, roots: Sequence[Tensor]) -> None:
+        for site, p, left in self._pending:
+            if self._told.get(site.key, 1.0) > left:
+                self._told[site.key] = left
+                facts = {
+                    "member": site.name(self.script),
+                    "p": p,
+                    "kept": left,
+                    "place": site.place,
+                }
+                self.evidence.tell("dropout", facts)
+        self._forget()
+
+    def step_ended(self, optimizer: Any) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        self._pending.clear()
+        self._kept.clear()
+        self._sites.restart()
+
+
+_ALWAYS = {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d}
+"""Those that are in training mode unless told otherwise."""

@@ -1,0 +1,1 @@
+"""Observers of optimizers, schedules and resumes."""

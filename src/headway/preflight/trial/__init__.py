@@ -1,0 +1,3 @@
+"""Trial updates on recorded steps: the loss along an update, its parts, and overfitting one
+batch.
+"""

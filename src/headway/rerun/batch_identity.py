@@ -1,0 +1,360 @@
+"""Identifies a batch by its sample indices where the loader shows them, otherwise by a hash of its
+content.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headway.torch_adapters import nonfinite_scan
+from headway.torch_adapters.dataloader import IndexedIterator
+
+# A batch's content as a short text: the same in every process, run and year.
+
+# For batches whose indices nobody knows. Tensors and arrays go in as dtype, shape and bytes,
+# wherever they are; lists and tuples are the same, and so are mappings in any order. What cannot
+# be looked into goes in as its type, and the hash says that it is not of the whole batch.
+
+MAX_DEPTH = 8
+"""Nesting that is followed; deeper ones are somebody's object graph."""
+DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ContentHash:
+    """What a batch comes to."""
+
+    text: str
+    whole: bool
+    """Everything in the batch is in it; else two batches that differ may have the same."""
+
+
+def content_hash(batch: Any) -> ContentHash:
+    """The hash of any nested structure. Waits for the device: only for steps known to be bad."""
+    found = _Hash()
+    found.add(batch, MAX_DEPTH)
+    return ContentHash(found.blake.hexdigest(), found.whole)
+
+
+class _Hash:
+    def __init__(self) -> None:
+        self.blake = blake2b(digest_size=DIGEST_BYTES)
+        self.whole = True
+
+    def add(self, value: Any, depth: int) -> None:
+        try:
+            self._add(value, depth)
+        except Exception:  # a class of the user's, whatever it may do when looked into
+            self._opaque(value)
+
+    def _add(self, value: Any, depth: int) -> None:
+        if isinstance(value, Tensor):
+            self._tensor(value)
+        elif isinstance(value, (np.ndarray, np.generic)):
+            self._array(np.asarray(value), depth)
+        elif (encode := _SIMPLE.get(type(value))) is not None:
+            self._say(type(value).__name__, encode(value))
+        elif isinstance(value, str):  # and its subclasses, as plain text
+            self._say("str", str.__str__(value).encode("utf-8", "surrogatepass"))
+        elif isinstance(value, os.PathLike):
+            self._say("path", os.fsencode(value))
+        elif depth == 0:
+            self._opaque(value)
+        elif isinstance(value, Mapping):
+            self._mapping(dict(value.items()), depth)
+        elif isinstance(value, (list, tuple)):
+            self._say("sequence", str(len(value)).encode())
+            for item in value:
+                self.add(item, depth - 1)
+        elif isinstance(value, Set):
+            self._members(value, depth)
+        elif hasattr(value, "__dataclass_fields__"):
+            self._mapping(
+                {name: getattr(value, name) for name in value.__dataclass_fields__}, depth
+            )
+        else:
+            self._opaque(value)
+
+    def _tensor(self, tensor: Tensor) -> None:
+        plain = tensor.detach()
+        if plain.is_sparse:
+            plain = plain.coalesce()
+            self._say("sparse", str(tuple(plain.shape)).encode())
+            self._tensor(plain.indices())
+            self._tensor(plain.values())
+            return
+        plain = plain.as_subclass(Tensor).cpu().resolve_conj().resolve_neg()
+        flat = plain.reshape(-1)
+        if flat.stride(0) != 1:  # a single element may keep any stride
+            flat = flat.clone(memory_format=torch.contiguous_format)
+        content = flat.view(torch.uint8).numpy()
+        self._say("array", _described(str(plain.dtype).removeprefix("torch."), plain.shape))
+        self.blake.update(content.data)
+
+    def _array(self, array: np.ndarray[Any, Any], depth: int) -> None:
+        if array.dtype.hasobject:
+            self.add(array.tolist(), depth - 1)
+            return
+        name = array.dtype.name if array.dtype.isnative else array.dtype.str
+        self._say("array", _described(name, array.shape))
+        self.blake.update(array.tobytes())
+
+    def _mapping(self, items: Mapping[Any, Any], depth: int) -> None:
+        self._say("mapping", str(len(items)).encode())
+        for key in sorted(items, key=_order):
+            self.add(key, depth - 1)
+            self.add(items[key], depth - 1)
+
+    def _members(self, members: Set[Any], depth: int) -> None:
+        self._say("set", str(len(members)).encode())
+        parts = [_Hash() for _ in members]
+        for part, member in zip(parts, members, strict=True):
+            part.add(member, depth - 1)
+        for part in sorted(parts, key=lambda part: part.blake.digest()):
+            self.whole = self.whole and part.whole
+            self.blake.update(part.blake.digest())
+
+    def _opaque(self, value: Any) -> None:
+        self.whole = False
+        kind = type(value)
+        self._say("opaque", f"{kind.__module__}.{kind.__qualname__}".encode())
+
+    def _say(self, kind: str, what: bytes) -> None:
+        # Lengths first: no two structures may come to the same bytes.
+        self.blake.update(f"{kind}:{len(what)}:".encode() + what)
+
+
+def _described(dtype: str, shape: tuple[int, ...]) -> bytes:
+    return f"{dtype}{[int(size) for size in shape]}".encode()
+
+
+def _order(key: Any) -> tuple[str, str]:
+    return type(key).__name__, repr(key)
+
+
+def _text(value: Any) -> bytes:
+    return repr(value).encode()
+
+
+_SIMPLE: dict[type, Callable[[Any], bytes]] = {
+    int: _text,
+    bool: _text,
+    type(None): _text,
+    float: lambda value: struct.pack("<d", value),
+    complex: lambda value: struct.pack("<2d", value.real, value.imag),
+    bytes: bytes,
+    bytearray: bytes,
+}
+
+
+# Which batch is it? By the samples in it where the loader lets us know, else by its content.
+
+# Nothing is computed for a batch that does no harm: the indices lie ready, the hash is made only
+# when somebody asks who a batch is.
+
+Index: TypeAlias = "int | str | tuple[Index, ...]"
+
+MAX_LOSSES = 16
+"""Losses that are remembered of a batch: one in most trainings."""
+MAX_COPIED_BYTES = 1 << 28
+"""Bytes of a batch that are copied, so that it can be had again after the loop has changed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOrigin:
+    """Where a batch came from."""
+
+    epoch: int
+    """Passes over a guarded loader that were begun before this one."""
+    number: int
+    """Batches the loader gave before this one in this pass, avoided ones included."""
+    dataset: str = ""
+    indices: Any = None
+    """What the sampler drew for it, as it was drawn; None where that is not known."""
+    batched: bool = True
+    """The indices are a list, one for each sample; else the one index of a ready-made batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchIdentity:
+    """Who a batch is: equal keys, same batch."""
+
+    key: str
+    indices: tuple[Index, ...] = ()
+    dataset: str = ""
+    sure: bool = True
+    """The same key means the same batch; not so where part of it could not be looked into."""
+
+
+@dataclass(slots=True)
+class RecordedBatch:
+    """A batch of the present step and what is known of it."""
+
+    batch: Any
+    origin: BatchOrigin | None = None
+    position: int = 0
+    """Batches of the same step that came before it."""
+    losses: deque[Tensor] = field(default_factory=lambda: deque(maxlen=MAX_LOSSES))
+    blamed: bool = False
+    run: Callable[[Any], Any] | None = None
+    """How a framework runs forward and backward over a batch in its place."""
+    versions: int | None = None
+    """How often its tensors had been changed in place when it was handed out."""
+    copies: Sequence[Tensor] | None = None
+    """What its tensors held then, where the loop is known to change its batches."""
+    _identity: BatchIdentity | None = None
+
+    @property
+    def size(self) -> int | None:
+        """How many samples it holds."""
+        indices = self.indices() if self.origin is not None and self.origin.batched else ()
+        return len(indices) or nonfinite_scan.batch_size(self.batch)
+
+    def watch_for_changes(self, *, copy: bool) -> None:
+        """Remember what it is now; with `copy`, so that it can be had again."""
+        self.versions = _versions(self.batch)
+        if copy:
+            tensors = _changeable(self.batch)
+            if sum(tensor.nbytes for tensor in tensors) <= MAX_COPIED_BYTES:
+                self.copies = [tensor.detach().clone() for tensor in tensors]
+
+    @property
+    def changed(self) -> bool:
+        """Whether the loop has changed it in place since it was handed out."""
+        return self.versions is not None and self.versions != _versions(self.batch)
+
+    @property
+    def lost(self) -> bool:
+        """Whether what was handed out cannot be had any more."""
+        return self.changed and self.copies is None
+
+    def restore(self) -> None:
+        """What was handed out, in the same tensors."""
+        if self.changed and self.copies is not None:
+            _fill(_changeable(self.batch), self.copies)
+
+    @contextmanager
+    def as_given(self) -> Iterator[None]:
+        """The batch as it was handed out; afterwards, as the loop has left it."""
+        if not self.changed or self.copies is None:
+            yield
+            return
+        tensors = _changeable(self.batch)
+        left = [tensor.detach().clone() for tensor in tensors]
+        self.restore()
+        try:
+            yield
+        finally:
+            _fill(tensors, left)
+
+    def indices(self) -> tuple[Index, ...]:
+        """The data set's indices of its samples, in order; empty where they are not known."""
+        return () if self.origin is None else _plain_indices(self.origin)
+
+    def identity(self) -> BatchIdentity:
+        """Worked out once, and only if somebody asks."""
+        if self._identity is None:
+            self._identity = self._work_out()
+        return self._identity
+
+    def _work_out(self) -> BatchIdentity:
+        indices = self.indices()
+        if indices and self.origin is not None:
+            dataset = self.origin.dataset
+            return BatchIdentity(f"indices-{_hash_of_set(dataset, indices)}", indices, dataset)
+        found = content_hash(self.batch)
+        return BatchIdentity(f"content-{found.text}", sure=found.whole)
+
+
+AvoidBatch: TypeAlias = Callable[[RecordedBatch], Any]
+
+
+class ObservedLoader:
+    """A pass over a loader: its batches as they come, and their origin; the avoided left out."""
+
+    def __init__(
+        self,
+        source: Iterator[Any],
+        epoch: int = 0,
+        avoid: AvoidBatch | None = None,
+        *,
+        given: int = 0,
+    ) -> None:
+        """`given` batches of the source were drawn before."""
+        self._source = source
+        self._epoch = epoch
+        self._avoid = avoid
+        self.given = given
+        """Batches of the source that were drawn so far, avoided ones included."""
+        self.origin = BatchOrigin(epoch, given)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        while True:
+            batch = next(self._source)
+            self.origin = self._whence()
+            self.given += 1
+            if self._avoid is None or not self._avoid(RecordedBatch(batch, self.origin)):
+                return batch
+
+    def _whence(self) -> BatchOrigin:
+        source = self._source
+        if not isinstance(source, IndexedIterator):
+            return BatchOrigin(self._epoch, self.given)
+        tape = source.tape
+        return BatchOrigin(self._epoch, self.given, tape.dataset, source.indices, tape.batched)
+
+
+def _versions(batch: Any) -> int:
+    return sum(tensor._version for tensor in _changeable(batch))
+
+
+def _changeable(batch: Any) -> list[Tensor]:
+    return [tensor for tensor in nonfinite_scan.batch_tensors(batch) if not tensor.is_inference()]
+
+
+@torch.no_grad()
+def _fill(tensors: Iterable[Tensor], values: Iterable[Tensor]) -> None:
+    for tensor, value in zip(tensors, values, strict=True):
+        tensor.copy_(value)
+
+
+def freeze_index(value: Any) -> Index:
+    """An index as something that can be compared, kept and written down. Raises TypeError."""
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, (list, tuple)):
+        return tuple(freeze_index(item) for item in value)
+    return operator.index(value)
+
+
+def _plain_indices(origin: BatchOrigin) -> tuple[Index, ...]:
+    drawn = origin.indices
+    if isinstance(drawn, (Tensor, np.ndarray)):
+        drawn = drawn.tolist()
+    try:
+        listed = drawn if origin.batched and isinstance(drawn, (list, tuple, range)) else [drawn]
+        return tuple(freeze_index(item) for item in listed)
+    except TypeError:  # None, or an index of a kind that has no name
+        return ()
+
+
+def _hash_of_set(dataset: str, indices: Iterable[Index]) -> str:
+    # Sorted: the same samples in another order are the same batch.
+    texts = sorted(json.dumps(index) for index in indices)
+    return blake2b(json.dumps([dataset, texts]).encode(), digest_size=16).hexdigest()

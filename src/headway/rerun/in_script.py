@@ -1,0 +1,234 @@
+"""Runs a captured incident again in the user's own loop, instead of training.
+
+`headway replay` sets the demand before it runs the script. The first loop over `guard(loader)`
+then gets the captured batch: weights, buffers, scaler and random numbers are put in place, no
+optimizer moves anything, and what comes of it goes to `done`, which leaves the script. Where a
+framework has the loop, its adapter says how a step is run, and that is called instead.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from headway.errors import HeadwayError, UsageError
+from headway.explain.failing_step import StepPass
+from headway.explain.incident_file.incident_folder import IncidentFolder
+from headway.explain.replay_outcome import (
+    ReplayOutcome,
+    add_explanation,
+    judge_replay,
+    refuse_replay,
+)
+from headway.rerun.bad_step import BadStep
+from headway.rerun.batch_identity import RecordedBatch
+from headway.rerun.sandbox import format_error
+from headway.torch_adapters import rng
+
+if TYPE_CHECKING:
+    from headway.guard.guard import Guard
+
+Done = Callable[[ReplayOutcome], NoReturn]
+Run = Callable[[Any], Any]
+"""Forward and backward over a batch."""
+WARM_UP = 3
+"""Steps that a script may make before its loop; whoever makes more is training."""
+
+
+@dataclass(slots=True)
+class _Request:
+    capsule: IncidentFolder
+    done: Done
+    result: ReplayOutcome | None = None
+    steps: int = 0
+    """Made by optimizers of guards outside of the rehearsal."""
+
+
+_pending: _Request | None = None
+
+
+def request_rerun(capsule: IncidentFolder, done: Done) -> None:
+    """From now on, loops over `guard(loader)` rehearse this incident; `done` is told, and leaves
+    the script by raising."""
+    global _pending
+    _pending = _Request(capsule, done)
+
+
+def withdraw_request() -> None:
+    """Guards train again."""
+    global _pending
+    _pending = None
+
+
+def is_requested() -> bool:
+    return _pending is not None
+
+
+def rerun_result() -> ReplayOutcome | None:
+    """What came of it, also where the loop was left before `done` could be told."""
+    return None if _pending is None else _pending.result
+
+
+def choose_run_dir(run_dir: str | Path | None) -> str | Path | None:
+    """Where a guard writes: a rehearsal is no part of the run, and leaves nothing in it."""
+    if _pending is None or run_dir is None:
+        return run_dir
+    folder = tempfile.mkdtemp(prefix="headway-replay-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def rerun_in_loop(guard: Guard, loader: Iterable[Any]) -> Iterator[Any]:
+    """The captured batches, once; then `done`. A loop that comes again is told the same."""
+    asked = _pending
+    assert asked is not None
+    if asked.result is None:
+        yield from _run(asked, guard, loader)
+    if asked.result is not None:
+        asked.done(asked.result)
+
+
+def rerun_step(guard: Guard, template: Any, prepare: Callable[[Sequence[Any]], Run]) -> NoReturn:
+    """The same where the step can be called: `prepare` is told of the batches and says how.
+
+    `template` is a batch of the present loader.
+    """
+    asked = _pending
+    assert asked is not None
+    if asked.result is None:
+        try:
+            asked.result = rerun_by_calling(guard, asked.capsule, template, prepare)
+        except HeadwayError as error:
+            asked.result = refuse_replay(str(error))
+    asked.done(asked.result)
+
+
+def refuse_rerun(why: str) -> NoReturn:
+    """Leave a script that cannot be rehearsed."""
+    asked = _pending
+    assert asked is not None
+    asked.done(asked.result or refuse_replay(why))
+
+
+def refuse_training_step() -> None:
+    """An optimizer steps, and no rehearsal is under way: the script must not train to its end."""
+    if _pending is None:
+        return
+    _pending.steps += 1
+    if _pending.steps > WARM_UP:
+        refuse_rerun(
+            "the script trains without a loop over guard(loader), where the captured batch is "
+            "handed over: it was left after a few steps. Use guard(loader), or --call"
+        )
+
+
+def rerun_by_calling(
+    guard: Guard, capsule: IncidentFolder, template: Any, prepare: Callable[[Sequence[Any]], Run]
+) -> ReplayOutcome:
+    """Run the captured step by calling it, and look into it if it reproduces.
+
+    Raises UsageError where something does not fit, and what the step raises, unless it has gone bad
+    before.
+    """
+    batches = capsule.batches(template if capsule.needs_template else None)
+    notes = restore_captured_state(capsule, guard.put_in_place)
+    run = prepare(batches)
+    restore_captured_rng(capsule)
+    incident = bad_step_of(capsule, batches, run)
+    first = StepPass("again", batches)
+    try:
+        with closing(guard.give_again(incident, first)) as given:
+            for batch in given:
+                run(batch)
+    except Exception as error:  # of the user's own step
+        notes.append(f"the step then raised {format_error(error)}")
+        result = judge_replay(capsule, first.outcome, notes)
+        if not result.reproduces:
+            raise
+    else:
+        result = judge_replay(capsule, first.outcome, notes)
+    if result.reproduces:
+        for _ in guard.look_into_again(incident, None):
+            raise AssertionError("a step that can be called needs no loop")
+    return add_reasons(result, guard, capsule)
+
+
+def _run(asked: _Request, guard: Guard, loader: Iterable[Any]) -> Iterator[Any]:
+    capsule = asked.capsule
+    try:
+        batches = capsule.batches(_template(capsule, loader))
+        notes = restore_captured_state(capsule, guard.put_in_place)
+    except HeadwayError as error:
+        asked.result = refuse_replay(str(error))
+        return
+    restore_captured_rng(capsule)
+    incident = bad_step_of(capsule, batches)
+    # The first time through the loop itself: before that, it has not bound its variables.
+    first = StepPass("again", batches)
+    try:
+        yield from guard.give_again(incident, first)
+    finally:
+        asked.result = judge_replay(capsule, first.outcome, notes)
+    if asked.result.reproduces:
+        yield from guard.look_into_again(incident, sys._getframe().f_back)
+        asked.result = add_reasons(asked.result, guard, capsule)
+
+
+def add_reasons(result: ReplayOutcome, guard: Guard, capsule: IncidentFolder) -> ReplayOutcome:
+    """What came of it, and why, if the guard has found out."""
+    found = guard.explanations
+    return add_explanation(result, found[-1], capsule) if found else result
+
+
+def bad_step_of(capsule: IncidentFolder, batches: Sequence[Any], run: Run | None = None) -> BadStep:
+    """The captured step; everything else must be in its place already."""
+    return BadStep(
+        capsule.step,
+        capsule.symptom,
+        [RecordedBatch(batch, position=at, run=run) for at, batch in enumerate(batches)],
+        rng.RngState(exact=True),
+        None,
+        capsule.limit,
+        sample_names=capsule.sample_names,
+    )
+
+
+def _template(capsule: IncidentFolder, loader: Iterable[Any]) -> Any:
+    """A batch of the loader, where the captured one is of classes that only it can tell."""
+    return next(iter(loader), None) if capsule.needs_template else None
+
+
+def restore_captured_state(
+    capsule: IncidentFolder, put: Callable[[Mapping[str, Any]], None]
+) -> list[str]:
+    """Weights, buffers and the like as they were; what the reader should know about it.
+
+    Raises UsageError where they do not fit.
+    """
+    notes = [f"not kept: {item.what} ({item.why})" for item in capsule.left_out]
+    if capsule.rows_only:
+        notes.append("the batch is its guilty rows, repeated to its size")
+    state = capsule.state()
+    if state is None:
+        return notes
+    try:
+        put(state)
+    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise UsageError(
+            f"the captured state does not fit: {type(error).__name__}: {error}"
+        ) from error
+    return notes
+
+
+def restore_captured_rng(capsule: IncidentFolder) -> None:
+    """The random numbers as they were before the step."""
+    state = capsule.rng()
+    if state is not None:
+        rng.restore(state)

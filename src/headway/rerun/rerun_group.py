@@ -1,0 +1,275 @@
+"""Runs a bad step again on all ranks together: a vote before each collective, so that no rank waits
+forever.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import zlib
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from enum import IntEnum
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from headway.errors import RankLost
+from headway.torch_adapters import sharded_tensors
+from headway.torch_adapters.local_gradients import LocalGradientMonitor
+from headway.torch_adapters.rank_group import LOST, RankGroup, SingleProcess
+from headway.torch_adapters.sharded_tensors import local_part
+
+# Nobody waits for a rank that will not come.
+
+# While a step is run again, one rank's may raise where the others' does not, and they would wait
+# for it in their next collective. So every rank asks the others before each of them, whoever
+# starts it: FSDP, DistributedDataParallel, SyncBatchNorm, the user. Where one has failed, or they
+# are not all at the same place, every rank's step ends where it is.
+
+_NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
+_WAITING = "wait_tensor"
+_BETWEEN_TWO = ("send", "recv_", "recv_any_source_")
+
+
+class StepAborted(RuntimeError):
+    """This rank's step is not run to its end, because another's is not."""
+
+
+class RankPosition(IntEnum):
+    """Where a rank is; what the highest one says goes for all."""
+
+    TOGETHER = 0
+    """Before a collective."""
+    OVER = 1
+    FAILED = 2
+
+
+class VoteRounds:
+    """The questions of one rank to all, each answered by all."""
+
+    def __init__(self, group: Any) -> None:
+        """`group`: a process group of all ranks that nobody else uses."""
+        self._group = group
+
+    def ask(self, place: RankPosition, what: str = "") -> RankPosition:
+        """Where the ranks are; FAILED where they are not all there, or ask another thing."""
+        mark = zlib.crc32(what.encode())
+        said = torch.tensor([place, -place, mark, -mark], dtype=torch.int64)
+        try:
+            dist.all_reduce(said, op=dist.ReduceOp.MAX, group=self._group)
+        except RuntimeError as error:
+            raise RankLost(f"while a bad step was run again: {LOST}") from error
+        highest, lowest, most, least = said.tolist()
+        alike = highest == -lowest and most == -least
+        return RankPosition(highest) if alike else RankPosition.FAILED
+
+
+class CollectiveGate(TorchDispatchMode):
+    """One run of a step on every rank."""
+
+    def __init__(self, rounds: VoteRounds) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._rounds = rounds
+        self._ended = False
+        """Whether all ranks know that the step is over, well or not."""
+        self.aborted = False
+        """Whether it ended on some rank before it was over."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace in _NAMESPACES and _name(func) != _WAITING:
+            self._before(func, args)
+        return func(*args, **(kwargs or {}))
+
+    def end(self, *, failed: bool) -> None:
+        """This rank's step is over. Returns when every rank's is."""
+        if not self._ended:
+            self._ended = True
+            place = self._rounds.ask(RankPosition.FAILED if failed else RankPosition.OVER)
+            self.aborted = place is not RankPosition.OVER
+
+    def _before(self, func: Any, args: Any) -> None:
+        """A collective is about to begin on this rank."""
+        if self._ended:
+            raise StepAborted("another rank's step ended early")
+        alone = _name(func) in _BETWEEN_TWO  # a pipeline: its ranks do different things
+        place = self._rounds.ask(
+            RankPosition.FAILED if alone else RankPosition.TOGETHER, _what(func, args)
+        )
+        if place is not RankPosition.TOGETHER:
+            self._ended = self.aborted = True
+            raise StepAborted(
+                "ranks that send to one another cannot be run again together"
+                if alone
+                else "another rank's step ended early"
+            )
+
+
+def _name(func: Any) -> str:
+    name: str = func._schema.name
+    return name.rpartition("::")[2]
+
+
+def _what(func: Any, args: Any) -> str:
+    """The same for collectives that go together."""
+    return repr((_name(func), [size for item in args if (size := _size(item))]))
+
+
+def _size(item: Any) -> int | None:
+    if not isinstance(item, torch.ScriptObject):
+        return None
+    try:
+        return int(dist.ProcessGroup.unbox(item).size())
+    except (RuntimeError, AttributeError):  # a reduction, or a torch that does not tell
+        return None
+
+
+# The other ranks, while a bad step is run again on all of them.
+
+# A DistributedDataParallel keeps its gradients to itself meanwhile: so each rank sees what it made
+# alone, and a step that raises leaves nothing half reduced. FSDP2 cannot compute without the
+# others; should a step end early, it is put in order again. What the step would have amounted to
+# over all ranks is worked out from the parts.
+
+T = TypeVar("T")
+
+COMPRESSED = (
+    "gradients change on their way between the ranks (a communication hook, or mixed precision of "
+    "DistributedDataParallel), which a step that is run again does not do"
+)
+COMPILED = (
+    "with several ranks a compiled step is run again op by op, which may go well where it fails"
+)
+
+
+class RerunGroup:
+    """The ranks that run a step again together, seen from one of them."""
+
+    def __init__(
+        self,
+        ranks: RankGroup,
+        origins: LocalGradientMonitor,
+        models: Sequence[nn.Module],
+        together: SingleProcess,
+    ) -> None:
+        self._ranks = ranks
+        self._origins = origins
+        self._models = models
+        self._together = together
+        self._rounds = VoteRounds(together.group)
+        self._meeting: CollectiveGate | None = None
+        self._undo = ExitStack()
+
+    @property
+    def able(self) -> bool:
+        """Whether a step can be run again at all."""
+        if self._searching and self._origins.compressed:
+            return False  # settling would go through the user's own hook
+        module = sys.modules.get("torch.distributed.fsdp")
+        return module is None or not any(
+            isinstance(unit, module.FullyShardedDataParallel)  # once it failed, it stays so
+            for model in self._models
+            for unit in model.modules()
+        )
+
+    @property
+    def settles(self) -> bool:
+        """Whether `settle` changes gradients that lie in memory of torch's own."""
+        return any(replica.gradient_as_bucket_view for replica in self._searching)
+
+    @property
+    def inexact(self) -> str:
+        """Why a step that is run again may not be what it was; empty: it is."""
+        if self._origins.compressed:
+            return COMPRESSED
+        return COMPILED if self._origins.compiled else ""
+
+    def agree(self, value: T) -> list[T]:
+        """What every rank says; raises StepEnded where one has given up."""
+        if self._rounds.ask(RankPosition.TOGETHER, "agree") is not RankPosition.TOGETHER:
+            raise StepAborted("another rank has given up")
+        return self._together.gather(value)
+
+    def give_up(self) -> None:
+        """Let the others know that this rank goes no further."""
+        self._rounds.ask(RankPosition.FAILED)
+
+    def begin(self) -> None:
+        """A step begins, on all ranks at the same time."""
+        self._meeting = self._undo.enter_context(CollectiveGate(self._rounds))
+        if "torch._dynamo" in sys.modules:  # what once met a meeting would stay uncompiled
+            self._undo.enter_context(torch.compiler.set_stance("force_eager"))
+        self._undo.callback(self._origins.resume_observing)
+        self._origins.pause_observing()
+
+    def disable_sync(self) -> None:
+        """Every rank keeps what it makes to itself, where that is possible."""
+        for replica in self._origins.replicas:
+            self._keep_to_itself(replica)
+
+    def end(self, *, failed: bool) -> bool:
+        """It is over here; returns when it is over everywhere: whether it ended early somewhere."""
+        meeting, self._meeting = self._meeting, None
+        if meeting is None:
+            return False
+        self._undo.close()
+        meeting.end(failed=failed)
+        if meeting.aborted:
+            sharded_tensors.reset_fsdp(self._models)
+        return meeting.aborted
+
+    def settle(self) -> None:
+        """All is over, on every rank. Gradients are to be put back afterwards.
+
+        A DistributedDataParallel that looks for unused parameters notes those in use also while it
+        keeps to itself, and takes them for the next step's: it forgets them when it reduces.
+        """
+        for replica in self._searching:
+            self._origins.pause_observing()
+            with torch.enable_grad():
+                used = [p.reshape(-1)[:1].sum() for p in replica.parameters() if p.requires_grad]
+                total = torch.stack([one.float() for one in used]).sum()
+                replica.reducer.prepare_for_forward()
+                replica.reducer.prepare_for_backward([total])
+                total.backward()
+            self._origins.resume_observing()
+
+    @property
+    def _searching(self) -> list[nn.parallel.DistributedDataParallel]:
+        replicas = self._origins.replicas
+        return [item for item in replicas if item.find_unused_parameters and not item.static_graph]
+
+    def local_norm(self, norms: Iterable[float]) -> float:
+        """The norm of what this rank's backward made, before it met the others'."""
+        found = self._origins.paused_norm()
+        seen = norms if found is None else [found]
+        return math.sqrt(sum(norm * norm for norm in seen))
+
+    @torch.no_grad()
+    def norms(self, parameters: Sequence[Any]) -> list[float]:
+        """Norms of the gradients over all ranks; every rank must ask for the same."""
+        return [self._norm(parameter) for parameter in parameters]
+
+    def _norm(self, parameter: Any) -> float:
+        gradient = local_part(parameter.grad)
+        if gradient is None:
+            gradient = torch.zeros_like(local_part(parameter))
+        gradient = gradient.to_dense() if gradient.is_sparse else gradient
+        gradient = gradient.to(self._ranks.place(gradient.device), torch.float32, copy=True)
+        size, copies = self._ranks.size, self._ranks.copies.of(parameter)
+        if copies == size:  # averaged already, or to be averaged
+            dist.all_reduce(gradient.div_(size), group=self._ranks.group)
+            return float(torch.linalg.vector_norm(gradient))
+        square = torch.linalg.vector_norm(gradient).double().square().reshape(1) / copies
+        dist.all_reduce(square, group=self._ranks.group)
+        return math.sqrt(float(square))
+
+    def _keep_to_itself(self, replica: nn.parallel.DistributedDataParallel) -> None:
+        for name in ("require_backward_grad_sync", "require_forward_param_sync"):
+            self._undo.callback(setattr, replica, name, getattr(replica, name))
+        if replica.will_sync_module_buffers():
+            replica._sync_buffers()
+        replica.require_backward_grad_sync = replica.require_forward_param_sync = False

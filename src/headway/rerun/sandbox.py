@@ -1,0 +1,360 @@
+"""Runs a step again without any effect on the training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils._python_dispatch import _disable_current_modes
+
+from headway.errors import RankLost
+from headway.explain.failing_step import FAILED_ON_OTHER_RANK, Outcome, StepPass
+from headway.rerun.bad_step import BadStep
+from headway.rerun.batch_identity import RecordedBatch
+from headway.rerun.rerun_group import StepAborted
+from headway.rerun.sandbox_state import SavedState, WriteUndo
+from headway.rerun.strategies.iteration_rerun import IterationRerun
+from headway.torch_adapters import patching
+from headway.torch_adapters.optimizer_adapter import (
+    AnsweredClosure,
+    HostBrake,
+    LineSearchState,
+    LossScaling,
+    find_closure,
+    with_closure,
+)
+from headway.torch_adapters.rng import RngState
+from headway.torch_adapters.runtime_state import compiled_code_runs, run_eagerly
+from headway.torch_adapters.saved_state import ObjectSnapshot
+from headway.torch_adapters.sharded_tensors import local_part
+
+if TYPE_CHECKING:
+    from headway.guard.session import Session
+    from headway.rerun.rerun_group import RerunGroup
+
+
+# The guard while a step is run again to find out what went wrong with it.
+
+# Before every pass the step finds what it found the first time: weights (they were held back),
+# random numbers, buffers, loss scale, no gradients. During a pass no optimizer moves anything and
+# the numbers go to the pass instead of the record. Afterwards everything the guard knows of is as
+# it was when the next batch was asked for.
+
+
+class RerunSandbox:
+    """Where one step is rehearsed. A context manager around the whole investigation."""
+
+    def __init__(
+        self,
+        session: Session,
+        observer: Any,
+        *,
+        before: RngState,
+        scale: Tensor | None,
+        batches: Sequence[RecordedBatch] = (),
+        judged: Sequence[Tensor] = (),
+    ) -> None:
+        """`before`: the random numbers before the step; `scale`: the loss scale it had; `batches`:
+        those that passes are made of; `judged`: the parameters whose gradients leapt, where they
+        did."""
+        self._session = session
+        self._observer = observer
+        self._before = before
+        self._scale = scale
+        self._batches = batches
+        self._company = session.rerun_group
+        self._judged = frozenset(map(id, judged))
+        self._optimizers = [watch.optimizer for watch in session.watches.values()]
+        self._names = session.inspection.parameter_index.by_identity()
+        self._scaling = LossScaling(session.scaling.scaler)
+        self._brakes: dict[int, HostBrake] = {}
+        self._searches: dict[int, LineSearchState | None] = {}
+        self._undo = ExitStack()
+        self._within = ExitStack()
+        self._written = WriteUndo()
+        self._pass: StepPass | None = None
+        self._components: Mapping[str, Tensor] = {}
+        self._settled = False
+        """Whether the gradients in question have been stepped by."""
+
+    @property
+    def is_running_pass(self) -> bool:
+        """Whether a pass is being run."""
+        return self._pass is not None
+
+    def __enter__(self) -> RerunSandbox:
+        with ExitStack() as undo:  # whatever fails in here, what was done is undone
+            for kept in self._batches:
+                undo.enter_context(kept.as_given())
+            aside = SavedState(self._session, undo)
+            aside.random_numbers()
+            aside.buffers()
+            settles = self._company is not None and self._company.settles
+            aside.gradients(self._parameters(), copied=settles)
+            aside.states()
+            aside.groups()
+            aside.scaler(self._scaling.scaler)
+            undo.callback(ObjectSnapshot(self._session.models, self._session.models))
+            for hook in (
+                # Also those that no guard watches: nothing may move.
+                register_optimizer_step_pre_hook(self._hold_any),
+                register_optimizer_step_post_hook(self._release_any),
+            ):
+                undo.callback(hook.remove)
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        with self._undo:
+            self.leave(None)
+            if self._company is not None and not isinstance(error[1], RankLost):
+                patching.add_listener(self)  # nobody else shall hear of it
+                patching.remove_listener(self._observer)
+                self._company.settle()
+                patching.add_listener(self._observer)
+                patching.remove_listener(self)
+
+    # One pass.
+
+    def enter(self, one: StepPass) -> None:
+        """Everything as before the step, and the pass's own instruments on."""
+        self._pass, self._components, self._settled = one, {}, False
+        patching.add_listener(self)
+        patching.remove_listener(self._observer)
+        if self._company is not None:
+            self._company.begin()
+        self._session.buffers.restore()
+        if self._company is not None:
+            self._company.disable_sync()
+        for parameter in self._parameters():
+            parameter.grad = None
+        scaler = self._scaling.scaler
+        if scaler is not None and self._scale is not None and scaler._scale is not None:
+            scaler._scale.copy_(self._scale)
+            scaler._per_optimizer_states.clear()
+        self._before.restore()
+        # "again" asks whether compiled code is at fault: it must run as it did.
+        if one.purpose != "again" or not compiled_code_runs():
+            self._within.enter_context(run_eagerly())  # what once met a mode would stay uncompiled
+            self._within.enter_context(self._written)
+        for manager in one.within:
+            self._within.enter_context(manager)
+
+    def leave(self, error: BaseException | None) -> None:
+        """The pass is over, to its end or not; with other ranks, it then is on all of them."""
+        one, self._pass = self._pass, None
+        if one is not None:
+            with suppress(Exception):  # a body may have left a mode of its own on top
+                self._within.close()
+            self._within = ExitStack()
+            self._written.put_back()
+            self._written = WriteUndo()
+            for brake in self._brakes.values():
+                brake.release()
+            for kept in self._batches:
+                kept.restore()
+            patching.add_listener(self._observer)
+            patching.remove_listener(self)
+        parted = self._company is not None and self._company.end(failed=error is not None)
+        if one is not None and (error is not None or parted):
+            told = error is not None and not isinstance(error, StepAborted)
+            one.outcome.error = format_error(error) if told else FAILED_ON_OTHER_RANK
+
+    def run_pass(self, one: StepPass, run: Callable[[Sequence[Any]], None]) -> None:
+        """A pass by calling the step; whatever it raises is part of the outcome."""
+        error: BaseException | None = None
+        try:
+            self.enter(one)
+            run(one.batches)
+        except BaseException as raised:  # of the user's own step, whatever it is
+            error = raised
+            if not isinstance(raised, Exception):
+                raise
+        finally:
+            self.leave(error)
+            if error is not None:
+                error.__traceback__ = None  # it would keep the step's tensors
+
+    # What the optimizers' hooks tell, during a pass.
+
+    def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """Hold the step; a closure is run once, as it would be."""
+        steps = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        self._searches[id(optimizer)] = LineSearchState.keep(optimizer)
+        closure = find_closure(args, kwargs)
+        answer = None
+        if closure is not None:
+            with torch.enable_grad():
+                answer = AnsweredClosure(closure, closure(), held=True)
+        self._look_at_gradients(optimizer)
+        self._settled = self._settled or not steps.isdisjoint(self._judged)
+        brake = self._brakes.setdefault(id(optimizer), HostBrake())
+        with torch._C.DisableTorchFunction():  # a remedy's mode must not come between
+            brake.hold([p for group in optimizer.param_groups for p in group["params"]])
+        return None if answer is None else with_closure(args, kwargs, answer)
+
+    @torch.no_grad()
+    def _look_at_gradients(self, optimizer: Optimizer) -> None:
+        """The body's own code may have made finite gradients bad since they were there."""
+        one = self._pass
+        if one is None or not one.outcome.finite:
+            return
+        bad = [
+            parameter
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None and not _finite(local_part(parameter.grad))
+        ]
+        if not bad:
+            return
+        if one.observer is not None:
+            one.observer.gradients_ready(bad)
+        one.outcome.norms.update(self._norms(bad))
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        self._brakes.setdefault(id(optimizer), HostBrake()).release()
+        search = self._searches.pop(id(optimizer), None)
+        if search is not None:
+            search.put_back()
+
+    def _hold_any(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        if self.is_running_pass and all(optimizer is not mine for mine in self._optimizers):
+            return self.before_step(optimizer, args, kwargs)
+        return None
+
+    def _release_any(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self.is_running_pass and all(optimizer is not mine for mine in self._optimizers):
+            self.after_step(optimizer)
+
+    # What the seams tell, during a pass.
+
+    def components(self, named: Mapping[str, Tensor]) -> None:
+        """The named parts of the loss whose backward comes next."""
+        self._components = named
+
+    def backward_begins(self, roots: Sequence[Tensor]) -> None:
+        if self._pass is not None and self._pass.observer is not None:
+            self._pass.observer.backward_begins(roots, self._components)
+
+    @torch.no_grad()
+    def backward_ended(self, roots: Sequence[Tensor]) -> None:
+        one = self._pass
+        if one is None:
+            return
+        one.outcome.losses += [float(self._scaling.unscaled(root)) for root in roots]
+        for name, part in self._components.items():
+            value = float(part.detach())
+            one.outcome.components[name] = one.outcome.components.get(name, 0.0) + value
+        self._components = {}
+        with_gradients = [p for p in self._parameters() if p.grad is not None]
+        if one.observer is not None:
+            one.observer.gradients_ready(with_gradients)
+        self._measure(one.outcome, with_gradients)
+
+    def clipping(
+        self, parameters: Sequence[Tensor], norms: Sequence[Tensor] | None, total: Tensor
+    ) -> None:
+        """Norms are taken right after backward: before any clipping."""
+
+    def clipped(self, total: Tensor, max_norm: float) -> None: ...
+
+    def scaled(self, scaler: GradScaler, loss: Tensor, result: Tensor) -> None:
+        self._scaling.scaled(scaler, loss, result)
+
+    def scaler_steps(self, scaler: GradScaler, optimizer: Optimizer) -> None: ...
+
+    def scaler_stepped(self, scaler: GradScaler, optimizer: Optimizer) -> None: ...
+
+    def scaler_for(self, loss: Tensor) -> GradScaler | None:
+        """The scaler that a loss still needs."""
+        return self._scaling.needed_for(loss)
+
+    def _measure(self, outcome: Outcome, parameters: Sequence[Tensor]) -> None:
+        norms = self._norms(parameters)
+        # Under several optimizers a bad gradient may be cleared before the next backward.
+        bad = {name: norm for name, norm in outcome.norms.items() if not math.isfinite(norm)}
+        if self._company is not None and math.isfinite(outcome.made):
+            outcome.made = self._company.local_norm(norms.values())
+        if not self._judged:
+            outcome.norms = {**norms, **bad}
+        elif not self._settled:
+            names = {self._names.get(id(p)) for p in parameters if id(p) in self._judged}
+            outcome.norms = (
+                {name: norm for name, norm in norms.items() if name in names}
+                if self._company is None
+                else self._over_all_ranks(self._company)
+            )
+
+    def _over_all_ranks(self, company: RerunGroup) -> dict[str, float]:
+        """Of every parameter, whether or not it has a gradient on this rank."""
+        judged = [p for p in self._parameters() if id(p) in self._judged]
+        scale = self._scaling.scale()
+        norms = company.norms(judged)
+        divisor = 1.0 if scale is None else float(scale)
+        names = [self._names.get(id(p), f"parameter {at}") for at, p in enumerate(judged)]
+        return {name: norm / divisor for name, norm in zip(names, norms, strict=True)}
+
+    def _norms(self, parameters: Sequence[Tensor]) -> dict[str, float]:
+        if not parameters:
+            return {}
+        gradients = [local_part(p.grad) for p in parameters if p.grad is not None]
+        with _disable_current_modes():  # nobody needs to see what is only read
+            read = _read_norms([g.coalesce().values() if g.is_sparse else g for g in gradients])
+        scale = self._scaling.scale()
+        divisor = 1.0 if scale is None else float(scale)
+        names = [self._names.get(id(p), f"parameter {at}") for at, p in enumerate(parameters)]
+        return {name: norm / divisor for name, norm in zip(names, read, strict=True)}
+
+    def _parameters(self) -> Iterator[Tensor]:
+        seen: set[int] = set()
+        groups = [group["params"] for item in self._optimizers for group in item.param_groups]
+        for parameters in [*groups, *(model.parameters() for model in self._session.models)]:
+            for parameter in parameters:
+                if id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    yield parameter
+
+
+def format_error(error: BaseException | None) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _finite(gradient: Tensor) -> bool:
+    values = gradient.coalesce().values() if gradient.is_sparse else gradient
+    return bool(torch.isfinite(values).all())
+
+
+def _read_norms(tensors: Sequence[Tensor]) -> list[float]:
+    first = tensors[0]
+    alike = all(t.dtype == torch.float32 and t.device == first.device for t in tensors)
+    if alike and all(t.layout is torch.strided and t.numel() for t in tensors):
+        return torch.stack(list(torch._foreach_norm(list(tensors)))).double().tolist()
+    norms = [torch.linalg.vector_norm(tensor, dtype=_wide(tensor)) for tensor in tensors]
+    return torch.stack([norm.to(first.device, torch.float64) for norm in norms]).tolist()
+
+
+def _wide(tensor: Tensor) -> torch.dtype | None:
+    """Sums of squares in the tensor's own dtype would overflow in half precision."""
+    return torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else None
+
+
+def explain_difference(stage: RerunSandbox, run: IterationRerun, incident: BadStep) -> str:
+    """Why a turn that is run again is not the one that failed; empty: it is."""
+    run.weights_moved = bool(incident.inexact)
+    proof = StepPass("again", [kept.batch for kept in incident.batches])
+    stage.run_pass(proof, run)
+    why = run.why_different(proof.outcome)
+    if not why and proof.outcome.cured(incident.limit):
+        return "run again, it went well: something that it reads has moved on, or it was transient"
+    return why

@@ -1,0 +1,299 @@
+"""Captures what changes between iterations of a loop: counters, generators, the batch drawn ahead.
+
+A turn can be run again if it begins as it began the first time. The random numbers of Python, NumPy
+and torch are kept by `Moment`; the rest is found once, through the names that the loop's body and
+the functions it calls use, and then kept at every step: plain numbers and texts, and generators of
+the user's own. Nothing that takes memory is held, but for tensors that one turn makes for the next.
+"""
+
+from __future__ import annotations
+
+import dis
+import io
+import random
+import sys
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import CellType, CodeType, FrameType, FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.rerun.strategies import loop_body
+from headway.rerun.strategies.loop_source import LoopSource
+from headway.torch_adapters.dataloader import ObservedIterator
+from headway.torch_adapters.rng import RngState
+from headway.torch_adapters.user_code import is_installed_file, is_internal_file
+
+MAX_DEPTH = 4
+MAX_FOUND = 200
+"""Objects that are looked through, once for a loop."""
+MAX_MOVING = 40
+MAX_ITEMS = 32
+MAX_HELD_BYTES = 1 << 28
+"""Bytes of a tensor that one turn leaves for the next."""
+_OPTIMIZED = 0x1
+"""The flag of a code object whose variables are not kept in a dict."""
+_COPIED_LOCALS = sys.version_info < (3, 13)
+_ALONE = 3
+"""References to a frame's copy of its variables when nobody else has it."""
+_PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
+_CONTAINERS = (list, tuple, dict)
+
+
+def read_variables(frame: FrameType, names: frozenset[str]) -> dict[str, Any]:
+    """Some of a frame's variables, and nothing held of the others.
+
+    Older Pythons answer with a copy that they keep: every tensor in it would live a step longer.
+    """
+    variables = frame.f_locals
+    found = {name: variables[name] for name in names if name in variables}
+    copied = _COPIED_LOCALS and frame.f_code.co_flags & _OPTIMIZED
+    if copied and sys.getrefcount(variables) <= _ALONE:  # else it is the user's `locals()`, too
+        variables.clear()
+    return found
+
+
+@dataclass(slots=True)
+class MovingState:
+    """What the body reaches that may be another at the next turn."""
+
+    attributes: list[dict[str, Any]] = field(default_factory=list)
+    """Of the user's own objects."""
+    names: list[tuple[dict[str, Any], str]] = field(default_factory=list)
+    """Variables of modules that functions bind."""
+    cells: list[CellType] = field(default_factory=list)
+    """Variables of functions that functions within them bind."""
+    generators: list[Any] = field(default_factory=list)
+    data: dict[str, Tensor] = field(default_factory=dict)
+    """Tensors that batches may be made of; only where somebody asks for them."""
+    by_hand: bool = False
+    """Batches of a loader are drawn from an iterator that can give them again."""
+    iterator: str = ""
+    """The name of one: what it has given cannot be had again."""
+    roots: dict[str, Callable[[], Any]] = field(default_factory=dict)
+    """The objects that the search began with, held weakly."""
+
+    def is_of(self, frame: FrameType) -> bool:
+        """Whether the loop still has the objects that were looked through: a function that is
+        called for each epoch makes new ones, and so may the loop around this one.
+        """
+        present = read_variables(frame, frozenset(self.roots))
+        return all(
+            (held := root()) is not None and present.get(name) is held
+            for name, root in self.roots.items()
+        )
+
+
+class IterationState:
+    """All that at one moment."""
+
+    __slots__ = ("_attributes", "_cells", "_generators", "_names", "moment", "moving", "values")
+
+    def __init__(self, loop: LoopSource, frame: FrameType, moving: MovingState) -> None:
+        self.moment = RngState()
+        found = read_variables(frame, loop.bound)
+        self.values = {
+            name: value
+            for name, value in found.items()
+            if type(value) in _PLAIN or (name in loop.carried and _holdable(value))
+        }
+        self.moving = moving
+        self._attributes = [
+            {name: value for name, value in owned.items() if type(value) in _PLAIN}
+            for owned in moving.attributes
+        ]
+        self._names = [owner.get(name) for owner, name in moving.names]
+        self._cells = [_content(cell) for cell in moving.cells]
+        self._generators = [_state(generator) for generator in moving.generators]
+
+    def restore(self) -> None:
+        """Everything as it was, but for the loop's own variables and the moment."""
+        moving = self.moving
+        for owned, plain in zip(moving.attributes, self._attributes, strict=True):
+            owned.update(plain)
+        for (owner, name), value in zip(moving.names, self._names, strict=True):
+            if type(value) in _PLAIN:
+                owner[name] = value
+        for cell, value in zip(moving.cells, self._cells, strict=True):
+            if type(value) in _PLAIN:
+                cell.cell_contents = value
+        for generator, state in zip(moving.generators, self._generators, strict=True):
+            _set_state(generator, state)
+
+
+def _holdable(value: Any) -> bool:
+    """A batch that was drawn ahead, a hidden state: whatever hangs on no graph."""
+    if isinstance(value, Tensor):
+        return value.grad_fn is None and value.nbytes <= MAX_HELD_BYTES
+    return type(value) in (tuple, list) and len(value) <= 8 and all(map(_holdable, value))
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # empty
+        return cell
+
+
+# Generators of random numbers that are the user's own.
+
+
+def _is_generator(value: Any) -> bool:
+    if isinstance(value, (torch.Generator, random.Random)):
+        return True
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(
+        value, (numpy.random.Generator, numpy.random.RandomState)
+    )
+
+
+def _state(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if hasattr(generator, "bit_generator"):
+        return generator.bit_generator.state
+    return generator.get_state(legacy=False)
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, torch.Generator):
+        generator.set_state(state)
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    elif hasattr(generator, "bit_generator"):
+        generator.bit_generator.state = state
+    else:
+        generator.set_state(state)
+
+
+# What the body reaches.
+
+
+def find_moving_state(loop: LoopSource, frame: FrameType) -> MovingState:
+    """Find what may move on from turn to turn."""
+    moving = _Search(loop, frame).found
+    moving.data.clear()  # it may be large, and its owner may want it to go
+    names = frozenset(loop_body.used_names([loop.node])) - loop.bound
+    for name, value in read_variables(frame, names).items():
+        if not isinstance(value, (Tensor, type, FunctionType)):
+            try:
+                moving.roots[name] = weakref.ref(value)
+            except TypeError:  # a number, a list
+                continue
+    return moving
+
+
+def find_input_tensors(loop: LoopSource, frame: FrameType) -> dict[str, Tensor]:
+    """The tensors that a turn may make its batch of, by the names they are reached by."""
+    return _Search(loop, frame).found.data
+
+
+class _Search:
+    def __init__(self, loop: LoopSource, frame: FrameType) -> None:
+        self.found = MovingState()
+        self._seen: dict[int, Any] = {}
+        self._waiting: deque[tuple[str, Any, int]] = deque()
+        names = frozenset(loop_body.used_names([loop.node]))
+        held = {**_some(frame.f_globals, names), **read_variables(frame, names)}
+        for name, value in sorted(held.items()):
+            if name in loop.bound and isinstance(value, Tensor):
+                continue
+            self._waiting.append((name, value, MAX_DEPTH))
+        while self._waiting and len(self._seen) < MAX_FOUND:
+            self._look(*self._waiting.popleft())
+        self._seen.clear()
+
+    def _look(self, name: str, value: Any, depth: int) -> None:
+        if type(value) in _PLAIN or depth == 0:
+            return
+        if isinstance(value, Tensor):
+            if not value.requires_grad and len(self.found.data) < MAX_MOVING:
+                self.found.data.setdefault(name, value)
+            return
+        if id(value) in self._seen:
+            return
+        if isinstance(value, ObservedIterator):
+            self.found.by_hand = True
+        elif hasattr(type(value), "__next__") and not _only_written(value):
+            self.found.iterator = self.found.iterator or name
+        if loop_body.is_headway_object(value):
+            return
+        self._seen[id(value)] = value
+        if _is_generator(value):
+            self.found.generators.append(value)
+        elif isinstance(value, FunctionType):
+            self._look_at_function(value, depth)
+        elif isinstance(value, MethodType):
+            self._waiting.extend(((name, value.__self__, depth), (name, value.__func__, depth)))
+        elif isinstance(value, _CONTAINERS):
+            self._look_at_members(name, value, depth)
+        elif not isinstance(value, type) and _is_users(type(value)):
+            self._look_at_object(name, value, depth)
+
+    def _look_at_members(self, name: str, value: Any, depth: int) -> None:
+        if len(value) <= MAX_ITEMS:
+            for item in value.values() if isinstance(value, dict) else value:
+                self._waiting.append((name, item, depth - 1))
+
+    def _look_at_function(self, function: FunctionType, depth: int) -> None:
+        file = function.__code__.co_filename
+        if is_internal_file(file) or is_installed_file(file):
+            return
+        names, bound = _names_in(function.__code__)
+        for name in bound:
+            if type(function.__globals__.get(name, self)) in _PLAIN:
+                self._note(self.found.names, (function.__globals__, name))
+        for name, value in _some(function.__globals__, names).items():
+            self._waiting.append((name, value, depth - 1))
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        for name, cell in cells:
+            content = _content(cell)
+            if type(content) in _PLAIN:
+                self._note(self.found.cells, cell)
+            self._waiting.append((name, content, depth - 1))
+
+    def _look_at_object(self, name: str, value: Any, depth: int) -> None:
+        attributes = getattr(value, "__dict__", None)
+        if isinstance(value, torch.nn.Module) or not isinstance(attributes, dict):
+            return
+        if any(type(item) in _PLAIN for item in attributes.values()):
+            self._note(self.found.attributes, attributes)
+        for of, item in attributes.items():
+            self._waiting.append((f"{name}.{of}", item, depth - 1))
+        for method in vars(type(value)).values():
+            if isinstance(method, FunctionType):
+                self._waiting.append((name, method, depth - 1))
+
+    def _note(self, where: list[Any], what: Any) -> None:
+        if len(where) < MAX_MOVING:
+            where.append(what)
+
+
+def _only_written(value: Any) -> bool:
+    """A log file: what is read from others is gone."""
+    return isinstance(value, io.IOBase) and not (value.closed or value.readable())
+
+
+def _some(mapping: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    return {name: mapping[name] for name in names if name in mapping}
+
+
+def _names_in(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    """(names of its module that a function uses, those that it binds)."""
+    bound = {str(one.argval) for one in dis.get_instructions(code) if one.opname == "STORE_GLOBAL"}
+    return frozenset(code.co_names), frozenset(bound)
+
+
+def _is_users(kind: type) -> bool:
+    """Whether a class is of the user's own making."""
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None)
+    if kind.__module__ == "__main__":
+        return True
+    return file is not None and not is_internal_file(file) and not is_installed_file(file)

@@ -1,0 +1,159 @@
+"""One rising x axis for a run that may go back to earlier steps, and a sparse index from that axis
+to byte ranges of a file.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Which part of a file tells which steps: a sparse index, of bounded size.
+
+MAX_INDEXED_RANGES = 4096
+"""Parts that are told apart; when there are more, each two become one."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedRange:
+    """Bytes from `start` to `end` tell the places `first` to `last` of the axis."""
+
+    start: int
+    end: int
+    first: int
+    last: int
+    rows: int
+
+
+class StepIndex:
+    """The parts of a file, in order."""
+
+    def __init__(self, most: int = MAX_INDEXED_RANGES) -> None:
+        self._most = most
+        self._parts: list[IndexedRange] = []
+        self._size = 1
+        """Parts as they came in one of those kept."""
+        self._inside = 0
+
+    def add(self, start: int, end: int, first: int, last: int, rows: int) -> None:
+        """One more part, after those before."""
+        if self._parts and self._inside < self._size:
+            before = self._parts.pop()
+            start, first, rows = before.start, before.first, rows + before.rows
+        else:
+            self._inside = 0
+        self._parts.append(IndexedRange(start, end, first, last, rows))
+        self._inside += 1
+        if len(self._parts) > self._most:
+            self._halve()
+
+    def between(self, first: int, last: int) -> list[IndexedRange]:
+        """The parts in which there may be something of a stretch."""
+        begin = bisect_left(self._parts, first, key=lambda part: part.last)
+        found = []
+        for part in self._parts[begin:]:
+            if part.first > last:
+                break
+            found.append(part)
+        return found
+
+    def _halve(self) -> None:
+        pairs = zip(self._parts[::2], [*self._parts[1::2], None], strict=False)
+        self._parts = [
+            one
+            if two is None
+            else IndexedRange(one.start, two.end, one.first, two.last, one.rows + two.rows)
+            for one, two in pairs
+        ]
+        self._size *= 2
+        self._inside = self._size
+
+
+# One axis for a run that may go back.
+
+# A run that is resumed or rolled back repeats its steps, and a chart needs numbers that only rise.
+# So x is the step as long as steps rise; where they fall, x goes on by one, and a `Turn` says so.
+# On a page x is shown as the step it stands for.
+
+Ints = NDArray[np.int64]
+
+MAX_X = 1 << 52
+"""Beyond this neither a chart nor a browser can count."""
+MAX_AXIS_JUMPS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class AxisJump:
+    """From `x` on, the step is x − offset."""
+
+    x: int
+    offset: int
+    segment: int
+    seq: int
+
+
+class Timeline:
+    """Gives every record its x."""
+
+    def __init__(self) -> None:
+        self.turns: list[AxisJump] = []
+        self.end = 0
+        """The largest x so far."""
+        self._offset = 0
+
+    def x(self, segment: int, seq: int, step: int) -> int | None:
+        """Where a record of the stream stands; None for one that cannot be drawn."""
+        x = step + self._offset
+        if not 0 <= x <= MAX_X:
+            return None
+        if x < self.end:
+            if len(self.turns) >= MAX_AXIS_JUMPS:
+                return None
+            self._offset += self.end + 1 - x
+            x = self.end + 1
+            self.turns.append(AxisJump(x, self._offset, segment, seq))
+        self.end = x
+        return x
+
+    def xs(self, segment: Ints, seq: Ints, step: Ints) -> Ints:
+        """The same for many records that follow each other; −1 for one that cannot be drawn."""
+        found = np.empty(len(step), np.int64)
+        falls = np.flatnonzero(np.diff(step) < 0) + 1
+        for begin, end in zip([0, *falls.tolist()], [*falls.tolist(), len(step)], strict=True):
+            if begin == end:
+                continue
+            first = self.x(int(segment[begin]), int(seq[begin]), int(step[begin]))
+            found[begin] = -1 if first is None else first
+            last = int(step[end - 1]) + self._offset
+            if first is not None and last <= MAX_X:
+                found[begin:end] = step[begin:end] + self._offset
+                self.end = last
+                continue
+            for at in range(begin + 1, end):
+                x = self.x(int(segment[at]), int(seq[at]), int(step[at]))
+                found[at] = -1 if x is None else x
+        return found
+
+    def place(self, order: tuple[int, int], step: int) -> int:
+        """Where a step stands that was named later: after the last turn before that order."""
+        return step + find_offset(self.turns, order)
+
+
+def find_offset(turns: Sequence[AxisJump], order: tuple[int, int]) -> int:
+    """What has to be added to a step of that order."""
+    offset = 0
+    for turn in turns:
+        if (turn.segment, turn.seq) > order:
+            break
+        offset = turn.offset
+    return offset
+
+
+def find_offsets(turns: Sequence[AxisJump], order: Ints, bits: int) -> Ints:
+    """The same for many records: `order` is the segment, shifted by `bits`, plus seq."""
+    begins = np.asarray([(turn.segment << bits) + turn.seq for turn in turns], np.int64)
+    added = np.asarray([0, *(turn.offset for turn in turns)], np.int64)
+    return added[np.searchsorted(begins, order, side="right")]

@@ -1,1 +1,0 @@
-"""Where records and findings go: one file per kind of place."""

@@ -1,1 +1,0 @@
-"""The parts of the page that are words: one file each."""

@@ -1,1 +1,0 @@
-"""Where records come from: one file per format, each a function from a path to a stream."""

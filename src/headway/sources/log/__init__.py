@@ -1,1 +1,0 @@
-"""What all logs of other tools share: rows of named numbers, what they mean, and the stream."""

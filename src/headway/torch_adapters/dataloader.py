@@ -1,0 +1,254 @@
+"""Observes DataLoaders: batches of loaders that are not wrapped by `guard(...)`, and the sample
+indices of each batch.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, dataloader
+
+# Batches of DataLoaders that nobody has wrapped.
+
+# While this is on, iterating over a torch DataLoader tells who listens about every batch, and the
+# loop it feeds may be run again by a guard. What the loader yields, and when, stays as it is.
+
+
+class LoaderListener(Protocol):
+    """Who hears of batches."""
+
+    def batch_wanted(self, frame: FrameType | None) -> Iterator[Any] | None:
+        """The loop asks for its next batch; batches to be given to it before that, if any."""
+
+    def batch_drawn(self, loader: Any, batch: Any, waited: float) -> None:
+        """A batch came out of a loader."""
+
+    def pass_begun(self, loader: Any) -> None:
+        """A loader is iterated over."""
+
+
+class ObservedIterator:
+    """An iterator over a loader's batches that tells of each; else it is the loader's own."""
+
+    def __init__(self, source: Any, loader: Any, listener: LoaderListener) -> None:
+        self._source = source
+        self._loader = loader
+        self._listener = listener
+        self._again: Iterator[Any] | None = None
+
+    def __iter__(self) -> ObservedIterator:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+    def __next__(self) -> Any:
+        if _handed_out is not None:
+            return next(_handed_out)
+        if self._again is None:
+            self._again = self._listener.batch_wanted(sys._getframe(1))
+        if self._again is not None:
+            for batch in self._again:
+                return batch
+            self._again = None
+        asked = time.perf_counter()
+        batch = next(self._source)
+        self._listener.batch_drawn(self._loader, batch, time.perf_counter() - asked)
+        return batch
+
+
+_handed_out: Iterator[Any] | None = None
+"""While a step is run again that draws its batches by hand: those it had."""
+
+
+@contextmanager
+def redeliver_batches(batches: Iterable[Any]) -> Iterator[None]:
+    """While this lasts, every loader gives these: nothing is drawn that training would miss."""
+    global _handed_out
+    _handed_out = iter(batches)
+    try:
+        yield
+    finally:
+        _handed_out = None
+
+
+@contextmanager
+def observe_loaders(listener: LoaderListener) -> Iterator[None]:
+    """While this lasts, every DataLoader tells."""
+    original: Callable[[Any], Any] = DataLoader.__iter__
+
+    def telling(self: Any) -> Any:
+        listener.pass_begun(self)
+        return ObservedIterator(original(self), self, listener)
+
+    DataLoader.__iter__ = telling  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        if DataLoader.__iter__ is telling:
+            DataLoader.__iter__ = original  # type: ignore[method-assign]
+
+
+# Learning which samples a torch DataLoader puts into each batch, without changing what it yields.
+
+# A loader with workers draws indices from its sampler long before their batches come out, the
+# first of them while it is being iterated for the first time. So a tape takes the sampler's place
+# for the moment `iter(loader)` needs to look it up. It hands the sampler's own indices on, one for
+# one and when asked, and remembers those of the batches that are still under way.
+
+ITERATORS = ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter")
+"""The iterators whose ways are known; those of somebody's subclass may reorder or read ahead."""
+
+
+class IndexRecorder:
+    """Stands in for a sampler and reads along.
+
+    It does not hold the loader: persistent workers end when the last reference to theirs is gone.
+    """
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self.batched = loader.batch_sampler is not None
+        self.dataset = _describe_dataset(loader.dataset)
+        self._name = "batch_sampler" if self.batched else "sampler"
+        self._sampler = vars(loader)[self._name]
+        self._under_way: dict[int, Any] = {}
+        self._drawn = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        # A loader with workers asks twice at its start: ask the sampler as often, it may draw
+        # random numbers each time.
+        self._under_way.clear()
+        self._drawn = 0
+        return _RecordedPass(self, iter(self._sampler))
+
+    def note(self, indices: Any) -> None:
+        """The loader drew these."""
+        self._under_way[self._drawn] = _copied(indices)
+        self._drawn += 1
+
+    def take(self, number: int | None) -> Any:
+        """The indices that were drawn as the so-many-th; None where they are not known."""
+        return None if number is None else self._under_way.pop(number, None)
+
+    @contextmanager
+    def in_place(self, loader: DataLoader[Any]) -> Iterator[None]:
+        """While this lasts, whoever asks the loader for its sampler gets the tape."""
+        # Past `DataLoader.__setattr__`, which refuses: what it fears for is put back at once.
+        homes = [(vars(loader), self._name)]
+        living = vars(loader).get("_iterator")
+        if living is not None:  # persistent workers: their iterator keeps the sampler by itself
+            homes.append((vars(living), "_index_sampler"))
+        for attributes, name in homes:
+            attributes[name] = self
+        try:
+            yield
+        finally:
+            for attributes, name in homes:
+                attributes[name] = self._sampler
+
+    def leave(self, iterator: Any) -> None:
+        """An iterator made meanwhile goes back to the sampler at its next epoch."""
+        if vars(iterator).get("_index_sampler") is self:
+            iterator._index_sampler = self._sampler
+
+
+class _RecordedPass:
+    """One pass over the sampler."""
+
+    def __init__(self, tape: IndexRecorder, source: Iterator[Any]) -> None:
+        self._tape = tape
+        self._source = source
+
+    def __iter__(self) -> _RecordedPass:
+        return self
+
+    def __next__(self) -> Any:
+        indices = next(self._source)
+        self._tape.note(indices)
+        return indices
+
+
+class IndexedIterator:
+    """A loader's iterator that also knows the indices of the batch it gave last."""
+
+    def __init__(self, iterator: Any, tape: IndexRecorder) -> None:
+        self.indices: Any = None
+        self.tape = tape
+        self._iterator = iterator
+        self._given = 0
+        self._ordered = getattr(iterator, "_in_order", True)
+
+    def __iter__(self) -> IndexedIterator:
+        return self
+
+    def __next__(self) -> Any:
+        before = None if self._ordered else self._tasks()
+        batch = next(self._iterator)
+        number = self._given if before is None else _find_removed(before, self._tasks())
+        self._given += 1
+        self.indices = self.tape.take(number)
+        return batch
+
+    def _tasks(self) -> set[int]:
+        """Numbers of the batches workers are busy with: a task is dropped when its batch is out."""
+        return set(getattr(self._iterator, "_task_info", ()))
+
+
+def make_index_recorder(loader: Any) -> IndexRecorder | None:
+    """A tape for a loader that draws from a sampler in the way torch's own does; else None."""
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        return None
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        return None
+    homes = vars(loader)
+    if homes.get("batch_sampler") is None and homes.get("sampler") is None:
+        return None  # a subclass that keeps them elsewhere
+    return IndexRecorder(loader)
+
+
+def iterate_loader(loader: Any, tape: IndexRecorder | None) -> Iterator[Any]:
+    """`iter(loader)`, with the indices on tape where the iterator is one of torch's own."""
+    if tape is None:
+        return iter(loader)
+    with tape.in_place(loader):
+        iterator: Iterator[Any] = iter(loader)
+    known = tuple(kind for name in ITERATORS if (kind := getattr(dataloader, name, None)))
+    if type(iterator) not in known:
+        return iterator
+    tape.leave(iterator)
+    return IndexedIterator(iterator, tape)
+
+
+def _describe_dataset(dataset: Any) -> str:
+    """A data set in short: tells the indices of one from those of another."""
+    try:
+        return f"{type(dataset).__name__}[{len(dataset)}]"
+    except Exception:  # many have no length, and some raise what they like when asked
+        return type(dataset).__name__
+
+
+def _find_removed(before: set[int], after: set[int]) -> int | None:
+    gone = before - after
+    return gone.pop() if len(gone) == 1 else None
+
+
+def _copied(indices: Any) -> Any:
+    """Indices as they are now: some samplers fill the same list again for every batch."""
+    if isinstance(indices, (list, tuple)):
+        return tuple(indices)
+    if isinstance(indices, Tensor):
+        return indices.clone()
+    if isinstance(indices, np.ndarray):
+        return indices.copy()
+    # An iterator must not be read: the loader still has to.
+    return indices if isinstance(indices, (int, str, range, np.integer)) else None

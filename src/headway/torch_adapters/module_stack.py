@@ -1,0 +1,67 @@
+"""Which module of the user's model is running, per thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from headway.torch_adapters.user_code import unwrap_model, user_path
+
+
+class RunningModule(NamedTuple):
+    """A module in its forward."""
+
+    path: str
+    kind: type | None
+
+
+_NONE = RunningModule("", None)
+
+
+class ModuleStack:
+    """Keeps, for every thread, the modules whose forward is being run."""
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        self._models = models
+        self._names: dict[int, str] = {}
+        self._stacks: dict[int, list[tuple[int, RunningModule]]] = {}
+        self._handles: list[Any] = []
+
+    def install(self) -> None:
+        for number, model in enumerate(self._models):
+            prefix = f"model{number}." if len(self._models) > 1 else ""
+            for path, module in unwrap_model(model).named_modules():
+                if id(module) not in self._names:
+                    self._names[id(module)] = (prefix + user_path(path)).rstrip(".")
+                    self._watch(module)
+
+    def _watch(self, module: nn.Module) -> None:
+        # Not with global hooks: torch.compile warns of them.
+        self._handles += [
+            module.register_forward_pre_hook(self._enter),
+            # Recomputing a checkpointed forward ends it by an exception.
+            module.register_forward_hook(self._leave, always_call=True),
+        ]
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def running(self) -> RunningModule:
+        """The innermost module of this thread."""
+        stack = self._stacks.get(threading.get_ident())
+        return stack[-1][1] if stack else _NONE
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        stack = self._stacks.setdefault(threading.get_ident(), [])
+        stack.append((id(module), RunningModule(self._names[id(module)], type(module))))
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        stack = self._stacks.get(threading.get_ident(), [])
+        if any(entered == id(module) for entered, _ in stack):
+            while stack.pop()[0] != id(module):
+                pass

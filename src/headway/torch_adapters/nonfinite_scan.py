@@ -1,0 +1,181 @@
+"""Finds non-finite values in weights, buffers, optimizer state and batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from headway.torch_adapters.sharded_tensors import local_part, local_values
+from headway.torch_adapters.user_code import user_path
+
+
+def count_nonfinite(tensor: Tensor) -> tuple[int, int]:
+    """(NaN elements, infinite elements). Waits for the device: only for steps known to be bad."""
+    values = dense_values(tensor)
+    if not (values.is_floating_point() or values.is_complex()):
+        return 0, 0
+    return int(torch.isnan(values).sum()), int(torch.isinf(values).sum())
+
+
+def count_all_nonfinite(tensors: Sequence[Tensor]) -> tuple[int, int]:
+    """(tensors that hold one, elements) that are not finite. Waits for the device."""
+    counts = [sum(count_nonfinite(tensor)) for tensor in tensors]
+    return sum(1 for count in counts if count), sum(counts)
+
+
+def dense_values(tensor: Tensor) -> Tensor:
+    tensor = local_values(tensor)
+    return tensor.coalesce().values() if tensor.is_sparse else tensor
+
+
+# Looking for non-finite numbers in the state of a run, once something went wrong.
+
+# Reading the verdict makes the host wait for the device, so a scan belongs to an incident, never
+# to a step.
+
+MAX_NAMED = 20
+"""Bad rows or features listed per tensor; the counts are always whole."""
+MAX_DEPTH = 6
+"""Nesting of a batch that is followed; deeper ones are somebody's object graph."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadTensor:
+    """A tensor with non-finite elements."""
+
+    name: str
+    role: str
+    tensor: Tensor
+    nan: int
+    inf: int
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def stats(self) -> dict[str, float]:
+        values = _values(self.tensor)
+        norm = float(torch.linalg.vector_norm(values[torch.isfinite(values)].abs().double()))
+        return {"nan": self.nan, "inf": self.inf, "numel": self.tensor.numel(), "norm": norm}
+
+
+def scan_state(
+    models: Sequence[nn.Module], optimizers: Sequence[Optimizer], names: Mapping[int, str]
+) -> Iterator[BadTensor]:
+    """Weights, buffers and moments that hold a non-finite number. `names` is by tensor identity."""
+    yield from _find_bad("weight", _weights(models, optimizers, names))
+    yield from _find_bad("buffer", _buffers(models))
+    yield from _find_bad("moment", _moments(optimizers, names))
+
+
+def scan_batch(batch: Any, indices: Sequence[Any] = ()) -> Iterator[BadTensor]:
+    """Tensors of a batch that hold a non-finite number, with the samples they are in.
+
+    `indices` are those of its samples in the data set, where they are known.
+    """
+    for name, tensor in _tensors_in(batch, "batch", MAX_DEPTH):
+        for bad in _find_bad("input", [(name, tensor)]):
+            facts = _locate_nonfinite(tensor)
+            if "rows" in facts and len(indices) == tensor.shape[0]:
+                facts["indices"] = [indices[row] for row in facts["rows"]]
+            yield BadTensor(name, "input", tensor, bad.nan, bad.inf, facts)
+
+
+def batch_size(batch: Any) -> int | None:
+    """How many samples a batch holds: the first dimension of its first tensor."""
+    for _, tensor in _tensors_in(batch, "batch", MAX_DEPTH):
+        if tensor.ndim > 0:
+            return int(tensor.shape[0])
+    return None
+
+
+def batch_tensors(batch: Any) -> Iterator[Tensor]:
+    """The tensors of a batch, however it is nested."""
+    return (tensor for _, tensor in _tensors_in(batch, "batch", MAX_DEPTH))
+
+
+def _buffers(models: Sequence[nn.Module]) -> Iterator[tuple[str, Tensor]]:
+    for model in models:
+        for path, buffer in model.named_buffers():
+            yield user_path(path), buffer
+
+
+def _weights(
+    models: Sequence[nn.Module], optimizers: Sequence[Optimizer], names: Mapping[int, str]
+) -> Iterator[tuple[str, Tensor]]:
+    seen: set[int] = set()
+    groups = [group["params"] for optimizer in optimizers for group in optimizer.param_groups]
+    for parameters in [*(model.parameters() for model in models), *groups]:
+        for parameter in parameters:
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield names.get(id(parameter), "a parameter without a name"), parameter.detach()
+
+
+def _moments(
+    optimizers: Sequence[Optimizer], names: Mapping[int, str]
+) -> Iterator[tuple[str, Tensor]]:
+    for optimizer in optimizers:
+        for parameter, state in optimizer.state.items():
+            owner = names.get(id(parameter), "a parameter without a name")
+            if isinstance(state, dict):
+                for key, value in state.items():
+                    if isinstance(value, Tensor):
+                        yield f"{owner}.{key}", value
+
+
+def _find_bad(role: str, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[BadTensor]:
+    # Of what is cut up, each rank looks at its own piece: a scan asks nothing of the others.
+    parts = ((name, local_part(tensor)) for name, tensor in tensors)
+    named = [(name, tensor) for name, tensor in parts if _can_be_bad(tensor)]
+    if not named:
+        return
+    # One flag per tensor, read together: a single wait for the device instead of hundreds.
+    device = named[0][1].device
+    flags = [(~torch.isfinite(_values(tensor)).all()).to(device) for _, tensor in named]
+    for (name, tensor), bad in zip(named, torch.stack(flags).tolist(), strict=True):
+        if bad:
+            yield BadTensor(name, role, tensor, *count_nonfinite(tensor))
+
+
+def _can_be_bad(tensor: Tensor) -> bool:
+    if tensor.numel() == 0 or tensor.is_meta:  # a meta tensor holds no numbers
+        return False
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _values(tensor: Tensor) -> Tensor:
+    return tensor.coalesce().values() if tensor.is_sparse else tensor
+
+
+def _tensors_in(value: Any, name: str, depth: int) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield name, value.detach()
+    elif depth == 0:
+        return
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _tensors_in(item, f"{name}[{key!r}]", depth - 1)
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _tensors_in(item, f"{name}[{index}]", depth - 1)
+    elif hasattr(value, "__dataclass_fields__"):
+        for key in value.__dataclass_fields__:
+            yield from _tensors_in(getattr(value, key), f"{name}.{key}", depth - 1)
+
+
+def _locate_nonfinite(tensor: Tensor) -> dict[str, Any]:
+    """The samples (first dimension) and features (the rest) that hold something non-finite."""
+    if tensor.ndim == 0 or tensor.is_sparse:
+        return {}
+    rows = ~torch.isfinite(tensor.reshape(tensor.shape[0], -1))
+    per_row, per_feature = rows.any(dim=1), rows.any(dim=0)
+    return {
+        "rows": per_row.nonzero().flatten()[:MAX_NAMED].tolist(),
+        "bad_rows": int(per_row.sum()),
+        "features": per_feature.nonzero().flatten()[:MAX_NAMED].tolist(),
+        "bad_features": int(per_feature.sum()),
+    }

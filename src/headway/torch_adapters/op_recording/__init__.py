@@ -1,0 +1,1 @@
+"""Records the ops of a training step below autograd and runs them again."""

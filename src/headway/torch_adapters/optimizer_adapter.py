@@ -1,0 +1,253 @@
+"""Skips an optimizer's update, handles its closure, and tracks the loss scale of GradScaler."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.amp.grad_scaler import GradScaler, OptState
+from torch.optim import LBFGS, Optimizer
+
+# Holding an update back so that nothing moves.
+
+# On the host: every gradient is set to None, which for every torch optimizer is a true no-op
+# (zeroing is not: momentum and weight decay still move the weights), and given back after the
+# step. Inside a fused CUDA kernel: the verdict goes into `found_inf` and the clip coefficient into
+# `grad_scale`, the two tensors the kernel was given for GradScaler, so that it skips or clips by
+# itself and the host never waits.
+
+
+class HostBrake:
+    """Takes the gradients away for the duration of a step."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[Tensor, Tensor]] = []
+
+    def hold(self, parameters: Sequence[Tensor]) -> None:
+        """From here to `release`, these parameters have no gradient."""
+        for parameter in parameters:
+            gradient = parameter.grad
+            if gradient is not None:
+                self._kept.append((parameter, gradient))
+                parameter.grad = None
+
+    def release(self) -> None:
+        """Give the gradients back: the user's own code may want to look at them."""
+        for parameter, gradient in self._kept:
+            if parameter.grad is None:
+                parameter.grad = gradient
+        self._kept.clear()
+
+
+class KernelBrake:
+    """Speaks to a fused optimizer through the tensors its kernel reads."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self._ours: list[str] = []
+
+    def apply(self, bad: Tensor, scale: Tensor | None) -> None:
+        """Skip the step where `bad` is true; divide the gradients by `scale` inside the kernel."""
+        found = bad.to(torch.float32)
+        theirs = getattr(self._optimizer, "found_inf", None)
+        if theirs is not None:  # a GradScaler's; the kernel wants exactly 0 or 1
+            found = torch.maximum(found, theirs.to(found.device, torch.float32).reshape(()))
+        self._set("found_inf", found)
+        if scale is not None:
+            self._set("grad_scale", scale)
+
+    def release(self) -> None:
+        """Take back what was ours; what a GradScaler had set, it removes itself."""
+        for name in self._ours:
+            if hasattr(self._optimizer, name):
+                delattr(self._optimizer, name)
+        self._ours.clear()
+
+    def _set(self, name: str, value: Tensor) -> None:
+        if not hasattr(self._optimizer, name):
+            self._ours.append(name)
+        setattr(self._optimizer, name, value)
+
+
+def is_fused_on_cuda(optimizer: Optimizer) -> bool:
+    """Whether every group of the optimizer runs in a fused kernel on one CUDA device."""
+    devices: set[torch.device] = set()
+    for group in optimizer.param_groups:
+        if not group.get("fused"):
+            return False
+        devices.update(parameter.device for parameter in group["params"])
+    return len(devices) == 1 and next(iter(devices)).type == "cuda"
+
+
+def fuse_optimizer(optimizer: Optimizer) -> bool:
+    """Switch Adam, AdamW, SGD or Adagrad to the fused form; False where that is not possible."""
+    if not isinstance(
+        optimizer, (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+    ):
+        return False
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if not all(p.device.type == "cuda" and p.is_floating_point() for p in parameters):
+        return False
+    if any(group.get("differentiable") for group in optimizer.param_groups):
+        return False
+    for group in optimizer.param_groups:
+        group["fused"], group["foreach"] = True, False
+    optimizer.defaults["fused"], optimizer.defaults["foreach"] = True, False
+    optimizer._step_supports_amp_scaling = True
+    for parameter, state in optimizer.state.items():
+        step = state.get("step")
+        if isinstance(step, Tensor):  # the fused kernel counts steps on the device
+            state["step"] = step.to(device=parameter.device, dtype=torch.float32)
+    return True
+
+
+# Optimizers that call backward themselves: `optimizer.step(closure)`.
+
+# The step's pre-hook runs before the closure has filled a single gradient. So the closure is run
+# first, the step is judged, and the optimizer is handed a closure that answers its first call with
+# the loss already there. LBFGS evaluates several times within one step and keeps counters besides
+# its moments: its state and its weights are kept, so that a step that went bad half-way leaves no
+# trace.
+
+Closure = Callable[[], Any]
+
+
+def find_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Closure | None:
+    """The closure of a call of `optimizer.step`, whose arguments begin with the optimizer."""
+    found = kwargs.get("closure", args[1] if len(args) > 1 else None)
+    return found if callable(found) else None
+
+
+def with_closure(
+    args: tuple[Any, ...], kwargs: dict[str, Any], closure: Closure
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same call with another closure."""
+    if "closure" in kwargs:
+        return args, {**kwargs, "closure": closure}
+    return (args[0], closure, *args[2:]), kwargs
+
+
+class AnsweredClosure:
+    """A closure whose first call was already made."""
+
+    def __init__(self, closure: Closure, loss: Any, *, held: bool) -> None:
+        self._closure = closure
+        self._loss = loss
+        self._held = held
+        self._asked = False
+
+    def __call__(self) -> Any:
+        if self._held or not self._asked:
+            self._asked = True
+            return self._loss
+        return self._closure()
+
+
+class LineSearchState:
+    """Weights and state of an optimizer that searches along a line, before its step."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self._weights = [
+            (parameter, parameter.detach().clone())
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        ]
+        self._state = {key: _copy(value) for key, value in optimizer.state.items()}
+
+    @classmethod
+    def keep(cls, optimizer: Optimizer) -> LineSearchState | None:
+        """The state of an optimizer that needs it; None for all the others."""
+        return cls(optimizer) if isinstance(optimizer, LBFGS) else None
+
+    def went_bad(self) -> bool:
+        """Whether the step left a weight non-finite."""
+        return not all(bool(torch.isfinite(parameter).all()) for parameter, _ in self._weights)
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """As if the step had never been tried."""
+        for parameter, before in self._weights:
+            parameter.copy_(before)
+        self._optimizer.state.clear()
+        self._optimizer.state.update(self._state)
+
+
+def _copy(state: Any) -> Any:
+    # Tensors are updated in place; the lists of past directions only grow and shrink.
+    if isinstance(state, Tensor):
+        return state.clone()
+    if isinstance(state, dict):
+        return {key: _copy(value) for key, value in state.items()}
+    return list(state) if isinstance(state, list) else state
+
+
+# What is known of a GradScaler: which one there is, which losses it scaled, what gradients carry.
+
+# Losses are recorded as the user wrote them and gradients are judged unscaled; clipping or judging
+# scaled gradients would compare numbers that mean something else at every change of the scale.
+
+MAX_SCALED_LOSSES = 16
+"""Scaled losses that are remembered: those of the micro-batches of a step."""
+
+
+class LossScaling:
+    """The scaler of a training, given by the user or met on the way."""
+
+    def __init__(self, scaler: GradScaler | None) -> None:
+        self._scaler = scaler
+        self._scaled: list[tuple[weakref.ref[Tensor], Tensor]] = []
+
+    @property
+    def scaler(self) -> GradScaler | None:
+        """The scaler, if there is one and it is switched on."""
+        return self._scaler if self._scaler is not None and self._scaler.is_enabled() else None
+
+    def scaled(self, scaler: GradScaler, loss: Tensor, result: Tensor) -> None:
+        """A scaler multiplied a loss."""
+        self._scaler = scaler
+        self._scaled = [item for item in self._scaled if item[0]() is not None][-MAX_SCALED_LOSSES:]
+        self._scaled.append((weakref.ref(result), loss.detach()))
+
+    def needed_for(self, loss: Tensor) -> GradScaler | None:
+        """The scaler that a loss still needs: switched on, and not applied yet."""
+        scaler = self.scaler
+        if scaler is None or _was_scaled(loss, scaler):
+            return None
+        return None if any(item() is loss for item, _ in self._scaled) else scaler
+
+    def unscaled(self, root: Tensor) -> Tensor:
+        """The loss behind a tensor that backward was called on."""
+        for item, loss in self._scaled:
+            if item() is root:
+                return loss
+        return root.detach()
+
+    def scale(self) -> Tensor | None:
+        """The loss scale, on its device."""
+        return None if self.scaler is None else self.scaler._scale
+
+    def carried_by(self, optimizer: Optimizer) -> Tensor | None:
+        """The scale that the gradients of this optimizer still carry."""
+        scaler = self.scaler
+        if scaler is None or scaler._scale is None:
+            return None
+        state = scaler._per_optimizer_states.get(id(optimizer))
+        unscaled = state is not None and state["stage"] is not OptState.READY
+        return None if unscaled else scaler._scale
+
+
+def _was_scaled(loss: Tensor, scaler: GradScaler) -> bool:
+    """Whether the last thing done to a loss was a multiplication by the scale.
+
+    For a guard that is closed or has switched itself off, and so did not see the user scale it.
+    """
+    with suppress(RuntimeError):
+        factor = getattr(loss.grad_fn, "_saved_other", None)
+        if isinstance(factor, Tensor) and scaler._scale is not None:
+            return bool(factor.data_ptr() == scaler._scale.data_ptr())
+    return False

@@ -1,0 +1,262 @@
+"""Patches torch to observe backward, gradient clipping and GradScaler, and restores it."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
+from torch.nn.utils import clip_grad
+from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
+
+from headway.torch_adapters.sharded_tensors import is_dtensor, local_part, replicated
+
+# Where torch itself is watched: backward, gradient clipping, GradScaler.
+
+# The optimizer's hooks tell when a step comes, but not what the loss was, nor what the gradients
+# were before the user clipped them (clipping spreads one NaN over all of them), nor that a
+# GradScaler skipped the step. While at least one guard is open, four functions of torch call the
+# observers; every call goes through unchanged, and the last guard to close puts the originals
+# back.
+
+
+class TorchListener(Protocol):
+    """What a guard hears."""
+
+    def backward_begins(self, roots: Sequence[Tensor]) -> None:
+        """A backward pass is about to run from these scalars."""
+
+    def backward_ended(self, roots: Sequence[Tensor]) -> None:
+        """It has filled the gradients."""
+
+    def clipping(
+        self, parameters: Sequence[Tensor], norms: Sequence[Tensor] | None, total: Tensor
+    ) -> None:
+        """The user is about to clip: the last look at these gradients as they were."""
+
+    def clipped(self, total: Tensor, max_norm: float) -> None:
+        """The user's clipping is done."""
+
+    def scaled(self, scaler: GradScaler, loss: Tensor, result: Tensor) -> None:
+        """A scaler multiplied a loss."""
+
+    def scaler_steps(self, scaler: GradScaler, optimizer: torch.optim.Optimizer) -> None:
+        """A scaler is about to step an optimizer, or to skip it."""
+
+    def scaler_stepped(self, scaler: GradScaler, optimizer: torch.optim.Optimizer) -> None:
+        """It did one of the two."""
+
+
+_listeners: tuple[weakref.ref[TorchListener], ...] = ()
+"""Weak, and replaced as a whole: a guard that nobody closed goes with the optimizer it watched."""
+_originals: list[tuple[Any, str, Any, Any]] = []
+_lock = threading.RLock()
+"""Re-entrant: a garbage collection within it may find a guard that nobody closed."""
+_depth = 0
+"""Backward passes running now: re-entrant checkpointing starts one inside another."""
+
+
+def add_listener(observer: TorchListener) -> None:
+    """Let an observer hear torch, for as long as somebody else holds it."""
+    global _listeners
+    with _lock:
+        if not _originals:
+            _patch(torch.autograd, "backward", _watch_backward)
+            _patch(clip_grad, "_get_total_norm", _watch_total_norm)
+            _patch(clip_grad, "_clip_grads_with_norm_", _watch_clipping)
+            _patch(GradScaler, "scale", _watch_scale)
+            _patch(GradScaler, "step", _watch_scaler_step)
+        _listeners = (*_listeners, weakref.ref(observer, _remove))
+
+
+def remove_listener(observer: TorchListener) -> None:
+    """Let it go; torch is as before when it was the last."""
+    for ref in _listeners:
+        if ref() is observer:
+            _remove(ref)
+
+
+def _listening() -> list[TorchListener]:
+    return [observer for ref in _listeners if (observer := ref()) is not None]
+
+
+def _remove(gone: weakref.ref[TorchListener]) -> None:
+    global _listeners
+    with _lock:
+        _listeners = tuple(ref for ref in _listeners if ref is not gone)
+        if not _listeners:
+            while _originals:
+                owner, name, original, ours = _originals.pop()
+                # Somebody patched over us: leave theirs, ours then merely passes calls on.
+                if getattr(owner, name) is ours:
+                    setattr(owner, name, original)
+
+
+def _patch(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+    original = getattr(owner, name, None)
+    if original is None:  # another torch: that seam is not there, its evidence will be missing
+        return
+    ours = wrap(original)
+    setattr(owner, name, ours)
+    _originals.append((owner, name, original, ours))
+
+
+def _watch_backward(original: Any) -> Any:
+    @functools.wraps(original)  # who looks for torch's own finds it through us
+    def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+        global _depth
+        roots = _scalars(tensors) if grad_tensors is None and _depth == 0 else ()
+        if _depth == 0:
+            for observer in _listening():
+                observer.backward_begins(roots)
+        _depth += 1
+        try:
+            result = original(tensors, grad_tensors, *args, **kwargs)
+        finally:
+            _depth -= 1
+        if _depth == 0:
+            for observer in _listening():
+                observer.backward_ended(roots)
+        return result
+
+    return backward
+
+
+def _scalars(tensors: Any) -> Sequence[Tensor]:
+    given = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
+    return tuple(item for item in given if isinstance(item, Tensor) and item.numel() == 1)
+
+
+_last_norms: tuple[Sequence[Tensor], Tensor] | None = None
+"""The per-tensor norms behind the total that torch computed last, so that nobody computes them
+twice."""
+
+
+def _watch_total_norm(original: Any) -> Any:
+    def get_total_norm(
+        tensors: Any,
+        norm_type: float = 2.0,
+        error_if_nonfinite: bool = False,
+        foreach: bool | None = None,
+    ) -> Any:
+        global _last_norms
+        given = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+        if (
+            not _listeners
+            or error_if_nonfinite
+            or foreach is not None
+            or not _plain(given, norm_type)
+        ):
+            return original(given, norm_type, error_if_nonfinite, foreach)
+        with torch.no_grad():
+            # The very operations of the original for tensors of one device and dtype.
+            norms = torch._foreach_norm(given, float(norm_type))
+            total = torch.linalg.vector_norm(torch.stack(norms), float(norm_type))
+        _last_norms = (norms, total)
+        return total
+
+    return get_total_norm
+
+
+def _plain(tensors: list[Any], norm_type: float) -> bool:
+    """Whether the norms can be shared: L2, plain tensors, one device, one full-precision dtype."""
+    if not tensors or norm_type != 2.0 or any(type(item) is not Tensor for item in tensors):
+        return False
+    groups = _group_tensors_by_device_and_dtype([tensors])
+    return (
+        len(groups) == 1
+        and tensors[0].device.type in ("cpu", "cuda")
+        and tensors[0].dtype in (torch.float32, torch.float64)
+        and tensors[0].layout is torch.strided
+        and tensors[-1].layout is torch.strided
+    )
+
+
+def _watch_clipping(original: Any) -> Any:
+    def clip_grads_with_norm(
+        parameters: Any, max_norm: float, total_norm: Tensor, foreach: bool | None = None
+    ) -> Any:
+        global _last_norms
+        given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+        shared = _last_norms[0] if _last_norms and _last_norms[1] is total_norm else None
+        _last_norms = None
+        if is_dtensor(total_norm):
+            # Put together here, where torch would do it next: nothing is exchanged twice.
+            total_norm = replicated(total_norm)
+        seen = local_part(total_norm)
+        for observer in _listening():
+            observer.clipping(given, shared, seen)
+        result = original(given, max_norm, total_norm, foreach)
+        for observer in _listening():
+            observer.clipped(seen, float(max_norm))
+        return result
+
+    return clip_grads_with_norm
+
+
+def _watch_scale(original: Any) -> Any:
+    def scale(self: GradScaler, outputs: Any) -> Any:
+        result = original(self, outputs)
+        if isinstance(outputs, Tensor) and result is not outputs:
+            for observer in _listening():
+                observer.scaled(self, outputs, result)
+        return result
+
+    return scale
+
+
+def _watch_scaler_step(original: Any) -> Any:
+    def step(self: GradScaler, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        for observer in _listening():
+            observer.scaler_steps(self, optimizer)
+        result = original(self, optimizer, *args, **kwargs)
+        for observer in _listening():
+            observer.scaler_stepped(self, optimizer)
+        return result
+
+    return step
+
+
+# Hearing of every call of a method, for as long as somebody listens.
+
+
+@contextmanager
+def call_after(owner: type, name: str, told: Callable[[Any, Any, Any], None]) -> Iterator[None]:
+    """While this lasts, somebody is told after every call of a method: (object, args, result)."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        told(self, args or tuple(kwargs.values()), result)
+        return result
+
+    setattr(owner, name, method)
+    try:
+        yield
+    finally:
+        if getattr(owner, name) is method:
+            setattr(owner, name, original)
+
+
+# Where the guard may wait for the device: when something has gone wrong and must be looked at.
+
+
+@contextmanager
+def allow_device_sync() -> Iterator[None]:
+    """Set the user's own ban on waiting (`torch.cuda.set_sync_debug_mode`) aside for a while."""
+    mode = torch.cuda.get_sync_debug_mode() if torch.cuda.is_initialized() else 0
+    if not mode:
+        yield
+        return
+    torch.cuda.set_sync_debug_mode(0)
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)

@@ -1,0 +1,283 @@
+"""The ranks that train together, and rare agreements among them."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from headway.errors import RankLost, UsageError
+from headway.output.notices import Notices
+from headway.torch_adapters import sharded_tensors
+
+# The other ranks of this training, and the one reduction in which they agree.
+
+# A guard follows the ranks that share gradients with this one: those of a DistributedDataParallel
+# around the model, those over which its parameters are sharded (DTensor, FSDP), or the `group=` it
+# was given. A process group that merely exists, while the model is local, is not followed.
+
+# Every optimizer step makes exactly one small all-reduce (`ballot.py` says of what); nothing else
+# is exchanged, but for a bad step that all run again together (`company.py`). Whatever one rank
+# has to tell the others, that it was asked to leave or that it found a weight non-finite, waits
+# for the next one and is known to all at the same step. So no rank can be left waiting for a
+# message that another does not send.
+
+FAILED = (
+    "another rank's guard failed, so all ranks' were switched off at the same step; "
+    "training goes on unwatched. That rank's log says why"
+)
+UNEVEN = (
+    "under model.join() ranks take different numbers of steps and cannot agree on each: the guard "
+    "is switched off. Give every rank the same number of batches"
+)
+
+LOST = (
+    "a rank died, hangs, or left the loop alone: look at what the other ranks said last. This rank "
+    "took no step without them; start the run again"
+)
+
+ProcessGroup = Any
+"""A torch process group."""
+
+
+class RankGroup:
+    """The ranks that decide together, seen from one of them."""
+
+    def __init__(self, group: ProcessGroup, models: Sequence[nn.Module]) -> None:
+        self.group = group
+        self.rank = dist.get_rank(group)
+        self.size = dist.get_world_size(group)
+        self.leaving = False
+        """Some rank was asked to leave; true at the same step on every rank."""
+        self.off = ""
+        """Why every rank's guard is switched off, at the same step; empty: it is not."""
+        self.poisoned = False
+        """To be told: this rank found a weight or a moment of its own non-finite."""
+        self.save_asked = False
+        """To be told: it is time to write a snapshot."""
+        self.saving = False
+        """It is; true at the same step on every rank, until they have done so."""
+        self._leave_asked = False
+        self._models = models
+        self.alike = False
+        """Whether every rank has the same list of parameters."""
+        self.copies = sharded_tensors.ReplicaCounts(models, self.size, alike=False)
+
+    def ask_to_leave(self) -> None:
+        """Tell the others, with the next step, that this rank must go; for signal handlers."""
+        self._leave_asked = True
+
+    @property
+    def leave_asked(self) -> bool:
+        """Whether this rank has been asked to leave."""
+        return self._leave_asked
+
+    def agree_on_start(self, segment: int) -> int:
+        """The segment all ranks will write; also finds out whether they hold the same model.
+
+        Every rank must come here: it is the first thing a guard does.
+        """
+        named = repr(sharded_tensors.names_and_shapes(self._models)).encode()
+        mark = int.from_bytes(hashlib.sha256(named).digest()[:6], "big")
+        told = torch.tensor([segment, mark, -mark], dtype=torch.int64, device=self._meeting_place())
+        self.reduce(told, dist.ReduceOp.MAX, "while the guard was being made")
+        agreed, highest, lowest = told.tolist()
+        self.alike = highest == -lowest
+        self.copies = sharded_tensors.ReplicaCounts(self._models, self.size, alike=self.alike)
+        return int(agreed)
+
+    def reduce(self, numbers: Tensor, operation: Any, when: str) -> None:
+        """All-reduce in place. On CUDA nothing waits; elsewhere, until all ranks came."""
+        try:
+            dist.all_reduce(numbers, op=operation, group=self.group)
+        except RuntimeError as error:
+            lines = str(error).splitlines()
+            raise RankLost(
+                f"rank {self.rank} of {self.size} lost the others {when}: "
+                f"{lines[0] if lines else type(error).__name__}: {LOST}"
+            ) from error
+
+    def place(self, device: torch.device) -> torch.device:
+        """Where numbers from a device can be reduced: there, or on the group's own device."""
+        return device if device.type in self._devices() else self._meeting_place()
+
+    def _devices(self) -> list[str]:
+        kinds: list[torch.device] = getattr(self.group, "_device_types", [])
+        return [kind.type for kind in kinds]
+
+    def _meeting_place(self) -> torch.device:
+        if "cpu" in self._devices():
+            return torch.device("cpu")
+        return torch.device("cuda", torch.cuda.current_device())
+
+
+def find_rank_group(
+    models: Sequence[nn.Module], parameters: Iterable[Tensor], group: ProcessGroup, notices: Notices
+) -> RankGroup | None:
+    """The ranks to decide with; None when this rank trains alone."""
+    if not (dist.is_available() and dist.is_initialized()):
+        if group is not None:
+            raise UsageError("Guard(group=…) needs torch.distributed.init_process_group first")
+        return None
+    if group is None:
+        group = _group_of(models, parameters, notices)
+    if group is None:
+        return None
+    if dist.get_rank(group) < 0:
+        raise UsageError("this rank is no member of the group given to Guard(group=…)")
+    return RankGroup(group, models) if dist.get_world_size(group) > 1 else None
+
+
+def own_rank() -> int:
+    """This process's rank, for the names of its files, whether or not ranks are followed."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank()
+    several = os.environ.get("WORLD_SIZE", "1") != "1"
+    number = os.environ.get("RANK", "0")
+    return int(number) if several and number.isdigit() else 0
+
+
+def find_replicas(models: Sequence[nn.Module]) -> list[nn.parallel.DistributedDataParallel]:
+    """The DistributedDataParallel in or around these models."""
+    kind = nn.parallel.DistributedDataParallel
+    inside = [unit for model in models for unit in model.modules() if isinstance(unit, kind)]
+    if inside or not (dist.is_available() and dist.is_initialized()):
+        return inside
+    # The user may have handed us the model that the wrapper holds.
+    wanted = {id(model) for model in models}
+    return [
+        thing
+        for thing in gc.get_objects()
+        if issubclass(type(thing), kind)
+        and id(thing.__dict__.get("_modules", {}).get("module")) in wanted
+    ]
+
+
+def is_wrapped_late(models: Sequence[nn.Module]) -> bool:
+    """Whether models that are not followed share gradients with other ranks after all."""
+    return any(dist.get_world_size(unit.process_group) > 1 for unit in find_replicas(models))
+
+
+def _group_of(
+    models: Sequence[nn.Module], parameters: Iterable[Tensor], notices: Notices
+) -> ProcessGroup:
+    if dist.get_world_size() <= 1:
+        return None
+    found: dict[tuple[int, ...], ProcessGroup] = {}
+    for group in _groups(models):
+        found[tuple(sorted(dist.get_process_group_ranks(group)))] = group
+    for mesh in _meshes([*(p for model in models for p in model.parameters()), *parameters]):
+        members = tuple(sorted(mesh.mesh.flatten().tolist()))
+        found.setdefault(members, mesh.get_group() if mesh.ndim == 1 else None)
+    everyone = tuple(range(dist.get_world_size()))
+    if not found:
+        return None
+    if len(found) > 1 or everyone in found:
+        if len(found) > 1 and everyone not in found:
+            notices.once(
+                "group",
+                "the model's parts are shared by different groups of ranks: all "
+                f"{len(everyone)} ranks decide together. Guard(group=…) chooses others",
+            )
+        return dist.group.WORLD
+    ((members, group),) = found.items()
+    if group is None:
+        raise UsageError(
+            f"the model is sharded over {len(members)} of {len(everyone)} ranks in several "
+            "dimensions: say which ranks decide together, Guard(…, group=process_group)"
+        )
+    return group
+
+
+def _groups(models: Sequence[nn.Module]) -> list[ProcessGroup]:
+    groups: list[ProcessGroup] = [unit.process_group for unit in find_replicas(models)]
+    module = sys.modules.get("torch.distributed.fsdp")
+    if module is not None:
+        groups += [
+            unit.process_group
+            for model in models
+            for unit in model.modules()
+            if isinstance(unit, module.FullyShardedDataParallel)
+        ]
+    return groups
+
+
+def _meshes(parameters: Iterable[Any]) -> list[Any]:
+    meshes = {}
+    for parameter in parameters:
+        if sharded_tensors.is_dtensor(parameter):
+            mesh = parameter.device_mesh
+            root = mesh._get_root_mesh() if hasattr(mesh, "_get_root_mesh") else mesh
+            meshes[id(root)] = root
+    return list(meshes.values())
+
+
+# Rare agreements among ranks: which snapshot, which number, whether all is well.
+
+# The verdict about a step travels in a reduction of its own (`ballot.py`); this is for what
+# happens once in a hundred steps or less, always at the same step on every rank.
+
+T = TypeVar("T")
+
+
+class SingleProcess:
+    """A training of one process."""
+
+    rank = 0
+    count = 1
+    group: Any = None
+    """The process group for what goes through the host; None for one process."""
+
+    def __init__(self, number: int = 0) -> None:
+        """`number` tells it from other processes that train for themselves beside it."""
+        self.folder = f"snapshots.rank{number}" if number else "snapshots"
+        """Where its snapshots go in the run directory."""
+
+    def from_rank_zero(self, value: T) -> T:
+        """What rank 0 says."""
+        return value
+
+    def all_agree(self, value: bool) -> bool:
+        """Whether every rank says yes."""
+        return value
+
+    def gather(self, value: T) -> list[T]:
+        """What every rank says, in their order."""
+        return [value]
+
+
+class Agreement(SingleProcess):
+    """A training of several processes. Every rank must ask the same questions in the same order."""
+
+    def __init__(self, group: Any) -> None:
+        import torch.distributed as dist
+
+        super().__init__()
+        self._dist = dist
+        self.rank = dist.get_rank(group)
+        self.count = dist.get_world_size(group)
+        # Through the host, so that no question waits for the device's queue.
+        self.group = dist.new_group(
+            dist.get_process_group_ranks(group), backend="gloo", use_local_synchronization=True
+        )
+
+    def from_rank_zero(self, value: T) -> T:
+        return self.gather(value)[0]
+
+    def all_agree(self, value: bool) -> bool:
+        return all(self.gather(value))
+
+    def gather(self, value: T) -> list[T]:
+        answers: list[Any] = [None] * self.count
+        try:
+            self._dist.all_gather_object(answers, value, group=self.group)
+        except RuntimeError as error:
+            raise RankLost(f"rank {self.rank} of {self.count} lost the others: {LOST}") from error
+        return answers

@@ -1,0 +1,123 @@
+"""Captures and restores the random number generators: Python's, NumPy's, torch's, every CUDA
+device's.
+
+States are plain data and tensors, so that a snapshot on disk loads with `weights_only=True`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import sys
+from typing import Any
+
+import torch
+
+MT19937_BYTES = 624 * 4 + 4
+"""624 words and the position among them."""
+
+
+class RngState:
+    """The generators at one moment, kept as quickly as can be: for every step, in memory only."""
+
+    __slots__ = ("_cuda", "_numpy", "_python", "_torch")
+
+    def __init__(self, *, exact: bool = False) -> None:
+        """`exact`: NumPy's spare normal number too, which its memory does not show."""
+        global _numpy_known
+        if exact:
+            _numpy_known = None
+        self._python = random.getstate()
+        self._torch = torch.get_rng_state()
+        self._numpy = _numpys() if "numpy" in sys.modules else None
+        started = torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing()
+        self._cuda = torch.cuda.get_rng_state_all() if started else None
+
+    def restore(self) -> None:
+        """Let every generator go on from here."""
+        random.setstate(self._python)
+        torch.set_rng_state(self._torch)
+        if self._numpy is not None:
+            sys.modules["numpy"].random.set_state(self._numpy)
+        if self._cuda is not None:
+            torch.cuda.set_rng_state_all(self._cuda)
+
+    def follows(self, begin: RngState, end: RngState) -> bool:
+        """Whether what was drawn from `begin` to here may be what was drawn until `end`.
+
+        A generator that nothing was drawn from tells nothing: where it stood did not matter.
+        """
+        states = zip(self._states(), begin._states(), end._states(), strict=False)
+        return all(_alike(now, first) or _alike(now, last) for now, first, last in states)
+
+    def _states(self) -> list[Any]:
+        return [self._python, self._torch, self._numpy, *(self._cuda or ())]
+
+    def to_state(self) -> dict[str, Any]:
+        """As `capture` gives it: plain data and tensors."""
+        now = RngState(exact=True)
+        self.restore()
+        try:
+            return capture()
+        finally:
+            now.restore()
+
+
+_numpy_known: tuple[Any, bytes, Any] | None = None
+"""NumPy's bit generator, its memory and its state when last asked: asking takes longer than all
+the others together, and few trainings draw from it between two steps."""
+
+
+def _numpys() -> Any:
+    global _numpy_known
+    numpy = sys.modules["numpy"]
+    generator: Any = getattr(numpy.random.mtrand._rand, "_bit_generator", None)
+    if type(generator).__name__ != "MT19937":
+        return numpy.random.get_state(legacy=False)
+    memory = ctypes.string_at(generator.ctypes.state_address, MT19937_BYTES)
+    if _numpy_known is None or _numpy_known[0] is not generator or _numpy_known[1] != memory:
+        _numpy_known = (generator, memory, numpy.random.get_state(legacy=False))
+    return _numpy_known[2]
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two states of one generator are the same."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict) and isinstance(other, dict):  # NumPy's, with its words in an array
+        return one.keys() == other.keys() and all(_alike(one[key], other[key]) for key in one)
+    return bool((one == other).all()) if hasattr(one, "all") else bool(one == other)
+
+
+def capture() -> dict[str, Any]:
+    """The state of every generator that is in use."""
+    version, internal, gauss = random.getstate()
+    state: dict[str, Any] = {
+        "python": [version, list(internal), gauss],
+        "torch": torch.get_rng_state(),
+    }
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        name, keys, position, has_gauss, cached = numpy.random.get_state(legacy=True)
+        # int64: not every torch can save a uint32
+        words = torch.tensor(keys.tolist(), dtype=torch.int64)
+        state["numpy"] = [str(name), words, int(position), int(has_gauss), float(cached)]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def restore(state: dict[str, Any]) -> None:
+    """Let every generator go on from a captured state."""
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    torch.set_rng_state(state["torch"])
+    if "numpy" in state:
+        import numpy
+
+        name, words, position, has_gauss, cached = state["numpy"]
+        keys = numpy.array(words.tolist(), dtype=numpy.uint32)
+        numpy.random.set_state((name, keys, position, has_gauss, cached))
+    if "cuda" in state and torch.cuda.is_available():
+        for device in range(min(torch.cuda.device_count(), len(state["cuda"]))):
+            torch.cuda.set_rng_state(state["cuda"][device], device)

@@ -1,0 +1,97 @@
+"""What torch is doing while an op runs: autocast, the autograd node, torch.compile.
+
+Where a torch version lacks one of them, the answer is that nothing is known.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+# What torch says about the moment an op runs at: autocast, autograd's node and its number.
+
+# Most of it is not public. Where a torch lacks it, the answer is that nothing is known.
+
+_snapshot: Any = getattr(torch._C, "_RestorePythonTLSSnapshot", nullcontext)
+_current_node: Any = getattr(torch._C, "_current_autograd_node", lambda: None)
+_next_number: Any = getattr(getattr(torch._C, "_autograd", None), "_get_sequence_nr", lambda: 0)
+LEAF_NUMBER = 1 << 62
+"""Nodes are numbered as they are made; those of parameters stand above every number."""
+
+
+def autocast_dtype(device: str) -> str | None:
+    """The dtype autocast casts to, where it is on.
+
+    By the time an op is dispatched autocast has done its work and is switched off; the snapshot is
+    of the moment the op was called.
+    """
+    if not _can_autocast(device) or not _is_on(device):
+        return None
+    return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+
+
+def _is_on(device: str) -> bool:
+    try:
+        with _snapshot():
+            return torch.is_autocast_enabled(device)
+    except RuntimeError:  # a higher-order op, which comes here without the dispatcher
+        return torch.is_autocast_enabled(device)
+
+
+@cache
+def _can_autocast(device: str) -> bool:
+    return torch.amp.is_autocast_available(device)
+
+
+def running_node() -> Any:
+    """Autograd's node whose backward is running in this thread."""
+    return _current_node()
+
+
+def last_node_number() -> int:
+    """The number of the node that was made last in this thread."""
+    return int(_next_number()) - 1
+
+
+def compiled_code_runs() -> bool:
+    """Whether torch.compile has made anything of this program's: a guard may know only the model
+    that was compiled, and not what came of it."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return utils is not None and sum(utils.counters["frames"].values()) > 0
+
+
+def run_eagerly() -> AbstractContextManager[Any]:
+    """Compiled functions run as they are written, so that lines and modules are known.
+
+    What the compiler has not loaded it did not compile, and loading it would take seconds.
+    """
+    if "torch._dynamo" not in sys.modules:
+        return nullcontext()
+    set_stance = getattr(torch.compiler, "set_stance", None)
+    return nullcontext() if set_stance is None else set_stance("force_eager")
+
+
+# Whether torch.compile is at work.
+
+# Importing its machinery takes seconds, so nobody here does: what it has not loaded, it did not
+# compile.
+
+
+def compile_in_use() -> bool:
+    return "torch._dynamo" in sys.modules
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether it, or a part of it, was compiled."""
+    if not compile_in_use():
+        return False
+    return any(
+        getattr(module, "_compiled_call_impl", None) is not None
+        or type(module).__name__ == "OptimizedModule"
+        for module in model.modules()
+    )

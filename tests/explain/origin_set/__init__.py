@@ -1,0 +1,28 @@
+"""The set of births: small training steps that go bad, with the answer to each."""
+
+from replay.origin_set import (
+    attention,
+    cnn,
+    contrastive,
+    detection,
+    diffusion,
+    half,
+    mlp,
+    rnn,
+    twists,
+)
+from replay.origin_set.scenario import Case, Scenario
+
+SCENARIOS = (
+    *mlp.SCENARIOS,
+    *cnn.SCENARIOS,
+    *rnn.SCENARIOS,
+    *attention.SCENARIOS,
+    *detection.SCENARIOS,
+    *contrastive.SCENARIOS,
+    *diffusion.SCENARIOS,
+    *half.SCENARIOS,
+    *twists.SCENARIOS,
+)
+
+__all__ = ["SCENARIOS", "Case", "Scenario"]

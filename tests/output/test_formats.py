@@ -1,0 +1,147 @@
+"""Findings for machines: GitHub's commands and SARIF; and the place of a finding in words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from headway.core.findings import Finding, Severity, Where
+from headway.diagnosis import Cause
+from headway.engine import Engine
+from headway.output.code_annotations import github_commands, sarif_document
+from headway.output.console import ReportPrinter
+from headway.output.display_text import clean, shorten_local_paths
+from headway.output.terminal import TerminalPage
+from headway.output.view import format_where
+from headway.report import Report
+
+PLAIN = Finding("HD101", "nonfinite-loss", Severity.ERROR, 51, "loss is NaN")
+
+
+def report(*findings: Finding) -> Report:
+    empty = Report.from_engine(Engine(), command="diagnose")
+    return replace(empty, findings=findings)
+
+
+def test_github():
+    here = str(Path("train.py").resolve())
+    placed = replace(PLAIN, where=Where(file=here, line=41), severity=Severity.WARNING)
+    nowhere = replace(PLAIN, step=None, severity=Severity.INFO)
+    assert list(github_commands(report(PLAIN, placed, nowhere))) == [
+        "::error title=HD101 nonfinite-loss::step 51: loss is NaN",
+        "::warning file=train.py,line=41,title=HD101 nonfinite-loss::step 51: loss is NaN",
+        "::notice title=HD101 nonfinite-loss::loss is NaN",
+    ]
+
+
+def test_github_cannot_be_tricked():
+    wicked = replace(PLAIN, message="50% bad\n::error::no", where=Where(file="a,b:c\n.py", line=1))
+    (line,) = github_commands(report(wicked))
+    assert line == (
+        "::error file=a%2Cb%3Ac .py,line=1,title=HD101 nonfinite-loss::"
+        "step 51: 50%25 bad ::error::no"
+    )
+
+
+def test_sarif(tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+    placed = replace(
+        PLAIN, code="HD207", where=Where(file="src/my train.py", line=41, module="fc.w")
+    )
+    told = json.loads(json.dumps(sarif_document([(tmp_path, report(placed, PLAIN))])))
+    assert told["version"] == "2.1.0"
+    (run,) = told["runs"]
+    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["HD101", "HD207"]
+    first, second = run["results"]
+    assert (first["ruleId"], first["ruleIndex"], first["level"]) == ("HD207", 1, "error")
+    assert first["message"] == {"text": "step 51: loss is NaN"}
+    assert first["locations"] == [
+        {
+            "physicalLocation": {
+                "artifactLocation": {"uri": "src/my%20train.py"},
+                "region": {"startLine": 41},
+            },
+            "logicalLocations": [{"fullyQualifiedName": "fc.w"}],
+        }
+    ]
+    place = second["locations"][0]["physicalLocation"]
+    assert place == {"artifactLocation": {"uri": (tmp_path / "run.json").as_uri()}}
+
+
+def test_sarif_of_a_healthy_run(tmp_path):
+    (run,) = sarif_document([(tmp_path, report())])["runs"]
+    assert run["results"] == []
+    assert run["tool"]["driver"]["rules"] == []
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        (Where(), ""),
+        (Where(file="a.py", line=3, function="f", op="div"), "a.py:3 in f, op div"),
+        (Where(module="fc", sample=0, rank=2), "fc, sample 0, rank 2"),
+    ],
+)
+def test_where(where, words):
+    assert format_where(where) == words
+
+
+@pytest.mark.parametrize(
+    ("whole", "near"),
+    [
+        ("at /app/train.py:7 in f", "at train.py:7 in f"),
+        ("(/app/a b/x.py:7)", "(a b/x.py:7)"),
+        ("/app/x.pt: its member '/app/y'", "x.pt: its member 'y'"),
+        ("/srv/app/train.py", "/srv/app/train.py"),
+        ("/application/train.py", "/application/train.py"),
+        ("the folder /app/ itself", "the folder /app/ itself"),
+        ("a.py:3", "a.py:3"),
+    ],
+)
+def test_paths_below_this_folder(whole, near, monkeypatch):
+    monkeypatch.setattr("os.getcwd", lambda: "/app")
+    assert shorten_local_paths(whole) == near
+
+
+def test_paths_where_there_is_no_folder(monkeypatch):
+    monkeypatch.setattr("os.getcwd", lambda: "/")
+    assert shorten_local_paths("at /train.py:7") == "at /train.py:7"
+
+    def gone():
+        raise FileNotFoundError
+
+    monkeypatch.setattr("os.getcwd", gone)
+    assert shorten_local_paths("at /train.py:7") == "at /train.py:7"
+
+
+def test_the_page_is_near_and_json_is_whole(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = str(tmp_path / "train.py")
+    made = Report.from_engine(Engine(), command="check")
+    placed = replace(PLAIN, where=Where(file=file, line=41))
+    made = replace(made, findings=(placed,), causes=(Cause(placed, ()),))
+    text = StringIO()
+    ReportPrinter(TerminalPage(text)).write(made)
+    assert "at train.py:41" in text.getvalue()
+    assert made.to_dict()["findings"][0]["where"]["file"] == file
+
+
+@pytest.mark.parametrize(
+    ("dirty", "kept"),
+    [
+        ("fc.weight", "fc.weight"),
+        ("größe 重み", "größe 重み"),
+        ("a\x1b[1;31mb\x1b[0mc", "abc"),
+        ("a\x1b]8;;http://x\x1b\\b", "ab"),
+        ("a\x1b]0;never closed", "a"),
+        ("one\r\n\ttwo\u2028three", "one two three"),
+        ("a\x00\x08\x9b\u202e\ud800b", "ab"),
+        ("\x1b", ""),
+    ],
+)
+def test_clean(dirty, kept):
+    assert clean(dirty) == kept

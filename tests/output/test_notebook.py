@@ -1,0 +1,114 @@
+"""What Jupyter is given: small, whole, and nothing of a stranger's in it is taken for HTML."""
+
+from __future__ import annotations
+
+import math
+from html.parser import HTMLParser
+
+import pytest
+
+import headway
+from headway.core.findings import Finding, Remedy, Severity, Where
+from headway.core.records import Header, StepRecord
+from headway.core.signals import Signal
+from headway.engine import Engine
+from headway.output.notebook import SHOWN
+from headway.report import Coverage, Report
+
+HOSTILE = Finding(
+    "HD201",
+    "nonfinite-gradient",
+    Severity.ERROR,
+    4,
+    "<script>alert(1)</script> & \x1b[31m",
+    where=Where(file='"><img src=x onerror=y>.py', line=3),
+    remedies=(Remedy("<b>clip</b>", tested=True, cured=True),),
+)
+
+
+class Balanced(HTMLParser):
+    """Every tag that is opened is closed, and they are few."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.words = ""
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in {
+            "div",
+            "b",
+            "br",
+            "table",
+            "thead",
+            "tbody",
+            "tr",
+            "th",
+            "td",
+            "span",
+            "code",
+        }
+        assert {name for name, _ in attrs} <= {"style"}
+        if tag != "br":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += data + " "
+
+
+def report(*findings: Finding) -> Report:
+    return Report("diagnose", findings, (), (), Coverage(30, 40))
+
+
+def test_nothing_hostile_becomes_a_tag() -> None:
+    shown = Balanced(report(HOSTILE)._repr_html_())
+    assert "<script>alert(1)</script> &" in shown.words
+    assert "<b>clip</b> (tested: cured)" in shown.words
+    assert "\x1b" not in shown.words
+    assert "1 error" in shown.words
+
+
+def test_a_healthy_report_is_two_lines() -> None:
+    html = report()._repr_html_()
+    assert "healthy" in Balanced(html).words
+    assert "30 of 40 checks could run" in html
+    assert "<table" not in html
+
+
+def test_of_many_findings_the_worst_are_shown() -> None:
+    mild = [Finding("HD9", "x", Severity.INFO, at, "said") for at in range(SHOWN + 5)]
+    html = report(*mild, HOSTILE)._repr_html_()
+    assert html.count("<tr>") == SHOWN + 1
+    assert "HD201" in html
+    assert "and 6 more" in html
+
+
+def test_a_guard_shows_what_it_has_seen_and_done(tmp_path: object) -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with headway.Guard(model, optimizer, run_dir=str(tmp_path)) as guard:
+        assert "watching, 0 steps, 0 actions" in Balanced(guard._repr_html_()).words
+        for factor in (1.0, math.nan):
+            (model(torch.ones(3, 2)).mean() * factor).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        words = Balanced(guard._repr_html_()).words
+        assert "watching, 2 steps, 1 action" in words
+        assert "HD101 nonfinite-loss" in words
+        assert "last action: skip" in words
+    assert "closed, 2 steps" in guard._repr_html_()
+    assert str(tmp_path) in guard._repr_html_()
+
+
+def test_a_report_of_an_engine_shows_itself() -> None:
+    engine = Engine()
+    engine.feed(Header("headway", signals={"loss": Signal()}))
+    engine.feed(StepRecord(0, 1, 0, {"loss": math.nan}))
+    engine.finish()
+    assert "HD101" in Balanced(Report.from_engine(engine, command="x")._repr_html_()).words

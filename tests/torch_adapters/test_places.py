@@ -1,0 +1,41 @@
+"""Whose line it is: the user's, or a package's, wherever that was installed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headway.torch_adapters import user_code
+from headway.torch_adapters.user_code import Location, find_user_location
+
+
+@pytest.fixture(autouse=True)
+def _forgetful() -> Iterator[None]:
+    for known in (user_code._installed, user_code.is_installed_file, user_code.is_internal_file):
+        known.cache_clear()
+    yield
+    for known in (user_code._installed, user_code.is_installed_file, user_code.is_internal_file):
+        known.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["site-packages", "dist-packages"])
+def test_a_package_of_an_environment_below_is_installed(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    below = tmp_path / "below" / "lib" / name
+    monkeypatch.setattr(sys, "path", [*sys.path, str(below)])
+    trainer = Location(str(below / "framework" / "trainer.py"), 1323, "create_optimizer")
+    script = Location(str(tmp_path / "train.py"), 94, "main")
+    assert find_user_location([trainer, script]) == script
+    assert find_user_location([trainer]) == trainer
+
+
+def test_a_folder_of_the_users_on_the_path_is_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    mine = Location(str(tmp_path / "losses.py"), 3, "loss")
+    assert find_user_location([mine, Location("/elsewhere/train.py", 1)]) == mine
