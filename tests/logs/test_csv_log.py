@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
-from support.store_files import column, sound, survives
+from support.store_files import column, reader_named, sound, survives
 
 from headway.errors import UnreadableInput
 from headway.logs import readers
@@ -112,4 +112,4 @@ def test_damage(tmp_path: Path) -> None:
     original.write_text('step;"loss";x\n' + "".join(f"{n};{n / 7};nan\n" for n in range(30)))
     folder = tmp_path / "folder"
     folder.mkdir()
-    survives(csv_logs, original, folder, 300)
+    survives(reader_named("csv"), original, folder, 300)

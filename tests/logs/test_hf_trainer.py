@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
-from support.store_files import DATA, column, refuses, sound, survives
+from support.store_files import DATA, column, reader_named, refuses, sound, survives
 
 from headway.core.signals import Signal
 from headway.logs import readers
@@ -79,21 +79,21 @@ def test_a_torn_history_is_refused(tmp_path: Path, end: str) -> None:
     if end == ", ]}":  # one comma too many, and all of it is there
         assert len(hf_trainer.read_hf_trainer(path).table) == 1
     else:
-        refuses(hf_trainer, path)
+        refuses(reader_named("hf-trainer"), path)
 
 
 def test_a_history_within_something_else_is_not_it(tmp_path: Path) -> None:
     path = tmp_path / "s.json"
     path.write_text('{"x": {"log_history": [{"step": 1, "loss": 2.5}]}}')
-    refuses(hf_trainer, path)
+    refuses(reader_named("hf-trainer"), path)
 
 
 @pytest.mark.parametrize("text", ["{", '{"log_history": 3}', "[]", "[" * 100_000, '{"a": 1}'])
 def test_what_is_none_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "s.json"
     path.write_text(text)
-    assert str(path) in refuses(hf_trainer, path)
+    assert str(path) in refuses(reader_named("hf-trainer"), path)
 
 
 def test_damage(tmp_path: Path) -> None:
-    survives(hf_trainer, FILES / "filtered.json", tmp_path, 300)
+    survives(reader_named("hf-trainer"), FILES / "filtered.json", tmp_path, 300)

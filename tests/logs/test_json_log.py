@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.store_files import column, refuses, sound, survives
+from support.store_files import column, reader_named, refuses, sound, survives
 
 from headway.errors import UnreadableInput
 from headway.logs import readers
-from headway.logs.formats import json_logs
 from headway.logs.log_table import Log
 
 ROWS = [{"step": 10 * n, "loss": 2.5 - n / 10, "lr": 0.1} for n in range(10)]
@@ -86,7 +85,7 @@ def test_other_JSON_is_not_taken(tmp_path: Path, inside: Any) -> None:
 def test_a_torn_file_is_refused_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text(json.dumps(ROWS)[:-20])
-    assert "is no whole JSON file" in refuses(json_logs, path)
+    assert "is no whole JSON file" in refuses(reader_named("json"), path)
 
 
 def test_damage(tmp_path: Path) -> None:
@@ -94,4 +93,4 @@ def test_damage(tmp_path: Path) -> None:
     original.write_text(json.dumps({"history": ROWS}))
     folder = tmp_path / "folder"
     folder.mkdir()
-    survives(json_logs, original, folder, 300)
+    survives(reader_named("json"), original, folder, 300)

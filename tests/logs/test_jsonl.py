@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.store_files import column, sound, survives
+from support.store_files import column, reader_named, sound, survives
 
 from headway.core.signals import Signal
 from headway.errors import UnreadableInput
 from headway.logs import json_rows, readers
-from headway.logs.formats import hf_trainer, json_logs
+from headway.logs.formats import json_logs
 from headway.logs.log_file import sample
 from headway.logs.log_table import Log
 
@@ -275,8 +275,8 @@ def test_objects_within_objects(tmp_path: Path, depth: int) -> None:
         readers.read(path)
 
 
-@pytest.mark.parametrize("reader", [json_logs, hf_trainer])
-def test_damage(tmp_path: Path, reader: Any) -> None:
+@pytest.mark.parametrize("form", ["jsonl", "llama-factory"])
+def test_damage(tmp_path: Path, form: str) -> None:
     original = tmp_path / "log.jsonl"
     rows = [
         {"step": n, "current_steps": n, "total_steps": 9, "loss": None if n % 7 else 1 / 7, "v": {}}
@@ -285,4 +285,4 @@ def test_damage(tmp_path: Path, reader: Any) -> None:
     original.write_text("".join(json.dumps(row) + "\n" for row in rows))
     folder = tmp_path / "folder"
     folder.mkdir()
-    survives(reader, original, folder, 300)
+    survives(reader_named(form), original, folder, 300)

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
-from support.store_files import DATA, column, sound, survives
+from support.store_files import DATA, column, reader_named, sound, survives
 
 from headway.core.signals import Signal
 from headway.logs import readers
@@ -45,4 +45,4 @@ def test_NaN_stays_NaN() -> None:
 
 
 def test_damage(tmp_path: Path) -> None:
-    survives(csv_logs, FILES / "faulty.csv", tmp_path, 300)
+    survives(reader_named("lightning-csv"), FILES / "faulty.csv", tmp_path, 300)

@@ -264,7 +264,7 @@ def many_ranks(path: Path, ranks: int, steps: int) -> None:
 READ_UNDER_A_LIMIT = """
 import resource, sys
 from pathlib import Path
-from headway.sources.run_dir import RunDir
+from headway.rundir.run_reader import RunDir
 resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
 places = [(item.seq, item.rank) for item in RunDir(Path(sys.argv[1])).records()][1:]
 assert places == sorted(places)

@@ -14,6 +14,7 @@ import headway
 from headway.errors import UnreadableInput
 from headway.logs import readers
 from headway.logs.console_events import find_nonfinite_warning
+from headway.logs.console_rows import ConsoleRows
 from headway.logs.formats import text_log
 from headway.logs.formats.text_log import FreeTextReading
 from headway.logs.key_values import pairs
@@ -282,7 +283,7 @@ def test_lines_of_a_known_shape_read_the_same(tmp_path: Path) -> None:
     ]
     path.write_text("\n".join(lines))
     fast = readers.read(path)
-    reading = FreeTextReading(text_log.Rows("text", path))
+    reading = FreeTextReading(ConsoleRows("text", path))
     for line in lines:
         reading.rows.lines += 1
         reading._new_shape(line, [])

@@ -6,11 +6,10 @@ import math
 from pathlib import Path
 
 import pytest
-from support.store_files import column, sound, survives
+from support.store_files import column, reader_named, sound, survives
 
 from headway.core.signals import Signal
 from headway.logs import readers
-from headway.logs.formats import csv_logs
 
 NAMES = [
     "epoch",
@@ -59,4 +58,4 @@ def test_damage(tmp_path: Path) -> None:
     original = results(tmp_path / "results.csv", padded=True, bad=8)
     folder = tmp_path / "folder"
     folder.mkdir()
-    survives(csv_logs, original, folder, 300)
+    survives(reader_named("ultralytics"), original, folder, 300)

@@ -252,7 +252,7 @@ def test_a_line_torn_at_any_byte_costs_that_line_and_nothing_else(name: str) -> 
 
 def test_what_was_flushed_survives_kill_9(tmp_path: Path) -> None:
     program = f"""
-from headway.sinks.run_dir import RunDirWriter
+from headway.rundir.writer import RunDirWriter
 from headway.core.records import Header, StepRecord
 writer = RunDirWriter({str(tmp_path)!r}, told=print)
 writer.write(Header("headway"))

@@ -164,7 +164,7 @@ def test_the_report_says_so_and_reads_the_steps_once(
         file.write(b'\x00\xff\n{"seg":0,"se')
     monkeypatch.setattr(postmortem, "SHORT", 1000)
     monkeypatch.setattr(long_run, "LONG", 1000)
-    monkeypatch.setattr(long_run, "Chosen", lambda: SMALL)
+    monkeypatch.setattr(long_run, "SelectionLimits", lambda: SMALL)
     report = postmortem.diagnose(run)
     assert [item.code for item in report.causes] == ["HD101"]
     assert any(f"of {STEPS} steps were looked at closely" in note for note in report.notes)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from headway.errors import UnreadableInput
 from headway.logs.log_file import sample
 from headway.logs.log_table import Log
+from headway.logs.readers import Reader, readers
 from support.strategies import mutated
 
 DATA = Path(__file__).parents[1] / "data"
@@ -37,7 +37,12 @@ def sound(log: Log) -> None:
     assert all(isinstance(note, str) for note in log.notes)
 
 
-def survives(reader: ModuleType, original: Path, folder: Path, count: int, seed: int = 0) -> None:
+def reader_named(form: str) -> Reader:
+    """The reader of a format."""
+    return next(reader for reader in readers() if form == reader.FORMAT)
+
+
+def survives(reader: Reader, original: Path, folder: Path, count: int, seed: int = 0) -> None:
     """Reads the file after many kinds of damage: a log or UnreadableInput, and no file written."""
     rng = random.Random(seed)
     data = original.read_bytes()
@@ -55,7 +60,7 @@ def survives(reader: ModuleType, original: Path, folder: Path, count: int, seed:
     path.unlink()
 
 
-def refuses(reader: ModuleType, path: Path) -> str:
+def refuses(reader: Reader, path: Path) -> str:
     """The one line it says."""
     with pytest.raises(UnreadableInput) as caught:
         reader.read(path)

@@ -7,6 +7,7 @@ was, so non-finite numbers are the strings "NaN", "Infinity" and "-Infinity", ev
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 _NONFINITE_BY_NAME = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -76,3 +77,9 @@ def say_bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"
+
+
+def natural_order(name: str) -> list[tuple[int, int | str]]:
+    """A key that puts `version_10` after `version_9`."""
+    parts = re.split(r"(\d{1,18})", name)
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in parts if part]

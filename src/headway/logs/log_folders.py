@@ -9,21 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headway.core.numbers import natural_order
 from headway.errors import UnreadableInput
 from headway.logs import readers
 from headway.logs.formats import mlflow, tensorboard
 from headway.logs.join_logs import exactness, same_run
 from headway.logs.log_names import map_names
 from headway.logs.log_table import Log
-
-# The order people expect of names with numbers in them.
-
-
-def natural_order(name: str) -> list[tuple[int, int | str]]:
-    """A key that puts `version_10` after `version_9`."""
-    parts = re.split(r"(\d{1,18})", name)
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in parts if part]
-
 
 # What lies in a folder: logs by their content, checkpoints, runs of our own.
 

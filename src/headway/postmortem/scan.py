@@ -26,11 +26,10 @@ from headway.core.checkpoint_tensors import (
 )
 from headway.core.facts import Facts
 from headway.core.findings import Finding
-from headway.core.numbers import say
+from headway.core.numbers import natural_order, say
 from headway.core.records import EventRecord, Record, TensorRecord
 from headway.engine import Engine
 from headway.errors import UnreadableInput
-from headway.logs.log_folders import natural_order
 from headway.postmortem.run_settings import settings_beside
 from headway.report import Report
 

@@ -95,9 +95,9 @@ def test_writing_an_event_file_needs_no_torch(tmp_path: Path) -> None:
     program = f"""
 import sys
 from pathlib import Path
-from headway.sinks.trackers import choose
+from headway.output.trackers.factory import open_trackers
 from headway.core.records import StepRecord
-trackers = choose.open_all(["tensorboard"], run_dir=Path({str(tmp_path)!r}), told=print)
+trackers = open_trackers(["tensorboard"], run_dir=Path({str(tmp_path)!r}), told=print)
 trackers.queues[0].record(StepRecord(0, 1, 3, {{"loss": float("nan")}}))
 trackers.close()
 assert "torch" not in sys.modules and "tensorflow" not in sys.modules
