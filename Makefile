@@ -55,11 +55,11 @@ test: lint ## lint, types, import contracts, then the quick tests
 
 # pytest answers 5 when it has collected nothing: no slow tests is no failure.
 test-slow: $(STAMP) ## the tests that take their time
-	$(PYTEST) -m 'slow and not nightly and not gpu and not browser and not trackers' $(ARGS) || { code=$$?; [ $$code -eq 5 ] && echo 'no slow tests'; }
+	$(PYTEST) -m 'slow and not long and not nightly and not gpu and not browser and not trackers' $(ARGS) || { code=$$?; [ $$code -eq 5 ] && echo 'no slow tests'; }
 
 # Not in the build server's run: `make test` and `make test-slow` run a part of each of these.
-test-nightly: $(STAMP) ## self-checks of the test sets, and the large grids in full
-	$(PYTEST) -m 'nightly and not gpu and not browser and not trackers' $(ARGS)
+test-nightly: $(STAMP) ## self-checks of the test sets, large grids in full, long runs at a quarter
+	$(PYTEST) -m '(nightly or long) and not gpu and not browser and not trackers' $(ARGS)
 
 # Not in the build server's run: the longest of them, to the length that is claimed.
 test-long: $(STAMP) ## 100,000 steps, a hundred kills, schedules of faults at length

@@ -21,7 +21,8 @@ def made(name: str, seed: int, *, watched: bool, device: str = "cpu") -> Run:
 
 
 @pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))]
+    "seed",
+    [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.nightly)],
 )
 @pytest.mark.parametrize("name", TRAININGS)
 def test_healthy_lookalikes_are_quiet(name: str, seed: int) -> None:

@@ -47,7 +47,7 @@ def device(request: pytest.FixtureRequest) -> str:
     scope="module",
     params=[
         pytest.param(None, marks=pytest.mark.slow),
-        pytest.param(torch.bfloat16, marks=pytest.mark.slow),
+        pytest.param(torch.bfloat16, marks=[pytest.mark.slow, pytest.mark.nightly]),
         pytest.param(torch.float16, marks=[pytest.mark.slow, pytest.mark.long, only_at_length]),
     ],
     ids=str,

@@ -6,6 +6,7 @@ import pytest
 import torch
 from replay.birth_set import SCENARIOS, Scenario
 from replay.birth_set.lines import deliberate_lines
+from support.grids import every_nth
 
 from headway.replay.births import KINDS
 
@@ -18,7 +19,9 @@ pytestmark = [
 ]
 
 everywhere = pytest.mark.parametrize("device", DEVICES)
-each = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+each = pytest.mark.parametrize(
+    "scenario", every_nth(SCENARIOS, 8), ids=lambda scenario: scenario.name
+)
 
 
 @everywhere

@@ -79,9 +79,15 @@ def edited_scenario(scenario: Scenario, birth: Birth, written: str) -> Scenario:
 
 
 CASES = [
-    pytest.param(scenario, precision, id=f"{scenario.name}-{str(precision).removeprefix('torch.')}")
-    for scenario in SCENARIOS
-    for precision in PRECISIONS
+    pytest.param(
+        scenario,
+        precision,
+        id=f"{scenario.name}-{str(precision).removeprefix('torch.')}",
+        # One precision of each scenario in turn; the others at night.
+        marks=() if (at + number) % len(PRECISIONS) == 0 else pytest.mark.nightly,
+    )
+    for number, scenario in enumerate(SCENARIOS)
+    for at, precision in enumerate(PRECISIONS)
     if str(precision).removeprefix("torch.") not in scenario.excluded
 ]
 
