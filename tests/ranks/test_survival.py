@@ -104,6 +104,7 @@ def _number(home: Path) -> int:
     return int(home.name.split("-")[0])
 
 
+@pytest.mark.slow
 def test_pieces_of_four_ranks_are_taken_up_by_two(tmp_path: Path) -> None:
     plan = Plan(kind="fsdp", guard={"run_dir": tmp_path, "snapshots": OFTEN})
     before = run_ranks(train, 4, plan.but(steps=16))

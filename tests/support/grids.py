@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 
-def every_nth(values: Iterable[Any], n: int) -> list[Any]:
-    """All values; those between every n-th are marked nightly."""
-    return [value if at % n == 0 else nightly(value) for at, value in enumerate(values)]
+def every_nth(
+    values: Iterable[Any], n: int, mark: pytest.MarkDecorator = pytest.mark.nightly
+) -> list[Any]:
+    """All values; those between every n-th are marked, as nightly unless told otherwise."""
+    return [value if at % n == 0 else marked(value, mark) for at, value in enumerate(values)]
 
 
 def all_but(values: Iterable[Any], *quick: Any) -> list[Any]:
@@ -18,10 +20,10 @@ def all_but(values: Iterable[Any], *quick: Any) -> list[Any]:
     values = list(values)
     missing = [value for value in quick if value not in values]
     assert not missing, f"not in the grid: {missing}"
-    return [value if value in quick else nightly(value) for value in values]
+    return [value if value in quick else marked(value, pytest.mark.nightly) for value in values]
 
 
-def nightly(value: Any) -> Any:
-    """One value or one tuple of arguments, for the nightly tests only."""
+def marked(value: Any, mark: pytest.MarkDecorator) -> Any:
+    """One value, or one tuple of arguments, with this mark."""
     arguments = value if isinstance(value, tuple) else (value,)
-    return pytest.param(*arguments, marks=pytest.mark.nightly)
+    return pytest.param(*arguments, marks=mark)
