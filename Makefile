@@ -22,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow test-long test-gpu test-browser test-trackers test-dist test-versions examples docs lint format bench news dist api-snapshot clean distclean
+.PHONY: help setup demo test test-slow test-nightly test-long test-gpu test-browser test-trackers test-dist test-versions examples docs lint format bench news dist api-snapshot clean distclean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -51,11 +51,15 @@ demo: $(RUNS) ## watch a run fail and be saved
 	@command -v headway >/dev/null || echo '(`. $(BIN)/activate` puts headway on your path)'
 
 test: lint ## lint, types, import contracts, then the quick tests
-	$(PYTEST) -m 'not slow and not gpu and not browser and not trackers and not dist' $(ARGS)
+	$(PYTEST) -m 'not slow and not nightly and not gpu and not browser and not trackers and not dist' $(ARGS)
 
 # pytest answers 5 when it has collected nothing: no slow tests is no failure.
 test-slow: $(STAMP) ## the tests that take their time
-	$(PYTEST) -m 'slow and not gpu and not browser and not trackers' $(ARGS) || { code=$$?; [ $$code -eq 5 ] && echo 'no slow tests'; }
+	$(PYTEST) -m 'slow and not long and not nightly and not gpu and not browser and not trackers' $(ARGS) || { code=$$?; [ $$code -eq 5 ] && echo 'no slow tests'; }
+
+# Not in the build server's run: `make test` and `make test-slow` run a part of each of these.
+test-nightly: $(STAMP) ## self-checks of the test sets, large grids in full, long runs at a quarter
+	$(PYTEST) -m '(nightly or long) and not gpu and not browser and not trackers' $(ARGS)
 
 # Not in the build server's run: the longest of them, to the length that is claimed.
 test-long: $(STAMP) ## 100,000 steps, a hundred kills, schedules of faults at length

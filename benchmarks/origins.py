@@ -25,10 +25,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import torch
-from replay.origin_set import SCENARIOS
-from replay.origin_set.guarded import for_a_guard, guarded
-from replay.origin_set.scenario import Case
-from replay.origin_set.score import score, totals
+from explain.origin_set import SCENARIOS
+from explain.origin_set.guarded import for_a_guard, guarded
+from explain.origin_set.scenario import Case
+from explain.origin_set.score import score, totals
 
 from headway.explain.explanation import Explanation
 

@@ -4,4 +4,10 @@ from __future__ import annotations
 
 import os
 
+from hypothesis import HealthCheck, settings
+
 os.environ.setdefault("HEADWAY_STRICT", "1")
+
+# How long an example takes depends on what else the machine does, and decides no test.
+settings.register_profile("headway", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("headway")

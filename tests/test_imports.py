@@ -1,12 +1,13 @@
-"""What importing costs: reading a log needs no torch and no numpy, and no time."""
+"""What importing brings in: reading a log needs no torch and no numpy.
+
+`benchmarks/startup.py` measures how long it takes.
+"""
 
 from __future__ import annotations
 
 import math
-import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -98,24 +99,3 @@ def test_diagnosing_a_run_tries_neither_torch_nor_numpy(tmp_path: Path) -> None:
 
 def test_every_check_can_be_imported_without_torch_or_numpy() -> None:
     assert heavy_imports("from headway import registry\nassert registry.all_checks()") == "[]"
-
-
-def best_of(program: str, *, runs: int = 7) -> float:
-    """Seconds of the quickest run: what the machine does beside can only make one slower."""
-    times = []
-    for _ in range(runs):
-        begun = time.perf_counter()
-        subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ})
-        times.append(time.perf_counter() - begun)
-    return min(times)
-
-
-def test_importing_headway_takes_hardly_longer_than_starting_python(
-    record_property: pytest.RecordProperty, capsys: pytest.CaptureFixture[str]
-) -> None:
-    bare = best_of("pass")
-    extra = best_of("import headway") - bare
-    with capsys.disabled():
-        print(f"\nimport headway: {extra * 1000:+.0f} ms on top of python's {bare * 1000:.0f} ms")
-    record_property("import_ms", extra * 1000)
-    assert extra < 0.1

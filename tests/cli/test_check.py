@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
+from support.signals import default_interrupt
 
 Invoke = Callable[..., Result]
 
@@ -331,6 +332,7 @@ def test_ctrl_c_tells_what_was_seen(tmp_path: Path) -> None:
         text=True,
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=default_interrupt,
     )
     wait_for(tmp_path / "alive")
     process.send_signal(signal.SIGINT)

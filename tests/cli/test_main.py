@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import statistics
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import click
 import pytest
@@ -221,29 +218,3 @@ def test_torch_stays_out_of_it(sick, tmp_path, args):
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60
     )
     assert result.stderr.strip() == "[]"
-
-
-def test_how_long_it_takes_to_start(capsys, tmp_path):
-    """Printed, not judged: a busy machine is slow for reasons of its own."""
-    told = []
-    for code in (
-        "pass",
-        "import headway",
-        "from headway.cli.main import main; main()",
-    ):
-        took = [_seconds(code, tmp_path) for _ in range(3)]
-        told.append(f"{code!r}: {statistics.median(took) * 1000:.0f} ms")
-    with capsys.disabled():
-        print("\n" + "\n".join(told))
-
-
-def _seconds(code: str, folder: Path) -> float:
-    began = time.perf_counter()
-    subprocess.run(
-        [sys.executable, "-c", code, "explain", "HD101"],
-        check=True,
-        capture_output=True,
-        cwd=folder,
-        timeout=60,
-    )
-    return time.perf_counter() - began

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 from support.serving import serving
+from support.signals import default_interrupt
 
 Invoke = Callable[..., Result]
 
@@ -57,6 +58,7 @@ def test_an_open_address_is_said_to_be_one(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=default_interrupt,
     )
     assert process.stdout is not None
     address = process.stdout.readline()

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.signals import default_interrupt
 
 from headway.cli.watch import POINTS, Curve
 from headway.core.records import EventRecord, Header, StepRecord
@@ -71,7 +72,9 @@ def test_what_is_no_run_is_said(invoke, tmp_path):
 
 
 def start(path: Path, **how) -> subprocess.Popen:
-    return subprocess.Popen([*HEADWAY, "watch", str(path), "--every", "0.1"], **how)
+    return subprocess.Popen(
+        [*HEADWAY, "watch", str(path), "--every", "0.1"], preexec_fn=default_interrupt, **how
+    )
 
 
 def test_it_follows_a_growing_run_and_ctrl_c_ends_it_quietly(tmp_path):

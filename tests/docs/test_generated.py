@@ -17,6 +17,7 @@ import pytest
 from fences import blocks
 from moments import LIVE_FACTS, MOMENTS, OBJECTS, moments
 from running import load_toml
+from support.every_check import for_every_check
 
 import headway
 from headway import registry
@@ -28,11 +29,7 @@ ROOT = Path(__file__).parents[2]
 CODES = list(registry.modules())
 
 
-@pytest.fixture(params=CODES)
-def check(request: pytest.FixtureRequest) -> type[Check]:
-    return registry.get(request.param)
-
-
+@for_every_check
 def test_a_check_page_is_the_text_that_explain_prints(check: type[Check], tmp_path: Path) -> None:
     page = check_pages.page(check)
     opening, _, rest = inspect.cleandoc(check.__doc__ or "").partition("\n\n")
@@ -45,6 +42,7 @@ def test_a_check_page_is_the_text_that_explain_prints(check: type[Check], tmp_pa
             load_toml(block.text, tmp_path)
 
 
+@for_every_check
 def test_every_check_can_run_somewhere(check: type[Check]) -> None:
     letters = moments(check)
     assert letters

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from replay.origin_set import SCENARIOS
-from replay.origin_set.guarded import for_a_guard, guarded
-from replay.origin_set.scenario import Case
-from replay.origin_set.score import Marks, score, table, totals
+from explain.origin_set import SCENARIOS
+from explain.origin_set.guarded import for_a_guard, guarded
+from explain.origin_set.scenario import Case
+from explain.origin_set.score import Marks, score, table, totals
 from support.long_runs import only_at_length
 
 from headway.explain.explanation import Explanation
@@ -47,7 +47,7 @@ def device(request: pytest.FixtureRequest) -> str:
     scope="module",
     params=[
         pytest.param(None, marks=pytest.mark.slow),
-        pytest.param(torch.bfloat16, marks=pytest.mark.slow),
+        pytest.param(torch.bfloat16, marks=[pytest.mark.slow, pytest.mark.nightly]),
         pytest.param(torch.float16, marks=[pytest.mark.slow, pytest.mark.long, only_at_length]),
     ],
     ids=str,

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from replay.origin_set import SCENARIOS
-from replay.origin_set.scenario import Case, Scenario
-from replay.origin_set.score import Marks, score, table, totals
-from replay.origin_set.traced import traced_births
+from explain.origin_set import SCENARIOS
+from explain.origin_set.scenario import Case, Scenario
+from explain.origin_set.score import Marks, score, table, totals
+from explain.origin_set.traced import traced_births
 
 from headway.explain.explanation import Origin
 from headway.torch_adapters.source_line import SourceLine

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from replay.origin_set import SCENARIOS, Scenario
-from replay.origin_set.lines import deliberate_lines
+from explain.origin_set import SCENARIOS, Scenario
+from explain.origin_set.lines import deliberate_lines
+from support.grids import every_nth
 
 from headway.explain.origin.bad_call import KINDS
 
@@ -18,7 +19,9 @@ pytestmark = [
 ]
 
 everywhere = pytest.mark.parametrize("device", DEVICES)
-each = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+each = pytest.mark.parametrize(
+    "scenario", every_nth(SCENARIOS, 8), ids=lambda scenario: scenario.name
+)
 
 
 @everywhere

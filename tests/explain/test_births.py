@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from explain.bad_calls import backward_birth, births_of, forward_birth
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
-from replay.bad_calls import backward_birth, births_of, forward_birth
 from torch import Tensor, tensor
 
 from headway.explain.explanation import Operand

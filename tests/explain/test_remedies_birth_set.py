@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from replay.origin_set import SCENARIOS, Case, Scenario
-from replay.origin_set.traced import traced_births
+from explain.origin_set import SCENARIOS, Case, Scenario
+from explain.origin_set.traced import traced_births
 
 from headway.explain.counterfactual import judge_trial, select_remedies
 from headway.explain.explanation import Origin, Trial
@@ -81,9 +81,15 @@ def edited_scenario(scenario: Scenario, birth: Origin, written: str) -> Scenario
 
 
 CASES = [
-    pytest.param(scenario, precision, id=f"{scenario.name}-{str(precision).removeprefix('torch.')}")
-    for scenario in SCENARIOS
-    for precision in PRECISIONS
+    pytest.param(
+        scenario,
+        precision,
+        id=f"{scenario.name}-{str(precision).removeprefix('torch.')}",
+        # One precision of each scenario in turn; the others at night.
+        marks=() if (at + number) % len(PRECISIONS) == 0 else pytest.mark.nightly,
+    )
+    for number, scenario in enumerate(SCENARIOS)
+    for at, precision in enumerate(PRECISIONS)
     if str(precision).removeprefix("torch.") not in scenario.excluded
 ]
 

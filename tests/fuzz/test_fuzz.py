@@ -28,6 +28,11 @@ def fuzzed(count: int, seed: int, kept: Path) -> None:
 
 
 def test_no_reader_does_anything_but_read_or_refuse(tmp_path: Path) -> None:
+    fuzzed(400, 1, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_thousand_files(tmp_path: Path) -> None:
     fuzzed(1_000, 1, tmp_path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.grids import every_nth
 from support.guarded_trainings import loud
 from support.healthy_lookalikes import TRAININGS, Run
 
@@ -21,9 +22,9 @@ def made(name: str, seed: int, *, watched: bool, device: str = "cpu") -> Run:
 
 
 @pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))]
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))]
 )
-@pytest.mark.parametrize("name", TRAININGS)
+@pytest.mark.parametrize("name", every_nth(TRAININGS, 3, pytest.mark.slow))
 def test_healthy_lookalikes_are_quiet(name: str, seed: int) -> None:
     run = made(name, seed, watched=True)
     assert run.guard is not None

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.grids import all_but
 from support.paired_trainings import steps_of
 from support.rank_processes import run_ranks
 from support.rank_trainings import (
@@ -160,7 +161,7 @@ def test_a_gradient_that_goes_bad_after_the_reduction(each: Any, steps: list[int
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("size", "launch"), [(2, 0), (2, 1), (4, 0)])
+@pytest.mark.parametrize(("size", "launch"), all_but([(2, 0), (2, 1), (4, 0)], (4, 0)))
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_fifty_times(kind: str, size: int, launch: int, tmp_path: Path) -> None:
     kinds = ("loss", "backward", "input", "only the loss")

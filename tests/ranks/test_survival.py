@@ -46,7 +46,7 @@ def rungs(outcome: Outcome) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_weight_poisoned_on_one_rank_rolls_all_of_them_back(kind: str, size: int) -> None:
     plan = Plan(kind=kind, each=poison_later, guard={"snapshots": Snapshots(every=4)})
     outcomes = run_ranks(train, size, plan)
@@ -104,6 +104,7 @@ def _number(home: Path) -> int:
     return int(home.name.split("-")[0])
 
 
+@pytest.mark.slow
 def test_pieces_of_four_ranks_are_taken_up_by_two(tmp_path: Path) -> None:
     plan = Plan(kind="fsdp", guard={"run_dir": tmp_path, "snapshots": OFTEN})
     before = run_ranks(train, 4, plan.but(steps=16))

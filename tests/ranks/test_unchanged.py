@@ -39,7 +39,9 @@ SHARDED = {
 }
 
 
-@pytest.mark.parametrize("size", VARIANTS)
+@pytest.mark.parametrize(
+    "size", [2, *(pytest.param(size, marks=pytest.mark.slow) for size in VARIANTS if size > 2)]
+)
 def test_replicas_are_left_as_they_are(size: int) -> None:
     compare(size, VARIANTS[size])
 

@@ -1,6 +1,7 @@
 """How long the longest tests take.
 
-`make test-long` takes them to the length that is claimed; elsewhere they stop at a quarter of it.
+`make test-long` takes them to the length that is claimed; `make test-nightly` stops at a quarter of
+it.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from support.signals import default_interrupt
+
 SRC = str(Path(__file__).resolve().parents[2] / "src")
 PATIENCE = 30.0
 
@@ -107,6 +109,7 @@ def serving(folder: Path, *more: str) -> Iterator[Served]:
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": SRC, "OMP_NUM_THREADS": "1"},
+        preexec_fn=default_interrupt,
     )
     try:
         assert process.stdout is not None

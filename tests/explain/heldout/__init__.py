@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replay.heldout import (  # noqa: F401
+from explain.heldout import (  # noqa: F401
     algebra,
     attention,
     batches,
@@ -15,6 +15,6 @@ from replay.heldout import (  # noqa: F401
     losses,
     norms,
 )
-from replay.heldout.expected import EXPECTED, HEALTHY
+from explain.heldout.expected import EXPECTED, HEALTHY
 
 __all__ = ["EXPECTED", "HEALTHY"]

@@ -6,7 +6,7 @@ import math
 
 import torch
 import torch.nn.functional as F
-from replay.heldout.expected import expect
+from explain.heldout.expected import expect
 from torch import nn
 
 import headway

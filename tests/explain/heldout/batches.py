@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from replay.heldout import our_losses
-from replay.heldout.expected import expect
+from explain.heldout import our_losses
+from explain.heldout.expected import expect
 from torch import nn
 from torch.utils.data import (
     DataLoader,

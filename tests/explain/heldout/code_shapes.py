@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from replay.heldout import our_losses
-from replay.heldout.expected import expect
-from replay.heldout.our_losses import normalise
+from explain.heldout import our_losses
+from explain.heldout.expected import expect
+from explain.heldout.our_losses import normalise
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import torch
-from replay.heldout import our_losses
-from replay.heldout.expected import expect
+from explain.heldout import our_losses
+from explain.heldout.expected import expect
 from torch import nn
 from torch.distributions import Beta, Categorical, Gamma, Normal
 

@@ -6,8 +6,8 @@ import math
 
 import torch
 import torch.nn.functional as F
-from replay.heldout import our_losses
-from replay.heldout.expected import expect
+from explain.heldout import our_losses
+from explain.heldout.expected import expect
 from torch import nn
 from torch.nn.utils import parametrizations
 

@@ -7,7 +7,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from replay.heldout.expected import Expected, Script, marked
+from explain.heldout.expected import Expected, Script, marked
 
 import headway
 

@@ -1,6 +1,6 @@
 """The set of births: small training steps that go bad, with the answer to each."""
 
-from replay.origin_set import (
+from explain.origin_set import (
     attention,
     cnn,
     contrastive,
@@ -11,7 +11,7 @@ from replay.origin_set import (
     rnn,
     twists,
 )
-from replay.origin_set.scenario import Case, Scenario
+from explain.origin_set.scenario import Case, Scenario
 
 SCENARIOS = (
     *mlp.SCENARIOS,

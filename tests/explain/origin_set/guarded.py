@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replay.origin_set.scenario import Case, Scenario
+from explain.origin_set.scenario import Case, Scenario
 
 from headway import Guard, Policy, Settings
 from headway.explain.explanation import Explanation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from replay.origin_set.scenario import Batch, Case, Scenario, draw
+from explain.origin_set.scenario import Batch, Case, Scenario, draw
 from torch import Tensor, nn
 
 SIZE, LENGTH, WIDTH = 8, 5, 6

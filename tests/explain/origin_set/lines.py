@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from replay.origin_set.scenario import Batch, Case, Scenario
+from explain.origin_set.scenario import Batch, Case, Scenario
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves

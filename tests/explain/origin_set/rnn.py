@@ -6,7 +6,7 @@ import math
 
 import torch
 import torch.nn.functional as F
-from replay.origin_set.scenario import Batch, Case, Scenario, draw
+from explain.origin_set.scenario import Batch, Case, Scenario, draw
 from torch import Tensor, nn
 
 SIZE, LENGTH, WORDS = 8, 7, 11

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from replay.origin_set.lines import deliberate_lines
-from replay.origin_set.scenario import Case, Scenario
+from explain.origin_set.lines import deliberate_lines
+from explain.origin_set.scenario import Case, Scenario
 
 from headway.explain.explanation import Explanation, Origin
 from headway.torch_adapters.source_line import SourceLine

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replay.origin_set.scenario import Case
+from explain.origin_set.scenario import Case
 
 from headway.explain.explanation import Origin
 from headway.explain.failing_step import FailingStep
