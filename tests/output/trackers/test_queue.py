@@ -210,4 +210,4 @@ def test_one_that_computes_much_is_made_to_rest_until_the_end(
     assert resting.wait(30)
     close(queued)
     assert len(computes.rows) == len(rests) == 10
-    assert min(rests) >= 0.1 * (1 / queue.SHARE - 1)
+    assert min(rests) >= 0.1 * (1 / tracker_queue.SHARE - 1)
