@@ -12,7 +12,7 @@ from explain.origin_set.score import Marks, score, table, totals
 from explain.origin_set.traced import traced_births
 
 from headway.explain.explanation import Origin
-from headway.torch_adapters.source_line import SourceLine
+from headway.torch_adapters.source import SourceLine
 
 BAR = 0.95
 PRECISIONS = (None, torch.bfloat16, torch.float16)

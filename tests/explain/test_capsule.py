@@ -32,7 +32,7 @@ from headway.explain.incident_file import incident_folder
 from headway.explain.incident_file.packing import ChosenRows, Packed, pack
 from headway.explain.incident_file.unpacking import needs_template, unpack
 from headway.torch_adapters import nested_state, rng
-from headway.torch_adapters.source_line import SourceLine
+from headway.torch_adapters.source import SourceLine
 
 SOURCE = Path(__file__).read_text().splitlines()
 LINE = 1 + SOURCE.index("import headway")

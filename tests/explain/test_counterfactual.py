@@ -19,7 +19,7 @@ from headway.explain.origin.bad_call import KINDS
 from headway.explain.remedies.base import Advice
 from headway.explain.remedies.drop_samples import DropSamples
 from headway.explain.remedies.switches import Bf16
-from headway.torch_adapters.source_line import SourceLine
+from headway.torch_adapters.source import SourceLine
 
 TOLD = (*KINDS, "unknown")
 NATURAL_OP = {

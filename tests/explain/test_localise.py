@@ -200,12 +200,12 @@ class TestForwardBirths:
     def test_library_line_and_the_users_call(self, tmp_path: Any, monkeypatch: Any) -> None:
         import sysconfig
 
-        from headway.torch_adapters import user_code
+        from headway.torch_adapters import frames
 
         library = tmp_path / "lib" / "some_library.py"
         library.parent.mkdir()
         library.write_text("def call(x):\n    return x.log()\n")
-        user_code._installed.cache_clear()
+        frames._installed.cache_clear()
         monkeypatch.setattr(sysconfig, "get_path", lambda name: str(library.parent))
         monkeypatch.syspath_prepend(library.parent)
         import some_library
@@ -216,7 +216,7 @@ class TestForwardBirths:
         try:
             birth = traced(Mlp(), torch.rand(6, 4), compute).birth
         finally:
-            user_code._installed.cache_clear()
+            frames._installed.cache_clear()
         assert line_of(birth) == "return x.log()"
         assert birth.called_from is not None
         assert birth.called_from.source == "return some_library.call(model(x) * 0).mean()"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from headway.explain.counterfactual import select_remedies
 from headway.explain.explanation import Operand, Origin, Phase
 from headway.explain.remedies.guard_input import GuardInput
-from headway.torch_adapters.source_line import SourceLine
+from headway.torch_adapters.source import SourceLine
 
 
 class Scale(nn.Module):

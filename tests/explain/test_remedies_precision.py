@@ -23,7 +23,7 @@ from headway.explain.remedies.base import StepRemedy
 from headway.explain.remedies.float32 import Fp32, Fp32Island
 from headway.explain.remedies.switches import Bf16
 from headway.torch_adapters.autocast_regions import change_regions
-from headway.torch_adapters.source_line import SourceLine
+from headway.torch_adapters.source import SourceLine
 
 PLACE = SourceLine("train.py", 41, "forward", "y = self.wide(x)")
 

@@ -17,7 +17,7 @@ from headway.explain.explanation import Origin
 from headway.explain.remedies.float32 import Fp32Island
 from headway.explain.remedies.guard_input import GuardInput
 from headway.explain.remedies.switches import Deterministic, Eager, MathAttention
-from headway.torch_adapters.source_line import SourceLine
+from headway.torch_adapters.source import SourceLine
 
 PLACE = SourceLine("model.py", 12, source="y = F.scaled_dot_product_attention(q, k, v)")
 

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from headway.explain import locate
 from headway.explain.failing_step import FailingStep
 from headway.explain.trace import Trace
-from headway.torch_adapters.user_code import user_path
+from headway.torch_adapters.module_stack import user_path
 
 
 class Net(nn.Module):

@@ -21,7 +21,7 @@ from headway.explain.explanation import Operand, Trial
 from headway.explain.failing_step import FailingStep, Outcome
 from headway.explain.remedies.base import StepRemedy
 from headway.torch_adapters import rng
-from headway.torch_adapters.source_line import SourceLine
+from headway.torch_adapters.source import SourceLine
 
 Step = Callable[[Any], Tensor]
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from headway.torch_adapters import user_code
-from headway.torch_adapters.user_code import Location, find_user_location
+from headway.torch_adapters import frames
+from headway.torch_adapters.frames import Location, find_user_location
 
 
 @pytest.fixture(autouse=True)
 def _forgetful() -> Iterator[None]:
-    for known in (user_code._installed, user_code.is_installed_file, user_code.is_internal_file):
+    for known in (frames._installed, frames.is_installed_file, frames.is_internal_file):
         known.cache_clear()
     yield
-    for known in (user_code._installed, user_code.is_installed_file, user_code.is_internal_file):
+    for known in (frames._installed, frames.is_installed_file, frames.is_internal_file):
         known.cache_clear()
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headway.torch_adapters.user_code import is_headway_file, is_internal_file
+from headway.torch_adapters.frames import is_headway_file, is_internal_file
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
-from headway.torch_adapters.source_line import SourceLine
+from headway.torch_adapters.source import SourceLine
 
 Phase = Literal["forward", "backward"]
 Tried = Literal["cured", "not cured", "not tried"]

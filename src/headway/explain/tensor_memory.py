@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from headway.explain.explanation import Operand
 from headway.explain.failing_step import FailingStep
+from headway.torch_adapters.module_stack import unwrap_model, user_path
 from headway.torch_adapters.tensor_values import (
     as_real,
     fills_its_span,
@@ -24,7 +25,6 @@ from headway.torch_adapters.tensor_values import (
     storage_address,
     storage_span,
 )
-from headway.torch_adapters.user_code import unwrap_model, user_path
 
 # Tensors described in numbers, and whose they are.
 

@@ -25,8 +25,8 @@ from headway.explain.failing_step import FailingStep, PassObserver
 from headway.explain.tensor_memory import MemoryOwners, MemoryWrites
 from headway.explain.traced_call import BadInput, BadResult, TracedCall
 from headway.torch_adapters import runtime_state
+from headway.torch_adapters.frames import read_frame_context
 from headway.torch_adapters.module_stack import ModuleStack
-from headway.torch_adapters.op_frames import read_frame_context
 from headway.torch_adapters.op_schema import OpSchema, read_schema, tensor_arguments
 from headway.torch_adapters.tensor_values import nonfinite_flags, plain_tensor, storage_address
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from headway.explain.explanation import Explanation, Guilt, Origin
-from headway.torch_adapters.source_line import SourceLine
+from headway.torch_adapters.source import SourceLine
 
 _PLAIN_GUILT: dict[str, Guilt] = {
     "poisoned-batch": "batch",

@@ -63,8 +63,8 @@ from headway.torch_adapters import (
     sharded_tensors,
 )
 from headway.torch_adapters.local_gradients import LocalGradientMonitor
+from headway.torch_adapters.module_stack import unwrap_model
 from headway.torch_adapters.rank_group import Agreement, SingleProcess
-from headway.torch_adapters.user_code import unwrap_model
 
 Batch = TypeVar("Batch")
 

@@ -34,12 +34,9 @@ from headway.output.notices import logger
 from headway.preflight.observer import Evidence, Observer, TorchCall
 from headway.preflight.script_context import ScriptContext
 from headway.torch_adapters import patching
+from headway.torch_adapters.compat import current_transform, forward_hooks_with_kwargs
+from headway.torch_adapters.modes import ModePause
 from headway.torch_adapters.patching import call_after
-from headway.torch_adapters.torch_functions import (
-    ModePause,
-    current_transform,
-    forward_hooks_with_kwargs,
-)
 
 CallHandler = Callable[[TorchCall], None]
 

@@ -23,7 +23,8 @@ from torch.nn.modules.module import (
 from torch.optim import Optimizer
 
 from headway.guard.script.launcher import ScriptLauncher
-from headway.torch_adapters.user_code import is_installed_file, is_internal_file, user_path
+from headway.torch_adapters.frames import is_installed_file, is_internal_file
+from headway.torch_adapters.module_stack import user_path
 
 # Where modules and weights come from: the lines that construct, attach and initialise them.
 

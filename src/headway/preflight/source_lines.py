@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from headway.preflight.script_context import ScriptContext
-from headway.torch_adapters.user_code import (
+from headway.torch_adapters.frames import (
     Location,
     add_function_name,
     find_user_location,

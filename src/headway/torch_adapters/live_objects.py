@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from headway.torch_adapters.autograd_graph import walk_graph
-from headway.torch_adapters.user_code import is_internal_file
+from headway.torch_adapters.frames import is_internal_file
 
 # Finding what an unmodified script trains: its optimizers and its models.
 

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
+from headway.torch_adapters.module_stack import unwrap_model
 from headway.torch_adapters.nested_state import find_tensors, map_tensors
 from headway.torch_adapters.rng import RngState
-from headway.torch_adapters.user_code import unwrap_model
 
 # Inputs with some samples exchanged, and what that changed in a tensor.
 

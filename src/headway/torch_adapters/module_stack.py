@@ -1,4 +1,4 @@
-"""Which module of the user's model is running, per thread."""
+"""Paths of modules as the user wrote them, and the module that runs now in each thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,26 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from headway.torch_adapters.user_code import unwrap_model, user_path
+_WRAPPERS = {"", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+
+
+def user_path(path: str) -> str:
+    """A path as the user wrote it: without what torch.compile and its like wrap around modules."""
+    return ".".join(part for part in path.split(".") if part not in _WRAPPERS)
+
+
+def unwrap_model(model: nn.Module) -> nn.Module:
+    """The user's own module, without what torch.compile and DDP wrap around it."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and isinstance(model, nn.parallel.DistributedDataParallel):
+            inner = model.module
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+
+
+# Which module of the user's model is running, per thread.
 
 
 class RunningModule(NamedTuple):

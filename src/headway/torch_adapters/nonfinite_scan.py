@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from headway.torch_adapters.module_stack import user_path
 from headway.torch_adapters.sharded_tensors import local_part, local_values
-from headway.torch_adapters.user_code import user_path
 
 
 def count_nonfinite(tensor: Tensor) -> tuple[int, int]:

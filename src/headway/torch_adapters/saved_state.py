@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from headway.torch_adapters.user_code import user_path
+from headway.torch_adapters.module_stack import user_path
 
 # Putting back what a bad forward did to the model's buffers.
 

@@ -11,7 +11,7 @@ from explain.origin_set.lines import deliberate_lines
 from explain.origin_set.scenario import Case, Scenario
 
 from headway.explain.explanation import Explanation, Origin
-from headway.torch_adapters.source_line import SourceLine
+from headway.torch_adapters.source import SourceLine
 
 Explainer = Callable[[Case], Explanation | Sequence[Origin]]
 

@@ -12,7 +12,7 @@ from typing import Any
 from headway.core.numbers import say, say_bytes
 from headway.explain.explanation import Explanation, Operand, Origin, Trial
 from headway.output.display_text import clean
-from headway.torch_adapters.source_line import SourceLine
+from headway.torch_adapters.source import SourceLine
 
 # Text of strangers in Markdown: names, messages and source lines as they are, and never markup.
 

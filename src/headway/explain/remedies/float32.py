@@ -21,11 +21,11 @@ from headway.torch_adapters.autocast_regions import (
     change_regions,
     changed_regions,
 )
-from headway.torch_adapters.function_mode import ReentrantFunctionMode, find_user_callback
+from headway.torch_adapters.modes import ReentrantFunctionMode, find_user_callback
+from headway.torch_adapters.module_stack import unwrap_model, user_path
 from headway.torch_adapters.nested_state import find_tensors
 from headway.torch_adapters.runtime_state import is_compiled, run_eagerly
-from headway.torch_adapters.source_line import SourceLine
-from headway.torch_adapters.user_code import unwrap_model, user_path
+from headway.torch_adapters.source import SourceLine
 
 # Whether half precision took part in a birth, and which.
 

@@ -19,14 +19,10 @@ from headway.explain.failing_step import FailingStep
 from headway.explain.remedies.base import StepRemedy
 from headway.explain.remedies.edits import edits_for
 from headway.explain.remedies.edits.base import CallEdit
-from headway.torch_adapters.function_mode import (
-    ReentrantFunctionMode,
-    can_reenter,
-    find_user_callback,
-)
+from headway.torch_adapters.frames import is_internal_file
+from headway.torch_adapters.modes import ReentrantFunctionMode, can_reenter, find_user_callback
 from headway.torch_adapters.runtime_state import run_eagerly
-from headway.torch_adapters.source_line import SourceLine, read_statement
-from headway.torch_adapters.user_code import is_internal_file
+from headway.torch_adapters.source import SourceLine, read_statement
 
 
 class GuardInput(StepRemedy):

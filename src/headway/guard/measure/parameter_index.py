@@ -16,7 +16,7 @@ from headway.output.notices import Notices
 from headway.rerun.batch_identity import RecordedBatch
 from headway.torch_adapters import nonfinite_scan
 from headway.torch_adapters.autograd_graph import dtypes_in_graph
-from headway.torch_adapters.user_code import user_path
+from headway.torch_adapters.module_stack import user_path
 
 # Which parameters there are, under which names and at which positions of the header's `param`
 # axis.

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from headway.errors import UsageError
+from headway.torch_adapters.module_stack import user_path
 from headway.torch_adapters.saved_state import STATISTIC_BYTES
-from headway.torch_adapters.user_code import user_path
 
 MAX_NAMED = 8
 """So many classes or paths an error lists."""

@@ -23,7 +23,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from headway.core.growth import Growth, GrowthRule, GrowthWatch
 from headway.guard.measure import sampling
-from headway.torch_adapters.user_code import (
+from headway.torch_adapters.frames import (
     Location,
     add_function_name,
     find_user_location,

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from headway.torch_adapters.autograd_graph import find_earliest_node, walk_graph
+from headway.torch_adapters.frames import Location, find_user_location, parse_traceback
 from headway.torch_adapters.live_objects import find_referrer
-from headway.torch_adapters.user_code import Location, find_user_location, parse_traceback
 
 GRAPH_COUNT_INTERVAL = 25
 """Steps between two probes …"""

@@ -299,9 +299,7 @@ def open_store(
     folder = run_dir / together.folder
     if not holdings.sharded:
         return SnapshotStore(folder, keep=keep, rank=together.rank, ranks=together.count)
-    from headway.guard.recovery.sharded_store import (
-        ShardedSnapshotStore,  # torch.distributed, only where it is used
-    )
+    from headway.guard.recovery.sharded_store import ShardedSnapshotStore
 
     return ShardedSnapshotStore(folder, keep=keep, holdings=holdings, together=together)
 

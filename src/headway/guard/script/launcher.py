@@ -34,9 +34,9 @@ from headway.output.notices import Notices, logger
 from headway.policy import Policy
 from headway.rerun.strategies.next_step import NextStepTrace
 from headway.torch_adapters import dataloader, live_objects, patching
+from headway.torch_adapters.frames import is_installed_file, is_internal_file
 from headway.torch_adapters.optimizer_adapter import MAX_SCALED_LOSSES
 from headway.torch_adapters.patching import call_after
-from headway.torch_adapters.user_code import is_installed_file, is_internal_file
 
 
 class EnoughSteps(BaseException):

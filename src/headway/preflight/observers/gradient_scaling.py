@@ -14,7 +14,7 @@ from torch.amp.grad_scaler import GradScaler, OptState
 from torch.optim import Optimizer
 
 from headway.preflight.observer import Observer, TorchCall
-from headway.torch_adapters.torch_functions import find_aliases
+from headway.torch_adapters.compat import find_aliases
 
 # Clipping that sees gradients still multiplied by a GradScaler's scale.
 

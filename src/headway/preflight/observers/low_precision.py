@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.script_context import observe_method
-from headway.torch_adapters.torch_functions import find_aliases
+from headway.torch_adapters.compat import find_aliases
 
 # What autocast is asked for, and in which precision the matrix work of training is done.
 

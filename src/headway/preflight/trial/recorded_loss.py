@@ -18,11 +18,7 @@ from headway.torch_adapters.op_recording.op_replay import (
     DifferentiableReplay,
     OpReplay,
 )
-from headway.torch_adapters.op_recording.recorded_ops import (
-    ParameterRef,
-    RecordedOp,
-    RecordedRoot,
-)
+from headway.torch_adapters.op_recording.recorded_ops import ParameterRef, RecordedOp, RecordedRoot
 
 # What a loss is made of: the weight of each mean on the way to it.
 

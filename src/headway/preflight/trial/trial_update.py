@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from headway.torch_adapters.compat import find_aliases
+from headway.torch_adapters.frames import Location, is_installed_file, is_internal_file
 from headway.torch_adapters.op_recording.op_replay import CannotReplay, OpReplay
 from headway.torch_adapters.op_recording.recorded_ops import RecordedRoot
-from headway.torch_adapters.torch_functions import find_aliases
-from headway.torch_adapters.user_code import Location, is_installed_file, is_internal_file
 
 # Trying an update: the loss of its own batch along the way from the weights before to those
 # after.

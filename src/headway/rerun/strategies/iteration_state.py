@@ -25,8 +25,8 @@ from torch import Tensor
 from headway.rerun.strategies import loop_body
 from headway.rerun.strategies.loop_source import LoopSource
 from headway.torch_adapters.dataloader import ObservedIterator
+from headway.torch_adapters.frames import is_installed_file, is_internal_file
 from headway.torch_adapters.rng import RngState
-from headway.torch_adapters.user_code import is_installed_file, is_internal_file
 
 MAX_DEPTH = 4
 MAX_FOUND = 200

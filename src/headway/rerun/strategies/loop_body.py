@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import nn
 
+from headway.torch_adapters.frames import is_installed_file, is_internal_file
 from headway.torch_adapters.saved_state import ObjectSnapshot
-from headway.torch_adapters.user_code import is_installed_file, is_internal_file
 
 # What a `for` loop binds at every turn, and where in it the batch is.
 

@@ -19,7 +19,7 @@ from types import CodeType, FrameType
 
 from headway.rerun.strategies import loop_body
 from headway.rerun.strategies.loop_body import bound_names
-from headway.torch_adapters.user_code import is_installed_file, is_internal_file
+from headway.torch_adapters.frames import is_installed_file, is_internal_file
 
 LoopNode = ast.For | ast.While
 MAX_FRAMES = 24

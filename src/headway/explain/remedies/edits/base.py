@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headway.explain.explanation import Origin
 from headway.explain.remedies.float32 import dtypes_of, involves_float16
-from headway.torch_adapters.source_line import Replacement, Statement, StatementCall
+from headway.torch_adapters.source import Replacement, Statement, StatementCall
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]

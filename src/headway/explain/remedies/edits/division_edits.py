@@ -19,7 +19,7 @@ from headway.explain.remedies.edits.base import (
     is_in_place,
     take_argument,
 )
-from headway.torch_adapters.source_line import Replacement, Statement, StatementCall
+from headway.torch_adapters.source import Replacement, Statement, StatementCall
 
 _BY_ZERO = frozenset({"division-by-zero", "zero-over-zero"})
 

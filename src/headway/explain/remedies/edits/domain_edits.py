@@ -20,7 +20,7 @@ from headway.explain.remedies.edits.base import (
     take_argument,
 )
 from headway.explain.remedies.float32 import dtypes_of, involves_float16
-from headway.torch_adapters.source_line import Replacement, Statement, StatementCall
+from headway.torch_adapters.source import Replacement, Statement, StatementCall
 
 # log of 0 or less.
 

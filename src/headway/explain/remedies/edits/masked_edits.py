@@ -21,7 +21,7 @@ from headway.explain.remedies.edits.base import (
     large_number,
     take_argument,
 )
-from headway.torch_adapters.source_line import Replacement, Statement, StatementCall
+from headway.torch_adapters.source import Replacement, Statement, StatementCall
 
 # Means of nothing, targets that fit nothing, and memory that nobody filled.
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from headway.preflight.observer import Observer, TorchCall
+from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.model_copy import is_training_forward
 from headway.torch_adapters.nonfinite_scan import batch_tensors
-from headway.torch_adapters.torch_functions import find_aliases
 
 # Columns of a table that give the class away: each class has values of its own there.
 

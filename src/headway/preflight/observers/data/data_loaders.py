@@ -24,9 +24,9 @@ from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.source_lines import find_taking_line
 from headway.preflight.worker_seeds import SeedRecordingCollate, SeedRecordingInit, read_notes
 from headway.torch_adapters import nonfinite_scan
+from headway.torch_adapters.compat import find_aliases
+from headway.torch_adapters.frames import is_installed_file, is_internal_file
 from headway.torch_adapters.patching import call_after
-from headway.torch_adapters.torch_functions import find_aliases
-from headway.torch_adapters.user_code import is_installed_file, is_internal_file
 
 # What the user's code says about the size of a batch: variables, options, calls.
 

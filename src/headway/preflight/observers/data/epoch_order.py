@@ -23,9 +23,9 @@ from torch.utils.data import (
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.source_lines import find_seeding_line
 from headway.rerun.batch_identity import content_hash
+from headway.torch_adapters.compat import find_aliases
+from headway.torch_adapters.frames import is_installed_file
 from headway.torch_adapters.nested_state import map_tensors
-from headway.torch_adapters.torch_functions import find_aliases
-from headway.torch_adapters.user_code import is_installed_file
 
 # In which order a batch lies in the data it was taken from, and who seeds that order.
 

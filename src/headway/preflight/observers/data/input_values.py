@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.source_lines import find_scaling_line
 from headway.torch_adapters import nonfinite_scan
+from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.model_copy import is_training_forward
 from headway.torch_adapters.nested_state import find_tensors
 from headway.torch_adapters.nonfinite_scan import BadTensor, scan_batch
-from headway.torch_adapters.torch_functions import find_aliases
 
 # The numbers that reach the first weights.
 

@@ -25,8 +25,8 @@ from headway.preflight.observers.data.label_fit import (
     measure_fit,
 )
 from headway.torch_adapters import nonfinite_scan
+from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.loss_graph import find_terms
-from headway.torch_adapters.torch_functions import find_aliases
 
 CLASSES = ("cross_entropy", "nll_loss")
 BINARY = ("binary_cross_entropy", "binary_cross_entropy_with_logits")

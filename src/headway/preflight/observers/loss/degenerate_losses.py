@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.observers.loss.loss_inputs import dtype_of
 from headway.preflight.observers.loss.output_range import node_kind
+from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.live_objects import find_leaves
 from headway.torch_adapters.loss_graph import (
     MOST_FORMULA_NODES,
@@ -25,7 +26,6 @@ from headway.torch_adapters.loss_graph import (
     read_note,
     take_note,
 )
-from headway.torch_adapters.torch_functions import find_aliases
 
 # Load-balancing losses of routers: whether they fall by an even choice, or by smaller scores.
 

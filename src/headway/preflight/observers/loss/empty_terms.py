@@ -22,9 +22,9 @@ from headway.preflight.observers.loss.value_names import (
     parse_source,
     read_levels,
 )
+from headway.torch_adapters.compat import find_aliases
+from headway.torch_adapters.frames import is_installed_file
 from headway.torch_adapters.loss_graph import add_note, find_sums, take_note
-from headway.torch_adapters.torch_functions import find_aliases
-from headway.torch_adapters.user_code import is_installed_file
 
 # Under which condition a line runs, as far as the source tells: what the data are, or a setting.
 

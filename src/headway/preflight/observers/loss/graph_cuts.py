@@ -17,9 +17,9 @@ from torch.optim import Optimizer
 from headway.core.facts import LISTED
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.observers.loss.loss_inputs import LOSSES
+from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.live_objects import find_leaves
 from headway.torch_adapters.nested_state import find_tensors
-from headway.torch_adapters.torch_functions import find_aliases
 
 # What backward is called on: whether it has a graph, and if not, where it was cut.
 

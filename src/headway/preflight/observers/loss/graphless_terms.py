@@ -24,8 +24,8 @@ from headway.preflight.observers.loss.value_names import (
     choose_names,
     read_levels,
 )
+from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.loss_graph import add_note, find_sums, take_note
-from headway.torch_adapters.torch_functions import find_aliases
 
 TOPIC = "loss-component"
 SEEN = "graphless-terms"

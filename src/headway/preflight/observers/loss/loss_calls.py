@@ -21,9 +21,9 @@ from headway.preflight.observers.loss.output_range import ValueRange, find_value
 from headway.preflight.script_context import ScriptContext
 from headway.preflight.source_lines import find_only_line
 from headway.torch_adapters.autograd_graph import walk_graph
+from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.loss_graph import add_note, formula_nodes, read_note, take_note
 from headway.torch_adapters.nested_state import find_tensors
-from headway.torch_adapters.torch_functions import find_aliases
 
 # Calls of torch's loss functions: what they were given, if what they gave is trained on.
 

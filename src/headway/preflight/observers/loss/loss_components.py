@@ -35,9 +35,9 @@ from headway.preflight.observers.loss.value_names import (
     read_levels,
 )
 from headway.torch_adapters.autograd_graph import walk_graph
+from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.live_objects import find_leaves
 from headway.torch_adapters.loss_graph import LossTerm, find_terms
-from headway.torch_adapters.torch_functions import find_aliases
 
 MOST_SCALARS = 400
 """Of one step."""

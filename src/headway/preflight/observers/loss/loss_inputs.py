@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headway.preflight.observer import TorchCall
-from headway.torch_adapters.torch_functions import find_aliases
+from headway.torch_adapters.compat import find_aliases
 
 # Which activation a prediction comes straight from, seen through reshapes and the like.
 

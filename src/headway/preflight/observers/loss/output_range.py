@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 from torch import Tensor, nn
 
 from headway.preflight.observer import Observer, TorchCall
+from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.loss_graph import add_note, read_note
 from headway.torch_adapters.nested_state import find_tensors
-from headway.torch_adapters.torch_functions import find_aliases
 
 # What values an output can take: the range of the formula behind it, read from its graph.
 

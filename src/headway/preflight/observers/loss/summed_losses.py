@@ -15,10 +15,10 @@ from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.observers.loss.loss_inputs import LOSSES, LossArguments
 from headway.preflight.observers.loss.output_range import node_kind
 from headway.preflight.source_lines import find_only_line
+from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.live_objects import find_leaves
 from headway.torch_adapters.loss_graph import add_note, formula_nodes, take_note
 from headway.torch_adapters.nested_state import find_tensors
-from headway.torch_adapters.torch_functions import find_aliases
 
 TOPIC = "summed-loss"
 STEPS = 2

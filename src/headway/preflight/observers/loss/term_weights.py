@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from headway.preflight.observers.loss.value_names import SourceLevel, SourceTree, parse_source
-from headway.torch_adapters.user_code import Location, add_function_name
+from headway.torch_adapters.frames import Location, add_function_name
 
 # Which lines a plain number in a sum comes from, as far as the source tells.
 

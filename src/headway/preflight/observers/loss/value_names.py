@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from headway.torch_adapters.autograd_graph import LEAF, walk_graph
-from headway.torch_adapters.user_code import is_installed_file
+from headway.torch_adapters.frames import is_installed_file
 
 # What the user calls a value that is being computed: read from the line that computes it.
 

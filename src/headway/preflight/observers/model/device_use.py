@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 from headway.guard.measure.sampling import host_rss_bytes
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.source_lines import locate_crash
+from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.nested_state import find_tensors
-from headway.torch_adapters.torch_functions import find_aliases
 
 # Tensors of different devices that met in one operation.
 

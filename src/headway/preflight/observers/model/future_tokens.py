@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.preflight.observer import Observer, TorchCall
+from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.model_copy import (
     MOST_FORWARDS,
     ROUNDING_NOISE,
@@ -25,7 +26,6 @@ from headway.torch_adapters.model_copy import (
     is_training_forward,
 )
 from headway.torch_adapters.nested_state import map_tensors
-from headway.torch_adapters.torch_functions import find_aliases
 
 ASKED_AT = (0, 1, 2)
 ENOUGH = 2

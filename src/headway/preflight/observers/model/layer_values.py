@@ -16,9 +16,9 @@ from torch.optim import Optimizer
 
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.script_context import CallSite, CallSites, is_measured_step
+from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.loss_graph import BackwardGraph
 from headway.torch_adapters.nested_state import find_tensors
-from headway.torch_adapters.torch_functions import find_aliases
 
 # What comes out of the activations: units that are 0 for every sample, values at their limits.
 

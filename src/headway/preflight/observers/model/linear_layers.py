@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.script_context import CallSite, CallSites
+from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.loss_graph import (
     BackwardGraph,
     is_leaf,
@@ -20,7 +21,6 @@ from headway.torch_adapters.loss_graph import (
     node_name,
     through_linear,
 )
-from headway.torch_adapters.torch_functions import find_aliases
 
 LINEAR = find_aliases("linear")
 CONVOLUTIONS = find_aliases("conv1d", "conv2d", "conv3d")

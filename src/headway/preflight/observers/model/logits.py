@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.script_context import CallSite, CallSites, is_measured_step
-from headway.torch_adapters.torch_functions import find_aliases
+from headway.torch_adapters.compat import find_aliases
 
 # How large the logits of attention are, and how evenly it looks around.
 

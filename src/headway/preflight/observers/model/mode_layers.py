@@ -18,7 +18,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.script_context import CallSite, CallSites, ScriptContext, observe_method
-from headway.torch_adapters.torch_functions import find_aliases
+from headway.torch_adapters.compat import find_aliases
 
 # The layers of a model that do one thing in training and another in evaluation.
 

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from headway.preflight.observer import Observer
+from headway.torch_adapters.frames import is_installed_file, is_internal_file
 from headway.torch_adapters.live_objects import find_leaves
-from headway.torch_adapters.user_code import is_installed_file, is_internal_file, user_path
+from headway.torch_adapters.module_stack import user_path
 
 # What is about to be trained, by what, and where it lies: what a person wants to see before
 # burning a week of GPU.

@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.observers.model.mode_layers import ModeLayer, ModeSwitches, find_mode_layers
+from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.nested_state import find_tensors
-from headway.torch_adapters.torch_functions import find_aliases
 
 DROPOUTS = find_aliases("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout")
 ATTENTION = find_aliases("scaled_dot_product_attention")

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from headway.core.facts import LISTED
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.script_context import observe_method
-from headway.torch_adapters.torch_functions import find_aliases
-from headway.torch_adapters.user_code import Location, is_installed_file, is_internal_file
+from headway.torch_adapters.compat import find_aliases
+from headway.torch_adapters.frames import Location, is_installed_file, is_internal_file
 
 # Which lines fill weights in place: `nn.init`, `normal_`, `copy_`, an assignment to `.data`.
 

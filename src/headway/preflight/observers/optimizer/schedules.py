@@ -14,7 +14,7 @@ from headway.engine import PLACES
 from headway.preflight.observer import Observer
 from headway.preflight.script_context import observe_method
 from headway.preflight.source_lines import find_line
-from headway.torch_adapters.user_code import is_installed_file
+from headway.torch_adapters.frames import is_installed_file
 
 TOPIC = "schedule"
 LOOKS = (3, 8, 20)

@@ -1,4 +1,4 @@
-"""Calls of torch functions: all aliases of a function, and pausing a torch-function mode."""
+"""Private parts of torch under plain names, each with a fall-back for a torch that lacks it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.modules import module as modules
-from torch.overrides import TorchFunctionMode
 
 # The many spellings of one torch function: `torch.softmax(x)`, `x.softmax()`, `F.softmax(x)`.
 
@@ -36,25 +35,3 @@ current_transform: Callable[[], Any] = getattr(
 def forward_hooks_with_kwargs() -> dict[int, bool]:
     found: dict[int, bool] = getattr(modules, "_global_forward_hooks_with_kwargs", {})
     return found
-
-
-class ModePause:
-    """Takes the mode off while our own code works, which would else be heard call by call.
-
-    Only where it lies on top of the stack: another mode in front of it is left alone.
-    """
-
-    def __init__(self, mode: TorchFunctionMode) -> None:
-        self._mode = mode
-        self._taken: list[bool] = []
-
-    def __enter__(self) -> None:
-        depth = torch._C._len_torch_function_stack()
-        ours = depth > 0 and torch._C._get_function_stack_at(depth - 1) is self._mode
-        self._taken.append(ours)
-        if ours:
-            torch._C._pop_torch_function_stack()
-
-    def __exit__(self, *_: object) -> None:
-        if self._taken.pop():
-            torch._C._push_on_torch_function_stack(self._mode)

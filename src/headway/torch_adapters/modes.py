@@ -1,9 +1,4 @@
-"""A torch function mode that stays active inside torch's own Python functions.
-
-A function mode is switched off while it handles a call. For a function written in Python, such as
-`F.normalize`, that hides everything it calls. Called again with the mode on, it would only hand
-itself to the mode again. So a copy of it is called that does not ask.
-"""
+"""Function and dispatch modes: the base classes, and what switches modes off for a while."""
 
 from __future__ import annotations
 
@@ -12,7 +7,14 @@ from inspect import unwrap
 from types import FunctionType
 from typing import Any
 
+import torch
 from torch.overrides import TorchFunctionMode
+
+# A torch function mode that stays active inside torch's own Python functions.
+
+# A function mode is switched off while it handles a call. For a function written in Python, such
+# as `F.normalize`, that hides everything it calls. Called again with the mode on, it would only
+# hand itself to the mode again. So a copy of it is called that does not ask.
 
 _CALLS_BACK = {"backward", "grad"}
 
@@ -67,3 +69,25 @@ def _without_override_check(func: FunctionType) -> FunctionType:
 
 def _no_override(*values: Any) -> bool:
     return False
+
+
+class ModePause:
+    """Takes the mode off while our own code works, which would else be heard call by call.
+
+    Only where it lies on top of the stack: another mode in front of it is left alone.
+    """
+
+    def __init__(self, mode: TorchFunctionMode) -> None:
+        self._mode = mode
+        self._taken: list[bool] = []
+
+    def __enter__(self) -> None:
+        depth = torch._C._len_torch_function_stack()
+        ours = depth > 0 and torch._C._get_function_stack_at(depth - 1) is self._mode
+        self._taken.append(ours)
+        if ours:
+            torch._C._pop_torch_function_stack()
+
+    def __exit__(self, *_: object) -> None:
+        if self._taken.pop():
+            torch._C._push_on_torch_function_stack(self._mode)

@@ -1,4 +1,4 @@
-"""Finds the user's own line in a stack, and the user's own names of models and modules."""
+"""Walks Python frames: which line of user code runs, or which line an op comes from."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 
-# Which line of the user's own code something comes from.
+from headway.torch_adapters.source import SourceLine
 
-# A stack goes through torch, the standard library, frameworks and headway itself. The line worth
-# telling is the innermost one that is none of these.
+# A stack goes through torch, the standard library, frameworks and headway itself. The line to
+# report is the innermost one that is none of these.
 
 MAX_CACHED_FILES = 4096
 """Files whose kind is remembered: stacks are walked often, and go through the same ones."""
@@ -132,20 +132,91 @@ def _folder(path: str | Path) -> str:
 
 # Models and modules under the names the user knows: without what torch wraps around them.
 
-_WRAPPERS = {"", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+
+# Finds the line of user code an op comes from, by walking the Python frames around it.
+
+# During backward the frames of the call to `backward()` say nothing about the op; those inside of
+# the engine do: a custom `backward`, a hook, or a forward that activation checkpointing runs
+# again.
+
+_MACHINERY, _LIBRARY, _USERS, _ENGINE, _CHECKPOINT = range(5)
+_kinds: dict[str, int] = {}
 
 
-def user_path(path: str) -> str:
-    """A path as the user wrote it: without what torch.compile and its like wrap around modules."""
-    return ".".join(part for part in path.split(".") if part not in _WRAPPERS)
+_WITHIN = frozenset(("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"))
+"""Frames that are a part of the function they stand in."""
 
 
-def unwrap_model(model: nn.Module) -> nn.Module:
-    """The user's own module, without what torch.compile and DDP wrap around it."""
-    while True:
-        inner = getattr(model, "_orig_mod", None)
-        if inner is None and isinstance(model, nn.parallel.DistributedDataParallel):
-            inner = model.module
-        if not isinstance(inner, nn.Module):
-            return model
-        model = inner
+class FrameLine(NamedTuple):
+    """A line, without its text."""
+
+    file: str
+    line: int
+    function: str
+    begins: int = 0
+    """The line its function begins at."""
+
+    def read(self) -> SourceLine:
+        source = linecache.getline(self.file, self.line).strip()
+        return SourceLine(self.file, self.line, self.function, source)
+
+
+class FrameContext(NamedTuple):
+    """What the frames around an op say."""
+
+    place: FrameLine | None = None
+    """The innermost line that is not torch's."""
+    called_from: FrameLine | None = None
+    """The user's own, where that one is a library's."""
+    caller: FrameLine | None = None
+    """The user's line that called the function that one is in."""
+    recomputed: bool = False
+    """In backward: a forward that is run again."""
+    nested: bool = False
+    """In backward: an engine called by Python code is running."""
+
+
+def read_frame_context(depth: int, *, in_backward: bool) -> FrameContext:
+    """The frames around the caller `depth` frames up; in backward, those inside of the engine."""
+    place: FrameLine | None = None
+    outer: FrameLine | None = None
+    users = within = recomputed = nested = False
+    frame: FrameType | None = sys._getframe(depth)
+    while frame is not None and (outer is None or in_backward):
+        code = frame.f_code
+        kind = _kinds.get(code.co_filename)
+        if kind is None:
+            kind = _kinds[code.co_filename] = _classify_file(code.co_filename)
+        if kind in (_LIBRARY, _USERS):
+            if place is None:
+                place, users = _frame_line(frame), kind == _USERS
+            elif within:
+                place = place._replace(begins=code.co_firstlineno)
+            elif kind == _USERS and outer is None:
+                outer = _frame_line(frame)
+            within = outer is None and users and code.co_name in _WITHIN
+        elif in_backward and kind == _CHECKPOINT:
+            recomputed = True
+            break
+        elif in_backward and kind == _ENGINE and code.co_name == "_engine_run_backward":
+            nested = True
+            break
+        frame = frame.f_back
+    called_from, caller = (None, outer) if users else (outer, None)
+    return FrameContext(place, called_from, caller, recomputed, nested)
+
+
+def _frame_line(frame: FrameType) -> FrameLine:
+    code = frame.f_code
+    return FrameLine(code.co_filename, frame.f_lineno, code.co_name, code.co_firstlineno)
+
+
+def _classify_file(file: str) -> int:
+    path = file.replace("\\", "/")
+    if path.endswith("torch/autograd/graph.py"):
+        return _ENGINE
+    if path.endswith(("torch/utils/checkpoint.py", "activation_checkpointing/checkpointing.py")):
+        return _CHECKPOINT
+    if is_internal_file(file):
+        return _MACHINERY
+    return _LIBRARY if is_installed_file(file) else _USERS
