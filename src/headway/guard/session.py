@@ -9,7 +9,10 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -44,7 +47,6 @@ from headway.rerun.bad_step import StepContext
 from headway.rerun.batch_identity import BatchOrigin, RecordedBatch
 from headway.rerun.controller import RerunController
 from headway.rerun.rerun_group import RerunGroup
-from headway.rerun.strategies.self_fed_loop import SelfFedLoop
 from headway.torch_adapters import nonfinite_scan
 from headway.torch_adapters.local_gradients import LocalGradientMonitor
 from headway.torch_adapters.optimizer_adapter import LossScaling
@@ -101,6 +103,8 @@ class Session:
         self._has_halted = False
         self.inspection = StateInspector(models, optimizers, recorder, notices)
         self.models = models
+        self.optimizers = optimizers
+        self.agreement = together
         self.scaling = LossScaling(scaler)
         self._notices = notices
         bound = registry.get("HD207").bound or Bound("grad_norm")
@@ -124,7 +128,7 @@ class Session:
         )
         """The other ranks, for steps that are run again."""
         self.incidents = RerunController(self, policy, notices)
-        self.turns = SelfFedLoop(lambda: self.latest)
+        self.turns = self.incidents.self_fed_loop
         self._usual: dict[str, float] = {}
         self._step = -1
         self._stepped: set[int] = set()
@@ -441,6 +445,35 @@ class Session:
             watch.transfer.flush()
         self._emit()
 
+    # For steps that are run again: see `RerunHost`.
+
+    @property
+    def run_dir(self) -> Path | None:
+        writer = self.recorder.writer
+        return None if writer is None or writer.broken else writer.path
+
+    def parameter_names(self) -> Mapping[int, str]:
+        return self.inspection.parameter_index.by_identity()
+
+    def stateful(self) -> Iterable[Any]:
+        return self.recovery.holdings.others.values()
+
+    def capture_state(self) -> Mapping[str, Any] | None:
+        holdings = self.recovery.holdings
+        return None if holdings.sharded else holdings.capture()
+
+    def older_weights(self, step: int) -> Callable[[], AbstractContextManager[None]] | None:
+        snapshot = self.recovery.snapshotter.peek(step)
+        if snapshot is None or snapshot.step >= step:
+            return None
+        return partial(self.recovery.holdings.other_weights, snapshot.state)
+
+    def record_event(self, step: int, kind: str, data: Mapping[str, Any]) -> None:
+        self.recorder.event(step, kind, data)
+
+    def inspect_batches(self, step: int, batches: Sequence[RecordedBatch]) -> None:
+        self.inspection.batches(step, batches)
+
     def exclude_time(self, seconds: float) -> None:
         """So long the training stood still: its next step did not take that time."""
         if self._began:
@@ -556,7 +589,14 @@ class Session:
         whole = StepVerdict(verdict.step, verdict.nonfinite, verdict.spike, poisoned)
         action = self.judge(whole, self.recovery.rungs(whole), optimizer)
         if action.rung in (Rung.SKIP, Rung.BACK_OFF):  # the weights are still those that failed
-            self.incidents.on_bad_step(whole, note, optimizer)
+            judged = [
+                parameter
+                for watch in self.watches.values()
+                for group in watch.optimizer.param_groups
+                for parameter in group["params"]
+                if watch.suffix == optimizer
+            ]
+            self.incidents.on_bad_step(whole, note, judged)
         if not poisoned:  # bad weights make any batch look bad
             reason = "non-finite" if verdict.nonfinite else "spike"
             self.quarantine.take(note.step, note.batches, reason)

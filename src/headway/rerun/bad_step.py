@@ -19,13 +19,13 @@ from headway.explain.failing_step import FailingStep, SampleNames
 from headway.output.notices import Notices, logger
 from headway.policy import Policy
 from headway.rerun.batch_identity import RecordedBatch
+from headway.rerun.host import RerunHost
 from headway.rerun.strategies.self_fed_loop import LoopIteration
 from headway.torch_adapters.rng import RngState
 from headway.torch_adapters.saved_state import ObjectSnapshot
 
 if TYPE_CHECKING:
     from headway.explain.investigation import InvestigationPlan, InvestigationResult
-    from headway.guard.session import Session
 
 
 # A bad step that can be run again, and how.
@@ -106,8 +106,8 @@ class AppliedRemedy:
 class RerunResults:
     """The answers of one guard: told, written down, acted upon."""
 
-    def __init__(self, session: Session, policy: Policy, notices: Notices) -> None:
-        self._session = session
+    def __init__(self, host: RerunHost, policy: Policy, notices: Notices) -> None:
+        self._host = host
         self._policy = policy
         self._notices = notices
         self.found: list[Explanation] = []
@@ -121,8 +121,8 @@ class RerunResults:
         self.found.append(explanation)
         if self.captured:
             return
-        self._session.recorder.event(incident.step, INCIDENT, encode_numbers(explanation.to_dict()))
-        if self._session.recovery.together.rank == 0:
+        self._host.record_event(incident.step, INCIDENT, encode_numbers(explanation.to_dict()))
+        if self._host.agreement.rank == 0:
             logger.warning("headway: step %s: why: %s", incident.step, explanation.summary)
         self._write_down(incident, explanation)
         if self._policy.cure == "apply":
@@ -136,8 +136,8 @@ class RerunResults:
         help_ = Trial(LOOP_KEY, LOOP_OVER_GUARD)
         told = Explanation(step, "nonfinite", "unknown", notes=(note,), trials=(help_,))
         explanation = wording.add_sentences(told)
-        self._session.recorder.event(step, INCIDENT, encode_numbers(explanation.to_dict()))
-        if self._session.recovery.together.rank == 0:
+        self._host.record_event(step, INCIDENT, encode_numbers(explanation.to_dict()))
+        if self._host.agreement.rank == 0:
             said = f"{explanation.headline} {LOOP_OVER_GUARD}"
             logger.warning("headway: step %s: %s", step, said)
 
@@ -145,24 +145,23 @@ class RerunResults:
         """The incident into the run directory, where it was born."""
         if incident.before is None:
             return
-        writer, ranks = self._session.recorder.writer, self._session.ranks
-        mine = ranks is None or ranks.rank == (explanation.rank or 0)
-        if writer is None or writer.broken or not mine:
+        folder = self._host.run_dir
+        rank = 0 if self._host.rerun_group is None else self._host.agreement.rank
+        if folder is None or rank != (explanation.rank or 0):
             return
         capsule = importlib.import_module("headway.explain.incident_file.incident_folder")
-        survival = self._session.recovery
         try:
             with ExitStack() as as_given:
                 for kept in incident.batches:
                     as_given.enter_context(kept.as_given())
-                folder = capsule.write_incident(
-                    writer.path,
+                written = capsule.write_incident(
+                    folder,
                     explanation,
                     batches=[kept.batch for kept in incident.batches],
                     rng=incident.before.to_state(),
-                    state=None if survival.holdings.sharded else survival.holdings.capture(),
+                    state=self._host.capture_state(),
                     capture=self._policy.capture,
-                    rank=0 if ranks is None else ranks.rank,
+                    rank=rank,
                     limit=incident.limit,
                 )
         except (OSError, RuntimeError) as error:
@@ -170,14 +169,14 @@ class RerunResults:
             self._notices.once("incident-disk", f"cannot write the incident down: {said}")
             return
         next_ = "next: headway replay" if incident.batches else "written down:"
-        logger.warning("headway: step %s: %s %s", incident.step, next_, folder)
+        logger.warning("headway: step %s: %s %s", incident.step, next_, written)
 
     def _apply(self, incident: BadStep, found: InvestigationResult, scene: FailingStep) -> None:
         for remedy in found.cured:
             if remedy.keepable and not any(cure.text == remedy.text for cure in self.cures):
                 undo = remedy.keep(scene)
                 self.cures.append(AppliedRemedy(incident.step, remedy.key, remedy.text, undo))
-                self._session.recorder.event(
+                self._host.record_event(
                     incident.step, "cure", {"key": remedy.key, "text": remedy.text}
                 )
                 logger.warning("headway: step %s: applied: %s", incident.step, remedy.text)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,18 +28,18 @@ from headway.rerun.bad_step import (
     RerunResults,
 )
 from headway.rerun.batch_identity import RecordedBatch
+from headway.rerun.host import RerunHost
 from headway.rerun.rerun_group import StepAborted
 from headway.rerun.sandbox import RerunSandbox, explain_difference
 from headway.rerun.strategies.iteration_rerun import IterationRerun
 from headway.rerun.strategies.loop_body import LoopBody
-from headway.rerun.strategies.self_fed_loop import LoopIteration
+from headway.rerun.strategies.self_fed_loop import LoopIteration, SelfFedLoop
 from headway.torch_adapters.patching import allow_device_sync
 from headway.torch_adapters.rng import RngState
 from headway.torch_adapters.runtime_state import compiled_code_runs
 
 if TYPE_CHECKING:
     from headway.explain.investigation import ControlRuns
-    from headway.guard.session import Session
     from headway.rerun.bad_step import StepContext
 
 WEIGHTS_MOVED = (
@@ -55,8 +55,10 @@ DRAWN_BY_HAND = "its loop draws the batches by hand, not by a `for` over them"
 class RerunController:
     """The investigations of one guard."""
 
-    def __init__(self, session: Session, policy: Policy, notices: Notices) -> None:
-        self._session = session
+    def __init__(self, host: RerunHost, policy: Policy, notices: Notices) -> None:
+        self._host = host
+        self.self_fed_loop = SelfFedLoop(lambda: host.latest)
+        """Follows loops that make their own data."""
         self._policy = policy
         self._notices = notices
         self._left = policy.replays if policy.replay else 0
@@ -76,11 +78,11 @@ class RerunController:
         self._say_again_from = 0
         self.missed: MissedStep | None = None
         """The last bad step that nothing was there to be run again for."""
-        self.rerun_results = RerunResults(session, policy, notices)
+        self.rerun_results = RerunResults(host, policy, notices)
         self.stage: RerunSandbox | None = None
         """While a step is being run again."""
 
-    # What the session tells.
+    # Called by the guard.
 
     def step_begins(self) -> None:
         """The first batch of a step is about to be handed to the loop."""
@@ -97,14 +99,16 @@ class RerunController:
         ):
             pending.inexact = WEIGHTS_MOVED
 
-    def on_bad_step(self, verdict: StepVerdict, note: StepContext, optimizer: str = "") -> None:
+    def on_bad_step(
+        self, verdict: StepVerdict, note: StepContext, parameters: Sequence[Tensor]
+    ) -> None:
         """An optimizer's step was held back: worth a look?"""
         self._notice_changes(note)
         if not verdict.spike and self._policy.replay:
             self.missed = MissedStep(note.step, note.parameters)
         if self._pending is not None or not note.again:
             return
-        if not self._left or note.step < self._not_before or note.step != self._session.step:
+        if not self._left or note.step < self._not_before or note.step != self._host.step:
             return
         self._left -= 1
         self._not_before = note.step + self._policy.replay_gap
@@ -115,13 +119,7 @@ class RerunController:
             note.before,
             note.scale,
             note.limit if verdict.spike else None,
-            [
-                parameter
-                for watch in self._session.watches.values()
-                for group in watch.optimizer.param_groups
-                for parameter in group["params"]
-                if watch.suffix == optimizer
-            ],
+            parameters,
             WEIGHTS_MOVED if self._has_moved(note) else "",
             note.iteration,
         )
@@ -144,7 +142,7 @@ class RerunController:
         """All ranks hold this step back, and know it: once it is over, they ask one another whether
         they can run it again. Whatever happens to one of them meanwhile, that question comes."""
         worth = bool(self._left) and note.step >= self._not_before
-        self.rerun_expected = worth and self._session.rerun_group is not None
+        self.rerun_expected = worth and self._host.rerun_group is not None
 
     def can_rerun(self, run: Rerun | None) -> bool:
         """Whether this rank can run the step again as it was."""
@@ -156,7 +154,7 @@ class RerunController:
                 "no line can be named",
             )
             return False
-        company = self._session.rerun_group
+        company = self._host.rerun_group
         if company is not None and not company.able:
             self._notices.once(
                 "replay-ranks",
@@ -169,7 +167,7 @@ class RerunController:
     def all_ranks_can(self, can: bool) -> bool:
         """Whether every rank can."""
         self.rerun_expected = False
-        return self._session.recovery.together.all_agree(can)
+        return self._host.agreement.all_agree(can)
 
     def give_up(self) -> None:
         """Looking into a step has failed: no other is looked into."""
@@ -196,7 +194,7 @@ class RerunController:
         missed, self.missed = self.missed, None
         if missed is None or self._pending is not None:
             return missed
-        return replace(missed, why=missed.why or self._session.turns.obstacle)
+        return replace(missed, why=missed.why or self.self_fed_loop.obstacle)
 
     @property
     def pending(self) -> bool:
@@ -212,7 +210,7 @@ class RerunController:
     @property
     def looking(self) -> bool:
         """Whether a step of a loop that makes its own data would be looked into."""
-        return bool(self._left) and self._session.ranks is None
+        return bool(self._left) and self._host.rerun_group is None
 
     @property
     def iteration(self) -> LoopIteration | None:
@@ -269,7 +267,7 @@ class RerunController:
 
     def investigate_pending(self, run: Rerun, observer: Any) -> None:
         """Investigate the step that waits, by calling it."""
-        company, step = self._session.rerun_group, self._session.step
+        company, step = self._host.rerun_group, self._host.step
         answer: PlanResult | None = None
         try:
             data = run.data() if isinstance(run, IterationRerun) else None
@@ -291,7 +289,7 @@ class RerunController:
                 company.give_up()
             raise
         if isinstance(run, IterationRerun) and answer.blames_data:
-            self._session.inspection.batches(incident.step, [RecordedBatch(run.bad_inputs())])
+            self._host.inspect_batches(incident.step, [RecordedBatch(run.bad_inputs())])
         self._conclude(incident, answer)
 
     def redeliver(self, observer: Any) -> Generator[Any, None, None]:
@@ -312,7 +310,7 @@ class RerunController:
         as before afterwards."""
         put_back = None
         if isinstance(run, (LoopBody, IterationRerun, FrameworkStepRerun)):
-            put_back = run.keep(self._session.models, tensors=compiled_code_runs())
+            put_back = run.keep(self._host.models, tensors=compiled_code_runs())
         try:
             yield
         finally:
@@ -326,7 +324,7 @@ class RerunController:
         assert incident is not None
         # Only now: reading it in takes time that a healthy run need not spend.
         replay = importlib.import_module("headway.explain.investigation")
-        together, company = self._session.recovery.together, self._session.rerun_group
+        together, company = self._host.agreement, self._host.rerun_group
         plan = replay.investigate(
             self._scene(incident, gentle=gentle, data=data),
             self._elsewhere(incident, replay.ControlRuns),
@@ -339,7 +337,7 @@ class RerunController:
     def _staged(self, incident: BadStep, observer: Any) -> Iterator[RerunSandbox]:
         assert incident.before is not None
         stage = RerunSandbox(
-            self._session,
+            self._host,
             observer,
             before=incident.before,
             scale=incident.scale,
@@ -353,22 +351,22 @@ class RerunController:
                 yield stage
         finally:
             self.stage = None
-            self._session.exclude_time(time.perf_counter() - began)
+            self._host.exclude_time(time.perf_counter() - began)
 
     def _scene(
         self, incident: BadStep, *, gentle: bool, data: Mapping[str, Tensor] | None = None
     ) -> FailingStep:
-        session, company = self._session, self._session.rerun_group
+        host, company = self._host, self._host.rerun_group
         return FailingStep(
-            models=session.models,
-            optimizers=[watch.optimizer for watch in session.watches.values()],
+            models=host.models,
+            optimizers=host.optimizers,
             batches=[kept.batch for kept in incident.batches],
-            names=session.inspection.parameter_index.by_identity(),
+            names=host.parameter_names(),
             step=incident.step,
             symptom="spike" if incident.symptom == "spike" else "nonfinite",
-            scaler=session.scaling.scaler,
+            scaler=host.scaling.scaler,
             limit=incident.limit,
-            usual=session.usual(),
+            usual=host.usual(),
             data=data or {},
             sample_names=incident.named(),
             gentle=gentle,
@@ -376,17 +374,7 @@ class RerunController:
         )
 
     def _elsewhere(self, incident: BadStep, kind: type[ControlRuns]) -> ControlRuns:
-        survival = self._session.recovery
-        older: Callable[[], AbstractContextManager[None]] | None = None
-        if survival.snapshotter.can_roll_back(incident.step):
-            snapshot = survival.snapshotter.peek(incident.step)
-            if snapshot is not None and snapshot.step < incident.step:
-                state = snapshot.state
-
-                def older() -> AbstractContextManager[None]:
-                    return survival.holdings.other_weights(state)
-
-        return kind(older, [kept.batch for kept in self._healthy])
+        return kind(self._host.older_weights(incident.step), [kept.batch for kept in self._healthy])
 
     def _conclude(self, incident: BadStep, answer: PlanResult) -> None:
         if answer.findings is not None:

@@ -12,13 +12,15 @@ import atexit
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from types import FrameType
+from typing import Any, NoReturn, Protocol
 
 from headway.errors import HeadwayError, UsageError
+from headway.explain.explanation import Explanation
 from headway.explain.failing_step import StepPass
 from headway.explain.incident_file.incident_folder import IncidentFolder
 from headway.explain.replay_outcome import (
@@ -32,14 +34,27 @@ from headway.rerun.batch_identity import RecordedBatch
 from headway.rerun.sandbox import format_error
 from headway.torch_adapters import rng
 
-if TYPE_CHECKING:
-    from headway.guard.guard import Guard
-
 Done = Callable[[ReplayOutcome], NoReturn]
 Run = Callable[[Any], Any]
 """Forward and backward over a batch."""
 WARM_UP = 3
 """Steps that a script may make before its loop; whoever makes more is training."""
+
+
+class ReplayGuard(Protocol):
+    """The guard of a script, as far as a captured incident is run again in it."""
+
+    @property
+    def explanations(self) -> Sequence[Explanation]: ...
+
+    def put_in_place(self, state: Mapping[str, Any]) -> None:
+        """Load the captured state. Raises UsageError where it does not fit."""
+
+    def give_again(self, incident: BadStep, one: StepPass) -> Generator[Any, None, None]:
+        """The captured batches for the loop, while nothing is updated."""
+
+    def look_into_again(self, incident: BadStep, frame: FrameType | None) -> Iterator[Any]:
+        """Find out why the captured step failed."""
 
 
 @dataclass(slots=True)
@@ -85,7 +100,7 @@ def choose_run_dir(run_dir: str | Path | None) -> str | Path | None:
     return folder
 
 
-def rerun_in_loop(guard: Guard, loader: Iterable[Any]) -> Iterator[Any]:
+def rerun_in_loop(guard: ReplayGuard, loader: Iterable[Any]) -> Iterator[Any]:
     """The captured batches, once; then `done`. A loop that comes again is told the same."""
     asked = _pending
     assert asked is not None
@@ -95,7 +110,9 @@ def rerun_in_loop(guard: Guard, loader: Iterable[Any]) -> Iterator[Any]:
         asked.done(asked.result)
 
 
-def rerun_step(guard: Guard, template: Any, prepare: Callable[[Sequence[Any]], Run]) -> NoReturn:
+def rerun_step(
+    guard: ReplayGuard, template: Any, prepare: Callable[[Sequence[Any]], Run]
+) -> NoReturn:
     """The same where the step can be called: `prepare` is told of the batches and says how.
 
     `template` is a batch of the present loader.
@@ -130,7 +147,10 @@ def refuse_training_step() -> None:
 
 
 def rerun_by_calling(
-    guard: Guard, capsule: IncidentFolder, template: Any, prepare: Callable[[Sequence[Any]], Run]
+    guard: ReplayGuard,
+    capsule: IncidentFolder,
+    template: Any,
+    prepare: Callable[[Sequence[Any]], Run],
 ) -> ReplayOutcome:
     """Run the captured step by calling it, and look into it if it reproduces.
 
@@ -160,7 +180,7 @@ def rerun_by_calling(
     return add_reasons(result, guard, capsule)
 
 
-def _run(asked: _Request, guard: Guard, loader: Iterable[Any]) -> Iterator[Any]:
+def _run(asked: _Request, guard: ReplayGuard, loader: Iterable[Any]) -> Iterator[Any]:
     capsule = asked.capsule
     try:
         batches = capsule.batches(_template(capsule, loader))
@@ -181,7 +201,9 @@ def _run(asked: _Request, guard: Guard, loader: Iterable[Any]) -> Iterator[Any]:
         asked.result = add_reasons(asked.result, guard, capsule)
 
 
-def add_reasons(result: ReplayOutcome, guard: Guard, capsule: IncidentFolder) -> ReplayOutcome:
+def add_reasons(
+    result: ReplayOutcome, guard: ReplayGuard, capsule: IncidentFolder
+) -> ReplayOutcome:
     """What came of it, and why, if the guard has found out."""
     found = guard.explanations
     return add_explanation(result, found[-1], capsule) if found else result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from headway.errors import RankLost
 from headway.explain.failing_step import FAILED_ON_OTHER_RANK, Outcome, StepPass
 from headway.rerun.bad_step import BadStep
 from headway.rerun.batch_identity import RecordedBatch
+from headway.rerun.host import RerunHost, trained_parameters
 from headway.rerun.rerun_group import StepAborted
 from headway.rerun.sandbox_state import SavedState, WriteUndo
 from headway.rerun.strategies.iteration_rerun import IterationRerun
@@ -39,7 +40,6 @@ from headway.torch_adapters.saved_state import ObjectSnapshot
 from headway.torch_adapters.sharded_tensors import local_part
 
 if TYPE_CHECKING:
-    from headway.guard.session import Session
     from headway.rerun.rerun_group import RerunGroup
 
 
@@ -56,7 +56,7 @@ class RerunSandbox:
 
     def __init__(
         self,
-        session: Session,
+        host: RerunHost,
         observer: Any,
         *,
         before: RngState,
@@ -67,16 +67,16 @@ class RerunSandbox:
         """`before`: the random numbers before the step; `scale`: the loss scale it had; `batches`:
         those that passes are made of; `judged`: the parameters whose gradients leapt, where they
         did."""
-        self._session = session
+        self._host = host
         self._observer = observer
         self._before = before
         self._scale = scale
         self._batches = batches
-        self._company = session.rerun_group
+        self._company = host.rerun_group
         self._judged = frozenset(map(id, judged))
-        self._optimizers = [watch.optimizer for watch in session.watches.values()]
-        self._names = session.inspection.parameter_index.by_identity()
-        self._scaling = LossScaling(session.scaling.scaler)
+        self._optimizers = host.optimizers
+        self._names = host.parameter_names()
+        self._scaling = LossScaling(host.scaling.scaler)
         self._brakes: dict[int, HostBrake] = {}
         self._searches: dict[int, LineSearchState | None] = {}
         self._undo = ExitStack()
@@ -96,7 +96,7 @@ class RerunSandbox:
         with ExitStack() as undo:  # whatever fails in here, what was done is undone
             for kept in self._batches:
                 undo.enter_context(kept.as_given())
-            aside = SavedState(self._session, undo)
+            aside = SavedState(self._host, undo)
             aside.random_numbers()
             aside.buffers()
             settles = self._company is not None and self._company.settles
@@ -104,7 +104,7 @@ class RerunSandbox:
             aside.states()
             aside.groups()
             aside.scaler(self._scaling.scaler)
-            undo.callback(ObjectSnapshot(self._session.models, self._session.models))
+            undo.callback(ObjectSnapshot(self._host.models, self._host.models))
             for hook in (
                 # Also those that no guard watches: nothing may move.
                 register_optimizer_step_pre_hook(self._hold_any),
@@ -133,7 +133,7 @@ class RerunSandbox:
         patching.remove_listener(self._observer)
         if self._company is not None:
             self._company.begin()
-        self._session.buffers.restore()
+        self._host.buffers.restore()
         if self._company is not None:
             self._company.disable_sync()
         for parameter in self._parameters():
@@ -315,14 +315,8 @@ class RerunSandbox:
         names = [self._names.get(id(p), f"parameter {at}") for at, p in enumerate(parameters)]
         return {name: norm / divisor for name, norm in zip(names, read, strict=True)}
 
-    def _parameters(self) -> Iterator[Tensor]:
-        seen: set[int] = set()
-        groups = [group["params"] for item in self._optimizers for group in item.param_groups]
-        for parameters in [*groups, *(model.parameters() for model in self._session.models)]:
-            for parameter in parameters:
-                if id(parameter) not in seen:
-                    seen.add(id(parameter))
-                    yield parameter
+    def _parameters(self) -> list[Tensor]:
+        return trained_parameters(self._host)
 
 
 def format_error(error: BaseException | None) -> str:

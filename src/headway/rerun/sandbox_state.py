@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,15 +15,12 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from headway.rerun.host import RerunHost
 from headway.torch_adapters.nested_state import map_tensors
 from headway.torch_adapters.op_schema import read_schema, tensor_arguments
 from headway.torch_adapters.rng import RngState
 from headway.torch_adapters.saved_state import MAX_BUFFER_BYTES
 from headway.torch_adapters.tensor_values import plain_tensor, storage_address
-
-if TYPE_CHECKING:
-    from headway.guard.session import Session
-
 
 # What a step that is run again would change, and what is put back when it is over.
 
@@ -34,9 +31,9 @@ if TYPE_CHECKING:
 class SavedState:
     """Remembers one thing after the other; `undo` puts them back, the last one first."""
 
-    def __init__(self, session: Session, undo: ExitStack) -> None:
-        self._session = session
-        self._optimizers = [watch.optimizer for watch in session.watches.values()]
+    def __init__(self, host: RerunHost, undo: ExitStack) -> None:
+        self._host = host
+        self._optimizers = host.optimizers
         self._undo = undo
 
     def random_numbers(self) -> None:
@@ -63,7 +60,7 @@ class SavedState:
         """A following step may have its forward behind it already."""
         kept = [
             (module, name, buffer, buffer.detach().clone())
-            for model in self._session.models
+            for model in self._host.models
             for module in model.modules()
             for name, buffer in module._buffers.items()
             if buffer is not None and buffer.nbytes <= MAX_BUFFER_BYTES
@@ -85,7 +82,7 @@ class SavedState:
             self._undo.callback(item.load_state_dict, state)
 
     def _stateful(self) -> Iterable[Any]:
-        given = self._session.recovery.holdings.others.values()
+        given = self._host.stateful()
         found = {id(item): item for item in given if not isinstance(item, GradScaler)}
         for item in gc.get_objects():
             # `isinstance` would ask the object, and some answer with a warning.

@@ -119,7 +119,13 @@ class ScriptGuard(Guard):
         incidents = self._session.incidents
         missed = incidents.collect_missed()
         explained = len(incidents.rerun_results.found)
-        self._shield.spare(TRACING_NEXT_STEP, self.next_step.step_over, self._session, missed)
+        self._shield.spare(
+            TRACING_NEXT_STEP,
+            self.next_step.step_over,
+            self._session,
+            incidents.rerun_results,
+            missed,
+        )
         self._report_last()
         if missed is not None and len(incidents.rerun_results.found) == explained:
             self._shield.spare(TRACING_NEXT_STEP, self.next_step.arm, self._session, missed)

@@ -21,15 +21,16 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from headway.explain.failing_step import FailingStep
 from headway.output.notices import logger
-from headway.rerun.bad_step import BadStep, MissedStep
+from headway.rerun.bad_step import BadStep, MissedStep, RerunResults
 from headway.rerun.batch_identity import RecordedBatch
+from headway.rerun.host import RerunHost
 from headway.torch_adapters import patching
 from headway.torch_adapters.nonfinite_scan import batch_tensors, scan_batch
 from headway.torch_adapters.rng import RngState
 
 if TYPE_CHECKING:
     from headway.explain.explanation import Origin
-    from headway.guard.session import Session
+    from headway.explain.investigation import InvestigationResult
 
 MAX_TRACED = 8
 """Steps that are watched this way: each takes many times as long."""
@@ -47,14 +48,14 @@ class NextStepTrace:
         self._seen: _TraceResult | None = None
         """What was seen of the present step, once its gradients are there."""
 
-    def arm(self, session: Session, missed: MissedStep) -> None:
+    def arm(self, host: RerunHost, missed: MissedStep) -> None:
         """A step went bad that nobody can run again: watch the one that begins now."""
         if self._left <= 0 or self._look is not None or missed.step < self._not_before:
             return
         self._left -= 1
         self._due = missed  # also where it cannot be watched: other ranks will ask
         try:
-            self._look = _TracedStep(session, missed)
+            self._look = _TracedStep(host, missed)
         except Exception:  # ours: the script must not pay for it
             logger.debug("the next step cannot be watched", exc_info=True)
             self._left = 0
@@ -69,18 +70,20 @@ class NextStepTrace:
         self.step_comes()
         return self._due is not None and self._seen is not None and bool(self._seen.births)
 
-    def step_over(self, session: Session, missed: MissedStep | None) -> None:
+    def step_over(self, host: RerunHost, results: RerunResults, missed: MissedStep | None) -> None:
         """The step was made or held back; `missed`: it is another bad one."""
         if self._look is not None and self._look.heard:
             self._finish(self._look)
         (seen, self._seen), (due, self._due) = (self._seen, None), (self._due, None)
         if due is not None and missed is not None:
-            self._conclude(session, due, seen)
+            self._conclude(host, results, due, seen)
 
-    def _conclude(self, session: Session, due: MissedStep, seen: _TraceResult | None) -> None:
+    def _conclude(
+        self, host: RerunHost, results: RerunResults, due: MissedStep, seen: _TraceResult | None
+    ) -> None:
         """Tell it, as of the first bad step; with other ranks, what the guilty one has seen."""
         births = () if seen is None else tuple(seen.births)
-        said = session.recovery.together.gather((births, seen is not None and seen.bad_loss))
+        said = host.agreement.gather((births, seen is not None and seen.bad_loss))
         # Memory that a collective writes is filled out of sight: an innocent rank may find births.
         certain = [rank for rank, (_, bad) in enumerate(said) if bad] or range(len(said))
         guilty = next((rank for rank in certain if said[rank][0]), None)
@@ -89,9 +92,11 @@ class NextStepTrace:
         found = said[guilty][0]
         if seen is not None and _is_bad_input(found[0]) and _holds_nonfinite(seen.given):
             found = (replace(found[0], kind="poisoned-batch"), *found[1:])
-            session.inspection.batches(due.step, [RecordedBatch(seen.given)])
-        self._not_before = due.step + session.policy.replay_gap
-        _report(session, due, found, guilty if len(said) > 1 else None)
+            host.inspect_batches(due.step, [RecordedBatch(seen.given)])
+        self._not_before = due.step + host.policy.replay_gap
+        told = _explain(due, found, guilty if len(said) > 1 else None)
+        incident = BadStep(due.step, "nonfinite", (), RngState(), None, None, due.parameters)
+        results.draw(incident, told, _make_scene(host, due))
 
     def disarm(self) -> None:
         """Something else is about to happen than the step."""
@@ -118,12 +123,12 @@ class _TraceResult(NamedTuple):
 class _TracedStep:
     """One step under watch."""
 
-    def __init__(self, session: Session, missed: MissedStep) -> None:
+    def __init__(self, host: RerunHost, missed: MissedStep) -> None:
         # Only now: reading it in takes time that a healthy run need not spend.
         trace = importlib.import_module("headway.explain.trace")
         self.heard = False
         """Whether a backward pass has begun."""
-        self._scene = _make_scene(session, missed)
+        self._scene = _make_scene(host, missed)
         self._trace: Any = trace.Trace(self._scene)
         self._inside = True
         self._given: Any = None
@@ -196,7 +201,7 @@ def _holds_nonfinite(given: Any) -> bool:
     return given is not None and next(scan_batch(given), None) is not None
 
 
-def _report(session: Session, due: MissedStep, births: Sequence[Origin], rank: int | None) -> None:
+def _explain(due: MissedStep, births: Sequence[Origin], rank: int | None) -> InvestigationResult:
     explanation = importlib.import_module("headway.explain.explanation")
     words = importlib.import_module("headway.explain.wording")
     investigation = importlib.import_module("headway.explain.investigation")
@@ -212,18 +217,17 @@ def _report(session: Session, due: MissedStep, births: Sequence[Origin], rank: i
             notes=("seen in the step after it, which went bad as well",),
         )
     )
-    incident = BadStep(due.step, "nonfinite", (), RngState(), None, None, due.parameters)
-    scene = _make_scene(session, due)
-    session.incidents.rerun_results.draw(incident, investigation.InvestigationResult(told), scene)
+    result: InvestigationResult = investigation.InvestigationResult(told)
+    return result
 
 
-def _make_scene(session: Session, missed: MissedStep) -> FailingStep:
+def _make_scene(host: RerunHost, missed: MissedStep) -> FailingStep:
     return FailingStep(
-        models=session.models,
-        optimizers=[watch.optimizer for watch in session.watches.values()],
+        models=host.models,
+        optimizers=host.optimizers,
         batches=[],
-        names=session.inspection.parameter_index.by_identity(),
+        names=host.parameter_names(),
         step=missed.step,
-        scaler=session.scaling.scaler,
-        usual=session.usual(),
+        scaler=host.scaling.scaler,
+        usual=host.usual(),
     )
