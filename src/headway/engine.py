@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from headway import registry
@@ -49,8 +50,11 @@ _RECORD_NAMES = {
 class _CheckSlot:
     """A check and where it stands in this run."""
 
-    check: Check
+    kind: type[Check]
     columns_only: bool
+    create: Callable[[], Check]
+    check: Check | None = None
+    """None until a record comes that the check wants: most sources lack what most checks need."""
     reason: str | None = None
     """Why it is not handed steps; None when it is."""
     seen: bool = False
@@ -66,7 +70,7 @@ class _CheckSlot:
         if type(record) is StepRecord:  # most records are, and nothing more is asked of them
             self.seen = True
             return True
-        needs = self.check.needs
+        needs = self.kind.needs
         if isinstance(record, TensorRecord) and needs.roles and record.role not in needs.roles:
             return False
         if isinstance(record, EventRecord) and needs.events and record.kind not in needs.events:
@@ -86,7 +90,7 @@ class _CheckSlot:
         return True
 
     def _looks_at_checkpoint(self, record: TensorRecord | EventRecord) -> bool:
-        needs = self.check.needs
+        needs = self.kind.needs
         if isinstance(record, EventRecord):
             self.checkpoints += record.kind == CHECKPOINT
         # Without any, it is a tensor of a running training, and no evidence.
@@ -115,10 +119,20 @@ class Engine:
 
         `distance`: how far two findings are apart, where records are left out of the stream.
         """
-        found = registry.chosen(settings or Settings()) if checks is None else checks
-        self._seats = [_CheckSlot(check, _columns_only(check)) for check in found]
+        if checks is None:
+            self._seats = [
+                _CheckSlot(kind, _columns_only(kind), partial(kind, limits))
+                for kind, limits in registry.chosen_limits(settings or Settings()).items()
+            ]
+        else:
+            self._seats = [
+                _CheckSlot(type(check), _columns_only(type(check)), type(check), check)
+                for check in checks
+            ]
         self._strict = strict
         self._header: Header | None = None
+        self._segments: list[Header] = []
+        """The first header of each segment."""
         self._places: dict[str, Any] = {}
         self._by_kind: dict[type, list[_CheckSlot]] = {kind: [] for kind in _RECORD_NAMES}
         self._fold = FindingEpisodes(distance)
@@ -163,14 +177,15 @@ class Engine:
         """The stream is over; what could only be said now."""
         found: list[Finding] = []
         for seat in self._active():
-            found += self._guarded(seat, seat.check.finish)
+            if seat.check is not None:
+                found += self._guarded(seat, seat.check.finish)
         self._fold.add(found)
         return found
 
     def not_run(self) -> list[NotRun]:
         """The checks that could not be run on this stream, each with its reason."""
         return [
-            NotRun(seat.check.code, reason)
+            NotRun(seat.kind.code, reason)
             for seat in self._seats
             if (reason := self._why_not(seat)) is not None
         ]
@@ -178,7 +193,7 @@ class Engine:
     @property
     def codes(self) -> list[str]:
         """The checks there are."""
-        return [seat.check.code for seat in self._seats]
+        return [seat.kind.code for seat in self._seats]
 
     def coverage(self) -> tuple[int, int]:
         """(checks that ran, checks there are)."""
@@ -189,15 +204,15 @@ class Engine:
         state = {}
         for seat in self._seats:
             with self._tolerance():
-                state[seat.check.code] = seat.check.state_dict()
+                state[seat.kind.code] = self._check_of(seat).state_dict()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up where another engine left off. A state no check can read changes nothing."""
         for seat in self._seats:
-            if seat.check.code in state:
+            if seat.kind.code in state:
                 with self._tolerance():
-                    seat.check.load_state_dict(state[seat.check.code])
+                    self._check_of(seat).load_state_dict(state[seat.kind.code])
 
     def _of_another_rank(self, record: Record) -> bool:
         """Ranks that decide together agree on every step: one of them tells it for all.
@@ -216,8 +231,8 @@ class Engine:
         said = event.data.get("roles")
         roles = said if isinstance(said, (list, tuple)) else ()  # a log may hold anything
         for seat in self._by_kind[TensorRecord]:
-            wanted = seat.check.needs.roles or roles
-            if seat.check.needs.checkpoints:
+            wanted = seat.kind.needs.roles or roles
+            if seat.kind.needs.checkpoints:
                 continue  # they judge what was saved, and have been handed all of it
             seat.seen = seat.seen or any(role in wanted for role in roles)
 
@@ -228,11 +243,15 @@ class Engine:
     def _take_header(self, header: Header) -> list[Finding]:
         new_segment = self._header is None or header.segment != self._header.segment
         self._header = header
+        if new_segment:
+            self._segments.append(header)
         context = Context(header, self._places)
         found: list[Finding] = []
         for seat in self._seats:
+            seat.reason = seat.kind.needs.unmet(header)
+            if seat.check is None:
+                continue
             seat.check.context = context
-            seat.reason = seat.check.needs.unmet(header)
             if new_segment and not seat.crashed:
                 found += self._guarded(seat, _begin_check, seat.check, header)
         self._seat_all()
@@ -244,14 +263,35 @@ class Engine:
             self._by_kind[kind] = [
                 seat
                 for seat in self._active()
-                if kind in seat.check.needs.kinds and not (kind is StepRecord and seat.reason)
+                if kind in seat.kind.needs.kinds and not (kind is StepRecord and seat.reason)
             ]
 
     def _active(self) -> list[_CheckSlot]:
         return [seat for seat in self._seats if not seat.crashed]
 
     def _ask(self, seat: _CheckSlot, record: Observed) -> list[Finding]:
+        if seat.check is None:
+            found = self._guarded(seat, self._create_check, seat)
+            if seat.check is None:
+                return found
         return self._guarded(seat, seat.check.observe, record)
+
+    def _create_check(self, seat: _CheckSlot) -> tuple[Finding, ...]:
+        self._check_of(seat)
+        return ()
+
+    def _check_of(self, seat: _CheckSlot) -> Check:
+        """The check, created and told of the segments so far if it does not exist yet."""
+        if seat.check is not None:
+            return seat.check
+        check = seat.create()
+        for header in self._segments:
+            check.context = Context(header, self._places)
+            check.begin(header)
+        if self._header is not None:
+            check.context = Context(self._header, self._places)
+        seat.check = check
+        return check
 
     def _guarded(self, seat: _CheckSlot, ask: Callable[..., Any], *records: Any) -> list[Finding]:
         if seat.crashed:  # while the others were being told of another crash
@@ -264,7 +304,7 @@ class Engine:
         except Exception as error:  # whatever a check may raise, the run goes on without it
             if self._strict:
                 raise
-            at = records[0] if records and not isinstance(records[0], Check) else None
+            at = records[0] if records and type(records[0]) in _RECORD_NAMES else None
             return self._quarantine(seat, error, at)
 
     def _tolerance(self) -> AbstractContextManager[Any]:
@@ -280,7 +320,7 @@ class Engine:
             step=at.step if at else 0,
             kind=CRASHED,
             data={
-                "check": seat.check.code,
+                "check": seat.kind.code,
                 "error": f"{type(error).__name__}: {error}",
                 "file": frames[-1].filename if frames else None,
                 "line": frames[-1].lineno if frames else None,
@@ -293,14 +333,14 @@ class Engine:
     def _why_not(self, seat: _CheckSlot) -> str | None:
         if seat.crashed:
             return "it crashed and was taken out (HD001)"
-        kinds = seat.check.needs.kinds
+        kinds = seat.kind.needs.kinds
         if seat.seen:
             return None
         saved = seat.checkpoints or kinds == (EventRecord,)
         if saved and (reason := _no_checkpoints(seat)) is not None:
             return reason
         if TensorRecord in kinds and self._header and self._header.source == CHECKPOINT:
-            wanted = " or ".join(f"{role}s" for role in seat.check.needs.roles)
+            wanted = " or ".join(f"{role}s" for role in seat.kind.needs.roles)
             return f"the checkpoints hold no {wanted or 'tensors'}"
         if seat.reason and (StepRecord in kinds or kinds == (EventRecord,)):
             return seat.reason
@@ -308,8 +348,8 @@ class Engine:
             return seat.unavailable
         if kinds == (EventRecord,):  # nothing happened that it is about
             return None
-        if seat.check.needs.topics and SetupRecord in kinds:
-            topics = " or ".join(topic.replace("-", " ") for topic in seat.check.needs.topics)
+        if seat.kind.needs.topics and SetupRecord in kinds:
+            topics = " or ".join(topic.replace("-", " ") for topic in seat.kind.needs.topics)
             return f"nothing was seen of {topics}; `headway check` looks for it"
         if (reason := _no_checkpoints(seat)) is not None:
             return reason
@@ -320,7 +360,7 @@ class Engine:
 
 
 def _no_checkpoints(seat: _CheckSlot) -> str | None:
-    needs = seat.check.needs
+    needs = seat.kind.needs
     if not needs.checkpoints:
         return None
     if not seat.checkpoints:
@@ -336,6 +376,6 @@ def _begin_check(check: Check, header: Header) -> tuple[Finding, ...]:
     return ()
 
 
-def _columns_only(check: Check) -> bool:
+def _columns_only(check: type[Check]) -> bool:
     wanted = (*check.needs.signals, *check.needs.any_of)
     return bool(wanted) and all(axis_of(name) for name in wanted)

@@ -11,6 +11,7 @@ import importlib
 import inspect
 import logging
 import pkgutil
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -69,22 +70,27 @@ def all_checks() -> tuple[type[Check], ...]:
 
 def chosen(settings: Settings) -> list[Check]:
     """The checks the settings ask for, ready to run with the settings' limits."""
+    return [check(limits) for check, limits in chosen_limits(settings).items()]
+
+
+def chosen_limits(settings: Settings) -> dict[type[Check], Mapping[str, Any]]:
+    """The checks the settings ask for, each with its limits from the settings."""
     reject_unknown_keys(
         settings.limits, (check.code for check in all_checks()), origin="limits in the settings"
     )
-    return [
-        _build(check, settings)
+    return {
+        check: _limits_of(check, settings)
         for check in all_checks()
         if settings.wants(check.code)
         and check.status != "removed"
         and (check.status != "preview" or settings.named(check.code))
-    ]
+    }
 
 
-def _build(check: type[Check], settings: Settings) -> Check:
+def _limits_of(check: type[Check], settings: Settings) -> Mapping[str, Any]:
     limits = settings.limits.get(check.code, {})
     reject_wrong_types(limits, check.Limits, origin=f"limits of {check.code} in the settings")
-    return check(limits)
+    return limits
 
 
 def _class_in(module_name: str) -> type[Check]:

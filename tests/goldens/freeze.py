@@ -9,7 +9,7 @@ Only public surfaces are used (`python -m headway`, `headway.Guard`, files of th
 the goldens stay valid when modules move. Sections:
 
     check     `check --format json` on the scripts of the corpus
-    diagnose  `diagnose --format json` on the sample logs, and on logs that tests/outside_logs makes
+    diagnose  `diagnose --format json` on the sample logs, and on logs that external_logs.py makes
     scan      `scan --format json` on the sample checkpoints, and on some that are made here
     explain   findings and incident files of the origin set and of the held-out set
     runs      the run directories of the trainings in seeded_runs.py
@@ -325,7 +325,7 @@ def diagnose_jobs(everything: bool) -> Iterator[Job]:
     for path in sorted(sample_logs()):
         name = str(path.relative_to(DATA))
         yield name, partial(in_fork, partial(run_command, ["diagnose", str(path), *AS_JSON]))
-    cases = importlib.import_module("outside_logs").CASES
+    cases = importlib.import_module("external_logs").CASES
     every = 1 if everything else max(1, len(cases) // QUICK_OUTSIDE)
     for case in cases[::every]:
         yield f"made/{case.name}", partial(in_fork, partial(diagnose_made, case))
@@ -351,7 +351,7 @@ def diagnose_made(case: Any) -> dict[str, Any]:
 
 
 def diagnose_folder() -> dict[str, Any]:
-    files = importlib.import_module("saved_files")
+    files = importlib.import_module("checkpoint_files")
     files.hf_run(Path("run"), saves=(100, 200, 300), bad_from=250, last=340)
     return run_command(["diagnose", "run", *AS_JSON])
 
@@ -376,20 +376,20 @@ def scan_made(make: Callable[[Path], None]) -> dict[str, Any]:
 
 
 def _hf_nan(folder: Path) -> None:
-    importlib.import_module("saved_files").hf_run(folder, saves=(100, 200, 300), bad_from=300)
+    importlib.import_module("checkpoint_files").hf_run(folder, saves=(100, 200, 300), bad_from=300)
 
 
 def _hf_clean(folder: Path) -> None:
-    importlib.import_module("saved_files").hf_run(folder, saves=(100, 200))
+    importlib.import_module("checkpoint_files").hf_run(folder, saves=(100, 200))
 
 
 def _one_safetensors(folder: Path) -> None:
-    files = importlib.import_module("saved_files")
+    files = importlib.import_module("checkpoint_files")
     files.safetensors(folder / "model.safetensors", files.weights(1, bad=3))
 
 
 def _cut_short(folder: Path) -> None:
-    files = importlib.import_module("saved_files")
+    files = importlib.import_module("checkpoint_files")
     path = files.safetensors(folder / "model.safetensors", files.weights(2))
     path.write_bytes(path.read_bytes()[:-40])
 

@@ -275,8 +275,9 @@ def _raise_in_check(guard: Guard, place: int) -> bool:
     def broken(record: Any) -> Any:
         raise RuntimeError("a sick check")
 
-    seats = guard._session.recorder.engine._seats
-    seats[place % len(seats)].check.observe = broken  # type: ignore[method-assign]
+    engine = guard._session.recorder.engine
+    seat = engine._seats[place % len(engine._seats)]
+    engine._check_of(seat).observe = broken  # type: ignore[method-assign]
     return True
 
 
