@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from support.counting import calls_made
 from support.strategies import thoroughly
 
-from headway.checks.explains_table import EXPLAINS
+from headway import registry
 from headway.core.findings import Finding, Severity
 from headway.diagnosis import SLACK, Cause, diagnose
 
+EXPLAINS = {check.code: check.explains for check in registry.all_checks() if check.explains}
+YIELDS = {check.code: check.yields_to for check in registry.all_checks()}
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 
 
@@ -45,10 +47,15 @@ def outline(causes: list[Cause]) -> list[tuple[str, list[str]]]:
     return [(cause.code, [item.code for item in cause.symptoms]) for cause in causes]
 
 
-# The table
+# The declarations
 
 
-def test_the_table_speaks_of_codes_only_and_nothing_explains_itself() -> None:
+def test_every_check_declares_what_it_explains() -> None:
+    for check in registry.all_checks():
+        assert "explains" in vars(check), f"{check.code}: `explains = ()` if it explains nothing"
+
+
+def test_a_check_explains_codes_only_and_never_itself() -> None:
     for cause, symptoms in EXPLAINS.items():
         for code in (cause, *symptoms):
             assert re.fullmatch(r"HD[1-9]\d\d", code), code
@@ -191,15 +198,20 @@ def test_an_error_explains_the_mild_remark_that_could_otherwise_explain_it() -> 
 
 MUTUAL = [
     (one, other)
-    for one, other in itertools.combinations(EXPLAINS, 2)
-    if other in EXPLAINS[one] and one in EXPLAINS[other]
+    for one, other in itertools.permutations(EXPLAINS, 2)
+    if other in EXPLAINS[one] and one in EXPLAINS[other] and one in YIELDS[other]
 ]
 
 
+def test_of_two_that_explain_each_other_exactly_one_yields() -> None:
+    for one, other in itertools.combinations(EXPLAINS, 2):
+        mutual = other in EXPLAINS[one] and one in EXPLAINS[other]
+        assert (one in YIELDS[other]) + (other in YIELDS[one]) == mutual, (one, other)
+    assert len(MUTUAL) == 21
+
+
 @pytest.mark.parametrize(("first", "second"), MUTUAL)
-def test_of_two_that_explain_each_other_the_first_in_the_table_stands(
-    first: str, second: str
-) -> None:
+def test_of_two_that_explain_each_other_one_is_the_cause(first: str, second: str) -> None:
     for order in ([found(first), found(second)], [found(second), found(first)]):
         assert outline(diagnose(order)) == [(first, [second])]
 
@@ -285,7 +297,7 @@ def test_every_finding_stands_in_exactly_one_cause(told: list[Finding]) -> None:
 
 @thoroughly
 @given(findings)
-def test_every_symptom_can_be_traced_to_its_cause_in_the_table(told: list[Finding]) -> None:
+def test_every_symptom_can_be_traced_to_its_cause_by_declarations(told: list[Finding]) -> None:
     for cause in diagnose(told):
         reached, frontier = {cause.code}, [cause.code]
         present = {item.code for item in told}

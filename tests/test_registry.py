@@ -59,7 +59,7 @@ class EntryPoint:
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Lets a test install the checks of other packages."""
-    caches = (registry.modules, registry.get, registry.all_checks, registry._entry_point_checks)
+    caches = (registry.modules, registry.find, registry.all_checks, registry._entry_point_checks)
 
     def put(*what: Any) -> None:
         monkeypatch.setattr(

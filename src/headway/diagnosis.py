@@ -1,19 +1,18 @@
-"""From findings to causes: what is only a symptom of what.
+"""Groups findings into causes and their symptoms.
 
-Checks know nothing of each other. Here, and only here, stands which fault explains which. A finding
-is a root cause if no other finding that could explain it began at the same time or earlier.
+Each check declares which findings it `explains`. A finding is a root cause if no other finding that
+could explain it began at the same time or earlier.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-from headway.checks.explains_table import EXPLAINS
+from headway import registry
 from headway.core.findings import Finding, Severity
-
-_RANK = {code: rank for rank, code in enumerate(EXPLAINS)}
 
 SLACK = 3
 """A cause may be seen this many steps after its symptom: scans follow the first alarm."""
@@ -91,7 +90,7 @@ def _edges(told: Sequence[Finding], held: set[tuple[int, int | None]]) -> list[l
     return [
         [
             at
-            for code in EXPLAINS.get(finding.code, ())
+            for code in _declared(finding.code, "explains")
             for at in positions.get(code, ())
             if _explains(finding, told[at]) and not _had_passed(finding, told[at], held)
         ]
@@ -131,9 +130,9 @@ def _reached(start: int, edges: Sequence[Sequence[int]]) -> set[int]:
 def _explains(cause: Finding, symptom: Finding) -> bool:
     if not _could_explain(cause, symptom):
         return False
-    # Two may explain each other (a NaN loss and a NaN gradient): the table says which stands first.
+    # Two may explain each other (a NaN loss and a NaN gradient): one of them yields to the other.
     mutual = _could_explain(symptom, cause)
-    return not mutual or _RANK[cause.code] < _RANK[symptom.code]
+    return not mutual or symptom.code not in _declared(cause.code, "yields_to")
 
 
 def _had_passed(cause: Finding, symptom: Finding, held: set[tuple[int, int | None]]) -> bool:
@@ -150,8 +149,15 @@ def _had_passed(cause: Finding, symptom: Finding, held: set[tuple[int, int | Non
     return False
 
 
+@cache
+def _declared(code: str, attribute: str) -> tuple[str, ...]:
+    """A declaration of the check with this code; empty for a code that nobody has."""
+    check = registry.find(code)
+    return () if check is None else getattr(check, attribute)
+
+
 def _could_explain(cause: Finding, symptom: Finding) -> bool:
-    if symptom.code not in EXPLAINS.get(cause.code, ()):
+    if symptom.code not in _declared(cause.code, "explains"):
         return False
     if cause.severity < Severity.WARNING <= symptom.severity:
         return False  # a mild remark does not explain a broken run

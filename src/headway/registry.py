@@ -43,22 +43,29 @@ def modules() -> dict[str, str]:
 
 
 @cache
-def get(code: str) -> type[Check]:
+def find(code: str) -> type[Check] | None:
     """The check of a code (or of a name such as `loss-spike`). Imports that one file only."""
     wanted = code.upper()
-    ours = modules()
-    if wanted in ours:
-        return _class_in(ours[wanted])
-    for known, module in ours.items():
-        if module.partition("_")[2].replace("_", "-") == code.lower():
-            return get(known)
-    for check in _entry_point_checks():
-        if wanted == check.code or code == check.name:
-            return check
-    names = [*ours, *(module.partition("_")[2].replace("_", "-") for module in ours.values())]
-    near = nearest_name(wanted, names) or nearest_name(code.lower(), names)
+    for known, module in modules().items():
+        if known == wanted or _name_in(module) == code.lower():
+            return _class_in(module)
+    matches = (item for item in _entry_point_checks() if wanted == item.code or code == item.name)
+    return next(matches, None)
+
+
+def get(code: str) -> type[Check]:
+    """The check of a code or name. Raises UsageError with a suggestion if there is none."""
+    check = find(code)
+    if check is not None:
+        return check
+    names = [*modules(), *map(_name_in, modules().values())]
+    near = nearest_name(code.upper(), names) or nearest_name(code.lower(), names)
     hint = f"did you mean {near}?" if near else "`headway checks` lists them all"
     raise UsageError(f"there is no check {code!r}; {hint}")
+
+
+def _name_in(module: str) -> str:
+    return module.partition("_")[2].replace("_", "-")
 
 
 @cache

@@ -122,6 +122,10 @@ class Check:
     points_at: ClassVar[str | tuple[str, ...] | None] = None
     """The place (see `Context.places`) a finding points at if it names no line of its own; of
     several, the first that was seen."""
+    explains: ClassVar[tuple[str, ...]] = ()
+    """Codes of the findings this one can be the cause of. Every check of ours declares it."""
+    yields_to: ClassVar[tuple[str, ...]] = ()
+    """Of two findings that explain each other, the one named here is the cause."""
     bound: ClassVar[Bound | None] = None
     """The limit the live brake shall enforce before the step, where the check has one."""
 

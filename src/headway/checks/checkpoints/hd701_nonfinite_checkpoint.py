@@ -54,6 +54,7 @@ class NonfiniteCheckpoint(Check):
         events=(CHECKPOINT,),
         checkpoints=1,
     )
+    explains = ("HD301", "HD302", "HD408")
 
     def start(self) -> None:
         self.saved: Saved | None = None

@@ -41,6 +41,7 @@ class UnreadableCheckpoint(Check):
     severity = Severity.ERROR
     summary = "truncated, torn, a missing shard, an index that does not fit"
     needs = Needs(kinds=(EventRecord,), events=("checkpoint", KIND), checkpoints=1)
+    explains = ()
 
     def observe(self, record: EventRecord) -> Iterable[Finding]:
         if record.kind != KIND:

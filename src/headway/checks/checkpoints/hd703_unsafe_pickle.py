@@ -43,6 +43,7 @@ class UnsafePickle(Check):
     severity = Severity.ERROR
     summary = "loading it would run code; it was not loaded"
     needs = Needs(kinds=(EventRecord,), events=("checkpoint", KIND), checkpoints=1)
+    explains = ()
 
     def observe(self, record: EventRecord) -> Iterable[Finding]:
         if record.kind != KIND:

@@ -158,6 +158,7 @@ class ExtremeWeight(Check):
         checkpoints=1,
         decisive=("weight",),
     )
+    explains = ("HD701", "HD301")
 
     @dataclass(frozen=True)
     class Limits:

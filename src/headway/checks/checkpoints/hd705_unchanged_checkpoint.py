@@ -44,6 +44,7 @@ class UnchangedCheckpoint(Check):
         checkpoints=2,
         decisive=("weight",),
     )
+    explains = ("HD105", "HD404")
 
     def start(self) -> None:
         self.saved = Succession()

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from headway.checks.symptoms import POOR_FIT
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts, say_list
 from headway.core.findings import Finding
@@ -42,6 +43,7 @@ class WeightsNotLoaded(Check):
     name = "weights-not-loaded"
     summary = "keys missing or unexpected: the module still holds random init"
     needs = Needs(kinds=(SetupRecord,), topics=("weights-loaded",))
+    explains = (*POOR_FIT, "HD105", "HD113", "HD404", "HD409")
 
     @dataclass(frozen=True)
     class Limits:

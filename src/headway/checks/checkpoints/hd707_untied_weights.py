@@ -58,6 +58,7 @@ class UntiedWeights(Check):
         events=(CHECKPOINT,),
         checkpoints=1,
     )
+    explains = ("HD204", "HD306")
 
     def start(self) -> None:
         self.now: Saved | None = None

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from headway.checks.symptoms import NONFINITE_OR_RANK
 from headway.core.check import Check, Needs
 from headway.core.checkpoint_tensors import looks_like_mask
 from headway.core.facts import LISTED, Facts, say_list
@@ -46,6 +47,7 @@ class NonfiniteInput(Check):
     severity = Severity.ERROR
     summary = "the batch holds NaN or Inf"
     needs = Needs(kinds=(TensorRecord,), roles=("input",))
+    explains = (*NONFINITE_OR_RANK, "HD103", "HD207", "HD313", "HD414")
 
     def observe(self, record: TensorRecord) -> Iterable[Finding]:
         if record.role != "input" or not record.nonfinite or looks_like_mask(record):

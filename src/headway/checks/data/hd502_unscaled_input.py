@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from headway.checks.symptoms import BAD_STEPS
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts, onset_record
 from headway.core.findings import Finding
@@ -51,6 +52,18 @@ class UnscaledInput(Check):
     name = "unscaled-input"
     summary = "float input far from unit scale (raw 0-255)"
     needs = Needs(kinds=(SetupRecord,), topics=("input-scale",))
+    explains = (
+        *BAD_STEPS,
+        "HD105",
+        "HD113",
+        "HD203",
+        "HD304",
+        "HD305",
+        "HD403",
+        "HD404",
+        "HD512",
+        "HD509",
+    )
 
     @dataclass(frozen=True)
     class Limits:

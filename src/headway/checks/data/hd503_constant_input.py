@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from headway.checks.symptoms import POOR_FIT
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts, onset_record
 from headway.core.findings import Finding
@@ -41,6 +42,7 @@ class ConstantInput(Check):
     name = "constant-input"
     summary = "features or targets do not vary"
     needs = Needs(kinds=(SetupRecord,), topics=("input-variety", "target-variety"))
+    explains = (*POOR_FIT, "HD105", "HD306", "HD404")
 
     @dataclass(frozen=True)
     class Limits:

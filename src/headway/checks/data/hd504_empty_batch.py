@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headway.checks.symptoms import NONFINITE_OR_RANK
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts
 from headway.core.findings import Finding, Severity
@@ -40,6 +41,7 @@ class EmptyBatch(Check):
     severity = Severity.ERROR
     summary = "a batch of zero samples or tokens"
     needs = Needs(kinds=(SetupRecord,), topics=("empty-batch",))
+    explains = NONFINITE_OR_RANK
 
     def start(self) -> None:
         self.told = False

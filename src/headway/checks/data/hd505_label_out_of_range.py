@@ -41,6 +41,7 @@ class LabelOutOfRange(Check):
     severity = Severity.ERROR
     summary = "class ids outside the head, wrong dtype"
     needs = Needs(kinds=(SetupRecord,), topics=("loss-call",))
+    explains = ()
 
     def start(self) -> None:
         self.told: set[str] = set()

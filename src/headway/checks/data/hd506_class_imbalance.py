@@ -45,6 +45,7 @@ class ClassImbalance(Check):
     name = "class-imbalance"
     summary = "one class dominates, unweighted"
     needs = Needs(kinds=(SetupRecord,), topics=("labels",))
+    explains = ("HD105", "HD512")
 
     @dataclass(frozen=True)
     class Limits:

@@ -51,6 +51,7 @@ class SameOrderEachEpoch(Check):
     name = "same-order-each-epoch"
     summary = "the permutation repeats (no shuffle, no set_epoch)"
     needs = Needs(kinds=(SetupRecord,), topics=("epoch-order", "labels"))
+    explains = ("HD103", "HD115")
 
     @dataclass(frozen=True)
     class Limits:

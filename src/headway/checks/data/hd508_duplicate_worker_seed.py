@@ -39,6 +39,7 @@ class DuplicateWorkerSeed(Check):
     name = "duplicate-worker-seed"
     summary = "workers produce identical randomness"
     needs = Needs(kinds=(SetupRecord,), topics=("worker-seeds",))
+    explains = ()
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = Facts.of(record)

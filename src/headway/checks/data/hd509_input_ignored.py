@@ -43,6 +43,7 @@ class InputIgnored(Check):
     severity = Severity.ERROR
     summary = "output does not depend on the input"
     needs = Needs(kinds=(SetupRecord,), topics=(TOPIC,))
+    explains = ("HD105", "HD404")
 
     def start(self) -> None:
         self.told = False

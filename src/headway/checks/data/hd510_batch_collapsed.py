@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from headway.checks.symptoms import POOR_FIT
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts, onset_record
 from headway.core.findings import Finding
@@ -41,6 +42,7 @@ class BatchCollapsed(Check):
     name = "batch-collapsed"
     summary = "real batch size is not the configured one"
     needs = Needs(kinds=(SetupRecord,), topics=("batch-size",))
+    explains = (*POOR_FIT, "HD103", "HD105", "HD207", "HD404")
 
     @dataclass(frozen=True)
     class Limits:

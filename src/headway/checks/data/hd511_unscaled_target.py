@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from headway.checks.symptoms import BAD_STEPS
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts, onset_record
 from headway.core.findings import Finding
@@ -42,6 +43,19 @@ class UnscaledTarget(Check):
     name = "unscaled-target"
     summary = "regression targets far from unit scale"
     needs = Needs(kinds=(SetupRecord,), topics=("targets",))
+    explains = (
+        *BAD_STEPS,
+        "HD105",
+        "HD107",
+        "HD113",
+        "HD114",
+        "HD203",
+        "HD403",
+        "HD404",
+        "HD512",
+        "HD509",
+    )
+    yields_to = ("HD114",)
 
     @dataclass(frozen=True)
     class Limits:

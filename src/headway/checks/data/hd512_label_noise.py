@@ -50,6 +50,7 @@ class LabelNoise(Check):
     name = "label-noise"
     summary = "labels fit no better than chance, or a good part of them is contradicted"
     needs = Needs(kinds=(SetupRecord,), topics=("sample-fit",))
+    explains = ("HD105", "HD115", "HD404")
 
     @dataclass(frozen=True)
     class Limits:

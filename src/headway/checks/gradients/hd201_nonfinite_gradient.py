@@ -58,6 +58,8 @@ class NonfiniteGradient(Check):
     severity = Severity.ERROR
     summary = "a gradient holds NaN or Inf"
     needs = Needs(signals=("grad_norm",), nonfinite=True)
+    explains = ("HD301", "HD408", "HD101", "HD414", "HD701")
+    yields_to = ("HD301", "HD408", "HD101")
 
     @dataclass(frozen=True)
     class Limits:

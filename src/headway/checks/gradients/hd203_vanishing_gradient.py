@@ -52,6 +52,7 @@ class VanishingGradient(Check):
     name = "vanishing-gradient"
     summary = "early layers' signal is orders of magnitude below the last layers'"
     needs = Needs(signals=("param/grad_norm",), kinds=(StepRecord, SetupRecord))
+    explains = ("HD509",)
 
     @dataclass(frozen=True)
     class Limits:

@@ -62,6 +62,7 @@ class MissingGradient(Check):
     severity = Severity.ERROR
     summary = "trainable parameters get no gradient: the graph is cut"
     needs = Needs(signals=("param/grad_norm",), kinds=(StepRecord, SetupRecord))
+    explains = ("HD306", "HD105")
 
     @dataclass(frozen=True)
     class Limits:

@@ -52,6 +52,7 @@ class ZeroGradient(Check):
     name = "zero-gradient"
     summary = "a trainable tensor's gradient is exactly zero, step after step"
     needs = Needs(signals=("param/grad_norm",), kinds=(StepRecord, SetupRecord))
+    explains = ("HD306", "HD307")
 
     @dataclass(frozen=True)
     class Limits:

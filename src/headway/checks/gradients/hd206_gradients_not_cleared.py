@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from headway.checks.symptoms import BAD_STEPS
 from headway.core.check import Check, Needs
 from headway.core.findings import Finding, Severity
 from headway.core.records import StepRecord
@@ -43,6 +44,7 @@ class GradientsNotCleared(Check):
     summary = "gradients of earlier steps are still in the sum"
     points_at = ("clear", "backward")
     needs = Needs(signals=("grads_carried",), span=1)
+    explains = (*BAD_STEPS, "HD101", "HD201", "HD209", "HD602", "HD403", "HD512", "HD105")
 
     @dataclass(frozen=True)
     class Limits:

@@ -68,6 +68,7 @@ class ClippingSaturated(Check):
     summary = "most steps are clipped by a large factor: the clip sets the step size"
     points_at = "clip"
     needs = Needs(signals=("clip_coef",), kinds=(StepRecord, SetupRecord), topics=("optimizer",))
+    explains = ("HD105", "HD307", "HD404")
 
     @dataclass(frozen=True)
     class Limits:

@@ -44,6 +44,7 @@ class AccumulationUnscaled(Check):
     name = "accumulation-unscaled"
     summary = "micro-batches are summed, not averaged"
     needs = Needs(kinds=(SetupRecord,), topics=(OBJECTIVE,))
+    explains = ("HD207", "HD208", "HD308", "HD202", "HD403", "HD512", "HD105")
 
     @dataclass(frozen=True)
     class Limits:

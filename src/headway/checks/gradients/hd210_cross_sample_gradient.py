@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headway.checks.symptoms import POOR_FIT
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts
 from headway.core.findings import Finding, Severity
@@ -45,6 +46,7 @@ class CrossSampleGradient(Check):
     severity = Severity.ERROR
     summary = "one sample's output depends on another sample"
     needs = Needs(kinds=(SetupRecord,), topics=(TOPIC,))
+    explains = (*POOR_FIT, "HD105", "HD117", "HD404")
 
     def start(self) -> None:
         self.mixed: dict[str, int] = {}

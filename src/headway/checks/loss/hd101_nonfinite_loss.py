@@ -51,6 +51,8 @@ class NonfiniteLoss(Check):
     severity = Severity.ERROR
     summary = "loss is NaN or Inf"
     needs = Needs(any_of=("loss", "loss/*"), nonfinite=True)
+    explains = ("HD201", "HD301", "HD302", "HD408", "HD313", "HD414", "HD104", "HD701")
+    yields_to = ("HD301", "HD302", "HD408")
 
     def start(self) -> None:
         self.finite_before = 0

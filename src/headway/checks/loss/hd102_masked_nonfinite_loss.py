@@ -49,6 +49,7 @@ class MaskedNonfiniteLoss(Check):
     severity = Severity.ERROR
     summary = "loss logged as 0.0 while the gradient norm is NaN: a filter hid it"
     needs = Needs(any_of=("grad_norm", "nan_steps"))
+    explains = ("HD201", "HD101", "HD701")
 
     def start(self) -> None:
         self.episode: dict[str, Any] | None = None

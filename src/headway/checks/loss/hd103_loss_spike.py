@@ -66,6 +66,7 @@ class LossSpike(Check):
     name = "loss-spike"
     summary = "one-step or short jump far outside the run's own spread, then recovery"
     needs = Needs(signals=("loss",), span=100)
+    explains = ()
 
     @dataclass(frozen=True)
     class Limits:

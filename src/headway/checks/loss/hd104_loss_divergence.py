@@ -78,6 +78,19 @@ class LossDivergence(Check):
     severity = Severity.ERROR
     summary = "sustained rise from the best level, no recovery"
     needs = Needs(signals=("loss",))
+    explains = (
+        "HD103",
+        "HD207",
+        "HD208",
+        "HD202",
+        "HD304",
+        "HD305",
+        "HD308",
+        "HD101",
+        "HD102",
+        "HD201",
+    )
+    yields_to = ("HD101", "HD202", "HD308")
 
     @dataclass(frozen=True)
     class Limits:

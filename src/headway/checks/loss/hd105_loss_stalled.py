@@ -63,6 +63,7 @@ class LossStalled(Check):
     severity = Severity.ERROR
     summary = "never moved from its start although updates are applied"
     needs = Needs(signals=("loss",), kinds=(StepRecord, SetupRecord), topics=("loss-call",))
+    explains = ()
 
     @dataclass(frozen=True)
     class Limits:

@@ -78,6 +78,7 @@ class DeadLossComponent(Check):
         kinds=(StepRecord, SetupRecord),
         topics=("loss-component",),
     )
+    explains = ("HD204", "HD205", "HD306", "HD107")
 
     @dataclass(frozen=True)
     class Limits:

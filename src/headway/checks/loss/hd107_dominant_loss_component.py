@@ -64,6 +64,7 @@ class DominantLossComponent(Check):
         kinds=(StepRecord, SetupRecord),
         topics=("loss-component",),
     )
+    explains = ("HD105", "HD512")
 
     @dataclass(frozen=True)
     class Limits:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headway.checks.loss_context import missing_graph_reason
+from headway.checks.symptoms import NOTHING_MOVES
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts
 from headway.core.findings import Finding, Severity, Where
@@ -43,6 +44,7 @@ class DetachedLoss(Check):
     severity = Severity.ERROR
     summary = "the loss carries no graph (detach, .item, .data, torch.tensor)"
     needs = Needs(kinds=(SetupRecord,), topics=("backward-root",))
+    explains = (*NOTHING_MOVES, "HD106", "HD204", "HD509")
 
     def start(self) -> None:
         self.told = False

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headway.checks.loss_context import format_shape, loss_call_site
+from headway.checks.symptoms import NOTHING_LEARNED
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts
 from headway.core.findings import Finding, Severity
@@ -42,6 +43,7 @@ class BroadcastLoss(Check):
     severity = Severity.ERROR
     summary = "prediction and target shapes broadcast ((N,1) against (N))"
     needs = Needs(kinds=(SetupRecord,), topics=("loss-call", "loss-formula"))
+    explains = (*NOTHING_LEARNED, "HD115")
 
     def start(self) -> None:
         self.told: set[str] = set()

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headway.checks.loss_context import loss_call_site
+from headway.checks.symptoms import NOTHING_LEARNED
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts
 from headway.core.findings import Finding, Severity
@@ -42,6 +43,7 @@ class SoftmaxBeforeCrossEntropy(Check):
     severity = Severity.ERROR
     summary = "probabilities are fed where logits are expected"
     needs = Needs(kinds=(SetupRecord,), topics=("loss-call",))
+    explains = NOTHING_LEARNED
 
     def start(self) -> None:
         self.told: set[str] = set()

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headway.checks.loss_context import format_shape, loss_call_site, targets_are_not_class_ids
+from headway.checks.symptoms import NOTHING_LEARNED
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts
 from headway.core.findings import Finding, Severity, Where
@@ -65,6 +66,7 @@ class LossInputMismatch(Check):
     severity = Severity.ERROR
     summary = "logits to NLL/BCE, probabilities to BCEWithLogits, softmax over one class or batch"
     needs = Needs(kinds=(SetupRecord,), topics=("loss-call", "loss-softmax", "loss-scores"))
+    explains = (*NOTHING_LEARNED, "HD104", "HD110", "HD114", "HD202", "HD304", "HD305", "HD308")
 
     def start(self) -> None:
         self.told: set[str] = set()

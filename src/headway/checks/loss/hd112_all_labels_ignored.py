@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headway.checks.loss_context import loss_call_site
+from headway.checks.symptoms import NONFINITE_OR_RANK
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts
 from headway.core.findings import Finding, Severity
@@ -40,6 +41,7 @@ class AllLabelsIgnored(Check):
     severity = Severity.ERROR
     summary = "every label is the ignore index: the mean is 0/0"
     needs = Needs(kinds=(SetupRecord,), topics=("loss-call",))
+    explains = (*NONFINITE_OR_RANK, "HD103", "HD207", "HD313", "HD414")
 
     def start(self) -> None:
         self.told: set[str] = set()

@@ -43,6 +43,7 @@ class InitialLossOff(Check):
     severity = Severity.WARNING
     summary = "first loss far from what the head implies (ln C for C classes)"
     needs = Needs(kinds=(SetupRecord,), topics=("loss-call",))
+    explains = ()
 
     @dataclass(frozen=True)
     class Limits:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headway.checks.loss_context import loss_call_site
+from headway.checks.symptoms import NOTHING_LEARNED
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts
 from headway.core.findings import Finding, Severity, Where
@@ -47,6 +48,7 @@ class UnreachableTarget(Check):
     severity = Severity.ERROR
     summary = "targets outside the range the output layer can produce"
     needs = Needs(kinds=(SetupRecord,), topics=("loss-call", "loss-formula"))
+    explains = (*NOTHING_LEARNED, "HD104", "HD304", "HD305", "HD511")
 
     @dataclass(frozen=True)
     class Limits:

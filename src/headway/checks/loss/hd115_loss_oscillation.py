@@ -59,6 +59,7 @@ class LossOscillation(Check):
     severity = Severity.ERROR
     summary = "large period-2-like swings, no net progress"
     needs = Needs(signals=("loss",))
+    explains = ("HD103", "HD104", "HD207")
 
     @dataclass(frozen=True)
     class Limits:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from statistics import median_low
 
 from headway.checks.loss_context import loss_call_site
+from headway.checks.symptoms import BAD_STEPS, NONFINITE_OR_RANK
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts
 from headway.core.findings import Finding, Severity, Where
@@ -47,6 +48,17 @@ class SumReducedLoss(Check):
     severity = Severity.WARNING
     summary = "loss and gradient grow with the batch size"
     needs = Needs(kinds=(SetupRecord, StepRecord), topics=("summed-loss",))
+    explains = (
+        *BAD_STEPS,
+        *NONFINITE_OR_RANK,
+        "HD403",
+        "HD304",
+        "HD305",
+        "HD512",
+        "HD105",
+        "HD404",
+        "HD509",
+    )
 
     @dataclass(frozen=True)
     class Limits:

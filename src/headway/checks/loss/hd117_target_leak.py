@@ -49,6 +49,7 @@ class TargetLeak(Check):
     severity = Severity.WARNING
     summary = "the input holds the answer"
     needs = Needs(kinds=(SetupRecord,), topics=("future-dependence", "label-copy", "shared-rows"))
+    explains = ()
 
     @dataclass(frozen=True)
     class Limits:

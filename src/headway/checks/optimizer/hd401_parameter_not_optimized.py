@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headway.checks.symptoms import POOR_FIT
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts, Parameters, say_list
 from headway.core.findings import Finding, Severity, Where
@@ -44,6 +45,7 @@ class ParameterNotOptimized(Check):
     summary = "a trainable parameter is in no optimizer"
     points_at = "optimizer"
     needs = Needs(kinds=(SetupRecord,), topics=("parameters", "optimizer-coverage"))
+    explains = (*POOR_FIT, "HD105", "HD205", "HD306", "HD307", "HD403", "HD404", "HD415")
 
     def start(self) -> None:
         self.told: set[str] = set()

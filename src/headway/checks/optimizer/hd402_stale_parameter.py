@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headway.checks.symptoms import POOR_FIT
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts, say_list
 from headway.core.findings import Finding, Severity
@@ -40,6 +41,19 @@ class StaleParameter(Check):
     severity = Severity.ERROR
     summary = "the optimizer holds tensors that are no longer the model's"
     needs = Needs(kinds=(SetupRecord,), topics=("optimizer-coverage",))
+    explains = (
+        *POOR_FIT,
+        "HD105",
+        "HD204",
+        "HD205",
+        "HD306",
+        "HD401",
+        "HD403",
+        "HD404",
+        "HD407",
+        "HD413",
+        "HD415",
+    )
 
     def start(self) -> None:
         self.told = False

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from headway.checks.symptoms import BAD_STEPS, NONFINITE_OR_RANK
 from headway.checks.update_trial import TRIAL, Course, TriedUpdate, setup_moment
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts
@@ -52,6 +53,20 @@ class LearningRateTooHigh(Check):
     severity = Severity.ERROR
     summary = "step sizes overshoot on this very loss"
     needs = Needs(kinds=(SetupRecord,), topics=(TRIAL,))
+    explains = (
+        *BAD_STEPS,
+        *NONFINITE_OR_RANK,
+        "HD304",
+        "HD305",
+        "HD317",
+        "HD318",
+        "HD105",
+        "HD205",
+        "HD414",
+        "HD509",
+        "HD512",
+        "HD404",
+    )
 
     @dataclass(frozen=True)
     class Limits:

@@ -45,6 +45,7 @@ class LearningRateTooLow(Check):
     name = "learning-rate-too-low"
     summary = "loss falls, but far slower than the same step scaled up would"
     needs = Needs(kinds=(SetupRecord,), topics=(TRIAL,))
+    explains = ("HD105", "HD307")
 
     @dataclass(frozen=True)
     class Limits:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from headway.checks.symptoms import NOTHING_MOVES, POOR_FIT
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts
 from headway.core.findings import Finding
@@ -48,6 +49,7 @@ class ScheduleCollapsed(Check):
     summary = "the rate reaches ~0 long before the run ends"
     points_at = "schedule"
     needs = Needs(signals=("lr",), kinds=(StepRecord, SetupRecord))
+    explains = (*NOTHING_MOVES, *POOR_FIT, "HD415", "HD705")
 
     @dataclass(frozen=True)
     class Limits:

@@ -53,6 +53,7 @@ class OptimizerStateLost(Check):
         events=(CHECKPOINT,),
         checkpoints=2,
     )
+    explains = ("HD103", "HD207", "HD406")
 
     def start(self) -> None:
         self.told = False

@@ -39,6 +39,8 @@ class NonfiniteOptimizerState(Check):
     severity = Severity.ERROR
     summary = "a moment holds NaN or Inf"
     needs = Needs(kinds=(TensorRecord,), roles=("moment",))
+    explains = ("HD101", "HD102", "HD201", "HD301", "HD303", "HD602")
+    yields_to = ("HD301",)
 
     def observe(self, record: TensorRecord) -> Iterable[Finding]:
         if record.role != "moment" or not record.nonfinite:

@@ -55,6 +55,7 @@ class FrozenWeightMoved(Check):
         checkpoints=2,
         decisive=("moment",),
     )
+    explains = ("HD306", "HD415")
 
     def start(self) -> None:
         self.saved = Succession()

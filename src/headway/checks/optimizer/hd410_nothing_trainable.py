@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headway.checks.symptoms import NOTHING_MOVES, POOR_FIT
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts, Parameters, say_list
 from headway.core.findings import Finding, Severity, Where
@@ -42,6 +43,7 @@ class NothingTrainable(Check):
     summary = "all, or all but norm/bias, parameters are frozen"
     points_at = "freeze"
     needs = Needs(kinds=(SetupRecord,), topics=("parameters", "frozen"))
+    explains = (*NOTHING_MOVES, *POOR_FIT, "HD104", "HD108", "HD204", "HD409", "HD415", "HD905")
 
     def start(self) -> None:
         self.told = False

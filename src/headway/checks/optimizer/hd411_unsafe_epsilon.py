@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from headway.checks.symptoms import NONFINITE_OR_RANK
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts
 from headway.core.findings import Finding
@@ -44,6 +45,7 @@ class UnsafeEpsilon(Check):
     name = "unsafe-epsilon"
     summary = "the optimizer's eps is 0, rounds to 0 or is absurdly small"
     needs = Needs(kinds=(SetupRecord,), topics=("optimizer",))
+    explains = (*NONFINITE_OR_RANK, "HD103", "HD207", "HD308")
 
     @dataclass(frozen=True)
     class Limits:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from headway.checks.symptoms import POOR_FIT
 from headway.checks.update_trial import TRIAL, Course, TriedUpdate, setup_moment
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts
@@ -45,6 +46,7 @@ class OverRegularised(Check):
     name = "over-regularised"
     summary = "decay or a penalty shrinks the weights faster than the loss moves them"
     needs = Needs(kinds=(SetupRecord,), topics=(TRIAL,))
+    explains = (*POOR_FIT, "HD105", "HD203", "HD205", "HD307", "HD308", "HD404")
 
     @dataclass(frozen=True)
     class Limits:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from headway.checks.symptoms import BAD_STEPS, NONFINITE_OR_RANK
 from headway.checks.update_trial import OBJECTIVE, TRIAL, TriedUpdate, setup_moment
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts
@@ -53,6 +54,18 @@ class AscendingUpdate(Check):
     severity = Severity.ERROR
     summary = "the update raises the loss on its own batch at any step size"
     needs = Needs(kinds=(SetupRecord,), topics=(TRIAL, OBJECTIVE))
+    explains = (
+        *BAD_STEPS,
+        *NONFINITE_OR_RANK,
+        "HD403",
+        "HD105",
+        "HD113",
+        "HD317",
+        "HD318",
+        "HD512",
+        "HD404",
+        "HD509",
+    )
 
     @dataclass(frozen=True)
     class Limits:

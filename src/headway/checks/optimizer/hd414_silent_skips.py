@@ -48,6 +48,7 @@ class SilentSkips(Check):
     name = "silent-skips"
     summary = "optimizer steps are being skipped and nobody is told"
     needs = Needs(signals=(SIGNAL,))
+    explains = ()
 
     @dataclass(frozen=True)
     class Limits:

@@ -56,6 +56,7 @@ class LateUnfreezeOrFreeze(Check):
     needs = Needs(
         signals=("param/update_ratio", "param/grad_norm"), kinds=(StepRecord, SetupRecord)
     )
+    explains = ("HD306", "HD205", "HD204")
 
     @dataclass(frozen=True)
     class Limits:

@@ -47,6 +47,7 @@ class RankDesync(Check):
     severity = Severity.ERROR
     summary = "replicas' weights differ between ranks"
     needs = Needs(signals=(SIGNAL,))
+    explains = ()
 
     def start(self) -> None:
         self.agreed: int | None = None

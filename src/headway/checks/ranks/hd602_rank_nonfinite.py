@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headway.checks.ranks._shared import say_ranks, values_by_rank
+from headway.checks.symptoms import NONFINITE_CODES
 from headway.core.check import Check, Needs
 from headway.core.facts import LISTED
 from headway.core.findings import Finding, Severity, Where
@@ -51,6 +52,8 @@ class RankNonfinite(Check):
     severity = Severity.ERROR
     summary = "one rank made the NaN or Inf that all ranks saw"
     needs = Needs(signals=(SIGNAL,))
+    explains = (*NONFINITE_CODES, "HD313", "HD414")
+    yields_to = ("HD301", "HD302", "HD408", "HD303")
 
     @dataclass(frozen=True)
     class Limits:

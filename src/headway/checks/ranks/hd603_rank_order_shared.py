@@ -52,6 +52,7 @@ class RankOrderShared(Check):
     name = "rank-order-shared"
     summary = "ranks read the same batches in the same order"
     needs = Needs(signals=(SIGNAL,))
+    explains = ()
 
     @dataclass(frozen=True)
     class Limits:

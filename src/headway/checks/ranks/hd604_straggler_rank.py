@@ -57,6 +57,7 @@ class StragglerRank(Check):
     name = "straggler-rank"
     summary = "one rank is persistently slower than the others"
     needs = Needs(signals=(SIGNAL,))
+    explains = ()
 
     @dataclass(frozen=True)
     class Limits:

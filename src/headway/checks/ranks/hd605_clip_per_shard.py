@@ -52,6 +52,7 @@ class ClipPerShard(Check):
     summary = "each rank clips its gradients by a norm of its own"
     points_at = "clip"
     needs = Needs(signals=(SIGNAL,))
+    explains = ("HD601",)
 
     @dataclass(frozen=True)
     class Limits:

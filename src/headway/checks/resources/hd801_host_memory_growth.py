@@ -61,6 +61,7 @@ class HostMemoryGrowth(Check):
     severity = Severity.ERROR
     summary = "memory of the process and its workers rises without a plateau"
     needs = Needs(signals=(SIGNAL,), kinds=(StepRecord, EventRecord))
+    explains = ("HD804",)
 
     @dataclass(frozen=True)
     class Limits(GrowthRule):

@@ -60,6 +60,7 @@ class DeviceMemoryGrowth(Check):
     severity = Severity.ERROR
     summary = "memory allocated on the device rises without a plateau"
     needs = Needs(signals=(SIGNAL,), kinds=(StepRecord, EventRecord))
+    explains = ()
 
     @dataclass(frozen=True)
     class Limits(GrowthRule):

@@ -57,6 +57,7 @@ class RetainedGraph(Check):
     severity = Severity.ERROR
     summary = "tensors with their graphs are being kept; names the line that made them"
     needs = Needs(signals=(SIGNAL,), kinds=(StepRecord, EventRecord))
+    explains = ("HD801", "HD802", "HD804")
 
     @dataclass(frozen=True)
     class Limits:

@@ -53,6 +53,7 @@ class StepTimeGrowth(Check):
     name = "step-time-growth"
     summary = "steps get slower and slower"
     needs = Needs(signals=(SIGNAL,))
+    explains = ()
 
     @dataclass(frozen=True)
     class Limits(GrowthRule):

@@ -43,6 +43,7 @@ class DataStarved(Check):
     name = "data-starved"
     summary = "the device waits for the loader"
     needs = Needs(signals=("loader_wait_s", "step_time_s"))
+    explains = ()
 
     @dataclass(frozen=True)
     class Limits:

@@ -40,6 +40,7 @@ class PageableTransfer(Check):
     name = "pageable-transfer"
     summary = "CUDA training from pageable memory, or blocking copies"
     needs = Needs(kinds=(SetupRecord,), topics=("transfer",))
+    explains = ()
 
     @dataclass(frozen=True)
     class Limits:

@@ -37,6 +37,7 @@ class AnomalyModeOn(Check):
     name = "anomaly-mode-on"
     summary = "detect_anomaly is on in a long run"
     needs = Needs(kinds=(SetupRecord,), topics=("anomaly-mode",))
+    explains = ("HD804", "HD805")
 
     def start(self) -> None:
         self.told = False

@@ -36,6 +36,7 @@ class CheckCrashed(Check):
     name = "check-crashed"
     summary = "a check raised; it was quarantined, the run went on"
     needs = Needs(kinds=(EventRecord,))
+    explains = ()
 
     def observe(self, record: EventRecord) -> Iterable[Finding]:
         if record.kind != "check-crashed":

@@ -53,6 +53,7 @@ class BlindSource(Check):
     name = "blind-source"
     summary = "the source hides what a check needs"
     needs = Needs(kinds=(StepRecord, SetupRecord), topics=("scaled-reading",))
+    explains = ()
 
     def start(self) -> None:
         self.first: Moment | None = None

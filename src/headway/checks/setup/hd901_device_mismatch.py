@@ -43,6 +43,7 @@ class DeviceMismatch(Check):
     severity = Severity.ERROR
     summary = "model, batch or optimizer state lie on different devices"
     needs = Needs(kinds=(SetupRecord,), topics=("device-mismatch",))
+    explains = ("HD204", "HD306")
 
     def start(self) -> None:
         self.told = False

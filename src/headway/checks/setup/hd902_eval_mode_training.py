@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headway.checks.symptoms import POOR_FIT
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts, say_list
 from headway.core.findings import Finding, Severity, Where
@@ -43,6 +44,7 @@ class EvalModeTraining(Check):
     severity = Severity.ERROR
     summary = "Dropout/BatchNorm in eval mode while training"
     needs = Needs(kinds=(SetupRecord,), topics=("training-mode", "evaluation"))
+    explains = (*POOR_FIT, "HD103", "HD104", "HD105", "HD113", "HD202", "HD203", "HD404", "HD903")
 
     def start(self) -> None:
         self.told: set[str] = set()

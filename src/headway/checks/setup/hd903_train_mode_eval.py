@@ -44,6 +44,7 @@ class TrainModeEval(Check):
     name = "train-mode-eval"
     summary = "the model validates in train mode"
     needs = Needs(kinds=(SetupRecord,), topics=("evaluation",))
+    explains = ()
 
     def start(self) -> None:
         self.noisy: dict[str, int] = {}

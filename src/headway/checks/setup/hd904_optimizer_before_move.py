@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headway.checks.symptoms import NOTHING_MOVES, POOR_FIT
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts
 from headway.core.findings import Finding
@@ -37,6 +38,7 @@ class OptimizerBeforeMove(Check):
     name = "optimizer-before-move"
     summary = "the optimizer was built before the model was moved or wrapped"
     needs = Needs(kinds=(SetupRecord,), topics=("optimizer-coverage",))
+    explains = (*NOTHING_MOVES, *POOR_FIT, "HD204", "HD401", "HD402", "HD403", "HD413", "HD415")
 
     def start(self) -> None:
         self.told = False

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headway.checks.loss_context import missing_graph_reason
+from headway.checks.symptoms import NOTHING_MOVES
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts
 from headway.core.findings import Finding, Severity, Where
@@ -43,6 +44,7 @@ class GradientsDisabled(Check):
     severity = Severity.ERROR
     summary = "training under no_grad / inference_mode / requires_grad False"
     needs = Needs(kinds=(SetupRecord,), topics=("backward-root",))
+    explains = (*NOTHING_MOVES, "HD108", "HD204")
 
     def start(self) -> None:
         self.told = False

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headway.checks.symptoms import NOTHING_MOVES, POOR_FIT
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts, say_list
 from headway.core.findings import Finding, Severity
@@ -40,6 +41,7 @@ class UnregisteredModule(Check):
     severity = Severity.ERROR
     summary = "submodules in a plain list/dict: invisible to parameters()"
     needs = Needs(kinds=(SetupRecord,), topics=("unregistered",))
+    explains = (*NOTHING_MOVES, *POOR_FIT, "HD204", "HD401", "HD402", "HD415")
 
     def start(self) -> None:
         self.told: set[str] = set()

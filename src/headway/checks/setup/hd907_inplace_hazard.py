@@ -41,6 +41,7 @@ class InplaceHazard(Check):
     severity = Severity.ERROR
     summary = "an in-place operation breaks a backward pass"
     needs = Needs(kinds=(SetupRecord,), topics=("inplace",))
+    explains = ("HD204", "HD306")
 
     def start(self) -> None:
         self.told = False

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from headway.checks.symptoms import POOR_FIT
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts, onset_record, say_list
 from headway.core.findings import Finding
@@ -41,6 +42,7 @@ class MissingNonlinearity(Check):
     name = "missing-nonlinearity"
     summary = "consecutive linear layers with nothing between"
     needs = Needs(kinds=(SetupRecord,), topics=("linear-chain",))
+    explains = (*POOR_FIT, "HD105", "HD203", "HD404")
 
     @dataclass(frozen=True)
     class Limits:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from headway.checks.symptoms import POOR_FIT
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts
 from headway.core.findings import Finding
@@ -40,6 +41,7 @@ class ExcessiveDropout(Check):
     name = "excessive-dropout"
     summary = "dropout so high that the signal is gone"
     needs = Needs(kinds=(SetupRecord,), topics=("dropout",))
+    explains = (*POOR_FIT, "HD103", "HD105", "HD207", "HD304", "HD404")
 
     @dataclass(frozen=True)
     class Limits:

@@ -48,6 +48,7 @@ class NonfiniteWeight(Check):
         roles=("weight",),
         nonfinite=True,
     )
+    explains = ("HD101", "HD102", "HD201", "HD302", "HD303", "HD408", "HD414", "HD313", "HD602")
 
     def observe(self, record: StepRecord | TensorRecord) -> Iterable[Finding]:
         if isinstance(record, TensorRecord):

@@ -50,6 +50,8 @@ class NonfiniteBuffer(Check):
         roles=("buffer",),
         nonfinite=True,
     )
+    explains = ("HD101", "HD102", "HD201", "HD301", "HD303", "HD602")
+    yields_to = ("HD301",)
 
     def start(self) -> None:
         self.finite_once: set[int] = set()

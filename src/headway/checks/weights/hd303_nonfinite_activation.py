@@ -42,6 +42,8 @@ class NonfiniteActivation(Check):
     severity = Severity.ERROR
     summary = "the first module whose output turns non-finite from finite inputs"
     needs = Needs(signals=(INCIDENT,), kinds=(EventRecord,))
+    explains = ("HD101", "HD102", "HD201", "HD301", "HD302", "HD408", "HD313", "HD414", "HD602")
+    yields_to = ("HD301", "HD302", "HD408")
 
     def observe(self, record: EventRecord) -> Iterable[Finding]:
         incident = read_incident(record)

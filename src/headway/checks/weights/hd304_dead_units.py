@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from headway.checks.symptoms import NOTHING_MOVES, POOR_FIT
 from headway.checks.weights._shared import LayersInARow
 from headway.core.check import Check, Needs
 from headway.core.findings import Finding
@@ -43,6 +44,7 @@ class DeadUnits(Check):
     name = "dead-units"
     summary = "a layer's units output zero for every sample"
     needs = Needs(signals=("act/zero_share",), kinds=(StepRecord, SetupRecord))
+    explains = (*NOTHING_MOVES, *POOR_FIT, "HD203", "HD204", "HD415")
 
     @dataclass(frozen=True)
     class Limits:

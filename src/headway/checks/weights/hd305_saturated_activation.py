@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from headway.checks.symptoms import NOTHING_MOVES, POOR_FIT
 from headway.checks.weights._shared import LayersInARow
 from headway.core.check import Check, Needs
 from headway.core.findings import Finding
@@ -41,6 +42,7 @@ class SaturatedActivation(Check):
     name = "saturated-activation"
     summary = "tanh/sigmoid outputs pinned at their limits"
     needs = Needs(signals=("act/saturated_share",), kinds=(StepRecord, SetupRecord))
+    explains = (*NOTHING_MOVES, *POOR_FIT, "HD203")
 
     @dataclass(frozen=True)
     class Limits:

@@ -70,6 +70,7 @@ class WeightUnchanged(Check):
         checkpoints=2,
         decisive=("moment",),
     )
+    explains = ()
 
     @dataclass(frozen=True)
     class Limits:

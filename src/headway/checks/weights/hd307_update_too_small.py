@@ -49,6 +49,7 @@ class UpdateTooSmall(Check):
     name = "update-too-small"
     summary = "update/weight ratio far below what can matter"
     needs = Needs(signals=("param/update_ratio", "lr"), kinds=(StepRecord, SetupRecord))
+    explains = ()
 
     @dataclass(frozen=True)
     class Limits:

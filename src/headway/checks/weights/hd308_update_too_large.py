@@ -53,6 +53,8 @@ class UpdateTooLarge(Check):
     severity = Severity.ERROR
     summary = "update/weight ratio destroys the weight"
     needs = Needs(signals=("param/update_ratio", "loss"), kinds=(StepRecord, SetupRecord), span=1)
+    explains = ("HD104", "HD202", "HD101", "HD201", "HD602", "HD509")
+    yields_to = ("HD202",)
 
     @dataclass(frozen=True)
     class Limits:

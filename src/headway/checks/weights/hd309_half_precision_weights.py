@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from headway.checks.symptoms import NONFINITE_OR_RANK, NOTHING_MOVES, POOR_FIT
 from headway.core.check import Check, Needs
 from headway.core.facts import LISTED, Facts, Parameters, say_list, trained_positions
 from headway.core.findings import Finding, Severity, Where
@@ -47,6 +48,18 @@ class HalfPrecisionWeights(Check):
     severity = Severity.ERROR
     summary = "trainable weights are fp16"
     needs = Needs(kinds=(SetupRecord,), topics=("parameters", COPIES))
+    explains = (
+        *NOTHING_MOVES,
+        *NONFINITE_OR_RANK,
+        *POOR_FIT,
+        "HD310",
+        "HD311",
+        "HD312",
+        "HD313",
+        "HD315",
+        "HD411",
+        "HD414",
+    )
 
     @dataclass(frozen=True)
     class Limits:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median_low
 
+from headway.checks.symptoms import NOTHING_MOVES, POOR_FIT
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts, say_list
 from headway.core.findings import Finding, Severity, Where
@@ -47,6 +48,7 @@ class UpdateLostToRounding(Check):
     severity = Severity.ERROR
     summary = "bf16/fp16 weights: the update is below the weight's resolution"
     needs = Needs(signals=(SIGNAL,), kinds=(StepRecord, SetupRecord))
+    explains = (*NOTHING_MOVES, *POOR_FIT)
 
     @dataclass(frozen=True)
     class Limits:

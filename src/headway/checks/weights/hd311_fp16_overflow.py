@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from headway.checks.symptoms import NONFINITE_OR_RANK
 from headway.core.check import Check, Needs
 from headway.core.findings import Finding, Severity
 from headway.core.incident_events import INCIDENT, incident_finding, read_incident
@@ -44,6 +45,7 @@ class Fp16Overflow(Check):
     severity = Severity.ERROR
     summary = "values pass 65504 in fp16; names the module"
     needs = Needs(signals=(INCIDENT,), kinds=(EventRecord,))
+    explains = (*NONFINITE_OR_RANK, "HD313", "HD414")
 
     def observe(self, record: EventRecord) -> Iterable[Finding]:
         incident = read_incident(record)

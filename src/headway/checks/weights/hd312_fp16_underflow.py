@@ -54,6 +54,7 @@ class Fp16Underflow(Check):
     needs = Needs(
         signals=("param/grad_zero_share", "param/grad_norm"), kinds=(StepRecord, SetupRecord)
     )
+    explains = ("HD205", "HD306", "HD307")
 
     @dataclass(frozen=True)
     class Limits:

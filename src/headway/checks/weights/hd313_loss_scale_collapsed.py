@@ -48,6 +48,7 @@ class LossScaleCollapsed(Check):
     severity = Severity.ERROR
     summary = "the scaler keeps halving; steps are skipped"
     needs = Needs(signals=("loss_scale",))
+    explains = ("HD201", "HD414", "HD105", "HD306")
 
     @dataclass(frozen=True)
     class Limits:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headway.checks.symptoms import NOTHING_MOVES, POOR_FIT
 from headway.core.check import Check, Needs
 from headway.core.facts import Facts
 from headway.core.findings import Finding, Severity
@@ -40,6 +41,7 @@ class ClipBeforeUnscale(Check):
     severity = Severity.ERROR
     summary = "clipping sees scaled gradients: the effective limit is max_norm/scale"
     needs = Needs(kinds=(SetupRecord,), topics=("clip-scaled",))
+    explains = (*NOTHING_MOVES, *POOR_FIT, "HD208")
 
     def start(self) -> None:
         self.told = False

@@ -40,6 +40,7 @@ class AutocastInert(Check):
     name = "autocast-inert"
     summary = "autocast is asked for, but the work runs in fp32"
     needs = Needs(kinds=(SetupRecord,), topics=("autocast",))
+    explains = ("HD312", "HD313", "HD414")
 
     @dataclass(frozen=True)
     class Limits:

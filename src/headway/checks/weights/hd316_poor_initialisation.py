@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from headway.checks.symptoms import BAD_STEPS, NOTHING_MOVES
 from headway.core.check import Check, Needs
 from headway.core.facts import LISTED, Facts, say_list
 from headway.core.findings import Finding, Severity, Where
@@ -53,6 +54,23 @@ class PoorInitialisation(Check):
     summary = "constant weights, identical units, or a signal that explodes/vanishes with depth"
     needs = Needs(
         kinds=(SetupRecord,), topics=("initial-weights", "initial-signal", "spectral-norm")
+    )
+    explains = (
+        *BAD_STEPS,
+        *NOTHING_MOVES,
+        "HD101",
+        "HD113",
+        "HD201",
+        "HD203",
+        "HD303",
+        "HD304",
+        "HD305",
+        "HD311",
+        "HD317",
+        "HD318",
+        "HD403",
+        "HD509",
+        "HD512",
     )
 
     @dataclass(frozen=True)

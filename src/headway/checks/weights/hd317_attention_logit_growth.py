@@ -50,6 +50,7 @@ class AttentionLogitGrowth(Check):
     name = "attention-logit-growth"
     summary = "attention logits grow, entropy collapses"
     needs = Needs(signals=(LOGIT, ENTROPY), kinds=(StepRecord, SetupRecord))
+    explains = ("HD103", "HD104", "HD115", "HD202", "HD203", "HD207", "HD208", "HD308")
 
     @dataclass(frozen=True)
     class Limits:

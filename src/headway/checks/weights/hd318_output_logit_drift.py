@@ -51,6 +51,7 @@ class OutputLogitDrift(Check):
     name = "output-logit-drift"
     summary = "log Z of the output layer drifts away from 0"
     needs = Needs(signals=("logit_level", "logit_spread", "log_z"), kinds=(StepRecord, SetupRecord))
+    explains = ("HD103", "HD104", "HD202", "HD207", "HD208")
 
     @dataclass(frozen=True)
     class Limits:
