@@ -11,36 +11,37 @@ from headway.core.records import StepRecord, moment_of, record_at
 from headway.core.signals import Signal
 
 BACK = 2
-"""So many finite losses in a row after a bad one, and the run has come back."""
+"""Consecutive finite losses after a non-finite one that count as a recovery."""
 
 
 class NonfiniteLoss(Check):
     """The loss, or one of its named components, is NaN or infinite.
 
     ## What it checks
-    Every loss for NaN, +Inf and -Inf. A named component alone (the mean over an empty selection,
-    left out of the sum) is no fault, unless the log has no total.
+    Every loss value for NaN, +Inf and -Inf. A non-finite component alone (the mean over an empty
+    selection that is not added to the sum) is not a fault, unless the log has no total loss.
 
     ## Why it matters
-    The gradient of a non-finite loss is non-finite nearly everywhere. One optimizer step with it
-    destroys the weights and the moments, and every later step is NaN too.
+    The gradient of a non-finite loss is non-finite almost everywhere. One optimizer step with it
+    destroys the weights and the optimizer state, and every later step is NaN too.
 
     ## How it is measured
-    `isfinite` on the value of each step. Where components are known, the ones that are themselves
-    non-finite are named: the total is only their sum. The log of another tool is read to its end
-    first: a loss that is finite again later is a warning, and so is one that stays NaN while every
-    gradient norm beside it is finite. A mean over N steps says that it happened within them.
+    `isfinite` on the loss of each step. If components are known, the message names the non-finite
+    ones, because the total is only their sum. The log of another tool is read to its end first: a
+    loss that is finite again later is a warning, and so is a loss that stays NaN while every
+    gradient norm next to it is finite. For a mean over N steps, the message says that the NaN
+    occurred within those N steps.
 
     ## False alarms
-    None on a per-step loss. In some loggers (Hugging Face without `logging_nan_inf_filter`) one bad
-    batch makes every later mean NaN although the run is well: the gradient norms tell. Sources that
-    filter their loss do not feed this check.
+    None for a per-step loss. In some loggers (Hugging Face without `logging_nan_inf_filter`) one
+    bad batch makes every later mean NaN although the run is fine; finite gradient norms show this
+    case. Sources that filter their loss do not feed this check.
 
     ## What to do
-    Find where the number was born: the op, the batch, or weights that were already bad. If the very
-    first loss is non-finite the learning rate is innocent; look at the input, the labels and the
-    initial weights. Holding the update back saves the weights. Clipping does not: a NaN norm turns
-    every gradient NaN.
+    Find where the non-finite value was produced: an op, the batch, or weights that were already
+    non-finite. If the first loss is already non-finite, the learning rate is not the cause: check
+    the input, the labels and the initial weights. Skipping the update protects the weights.
+    Clipping does not: a NaN norm turns every gradient into NaN.
 
     ## References
     PyTorch, "Automatic Mixed Precision examples"; `torch.autograd.set_detect_anomaly`.
@@ -57,7 +58,7 @@ class NonfiniteLoss(Check):
     def start(self) -> None:
         self.finite_before = 0
         self.episode: dict[str, Any] | None = None
-        """In a log of another tool: the bad losses since the last good ones."""
+        """In the log of another tool: the non-finite rows since the last finite ones."""
 
     def observe(self, record: StepRecord) -> Iterable[Finding]:
         if self.context.header.foreign:
@@ -67,23 +68,23 @@ class NonfiniteLoss(Check):
             if math.isfinite(value):
                 self.finite_before += 1
                 continue
-            guilty = _guilty(record)
-            source = f" (component {', '.join(guilty)})" if guilty else ""
+            culprits = _nonfinite_components(record)
+            source = f" (component {', '.join(culprits)})" if culprits else ""
             yield self.find(
                 record,
                 f"{name} is {say(value)}{source}"
-                + ("; the update was held back, weights are as before" if record.held else ""),
+                + ("; update skipped, weights unchanged" if record.held else ""),
                 subject=name,
                 remedies=self._remedies(record),
                 value=value,
-                components=guilty,
+                components=culprits,
                 held=record.held,
                 finite_before=self.finite_before,
             )
 
     def finish(self) -> Iterable[Finding]:
         if self.episode is not None:
-            yield self._told(self.episode)
+            yield self._episode_finding(self.episode)
             self.episode = None
 
     def _remedies(self, record: StepRecord) -> list[str]:
@@ -92,12 +93,13 @@ class NonfiniteLoss(Check):
         remedies = [ORIGIN]
         if not record.held:
             remedies.append(
-                "Weights were updated with it: go on from the last checkpoint before this step."
+                "The weights were updated with it: resume from the last checkpoint before this "
+                "step."
             )
         return remedies
 
     def _follow(self, record: StepRecord) -> Iterable[Finding]:
-        """Of a log: gather the bad rows, and say how it went on."""
+        """For a log: collect the non-finite rows, and report them once it is clear how they end."""
         value = record.values.get("loss")
         if value is None and "loss" not in self.context.header.signals:
             parts = [part for key, part in record.values.items() if key.startswith("loss/")]
@@ -111,7 +113,7 @@ class NonfiniteLoss(Check):
                 return
             self.episode["good"] += 1
             if self.episode["good"] >= BACK:
-                yield self._told(self.episode, came_back=True)
+                yield self._episode_finding(self.episode, came_back=True)
                 self.finite_before += self.episode["good"]
                 self.episode = None
             return
@@ -120,7 +122,7 @@ class NonfiniteLoss(Check):
             self.episode = {
                 "at": moment_of(record),
                 "value": value,
-                "components": _guilty(record),
+                "components": _nonfinite_components(record),
                 "rows": 0,
                 "good": 0,
                 "norms": 0,
@@ -131,45 +133,46 @@ class NonfiniteLoss(Check):
         self.episode["norms"] += norm is not None
         self.episode["finite_norms"] += norm is not None and 0 < norm < math.inf
 
-    def _told(self, episode: dict[str, Any], *, came_back: bool = False) -> Finding:
+    def _episode_finding(self, episode: dict[str, Any], *, came_back: bool = False) -> Finding:
         signal = self.context.header.signals.get("loss", Signal())
         rows, parts = episode["rows"], episode["components"]
-        # Where each value is one step's own, its gradient cannot be finite: two rows must agree.
+        # If each value belongs to one step, its gradient cannot be finite: require two rows.
         enough = 1 if signal.span > 1 else 2
         alive = rows >= enough and episode["finite_norms"] == episode["norms"] == rows
         source = f" (component {', '.join(parts)})" if parts else ""
-        within = f": it happened within the last {signal.span} steps" if signal.span > 1 else ""
+        within = f", somewhere within the last {signal.span} steps" if signal.span > 1 else ""
         if signal.per_label > 1:
-            within = ": it happened in this epoch"
-        said = f"loss is {say(episode['value'])}{source} here{within}"
+            within = ", somewhere in this epoch"
+        message = f"loss is {say(episode['value'])}{source}{within}"
         mild, remedies = True, [ORIGIN]
         if came_back:
-            said += f"; after {rows} row{'s' * (rows > 1)} it was finite again by itself"
+            message += f"; it is finite again after {rows} row{'s' * (rows > 1)}"
             remedies.append(
-                "The run went on: a bad batch was skipped, or never reached the weights. Look at "
-                "the batches of these steps before you train on them again."
+                "The run recovered: the bad batch was skipped or never reached the weights. "
+                "Inspect the batches of these steps before you train on them again."
             )
         elif alive:
-            said += (
-                f" and stays so for all {rows} rows that follow, while every gradient norm beside "
-                "it is finite: likely one bad batch that the logger's mean never forgets"
+            message += (
+                f" and in all {rows} rows from here on, while every gradient norm is finite: "
+                "probably one bad batch that stays in the logger's running mean"
             )
             remedies.append(
-                "A gradient of NaN weights would be NaN: confirm it with a scan of the last "
-                "checkpoint, and look at the batches of these steps."
+                "NaN weights would give NaN gradients, so the weights are probably fine: scan "
+                "the last checkpoint to confirm, and inspect the batches of these steps."
             )
         else:
             mild = False
-            said += f" and in all {rows} rows to the end of the log" if rows > 1 else ""
+            message += f" and in all {rows} rows to the end of the log" if rows > 1 else ""
             if self.finite_before == 0:
                 remedies = [FIRST]
             else:
                 remedies.append(
-                    "Go on from a checkpoint before this step that a scan shows to be clean."
+                    "Resume from a checkpoint before this step that `headway scan` reports as "
+                    "clean."
                 )
         return self.find(
             record_at(episode["at"]),
-            said,
+            message,
             subject="loss",
             severity=Severity.WARNING if mild else None,
             remedies=remedies,
@@ -182,7 +185,7 @@ class NonfiniteLoss(Check):
         )
 
 
-def _guilty(record: StepRecord) -> list[str]:
+def _nonfinite_components(record: StepRecord) -> list[str]:
     return [
         key.removeprefix("loss/")
         for key, part in record.values.items()
@@ -191,10 +194,10 @@ def _guilty(record: StepRecord) -> list[str]:
 
 
 FIRST = (
-    "The very first loss is already non-finite, so the learning rate is innocent: look at the "
+    "The first loss is already non-finite, so the learning rate is not the cause: check the "
     "input, the labels and the initial weights."
 )
 ORIGIN = (
-    "Find the op that made it: log, sqrt, division or exp near its singular point, or an overflow "
-    "in half precision."
+    "Find the op that produced it: log, sqrt, division or exp near a singular point, or an "
+    "overflow in half precision."
 )

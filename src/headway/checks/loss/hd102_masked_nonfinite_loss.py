@@ -10,35 +10,36 @@ from headway.core.numbers import say
 from headway.core.records import Moment, StepRecord, moment_of, record_at
 
 BACK = 2
-"""So many rows in a row with a finite norm, and the run has come back."""
+"""Consecutive rows with a finite norm that count as a recovery."""
 
 
 class MaskedNonfiniteLoss(Check):
     """The loss is logged as 0 while the gradient is NaN: a filter hid a non-finite loss.
 
     ## What it checks
-    Logs of other tools: a loss of exactly 0 beside a gradient norm that is NaN or infinite; and
-    steps with a NaN loss that a log counts and leaves out of its mean.
+    Logs of other tools: a loss of exactly 0 in the same row as a NaN or infinite gradient norm; and
+    NaN steps that a log counts and leaves out of its mean.
 
     ## Why it matters
-    Hugging Face's `logging_nan_inf_filter` is on by default. A run whose weights are all NaN shows
-    a loss of 0.0, which looks like a perfect fit; it may train like that for days.
+    Hugging Face's `logging_nan_inf_filter` is on by default. A run whose weights are all NaN then
+    shows a loss of 0.0, which looks like a perfect fit. Such a run can continue for days.
 
     ## How it is measured
-    Rows with a non-finite norm make one episode, from the first of them to two finite ones in a
-    row. It is told, at its first row, if a loss in it is exactly 0. If it lasts to the end of the
-    log the weights are dead; if the norm comes back, one batch was bad or skipped, which is a
-    warning. Counted NaN steps are an error if they are in every row to the end, else a warning.
+    Rows with a non-finite norm form one episode, which ends after two finite norms in a row. It is
+    reported, at its first row, if a loss in it is exactly 0. If it lasts to the end of the log, the
+    weights are NaN; if the norm becomes finite again, one batch was bad or skipped, which is a
+    warning. Counted NaN steps are an error if every row up to the end has some, otherwise a
+    warning.
 
     ## False alarms
-    A loss of 0 with a finite norm is a model that has learned its data by heart. A norm that is NaN
-    beside any other loss is another matter (HD201). Runs that headway itself watches have losses
-    nobody filtered, and are not judged.
+    A loss of 0 with a finite norm means that the model has memorised its data. A NaN norm next to
+    any other loss is HD201. Runs that headway itself records have unfiltered losses and are not
+    judged.
 
     ## What to do
-    Scan the last checkpoint: if its weights are NaN, go on from one before the onset. Set
+    Scan the last checkpoint: if its weights are NaN, resume from one before the onset. Set
     `logging_nan_inf_filter=False`, and find what made the loss NaN: labels that are all masked, an
-    empty batch, fp16 weights. Neither clipping nor a lower rate cures a NaN.
+    empty batch, fp16 weights. Neither clipping nor a lower learning rate fixes a NaN.
 
     ## References
     AnswerDotAI/ModernBERT#233; princeton-nlp/SimPO#35; huggingface/trl#6702.
@@ -55,7 +56,7 @@ class MaskedNonfiniteLoss(Check):
         self.episode: dict[str, Any] | None = None
         self.rows = 0
         self.counted: Moment | None = None
-        """Where NaN steps were first counted; how many; and whether the latest row has any."""
+        """Where the log first counts NaN steps; their number; whether the latest row has any."""
         self.nan_steps = 0.0
         self.nan_now = False
 
@@ -63,7 +64,7 @@ class MaskedNonfiniteLoss(Check):
         if not self.context.header.foreign:
             return
         values = record.values
-        self._take_count(record)
+        self._count_nan_steps(record)
         norm, loss = values.get("grad_norm"), values.get("loss")
         if norm is None:
             return
@@ -88,9 +89,9 @@ class MaskedNonfiniteLoss(Check):
             lasts = self.nan_now
             yield self.find(
                 record_at(self.counted),
-                f"{say(self.nan_steps)} steps had a loss of NaN from here on, and the log leaves "
-                "them out of its mean: the losses it shows are those of the others"
-                + (", to its last row" if lasts else ""),
+                f"{say(self.nan_steps)} steps from here on have a NaN loss"
+                + (", up to the last row" if lasts else "")
+                + "; the log leaves them out of the mean loss that it shows",
                 subject="counted",
                 severity=None if lasts else Severity.WARNING,
                 remedies=[ORIGIN, SCAN],
@@ -98,7 +99,7 @@ class MaskedNonfiniteLoss(Check):
             )
             self.counted = None
 
-    def _take_count(self, record: StepRecord) -> None:
+    def _count_nan_steps(self, record: StepRecord) -> None:
         count = record.values.get("nan_steps")
         if count is None or not math.isfinite(count):
             return
@@ -112,19 +113,19 @@ class MaskedNonfiniteLoss(Check):
         if episode is None or not episode["zeros"]:
             return
         rows, zeros = episode["rows"], episode["zeros"]
-        shown = f"in {zeros} of {rows} rows" if rows > 1 else "there"
-        said = (
-            f"grad_norm is {say(episode['norm'])} from here on, and the loss is logged as exactly "
-            f"0 {shown}: a filter shows a NaN loss as 0"
+        shown = f"in {zeros} of {rows} rows" if rows > 1 else "in that row"
+        message = (
+            f"grad_norm is {say(episode['norm'])} from here on and the loss is logged as exactly "
+            f"0 {shown}: a filter replaces a NaN loss by 0. "
         )
         if came_back:
-            said += "; then both were finite again: one bad batch, or a step that was skipped"
+            message += "Both are finite again later: one bad batch, or a skipped step"
         else:
-            said += ". It lasts to the end of the log: the weights are NaN"
-        first = [] if episode["before"] else [INNOCENT]
+            message += "This lasts to the end of the log: the weights are NaN"
+        first = [] if episode["before"] else [NOT_THE_RATE]
         yield self.find(
             record_at(episode["at"]),
-            said,
+            message,
             severity=Severity.WARNING if came_back else None,
             remedies=[*first, ORIGIN, FILTER, *([] if came_back else [SCAN])],
             norm=episode["norm"],
@@ -134,13 +135,15 @@ class MaskedNonfiniteLoss(Check):
         )
 
 
-INNOCENT = (
-    "It is so from the first row on, so the learning rate is innocent: look at the labels (all "
-    "masked?), the input and the dtype of the weights."
+NOT_THE_RATE = (
+    "The first row is already affected, so the learning rate is not the cause: check the labels "
+    "(all masked?), the input and the dtype of the weights."
 )
 ORIGIN = (
     "Find what made the loss NaN: labels that are all masked, an empty batch, trainable weights in "
-    "fp16, an op near its singular point. Clipping does not cure a NaN."
+    "fp16, an op near a singular point. Clipping does not fix a NaN."
 )
-FILTER = "Set `logging_nan_inf_filter=False`, so that the log shows what the loss really is."
-SCAN = "Scan the last checkpoint; if it holds NaN, go on from the last clean one before this step."
+FILTER = "Set `logging_nan_inf_filter=False` so that the log shows the real loss."
+SCAN = (
+    "Scan the last checkpoint; if it contains NaN, resume from the last clean one before this step."
+)

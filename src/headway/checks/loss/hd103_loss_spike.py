@@ -15,47 +15,47 @@ from headway.core.signals import Signal
 from headway.core.window import Window, detrended_sigma
 
 UPPER, UPPER_SIGMAS = 0.95, 1.645
-"""The quantile a skewed window's upper spread is taken from, and where a normal one has it."""
+"""Quantile that gives the upper spread of a skewed window, and its z-score in a normal one."""
 FIRST = 5
-"""The run's start level is the median of so many first losses."""
+"""Number of first losses whose median is the run's start level."""
 TWO_SIDED = 1.96 * math.sqrt(2)
-"""Where the differences of two normal losses have that quantile of their size."""
+"""The same quantile of the absolute difference of two normal losses, in standard deviations."""
 CALM, SMALLEST = 15.0, 1.2
-"""In a log a rise of so many standard deviations and by such a factor is a spike, too."""
+"""In a log: a rise by this many standard deviations and by this factor is a spike, too."""
 GROWN = 2.0
-"""A spike so many times as high as in its first step was made by the updates, not by a batch."""
+"""A spike that grows to this multiple of its first step comes from the updates, not a batch."""
 
 
 class LossSpike(Check):
-    """The loss jumped far outside the run's own spread, and came back.
+    """The loss jumps far outside the run's own spread and recovers.
 
     ## What it checks
-    Each loss against the losses of this run's last 64 good steps.
+    Each loss against the losses of the last 64 good steps of this run.
 
     ## Why it matters
-    A jump of a single step is a hard or a corrupt batch. One that grows and takes many steps to
-    heal means that updates damaged the weights; when such spikes come in clusters, the run is at
-    the edge of divergence and pays for each of them.
+    A jump of a single step is a hard or a corrupt batch. A jump that grows and lasts many steps
+    means that updates damaged the weights. If such spikes come in clusters, the run is close to
+    divergence and loses progress with each of them.
 
     ## How it is measured
-    On logarithms where all losses of the window are positive, else on the values: out of bounds is
-    a loss above the median by more than 6 robust standard deviations, by more than a factor of 1.5
-    and by more than a quarter of all progress since the start. Nothing is judged in the first 20
-    steps. In another tool's log the window holds as many steps, not rows, and in a calm run 15
-    deviations and a factor of 1.2 suffice. A spike is over when the loss is back among those of the
-    window; until then nothing is learned, and after 100 steps it is the run's new level. It is told
-    then, at its first step.
+    On logarithms if all losses in the window are positive, otherwise on the values. A loss is out
+    of bounds if it exceeds the median by more than 6 robust standard deviations, by more than a
+    factor of 1.5 and by more than a quarter of all progress since the start. The first 20 steps are
+    not judged. In another tool's log the window covers the same number of steps, not rows, and in a
+    calm run 15 deviations and a factor of 1.2 are enough. A spike is over when the loss is back
+    within the range of the window; until then the window is not updated. After 100 steps the loss
+    counts as the run's new level. The spike is then reported, at its first step.
 
     ## False alarms
-    One spike is information, whatever its height. It is a warning from the third one within 500
-    steps that lasted 5 steps, grew after its first step and undid half of the progress. New data (a
-    curriculum) are hardest in their first step, so such jumps do not count. Steps the guard held
-    back are left out: their batch did no damage.
+    A single spike is information, whatever its height. The third spike within 500 steps is a
+    warning if each lasted 5 steps, grew after its first step and undid half of the progress. New
+    data (a curriculum) are hardest in their first step, so such jumps do not count. Skipped steps
+    are ignored, because their batch did no damage.
 
     ## What to do
-    Look at the step's batch. Against clusters: a lower peak rate or a longer warm-up, a smaller
-    `beta2` (0.95) so that Adam's second moment follows the gradient faster, and a guard that holds
-    back updates whose gradient norm is out of bounds.
+    Inspect the batch of that step. Against clusters: use a lower peak learning rate or a longer
+    warm-up, a smaller `beta2` (0.95) so that Adam's second moment follows the gradient faster, and
+    a guard that skips updates whose gradient norm is out of bounds.
 
     ## References
     Chowdhery et al., "PaLM", section 5.1; Molybog et al., "A Theory on Adam Instability"; the rules
@@ -73,31 +73,31 @@ class LossSpike(Check):
         sigmas: float = 6.0
         """Robust standard deviations above the median."""
         min_ratio: float = 1.5
-        """A smaller rise of a positive loss is never a spike."""
+        """Smallest factor by which a positive loss must rise."""
         undone: float = 0.25
-        """Nor is one that undoes less than this share of the progress so far."""
+        """Smallest share of the progress so far that a spike must undo."""
         window: int = 64
         grace: int = 20
-        """So many losses must have been seen first."""
+        """Losses that are needed before any is judged."""
         patience: int = 100
-        """So many out of bounds in a row are the new level."""
+        """Consecutive losses out of bounds after which they are the new level."""
         lasting: int = 5
-        """A spike of so many steps may have been damage to the weights; …"""
+        """Steps after which a spike may have damaged the weights."""
         cluster: int = 3
-        """… so many of those …"""
+        """Number of such spikes that is a warning …"""
         within: int = 500
-        """… within so many steps are a warning."""
+        """… if they occur within this number of steps."""
 
     def start(self) -> None:
         self.seen = 0
         self.windows: dict[str, Window] = {}
         self.starts: dict[str, float] = {}
         self.spikes: dict[str, dict[str, Any]] = {}
-        """The spike each loss is in now."""
+        """The spike that is open now, for each loss."""
         self.segment = 0
         self.first_step: int | None = None
         self.damages: dict[str, list[int]] = {}
-        """When the recent damaging spikes ended, in steps seen."""
+        """Where the recent damaging spikes ended, in observed steps."""
 
     def observe(self, record: StepRecord) -> Iterable[Finding]:
         self.seen += 1
@@ -109,8 +109,8 @@ class LossSpike(Check):
             if not math.isfinite(loss):
                 continue
             window = self.windows.get(name) or self._open(name)
-            # A spike is over when the loss is back among the others, not when it is under a limit:
-            # its tail would widen the window and hide the next one.
+            # A spike is over when the loss is back in the window's range, not when it is below the
+            # limit: its tail would widen the window and hide the next spike.
             limit = window.high if name in self.spikes else self._limit(name, window, loss)
             if loss > limit:
                 spike = self.spikes.setdefault(
@@ -122,20 +122,20 @@ class LossSpike(Check):
                 spike["steps"] += 1
                 if spike["steps"] >= self.limits.patience:
                     window.clear()
-                    yield self._close(name, "and has stayed up: this is its new level")
+                    yield self._close(name, "and stays there: this is the new level")
                 continue
             if name in self.spikes:
-                yield self._close(name, "and came back by itself")
+                yield self._close(name, "and recovered")
             window.push(loss)
             if name not in self.starts and len(window) >= FIRST:
                 self.starts[name] = window.median
 
     def finish(self) -> Iterable[Finding]:
         for name in list(self.spikes):
-            yield self._close(name, "and the record ends before it came back")
+            yield self._close(name, "and has not recovered when the record ends")
 
     def _start_new_training(self, record: StepRecord) -> Iterable[Finding]:
-        """A log may hold several trainings (folds, seeds): each is judged by itself."""
+        """A log may contain several trainings (folds, seeds): each is judged separately."""
         self.first_step = record.step if self.first_step is None else self.first_step
         if record.segment != self.segment and record.step <= self.first_step:
             yield from self.finish()
@@ -143,8 +143,8 @@ class LossSpike(Check):
         self.segment = record.segment
 
     def _open(self, name: str) -> Window:
-        """A window of about as many steps: in a log whose rows lie far apart, 64 of them would hold
-        the fall from the start on, and its spread would hide every spike."""
+        """A window of about the same number of steps. In a log with sparse rows, 64 of them would
+        include the initial fall of the loss, whose spread would hide every spike."""
         size, header = self.limits.window, self.context.header
         if header.foreign:
             steps = header.signals.get(name, Signal()).steps
@@ -152,7 +152,8 @@ class LossSpike(Check):
         return self.windows.setdefault(name, Window(size))
 
     def _limit(self, name: str, window: Window, loss: float) -> float:
-        """The largest loss in bounds; infinite where the answer is plain without computing it."""
+        """The largest loss in bounds; infinite if no computation is needed to see that it is
+        fine."""
         limits = self.limits
         if len(window) < limits.grace or loss <= window.high:
             return math.inf
@@ -164,7 +165,7 @@ class LossSpike(Check):
             reach = max(limits.sigmas * spread, math.log(limits.min_ratio), progress)
             limit = level * math.exp(min(reach, 700))
             if self.context.header.foreign:
-                limit = min(limit, _limit_of_a_calm_run(window.values, progress))
+                limit = min(limit, _calm_run_limit(window.values, progress))
             return limit
         spread = max(window.sigma(log=False), (upper - level) / UPPER_SIGMAS)
         reach = max(limits.sigmas * spread, limits.undone * (start - level))
@@ -193,7 +194,8 @@ class LossSpike(Check):
         )
 
     def _damages(self, name: str, spike: dict[str, Any]) -> int:
-        """How many spikes damaged the weights of late, this one included; 0 if it did not."""
+        """Number of recent spikes that damaged the weights, with this one; 0 if this one did
+        not."""
         level = spike["level"]
         grew = spike["peak"] - level > GROWN * (spike["first"] - level)
         undid_half = spike["peak"] > (self.starts[name] + level) / 2
@@ -204,8 +206,8 @@ class LossSpike(Check):
         return len(self.damages[name])
 
 
-def _limit_of_a_calm_run(losses: list[float], progress: float) -> float:
-    """In a log: from the latest losses on, by what they differ from one to the next."""
+def _calm_run_limit(losses: list[float], progress: float) -> float:
+    """In a log: the limit above the latest losses, from how much consecutive losses differ."""
     logs = [math.log(loss) for loss in losses]
     moves = sorted(abs(later - earlier) for earlier, later in pairwise(logs))
     spread = max(detrended_sigma(logs), moves[int(UPPER * len(moves))] / TWO_SIDED)
@@ -214,7 +216,8 @@ def _limit_of_a_calm_run(losses: list[float], progress: float) -> float:
 
 
 CLUSTERED = (
-    "Lower the peak learning rate or lengthen the warm-up: the run is at the edge of divergence.",
-    "With Adam, try beta2 = 0.95: a second moment that lags behind the gradient makes such spikes.",
-    "Look at this step's batch: a corrupt sample, an empty mask, a rare length.",
+    "Lower the peak learning rate or lengthen the warm-up: the run is close to divergence.",
+    "With Adam, try beta2 = 0.95: a second moment that lags behind the gradient causes such "
+    "spikes.",
+    "Inspect the batch of this step for a corrupt sample, an empty mask or an unusual length.",
 )

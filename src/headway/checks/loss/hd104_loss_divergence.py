@@ -15,58 +15,61 @@ from headway.core.signals import Signal
 from headway.core.window import BestLevel, Thinned, Window, detrended_sigma, drift_sigma
 
 BACK = 3
-"""So many losses in a row within the band end a rise."""
+"""Consecutive losses within the band that end a rise."""
 PROOF = 5
-"""So many losses above the band are enough when no further number can come."""
+"""Losses above the band that are enough if no further finite loss can follow."""
 GROWN = 3.0
-"""A rise whose worst loss is so many times its first was made by the updates, not by new data."""
+"""A rise whose worst loss is this multiple of its first comes from the updates, not new data."""
 GRADUAL = 1.4
-"""In a log, a rise without a jump need reach no more than so many times the best level."""
+"""In a log: multiple of the best level that is enough for a rise without a jump."""
 BLOWN_UP = 100.0
-"""So many times the start level is a divergence even if the loss is falling by now."""
+"""Multiple of the start level that is a divergence even if the loss is falling again."""
 COARSE = 10
-"""A value that covers so many steps (an epoch's mean) counts for as many values of one step."""
+"""A value that covers this many steps (an epoch's mean) counts as that many single values."""
 SHORT = 100
-"""A log of fewer rows is read a second time at its end, each row counting for more."""
+"""A log with fewer rows is judged a second time at its end, with more weight per row."""
 UNBROKEN = 3.0
-"""There: times the best level that a rise without a single fall must reach."""
+"""In that second pass: multiple of the best level that a monotonic rise must reach."""
 QUIET, SLOW = 16, 3
-"""So many losses before a rise show where it began; before a slow one, so many times as many."""
+"""Losses before a rise that show where it began, and the factor on that for a slow rise."""
 ENDING, RISEN, FLAT = 6, 1.2, 0.95
-"""In a log that is over, so many losses above the band that lost half of the progress suffice, if
-the last are so many times the first of them. Beyond all before, they need only not fall."""
+"""At the end of a log: number of losses above the band that are enough if they lost half of the
+progress; ratio of the last to the first of them; and the ratio that is enough if they are also
+worse than everything before (they must only not fall)."""
 
 
 class LossDivergence(Check):
-    """The loss left its best level for good.
+    """The loss left its best level and does not return.
 
     ## What it checks
     The loss since it left the band around the best level of the run so far.
 
     ## Why it matters
-    Every step after the onset is wasted, and every checkpoint saved after it is worse than the
-    one before. Runs seldom come back from it by themselves.
+    Every step after the onset is wasted, and every checkpoint saved after it is worse than the one
+    before. Runs rarely recover from it without intervention.
 
     ## How it is measured
     The best level is the lowest median of 20 losses. A rise begins where the loss leaves the band
-    of 6 robust standard deviations around it, and ends when three losses in a row are back. It is
-    judged after half as many steps as came before it (30 to 200), or three times as many as the
-    run ever took to come back. It is a divergence if the loss is twice what it was, by 5 times
+    of 6 robust standard deviations around it, and ends when three losses in a row are back in the
+    band. A rise is judged after half as many steps as came before it (30 to 200), or three times
+    the longest recovery so far. It is a divergence if the loss has doubled, has risen by 5 times
     its noise and its own slow drift, has lost half of the progress since the start, and neither
-    falls nor touches the band. Without progress before, it must have risen fivefold; a signed loss,
-    by twice all progress. A hundred times the start level, and a rise that ends in NaN, are told
-    at once. The finding stands at the step where the loss left its best level. At the end of
-    another tool's log a rise of a few rows counts if it does not fall and is worse than all before.
+    falls nor touches the band. Without earlier progress it must have risen fivefold; a signed loss,
+    by twice all progress. A loss of 100 times the start level and a rise that ends in NaN are
+    reported at once. The finding is placed at the step where the loss left its best level. At the
+    end of another tool's log a rise of a few rows counts if it does not fall and is worse than
+    everything before.
 
     ## False alarms
     After a curriculum switch or a warm restart the loss falls again; once a quarter of the rise is
-    won back, its level is the new reference. Several optimizers with different losses (GAN, actor
-    and critic) work against each other, where a rising loss means nothing: those are not judged.
-    In value-based reinforcement learning the loss may rise as the values do: ignore the code there.
+    recovered, the new level becomes the reference. Several optimizers with different losses (GAN,
+    actor and critic) work against each other, so a rising loss means nothing: those runs are not
+    judged. In value-based reinforcement learning the loss may rise as the values do: ignore the
+    code there.
 
     ## What to do
-    Go on from a checkpoint before the onset, with a lower rate or past the batches that began
-    it. Look at the gradient norm and the learning rate at the onset, not at the end.
+    Resume from a checkpoint before the onset, with a lower learning rate or past the batches that
+    started the rise. Check the gradient norm and the learning rate at the onset, not at the end.
 
     ## References
     Chowdhery et al., "PaLM", section 5.1 (go back about 100 steps, skip 200-500 batches); Bekman,
@@ -95,15 +98,15 @@ class LossDivergence(Check):
     @dataclass(frozen=True)
     class Limits:
         ratio: float = 2.0
-        """Times the level before, where the loss is positive."""
+        """Multiple of the level before the rise, for a positive loss."""
         ratio_without_progress: float = 5.0
-        """The same, in a run that never was better than at its start."""
+        """The same, in a run that was never better than at its start."""
         sigmas: float = 6.0
         """Half width of the band around the best level, in robust standard deviations."""
         shortest: int = 30
-        """Losses above the band before a rise is judged, in a young run …"""
+        """Losses above the band before a rise is judged, early in a run …"""
         longest: int = 200
-        """… and in an old one."""
+        """… and late in a run."""
 
     def start(self) -> None:
         self.coarse = False
@@ -111,30 +114,31 @@ class LossDivergence(Check):
         self.signed = False
         """Whether the loss was ever below 0."""
         self.before = Window(100)
-        """The losses before the rise, in the band or not: how far does this run wander?"""
+        """The losses before the rise, in the band or not: they show how far this run drifts."""
         self.onset: Moment | None = None
-        """Where the loss left the band; None while it is inside."""
+        """Where the loss left the band; None while it is in the band."""
         self.rise = Thinned(64)
-        """The losses since the onset; their number, those back in the band, and in a row now."""
+        """The losses since the onset; below: how many, how many of them in the band, and how many
+        of the latest in a row."""
         self.above = self.touches = self.inside = 0
         self.first_jump = self.worst = self.latest = self.peak = -math.inf
         """The first loss of the rise, the worst two in a row, the latest, and the highest level."""
         self.told = False
         self.longest_return = 0
-        """The longest rise the run has come back from."""
+        """The longest rise that the run recovered from."""
         self.rivals: dict[str, float] = {}
-        """The latest loss of each optimizer, where there are several."""
+        """The latest loss of each optimizer, if there are several."""
         self.rows: list[tuple[Moment, float]] = []
         """The first rows of another tool's log."""
         self.first_step: int | None = None
         self.segment = 0
         self.ever_told = False
         self.quiet: list[tuple[Moment, float]] = []
-        """In such a log: the latest losses within the band, …"""
+        """In such a log: the latest losses within the band."""
         self.left: Moment | None = None
-        """… and the one among them with which the rise began."""
+        """The one among them with which the rise began."""
         self.pending = ""
-        """In such a log: how a divergence goes on that the run may still come back from."""
+        """In such a log: the ending of a divergence from which the run may still recover."""
 
     def begin(self, header: Header) -> None:
         self.coarse = header.signals.get("loss", Signal()).span >= COARSE
@@ -149,18 +153,18 @@ class LossDivergence(Check):
             if has_competing_losses(self.context.header):
                 return
             if record.segment != self.segment and self.pending:
-                # Somebody restarted the run: it did not come back by itself.
+                # The run was restarted, so it did not recover by itself.
                 yield self._finding(self.pending)
                 self.pending = ""
             self._note_row(record, loss)
-        yield from self._take(record, loss)
+        yield from self._observe_loss(record, loss)
 
-    def _take(self, record: StepRecord, loss: float) -> Iterable[Finding]:
+    def _observe_loss(self, record: StepRecord, loss: float) -> Iterable[Finding]:
         if not math.isfinite(loss):
-            ending = "and then was no number any more"
+            ending = "and then became NaN or Inf"
             yield from self._judge(PROOF, PROOF, ending)
             if self._grows_at_the_end(2 if self.coarse else 3):
-                yield from self._tell(ending)
+                yield from self._report(ending)
             return
         self.signed = self.signed or loss < 0
         if self.onset is None and loss <= self.best.band:
@@ -174,28 +178,28 @@ class LossDivergence(Check):
         self._climb(record, loss)
         if self.inside >= BACK:
             self.longest_return = max(self.longest_return, self.above)
-            self._come_back()
+            self._recover()
         elif self.coarse or self.above % 5 == 0:
             least = self._values(self.limits.shortest)
-            yield from self._judge(least, self._patience(), "and has not come back")
+            yield from self._judge(least, self._patience(), "and has not recovered")
 
     def finish(self) -> Iterable[Finding]:
         least = self._values(self.limits.shortest)
-        ending = "and was there when the record ended"
+        ending = "and is still there at the end of the record"
         yield from self._judge(least, least, ending)
         if self._grows_at_the_end(3 if self.coarse else PROOF):
-            yield from self._tell(ending)
+            yield from self._report(ending)
         if self.pending:
             yield self._finding(self.pending)
             self.pending = ""
         else:
-            yield from self._second_reading()
+            yield from self._judge_short_log()
 
     def _note_row(self, record: StepRecord, loss: float) -> None:
         if self.first_step is None:
             self.first_step = record.step
         elif record.segment != self.segment and record.step <= self.first_step:
-            # The log of a training that was begun anew, behind that of the first attempt.
+            # The log of a restarted training, appended to that of the first attempt.
             rows, told, segment = self.rows, self.ever_told, record.segment
             self.start()
             self.begin(self.context.header)
@@ -205,8 +209,8 @@ class LossDivergence(Check):
         if len(self.rows) <= SHORT:
             self.rows.append((moment_of(record), loss))
 
-    def _second_reading(self) -> Iterable[Finding]:
-        """Of a short log: as if each row were the mean of many steps."""
+    def _judge_short_log(self) -> Iterable[Finding]:
+        """Judge a short log again, as if each row were the mean of many steps."""
         if self.coarse or self.ever_told or not 5 <= len(self.rows) < SHORT:
             return
         segments = {moment[0] for moment, _ in self.rows}
@@ -217,17 +221,17 @@ class LossDivergence(Check):
         again.coarse = True
         again.best = BestLevel(again._values(20), self.limits.sigmas)
         for moment, loss in self.rows:
-            list(again._take(record_at(moment), loss))
+            list(again._observe_loss(record_at(moment), loss))
         found = again._finding(again.pending) if again.pending else None
         # Single steps are noisy: the rise must be worse than everything before it.
         if found and found.evidence["level"] > max(again.before.values, default=math.inf):
             yield found
         elif again._grows_at_the_end(PROOF - 1):
-            yield again._finding("and was there when the record ended")
+            yield again._finding("and is still there at the end of the record")
 
     def _grows_at_the_end(self, least: int) -> bool:
-        """Of a log that is over, or that ends in NaN: whether the last rows rose, one above the
-        other, beyond all that was before them."""
+        """Whether the last rows of a finished log, or the rows before a NaN, rise beyond all rows
+        before them."""
         if not self.context.header.foreign or self.onset is None or self.told:
             return False
         best = self.best
@@ -248,17 +252,17 @@ class LossDivergence(Check):
             return False
         if level > max([best.first, *before]):
             return True
-        # Half of the progress, as people see it on a linear or on a logarithmic axis.
+        # Half of the progress, on a linear or on a logarithmic axis.
         half = min(best.first - best.progress / 2, math.sqrt(best.first * best.level))
         rises = level > RISEN * median(early) and level > max(before[-30:], default=0.0)
         return self.above >= ENDING and rises and level >= half
 
     def _judge(self, least: int, patience: int, ending: str) -> Iterable[Finding]:
         if self._diverged(least, patience):
-            yield from self._tell(ending)
+            yield from self._report(ending)
 
-    def _tell(self, ending: str) -> Iterable[Finding]:
-        """At once; of a log only when it is known that the run did not come back."""
+    def _report(self, ending: str) -> Iterable[Finding]:
+        """Report at once; for a log, only when it is known that the run did not recover."""
         if not self.context.header.foreign:
             return (self._finding(ending),)
         self.told = self.ever_told = True
@@ -266,14 +270,14 @@ class LossDivergence(Check):
         return ()
 
     def _patience(self) -> int:
-        """Half as many values as came before, and three times what it took to come back so far."""
+        """Half as many values as came before, or three times the longest recovery so far."""
         before, limits = self.best.seen, self.limits
         least, most = self._values(limits.shortest), self._values(limits.longest)
         young = self._values(100) - before
         return max(least, young, min(before // 2, most), min(3 * self.longest_return, 5 * most))
 
     def _values(self, steps: int) -> int:
-        """How many values speak for so many steps."""
+        """The number of values that stand for this number of steps."""
         return max(steps // COARSE, 4) if self.coarse else steps
 
     def _has_rivals(self, record: StepRecord) -> bool:
@@ -295,18 +299,18 @@ class LossDivergence(Check):
         self.above += 1
         self.touches += inside
         self.inside = self.inside + 1 if inside else 0
-        # Two in a row: a single hard batch says nothing about the weights.
+        # Two in a row, because a single hard batch says nothing about the weights.
         self.worst = max(self.worst, min(loss, self.latest))
         self.latest = loss
 
     def _first_risen(self) -> Moment | None:
-        """A rise may begin long before it leaves the band: after the last of the low losses, among
-        the latest, or among many more where the rise is slow."""
+        """Where the rise began, which may be long before it left the band: after the last low loss
+        among the latest ones, or among many more if the rise is slow."""
         found = [_after_the_last_low(self.quiet[-few:]) for few in (QUIET, SLOW * QUIET)]
         del self.quiet[:-QUIET]
         return min((moment for moment in found if moment is not None), default=None)
 
-    def _come_back(self) -> None:
+    def _recover(self) -> None:
         for _, loss in self.rise.points:
             self.before.push(loss)
         self.onset = None
@@ -321,7 +325,7 @@ class LossDivergence(Check):
         best = self.best
         early, middle, late = _thirds([loss for _, loss in self.rise.points])
         level = median(late)
-        # New data are hardest in their first step; damaged weights make it worse from there.
+        # New data are hardest in their first step; with damaged weights the loss keeps rising.
         self_made = self.worst - best.level > GROWN * (self.first_jump - best.level)
         if self_made and level > BLOWN_UP * best.first > 0:
             return True
@@ -329,9 +333,10 @@ class LossDivergence(Check):
             return False
         self.peak = max(self.peak, median(early), level)
         if not self_made and level < self.peak - (self.peak - best.level) / 4:
-            # The run learns again: from a new start (a curriculum), or below the old (a restart).
+            # The run learns again, from a new start (a curriculum) or below the old one (a
+            # restart).
             best.restart(max(self.peak, best.first), late)
-            self._come_back()
+            self._recover()
             return False
         before = median(middle if self_made else early)
         falling = level < before - (before - best.level) / 20
@@ -339,8 +344,8 @@ class LossDivergence(Check):
         return lost_half and not falling and self._far_above(level, late)
 
     def _gradual(self) -> bool:
-        """Of a log: whether no jump began the rise. Rows lie far apart, and it may begin within
-        the band, so the first loss above it is held against the last ones below."""
+        """For a log: whether the rise began without a jump. Rows are sparse and the rise may begin
+        within the band, so the first loss above it is compared with the last ones below."""
         if not self.context.header.foreign or len(self.quiet) < 3:
             return False
         before = max(self.best.level, median(loss for _, loss in self.quiet[-3:]))
@@ -350,7 +355,7 @@ class LossDivergence(Check):
         """Whether the rise is large against the best level and against the noise."""
         best, limits = self.best, self.limits
         if self.signed or best.level <= 0 or min(late) <= 0:
-            # Signed losses (policy gradients, critics) wander: they must be worse than ever.
+            # Signed losses (policy gradients, critics) drift: they must be worse than ever before.
             least = 2 * max(best.progress, abs(best.first))
             if self.context.header.foreign:
                 least = max(least, 10 * max(map(abs, self.before.values), default=0.0))
@@ -359,7 +364,7 @@ class LossDivergence(Check):
         rise = math.log(level) - median(_thirds(before)[2])
         noise = max(detrended_sigma([math.log(loss) for loss in late]), drift_sigma(before))
         if best.progressed and self._gradual():
-            # A log has its whole length for proof: the rise need not double a loss of 4 nats.
+            # A whole log is enough evidence: the rise need not double a loss of 4 nats.
             calm = max(
                 detrended_sigma([math.log(loss) for loss in late]), drift_sigma(before[-20:])
             )
@@ -375,13 +380,14 @@ class LossDivergence(Check):
         level = median(_thirds([loss for _, loss in self.rise.points])[2])
         return self.find(
             record_at(self.left or self.onset),
-            f"loss left its best level of {say(best.level)} (step {best.step}) here, rose to "
-            f"{say(level)} over {self.above} values {ending}; the run began at {say(best.first)}",
+            f"loss left its best level of {say(best.level)} (step {best.step}), rose to "
+            f"{say(level)} "
+            f"over {self.above} values {ending}; the run started at {say(best.first)}",
             remedies=[
-                "Go on from a checkpoint before this step, with a lower learning rate or past the "
-                "batches that began it; later checkpoints are worse.",
-                "Look at the gradient norm and the learning rate at this step: a spike points to a "
-                "batch, the peak of the warm-up to the rate.",
+                "Resume from a checkpoint before this step, with a lower learning rate or past the "
+                "batches that started the rise; later checkpoints are worse.",
+                "Check the gradient norm and the learning rate at this step: a spike points to a "
+                "batch, the peak of the warm-up to the learning rate.",
             ],
             best=best.level,
             best_step=best.step,

@@ -15,44 +15,45 @@ from headway.core.signals import Signal
 from headway.core.window import Window, detrended_sigma
 
 CHANCE = {"binary_cross_entropy": math.log(2), "binary_cross_entropy_with_logits": math.log(2)}
-"""The loss of a guess, where the function alone says it."""
+"""The loss of a random guess, for functions whose name alone determines it."""
 
 ABSURD = 1e100
-"""Such a loss has moved, whatever comes of it."""
+"""A loss this large has moved."""
 
 MAY_BEGIN = 100
-"""In a log: a first row after this many steps may still be the run's beginning."""
+"""In a log: a first row at this step may still be the beginning of the run."""
 TIGHT = 0.005
-"""In a log: losses that scatter by no more than this share have not moved at all."""
+"""In a log: losses whose spread is below this share of their level have not moved at all."""
 
 
 class LossStalled(Check):
-    """The loss never moved from its start although updates are applied.
+    """The loss has not moved from its start although updates are applied.
 
     ## What it checks
-    The level of the last losses against that of the first ones, once the learning rate is up.
+    The level of the last losses against that of the first ones, once the learning rate has stopped
+    rising.
 
     ## Why it matters
-    The optimizer works and the model learns nothing: the labels do not belong to the inputs, the
-    signal is lost on its way, or the steps are so large that they lead nowhere.
+    The optimizer works but the model learns nothing: the labels do not belong to the inputs, the
+    signal is lost between input and loss, or the steps are so large that they lead nowhere.
 
     ## How it is measured
-    At least 100 steps where the loss is that of a guess (ln C of C classes) and the samples have
-    come by before, so that the model could at least know them by heart; else 500. The last
-    quarter must be within 1 % of the first one and within its noise, and the noise must be
-    small enough that 2 % of progress would have shown. Where the size of the updates is known,
-    they must have moved the weights by a twentieth of themselves in all.
+    After at least 100 steps if the loss equals that of a random guess (ln C for C classes) and each
+    sample has been seen before, so that the model could at least memorise them; otherwise after
+    500. The last quarter must be within 1 % of the first one and within its noise, and the noise
+    must be small enough that 2 % of progress would be visible. If the size of the updates is known,
+    they must have moved the weights by a twentieth of their norm in total.
 
     ## False alarms
-    It must be so from the start: a plateau after progress (label smoothing, a finished run) is
-    none of this. Whenever the rate rises (warm-up) the count starts anew. Losses below 0 or often
-    exactly 0 (policies, triplets) and several optimizers are not judged. A rate too low for any
-    progress is HD404. A task that is learned late (parities, sparse rewards) looks the same until
-    then, and so do data that cannot be learned.
+    The loss must be flat from the start: a plateau after progress (label smoothing, a finished run)
+    does not count. The count restarts whenever the learning rate rises (warm-up). Losses below 0 or
+    often exactly 0 (policies, triplets) and several optimizers are not judged. A learning rate too
+    low for any progress is HD404. A task that is learned late (parities, sparse rewards) looks the
+    same until then, and so do data that cannot be learned.
 
     ## What to do
-    Try to overfit one batch. If that fails, follow the other findings; if it works, look at
-    whether inputs and labels still belong together (shuffled apart, joined by a wrong key).
+    Try to overfit one batch. If that fails, follow the other findings. If it works, check whether
+    inputs and labels still belong together (shuffled separately, joined by a wrong key).
 
     ## References
     Karpathy, "A recipe for training neural networks": overfit one batch.
@@ -68,26 +69,26 @@ class LossStalled(Check):
     @dataclass(frozen=True)
     class Limits:
         guess_steps: int = 100
-        """Steps without progress where the loss is that of a guess …"""
+        """Steps without progress if the loss is that of a random guess …"""
         steps: int = 500
-        """… and where it may be anything."""
+        """… and in all other cases."""
         passes: float = 1.5
-        """How often the samples must have come by for the first of the two."""
+        """Passes over the samples that `guess_steps` requires."""
         progress: float = 0.01
-        """A smaller change of the level is none."""
+        """Relative change of the level below which there is no progress."""
         path: float = 0.05
-        """How far the weights must have moved in all, as a share of themselves."""
+        """Distance the weights must have moved in total, relative to their norm."""
 
     def start(self) -> None:
         self.guesses: list[float] = []
         self.restart()
         self.begun: list[float] = []
-        """The very first losses of another tool's log."""
+        """The first losses of another tool's log."""
         self.over = False
-        """Whether it moved, was told, or is none to be judged."""
+        """Whether the loss moved, was reported, or cannot be judged."""
 
     def restart(self) -> None:
-        """Count from here: the rate went up, or the run was resumed."""
+        """Restart the count: the learning rate rose, or the run was resumed."""
         self.onset: Moment | None = None
         self.first: list[float] = []
         self.recent = Window(100)
@@ -96,7 +97,7 @@ class LossStalled(Check):
         self.rate: float | None = None
         self.ratios = Window(100)
         self.passes = 0.0
-        """How often each sample was seen, where that is known."""
+        """Passes over the data so far, if known."""
 
     def begin(self, header: Header) -> None:
         if self.count and not self.over:
@@ -114,8 +115,8 @@ class LossStalled(Check):
             return
         if len(self.begun) < 3:
             self.begun.append(loss)
-        self._take(record, loss)
-        if self.count % 10 == 0 and not self.context.header.foreign:  # a log: at its end
+        self._observe_loss(record, loss)
+        if self.count % 10 == 0 and not self.context.header.foreign:  # a log is judged at its end
             yield from self._judge()
 
     def finish(self) -> Iterable[Finding]:
@@ -131,7 +132,7 @@ class LossStalled(Check):
         elif function in CHANCE:
             self.guesses.append(CHANCE[function])
 
-    def _take(self, record: StepRecord, loss: float) -> None:
+    def _observe_loss(self, record: StepRecord, loss: float) -> None:
         rate = record.values.get("lr")
         if rate is not None and math.isfinite(rate):
             if self.rate is not None and rate > 1.5 * self.rate:
@@ -156,7 +157,7 @@ class LossStalled(Check):
         signal = header.signals.get("loss", Signal())
         steps = self.count * (signal.steps if header.foreign else signal.span)
         if header.foreign and self.onset is not None:
-            # A log that begins late is that of a resumed run, which may well be near its end.
+            # A log that begins late belongs to a resumed run, which may be near its end.
             late = self.onset[2] > max(MAY_BEGIN, 5 * signal.every) // signal.per_label
             if late or self.rate == 0 or has_competing_losses(header):
                 return
@@ -171,10 +172,10 @@ class LossStalled(Check):
             return
         moved = abs(level - start)
         if moved > max(5 * noise, 0.03 * start):
-            self.over = True  # it can learn: whatever comes later is no stall from the start
+            self.over = True  # it can learn, so whatever follows is not a stall from the start
             return
         if header.foreign and median_low(self.begun) > 1.02 * level + 3 * noise:
-            return  # what it learned, it learned in its first rows, while the rate still rose
+            return  # it learned in its first rows, while the rate still rose
         guess = any(0.85 * item <= level <= 1.15 * item for item in self.guesses)
         soon = guess and self.passes >= self.limits.passes
         if header.foreign and steps >= 2 * self.limits.guess_steps:
@@ -190,13 +191,12 @@ class LossStalled(Check):
         length = f"{steps} steps" if signal.per_label == 1 else f"{self.count} epochs"
         yield self.find(
             record_at(self.onset),
-            f"the loss is where it began after {length}: {say(start)} at first, "
-            f"{say(level)} now"
-            + (", what a guess would cost" if guess else "")
-            + "; the updates are applied and lead nowhere",
+            f"the loss has not moved in {length}: {say(start)} at first, {say(level)} now"
+            + (", the loss of a random guess" if guess else "")
+            + "; updates are applied but make no progress",
             remedies=[
-                "Try to overfit one batch. If it works, look at whether inputs and labels still "
-                "belong together; if not, at what lies between the model's output and the loss."
+                "Try to overfit one batch. If it works, check whether inputs and labels still "
+                "belong together; if not, check the code between the model's output and the loss."
             ],
             start=start,
             level=level,

@@ -15,54 +15,54 @@ from headway.core.signals import Signal
 
 VALUE, GRADIENT = "loss/", "component_grad/"
 FEWEST = 5
-"""So many values there must be, however many steps each of them covers."""
+"""Smallest number of values, however many steps each of them covers."""
 ROWS = 10
-"""Of another tool's log, so many rows to its end are enough for a 0, whatever they stand for."""
+"""In another tool's log: rows of 0 up to its end that are enough, whatever steps they cover."""
 EXACT_DIGITS = 6
-"""With fewer digits a value that merely moves slowly looks constant."""
+"""With fewer digits, a value that changes slowly looks constant."""
 
 OPTIONAL = re.compile(
     r"aux|(^|_)(z|kl|kld|ent|entropy|mtp|moe|reg|lb|l1|l2)(_|$)|router|balanc|penalty|regular|decay"
 )
-"""Parts that frameworks log as 0 where they are switched off; in a log that is worth knowing."""
+"""Components that frameworks log as 0 when they are switched off: information only in a log."""
 
 
 class DeadLossComponent(Check):
-    """A named component of the loss does nothing: it is 0, never changes, or sends no gradient.
+    """A named component of the loss has no effect: it is 0, never changes, or has no gradient.
 
     ## What it checks
-    Every named component (`loss/<name>`): whether it was ever anything but 0, whether it ever
-    moved, and, where its gradient is known, whether any of it reaches the weights. A preflight
-    also sees scalars that were meant for the loss and are not part of what trains.
+    Every named component (`loss/<name>`): whether it is ever different from 0, whether it ever
+    changes, and, if its gradient is known, whether any of it reaches the weights. A preflight also
+    finds scalars that were meant for the loss but are not part of what is trained.
 
     ## Why it matters
-    The run looks healthy, the total falls, and one of its goals is not being trained. It shows
-    only in the final model: the objective somebody wrote was never part of the training.
+    The total loss falls, but one objective is not being trained. This is usually noticed only when
+    the final model is evaluated.
 
     ## How it is measured
-    From the first value on, exactly: 0 for 50 steps, or one same other number for 200 steps, while
-    the total or another component moves. A gradient of exactly 0 counts where three steps, and
-    at the end of a preflight any one, show nothing else while another component sends one.
-    In a preflight the graph of the loss tells its parts: a part whose weight is 0; a value that
-    is in the sum without its graph; a loss that was computed and never added, where it alone would
-    train some parameters, where the sum it was added to is not used, or where nobody looks at it;
-    a fresh 0 (`torch.zeros(())`) that is added in its place at 50 steps, and nothing else ever.
-    A router's balancing loss is dead where it falls by smaller scores alone: their sum has halved,
-    and the counts of the choice are as uneven as they were.
+    Exactly, from the first value on: 0 for 50 steps, or one other constant for 200 steps, while the
+    total or another component changes. A gradient of exactly 0 counts after three steps (at the end
+    of a preflight, after one) if another component has a non-zero gradient. A preflight reads the
+    components from the autograd graph of the loss. It reports a component whose weight is 0; a
+    value that is added to the sum without its graph; a loss that is computed and never added, if
+    some parameters would be trained by it alone, if the sum it was added to is not used, or if
+    nothing reads it; and a constant 0 (`torch.zeros(())`) that is added in its place in all of 50
+    steps. A router's balancing loss is dead if it falls only because the scores shrink: their sum
+    has halved, and the experts are chosen as unevenly as before.
 
     ## False alarms
-    A component that ever moved is alive: a hinge may end at 0, a triplet loss may have empty
-    batches. One that never moved from a number other than 0 may rest on a floor (free bits, a
-    margin), so that is a warning. A component meant to start later is reported; ignore it. Logs
-    with few digits say when a component was never anything but 0, and nothing about constants.
-    Copies for the log, metrics beside the loss, losses with a backward pass of their own and a
-    weight that is computed and begins at 0 are not dead, nor is a 0 that a sum begins with or that
-    stands under a condition about steps or epochs. A fresh 0 that no condition on the data leads to
-    may be a part that is switched off: that is information.
+    A component that ever changed is alive: a hinge loss may end at 0, a triplet loss may have empty
+    batches. A component that is constant at a number other than 0 may have reached a floor (free
+    bits, a margin), so that is a warning. A component that is meant to start later is reported;
+    ignore it. In logs with few digits only components of 0 are reported, not other constants.
+    Copies made for logging, metrics computed next to the loss, losses with their own backward pass
+    and a computed weight that starts at 0 are not dead. Neither is the 0 that a sum starts from, or
+    a 0 under a condition on steps or epochs. A constant 0 that does not depend on a condition on
+    the data may be a part that is switched off: that is information.
 
     ## What to do
-    Follow the component back: an empty selection, a model output that is missing, a weight of 0,
-    a result that is thrown away; `detach()`, `.item()`, `no_grad` or `argmax` on the way to it.
+    Trace the component back to its inputs: look for an empty selection, a missing model output, a
+    weight of 0, a discarded result, or `detach()`, `.item()`, `no_grad` or `argmax` on the way.
 
     ## References
     The reports behind it: a CPE loss of 0.00 in every epoch of a detector; huggingface/trl#6085;
@@ -83,28 +83,28 @@ class DeadLossComponent(Check):
     @dataclass(frozen=True)
     class Limits:
         zero_steps: int = 50
-        """Steps a component must have been exactly 0, from its first value on."""
+        """Steps for which a component must be exactly 0, from its first value on."""
         constant_steps: int = 200
-        """Steps it must have been exactly one other number."""
+        """Steps for which it must be exactly one other number."""
         gradients: int = 3
-        """Steps at which its gradient must have been exactly 0."""
+        """Steps for which its gradient must be exactly 0."""
 
     def start(self) -> None:
         self.first: dict[str, tuple[Moment, float]] = {}
-        """Where each value or gradient was first seen, and the number it has had ever since."""
+        """Where each value or gradient first occurred, and its constant value since then."""
         self.counts: dict[str, int] = {}
         self.alive: set[str] = set()
-        """What had a second number, and so is alive for good."""
+        """Keys that have changed, and so are alive for the rest of the run."""
         self.total: float | None = None
         self.total_moves = False
         self.told: set[str] = set()
         self.places: dict[str, Any] = {}
-        """The line each component is computed at, where it is known."""
+        """The line that computes each component, if known."""
 
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
         if isinstance(record, SetupRecord):
             self._learn_place(record)
-            yield from self._seen(record)
+            yield from self._judge_graph(record)
             return
         if record.held:
             return
@@ -117,7 +117,9 @@ class DeadLossComponent(Check):
                 continue
             if math.isfinite(value):
                 self._count(record, key, value)
-                waits = self.context.header.foreign  # it may begin late (annealing): the end tells
+                waits = (
+                    self.context.header.foreign
+                )  # it may start late (annealing): judge at the end
                 if key not in self.told and key not in self.alive and not waits:
                     yield from self._judge(key, self.limits.gradients)
 
@@ -127,28 +129,33 @@ class DeadLossComponent(Check):
         if facts.text("kind") == "part" and name and isinstance(place, Mapping):
             self.places.setdefault(name, dict(place))
 
-    def _seen(self, record: SetupRecord) -> Iterable[Finding]:
-        """What the graph of the loss has shown about a component."""
+    def _judge_graph(self, record: SetupRecord) -> Iterable[Finding]:
+        """Report what the autograd graph of the loss shows about a component."""
         facts = Facts.of(record)
         kind, name = facts.text("kind"), facts.text("name")
-        if record.topic != "loss-component" or kind not in SEEN or not name or name in self.told:
+        if (
+            record.topic != "loss-component"
+            or kind not in GRAPH_FAULTS
+            or not name
+            or name in self.told
+        ):
             return
         self.told.add(name)
         steps, first = facts.whole("steps") or 1, facts.whole("first_step")
         own, weight = facts.texts("own"), facts.number("weight")
-        what, cure = SEEN[kind]
+        what, cure = GRAPH_FAULTS[kind]
         if weight is not None:
             what += f" (about {say(weight)} times its value)"
         before, after = facts.number("scores_before"), facts.number("scores_after")
         if before is not None and after is not None:
             what += f" (their sum from {say(before)} to {say(after)})"
         if own:
-            what += f"; {say_list(own)} would learn from it alone"
+            what += f"; only it would train {say_list(own)}"
         at = StepRecord(record.segment, record.seq, min(first or 0, record.step), rank=record.rank)
         yield self.find(
             at,
-            f"component {name} {what}, in all {steps} steps looked at: it has no part in this "
-            "training",
+            f"component {name} {what}, in all {steps} inspected steps: it has no effect on "
+            f"training",
             subject=name,
             severity=Severity.INFO if kind == "empty" and not facts.flag("on_data") else None,
             where=facts.where(rank=record.rank),
@@ -170,7 +177,7 @@ class DeadLossComponent(Check):
     def _count(self, record: StepRecord, key: str, value: float) -> None:
         _, before = self.first.setdefault(key, (moment_of(record), value))
         self.counts[key] = self.counts.get(key, 0) + 1
-        # A gradient is alive by not being 0; a value is by moving.
+        # A gradient is alive if it is not 0, a value if it changes.
         if value != before or (key.startswith(GRADIENT) and value != 0):
             self.alive.add(key)
 
@@ -178,7 +185,7 @@ class DeadLossComponent(Check):
         count, constant = self.counts[key], self.first[key][1]
         if key.startswith(GRADIENT):
             dead = count >= gradients and any(other.startswith(GRADIENT) for other in self.alive)
-            # A component that is 0 itself (an empty batch) may send nothing in a step or two.
+            # A component that is 0 itself (an empty batch) may have no gradient for a step or two.
             value = VALUE + key.removeprefix(GRADIENT)
             idle = self.first.get(value, (None, 1.0))[1] == 0 and value not in self.alive
             dead = dead and (count >= self.limits.gradients or not idle)
@@ -197,13 +204,13 @@ class DeadLossComponent(Check):
 
     def _finding(self, key: str, constant: float, count: int) -> Finding:
         if key.startswith(GRADIENT):
-            what, cure = "sends no gradient: its norm is exactly 0", CUT
+            what, cure = "has no gradient: its norm is exactly 0", CUT
         elif constant == 0:
             digits = self.context.header.signals.get(key, Signal()).digits
             what = "is exactly 0" if digits is None else "is 0 in every digit logged"
             cure = EMPTY
         else:
-            what, cure = f"is exactly {say(constant, 6)} and never moves", PINNED
+            what, cure = f"is exactly {say(constant, 6)} and never changes", PINNED
         component = key.removeprefix(GRADIENT).removeprefix(VALUE)
         pinned = cure is PINNED
         severity = Severity.WARNING if pinned else None
@@ -211,8 +218,9 @@ class DeadLossComponent(Check):
             severity = Severity.INFO
         return self.find(
             record_at(self.first[key][0]),
-            f"component {component} {what}, in all {count} values since it began, while the rest "
-            "of the loss trains: it has no part in this training",
+            f"component {component} {what}, in all {count} values so far, while the rest of the "
+            f"loss "
+            "changes: it has no effect on training",
             subject=component,
             severity=severity,
             where=Facts({"place": self.places.get(component)}).where(rank=self.first[key][0][3]),
@@ -225,41 +233,43 @@ class DeadLossComponent(Check):
 
 
 EMPTY = (
-    "Follow it back: it is computed from an empty selection, from a model output that is missing, "
-    "or multiplied by a weight of 0."
+    "Trace it back: it is computed from an empty selection or a missing model output, or "
+    "multiplied "
+    "by a weight of 0."
 )
 PINNED = (
-    "Look whether it is computed from constants or frozen weights, or rests on a floor (a clamp, "
+    "Check whether it is computed from constants or frozen weights, or has reached a floor (a "
+    "clamp, "
     "free bits, a margin), where its gradient is 0."
 )
 CUT = (
     "Look for detach(), .item(), .data, no_grad, numpy or argmax between the weights and this "
     "component, and for a weight of 0."
 )
-SEEN = {
+GRAPH_FAULTS = {
     "weightless": (
-        "is computed with its graph and multiplied by a weight of exactly 0",
-        "Give it the weight it is meant to have, or leave it out and save the time.",
+        "is computed with its graph but multiplied by a weight of exactly 0",
+        "Set the intended weight, or remove the component and save the time.",
     ),
     "detached": (
-        "is in the sum as a plain number, without its graph",
+        "is added to the loss as a plain number, without its graph",
         "Add the tensor itself: look for .item(), float(), .detach(), .data, torch.tensor(…) or "
         "no_grad between the model and the sum.",
     ),
     "empty": (
-        "is never computed: what joins the loss is a fresh 0 that the line named here makes",
-        "Look at the condition above that line: it finds nothing to compare, step after step. "
-        "Give the batch what it looks for (a second sample of each class, a positive, a model "
-        "output that is missing), or leave the term out.",
+        "is never computed: this line adds a constant 0 in its place",
+        "Check the condition above that line: it selects nothing, in any step. Provide what it "
+        "needs (a second sample of each class, a positive, a missing model output), or remove the "
+        "term.",
     ),
     "gamed": (
-        "falls because all scores shrink, while the choice between experts is as uneven as before",
-        "Balance with scores that sum to 1 over the experts (a softmax, or divide by their sum): "
-        "otherwise it is lowest where all scores are 0.",
+        "falls only because all scores shrink; the experts are chosen as unevenly as before",
+        "Use scores that sum to 1 over the experts (a softmax, or divide by their sum): otherwise "
+        "the minimum is at scores of 0.",
     ),
     "discarded": (
-        "is computed and never becomes part of a loss that backward is called on",
+        "is computed but never becomes part of a loss that backward() is called on",
         "Add it to the loss and keep the result: `loss = loss + weight * part`. `loss.add(…)` "
-        "alone changes nothing.",
+        "alone has no effect.",
     ),
 }

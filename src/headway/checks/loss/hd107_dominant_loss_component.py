@@ -14,42 +14,44 @@ from headway.core.window import Window
 
 VALUE, GRADIENT = "loss/", "component_grad/"
 EVERY = 4
-"""Only every so-many-th step is looked at: what lasts is seen all the same."""
+"""Only every fourth step is inspected: that is enough for something permanent."""
 FIRST, RECENT = 10, 25
-"""A component's start level is the median of so many first looks, its present one of the latest."""
+"""Number of first samples whose median is a component's start level, and of latest samples for
+its current level."""
 TRADED_OFF = 2.0
-"""A component that rose by more is in play: the KL term of an autoencoder rises as it learns."""
+"""A component that rises by more is being trained: an autoencoder's KL term rises as it learns."""
 
 
 class DominantLossComponent(Check):
-    """One component of the loss swamps the others for good.
+    """One component of the loss dominates the others permanently.
 
     ## What it checks
-    The share of each named component: of the gradient, where the gradient of each component is
-    known, else of the value.
+    The share of each named component: of the gradient, if the gradient of each component is known,
+    otherwise of the value.
 
     ## Why it matters
-    An optimizer sees only the sum. A component ten thousand times the others decides every step
-    alone, and their goals starve, although each of them is in the loss and has a gradient.
+    The optimizer sees only the sum. A component ten thousand times larger than the others
+    determines every step alone. The other objectives are not trained, although each of them is in
+    the loss and has a gradient.
 
     ## How it is measured
     By gradient: the median norm of one component is 10000 times that of the next (from 1000 times
-    on it is told as information); or, over 40 steps, 100 times nearly always, while the others
-    have no small weight of their own and get no better. By value, which is weaker evidence: for
-    200 steps the others together are less than 1 % of the sum of magnitudes, and either no better
-    than when they began, or less than 0.01 %. Otherwise, when they do get better, it is
-    information only.
+    on it is information); or it is 100 times larger nearly always over 40 steps, while the others
+    have no small weight of their own and do not improve. By value, which is weaker evidence: for
+    200 steps the others together are less than 1 % of the sum of magnitudes, and either have not
+    improved since they started or are less than 0.01 %. If they do improve, it is information only.
 
     ## False alarms
-    Small regularisers beside the main loss are meant to be small: by value, components below 0.05
-    are not asked about. A large constant with a small gradient dominates nothing, so where
-    gradients are known, values are not judged. Components that are exactly 0 are another matter.
-    One that was given a weight below a tenth is meant to be small.
+    Small regularisers next to the main loss are meant to be small: by value, components below 0.05
+    are ignored. A large constant with a small gradient dominates nothing, so values are not judged
+    if gradients are known. Components that are exactly 0 are HD106. A component with a weight below
+    0.1 is meant to be small.
 
     ## What to do
-    Compare the gradients the components send, not their values. Look for a sum where the others
-    are means, a unit (pixels, milliseconds) that makes one large, a weight with a zero too many.
-    Then set the weights so that the gradients are of one order, or learn them.
+    Compare the gradients of the components, not their values. Look for a sum where the others are
+    means, a unit (pixels, milliseconds) that makes one large, or a weight with a zero too many.
+    Then choose the weights so that the gradients have the same order of magnitude, or learn the
+    weights.
 
     ## References
     Kendall, Gal and Cipolla, "Multi-Task Learning Using Uncertainty to Weigh Losses"; Chen et al.,
@@ -69,38 +71,38 @@ class DominantLossComponent(Check):
     @dataclass(frozen=True)
     class Limits:
         gradient_ratio: float = 1e4
-        """Norm of one component's gradient over that of the next."""
+        """Ratio of the largest gradient norm of a component to the next."""
         starving_ratio: float = 100.0
-        """The same, where the others have had time to get better and did not."""
+        """The same, if the others had time to improve and did not."""
         starving_steps: int = 40
-        """So long."""
+        """Steps the others must have had to improve."""
         small_weight: float = 0.1
         """A component with a smaller weight in the loss is meant to be small."""
         rest: float = 0.01
-        """By value, what the others together may be of the loss without a question …"""
+        """By value: share of the loss below which the others together are reported …"""
         rest_at_all: float = 1e-4
-        """… and what they may be even if they get better."""
+        """… and below which they are reported even if they improve."""
         material: float = 0.05
-        """By value, a component smaller than this is taken for a regulariser."""
+        """By value: a component smaller than this counts as a regulariser."""
         window: int = 200
         gradients: int = 3
-        """So many steps whose gradients are known."""
+        """Number of steps with known gradients that are needed."""
 
     def start(self) -> None:
         self.seen = 0
         self.leader = ""
         self.led_since: Moment = (0, 0, 0, 0)
         self.rests = Window(max(self.limits.window // EVERY, 1))
-        """Share of all the others, since the leader leads."""
+        """Combined share of the others since the current component dominates."""
         self.starts: dict[str, float] = {}
         self.recent: dict[str, Window] = {}
         self.gradients: dict[str, Window] = {}
         self.weights: dict[str, float] = {}
-        """Of the components whose weight in the loss is known."""
+        """Weight in the loss of each component, if known."""
         self.places: dict[str, Any] = {}
-        """The line each component is computed at, where it is known."""
+        """The line that computes each component, if known."""
         self.leads: list[str] = []
-        """Of each look, who sent a gradient far above the others'; "" where nobody did."""
+        """For each sample, the component whose gradient is far above the others; "" if none is."""
         self.told: set[str] = set()
 
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
@@ -114,7 +116,7 @@ class DominantLossComponent(Check):
                     self.places.setdefault(name, dict(record.facts["place"]))
             return
         if record.held and "scaler_skipped" not in record.values:
-            return  # what a scaler skips on its way to its scale is as good a look as any
+            return  # steps that a scaler skips while it finds its scale are valid samples
         look = self.seen % EVERY == 0 or self.context.header.foreign
         self.seen += 1
         if not look and self.seen > RECENT:
@@ -153,10 +155,10 @@ class DominantLossComponent(Check):
         meant = self.weights.get(second, 1.0) < self.limits.small_weight
         mild = ratio < limit or meant
         if ratio < limit / (1 if meant else 10) or (mild and enough > 1):
-            return  # what is only worth knowing is said at the end
+            return  # information is reported at the end
         message = (
-            f"sends a gradient of norm {say(norms[first])}, {say(ratio)} times that of the next, "
-            f"{second} (limit {say(limit)}): it decides every step alone"
+            f"has a gradient of norm {say(norms[first])}, {say(ratio)} times that of the "
+            f"next, {second} (limit {say(limit)}): it determines every step alone"
         )
         yield self._finding(first, message, mild=mild, ratio=ratio, limit=limit, next=second)
 
@@ -173,7 +175,7 @@ class DominantLossComponent(Check):
         self.leads = [*self.leads, first if leads else ""][-200:]
 
     def _starving(self, record: StepRecord) -> Iterable[Finding]:
-        """One far above the others for long, and the others get no better."""
+        """Report a component far above the others for long, while the others do not improve."""
         limits = self.limits
         leader = self.leads[-1] if self.leads else ""
         often = self.leads.count(leader) >= max(0.9 * len(self.leads), 5)
@@ -192,10 +194,10 @@ class DominantLossComponent(Check):
         if not material or not all(0.9 < ratio < TRADED_OFF for ratio in ratios):
             return
         message = (
-            f"sends more than {say(limits.starving_ratio)} times the gradient of the others in "
-            f"{self.leads.count(leader)} of {len(self.leads)} looks, and after "
-            f"{record.step - self.led_since[2]} steps they ({', '.join(meant[:20])}) are no better "
-            "than when they began"
+            f"has more than {say(limits.starving_ratio)} times the gradient of the others "
+            f"in {self.leads.count(leader)} of {len(self.leads)} sampled steps; after "
+            f"{record.step - self.led_since[2]} steps the others ({', '.join(meant[:20])}) "
+            f"have not improved"
         )
         yield self._finding(leader, message, mild=False, limit=limits.starving_ratio)
 
@@ -236,13 +238,13 @@ class DominantLossComponent(Check):
             if 0.9 < self.recent[name].median / self.starts[name] < TRADED_OFF
         ]
         starved = len(starve) == len(others)
-        then = "are no better than when they began" if starved else "get better all the same"
+        then = "have not improved" if starved else "still improve"
         foreign = self.context.header.foreign
         length = f"{len(self.rests)} rows" if foreign else f"{limits.window} steps"
         message = (
-            f"leaves the others {say(100 * rest)} % of the loss at most (limit "
-            f"{say(100 * limits.rest)} %) for {length}; they ("
-            f"{', '.join((starve or others)[:20])}) {then}"
+            f"leaves at most {say(100 * rest)} % of the loss to the others (limit "
+            f"{say(100 * limits.rest)} %) for {length}; the others "
+            f"({', '.join((starve or others)[:20])}) {then}"
         )
         mild = not starved and rest > limits.rest_at_all
         yield self._finding(leader, message, mild=mild, rest=rest, limit=limits.rest)
@@ -256,10 +258,10 @@ class DominantLossComponent(Check):
             severity=Severity.INFO if mild else None,
             where=Facts({"place": self.places.get(component)}).where(rank=self.led_since[3]),
             remedies=[
-                "Compare the gradients the components send, not their values, and set the weights "
-                "so that they are of one order.",
-                "Look for a sum where the others are means, a unit that makes one large, a weight "
-                "with a zero too many.",
+                "Compare the gradients of the components, not their values, and set the weights "
+                "so that the gradients have the same order of magnitude.",
+                "Look for a sum where the others are means, a unit that makes one component "
+                "large, or a weight with a zero too many.",
             ],
             component=component,
             **evidence,

@@ -11,28 +11,28 @@ from headway.core.records import Header, SetupRecord
 
 
 class DetachedLoss(Check):
-    """The loss carries no graph: backward cannot reach any parameter.
+    """The loss has no autograd graph: backward() cannot reach any parameter.
 
     ## What it checks
-    What `backward` is called on: whether it was computed from the parameters in a way that
+    Whether the tensor that `backward` is called on was computed from the parameters in a way that
     autograd can follow.
 
     ## Why it matters
-    Backward raises, or, where somebody made the error go away with `requires_grad=True`, it runs
-    and does nothing: no parameter gets a gradient and the optimizer has nothing to apply.
+    Backward raises an error. If `requires_grad=True` on the loss suppresses that error, backward
+    runs and does nothing: no parameter gets a gradient and the optimizer has nothing to apply.
 
     ## How it is measured
-    A loss without a graph, although the model ran with gradients on; or a graph that leads to no
-    parameter, where the optimizer then stepped without any gradient. The line is that of the
+    A loss without a graph although the model ran with gradients enabled; or a graph that leads to
+    no parameter, if the optimizer then steps without any gradient. The reported line is that of the
     last call that left the graph: `detach`, `.item()`, `.data`, `torch.tensor`, `argmax`.
 
     ## False alarms
     A backward pass to the inputs alone (adversarial examples) is fine, as long as the optimizer's
-    own gradients come from another one.
+    gradients come from another one.
 
     ## What to do
-    Compute the loss from the model's output with torch functions only, and take `.item()` or
-    `.detach()` for logging after it. `torch.stack(losses).mean()` instead of
+    Compute the loss from the model's output with torch functions only, and use `.item()` or
+    `.detach()` only for logging, after that. Write `torch.stack(losses).mean()` instead of
     `torch.tensor(losses).mean()`.
 
     ## References
@@ -42,7 +42,7 @@ class DetachedLoss(Check):
     code = "HD108"
     name = "detached-loss"
     severity = Severity.ERROR
-    summary = "the loss carries no graph (detach, .item, .data, torch.tensor)"
+    summary = "the loss has no autograd graph (detach, .item, .data, torch.tensor)"
     needs = Needs(kinds=(SetupRecord,), topics=("backward-root",))
     explains = (*NOTHING_MOVES, "HD106", "HD204", "HD509")
 
@@ -72,18 +72,18 @@ class DetachedLoss(Check):
         what = (
             "the graph of the loss leads to no parameter"
             if graph
-            else "backward is called on a loss without a graph"
+            else "backward() is called on a loss without a graph"
         )
-        how = f"; the graph was left by {_spelled(function)}" if function else ""
-        silent = ", and nobody is told: it was made a leaf" if facts.flag("leaf") else ""
+        how = f"; {_spell_call(function)} cut it" if function else ""
+        silent = ", and requires_grad=True hides the error" if facts.flag("leaf") else ""
         yield self.find(
             record,
-            f"{what}{how}{silent}. No parameter can get a gradient",
+            f"{what}{how}{silent}. No parameter gets a gradient",
             where=where,
             remedies=[
-                "Compute the loss from the model's output with torch functions all the way; take "
-                ".item() and .detach() for logging only.",
-                "Do not put requires_grad=True on the loss: that hides the error and trains "
+                "Compute the loss from the model's output with torch functions only; use .item() "
+                "and .detach() for logging only.",
+                "Do not set requires_grad=True on the loss: that hides the error and trains "
                 "nothing.",
             ],
             cut=function,
@@ -93,7 +93,7 @@ class DetachedLoss(Check):
         )
 
 
-def _spelled(function: str) -> str:
+def _spell_call(function: str) -> str:
     if function == "no_grad":
         return "computing it under no_grad"
     if function in ("tensor", "as_tensor", "asarray"):

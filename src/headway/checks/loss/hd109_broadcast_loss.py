@@ -11,28 +11,29 @@ from headway.core.records import Header, SetupRecord
 
 
 class BroadcastLoss(Check):
-    """Prediction and target are of different shapes and are broadcast against each other.
+    """Prediction and target have different shapes and are broadcast against each other.
 
     ## What it checks
-    The shapes that meet in an element-wise loss: in torch's loss functions and in differences and
-    products written by hand.
+    The shapes of prediction and target in an element-wise loss: in torch's loss functions and in
+    differences and products written by hand.
 
     ## Why it matters
-    (N, 1) against (N) gives (N, N): every prediction is compared with every target. The best
-    answer is then the mean of all targets, whatever the input. The loss falls and settles.
+    (N, 1) against (N) gives (N, N): every prediction is compared with every target. The best answer
+    is then the mean of all targets, whatever the input. The loss falls and then stays at that
+    level.
 
     ## How it is measured
-    By the shapes themselves, where what comes out is larger than either, both hold the same
-    axes apart from those of size 1, and a backward pass trains on it. By hand, one side must
-    belong to the model and the other to the data.
+    From the shapes: the result is larger than either input, both have the same axes apart from
+    those of size 1, and a backward pass trains on it. In hand-written code, one side must come from
+    the model and the other from the data.
 
     ## False alarms
     A target of one number (a GAN's 1), a row of weights and one target for many quantiles do not
-    make the result larger than the prediction. Pairs on purpose, with as many axes on both sides
-    ((B, N, 1) against (B, 1, N)), and differences of predictions among themselves are not judged.
+    make the result larger than the prediction. Intended pairs, with the same number of axes on both
+    sides ((B, N, 1) against (B, 1, N)), and differences between predictions are not judged.
 
     ## What to do
-    Give both one shape: `prediction.squeeze(-1)` or `target.unsqueeze(-1)`.
+    Give both the same shape: `prediction.squeeze(-1)` or `target.unsqueeze(-1)`.
 
     ## References
     pytorch/pytorch#16045.
@@ -61,15 +62,17 @@ class BroadcastLoss(Check):
         target = format_shape(facts.table("target"))
         what = {"difference": "a difference", "product": "a product"}
         function = facts.text("function") or "a loss"
-        raised = " (torch refuses to)" if facts.flag("raised") else ""
+        raised = " (torch raises an error)" if facts.flag("raised") else ""
         yield self.find(
             record,
             f"{what.get(function, function)} compares predictions of shape {prediction} with "
-            f"targets of shape {target}{raised}: each prediction meets every target, not its own",
+            f"targets of shape {target}{raised}: each prediction is compared with every target, "
+            f"not with its own",
             subject=site,
             where=facts.where(rank=record.rank, op=function),
             remedies=[
-                "Give both one shape: prediction.squeeze(-1) or target.unsqueeze(-1), whichever "
+                "Give both the same shape: prediction.squeeze(-1) or target.unsqueeze(-1), "
+                "whichever "
                 "leaves one target per prediction."
             ],
             prediction_shape=prediction,

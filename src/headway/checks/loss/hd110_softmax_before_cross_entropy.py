@@ -11,28 +11,28 @@ from headway.core.records import Header, SetupRecord
 
 
 class SoftmaxBeforeCrossEntropy(Check):
-    """Probabilities are fed to a cross entropy, which expects logits.
+    """cross_entropy receives probabilities, but it expects logits.
 
     ## What it checks
-    What `cross_entropy` is given: the output of a softmax or a sigmoid, or rows that are
-    distributions already.
+    The input of `cross_entropy`: whether it is the output of a softmax or a sigmoid, or its rows
+    are already distributions.
 
     ## Why it matters
     `cross_entropy` applies a softmax itself. A second one leaves logits between 0 and 1: with C
     classes the loss cannot fall below ln(e + C - 1) - 1, and the gradients are small. The model
-    learns slowly and stays unsure, and nothing looks broken.
+    learns slowly, its predictions stay uncertain, and no error is raised.
 
     ## How it is measured
-    By the graph (softmax or sigmoid right under the loss, through reshapes and clamps) or by the
-    values: every row not negative and summing to 1, over at least two classes.
+    From the graph (a softmax or sigmoid directly before the loss, through reshapes and clamps) or
+    from the values: every row is non-negative and sums to 1, over at least two classes.
 
     ## False alarms
-    `log_softmax` before it is harmless: a softmax of it gives the same numbers back. Targets that
-    are distributions (distillation, label smoothing, mixup) are what they should be.
+    `log_softmax` before it is harmless: the softmax of it gives the same numbers. Targets that are
+    distributions (distillation, label smoothing, mixup) are correct.
 
     ## What to do
-    Feed the logits and keep the softmax for inference only. Where the model must give
-    probabilities, use `nll_loss(log(p), target)`.
+    Pass the logits and apply the softmax at inference only. If the model must return probabilities,
+    use `nll_loss(log(p), target)`.
 
     ## References
     Transformer-GCN-QA#32; the documentation of `torch.nn.CrossEntropyLoss`.
@@ -41,7 +41,7 @@ class SoftmaxBeforeCrossEntropy(Check):
     code = "HD110"
     name = "softmax-before-cross-entropy"
     severity = Severity.ERROR
-    summary = "probabilities are fed where logits are expected"
+    summary = "probabilities are passed where logits are expected"
     needs = Needs(kinds=(SetupRecord,), topics=("loss-call",))
     explains = NOTHING_LEARNED
 
@@ -64,20 +64,20 @@ class SoftmaxBeforeCrossEntropy(Check):
             return
         self.told.add(site)
         made_at = prediction.table("made_at")
-        seen = (
-            f"the output of a {made_by}" if made_by else "rows that are not negative and sum to 1"
+        received = (
+            f"the output of a {made_by}" if made_by else "rows that are non-negative and sum to 1"
         )
         line = made_at.whole("line")
         yield self.find(
             record,
-            f"cross_entropy over {classes} classes is given {seen}"
+            f"cross_entropy over {classes} classes receives {received}"
             + (f" (line {line})" if line is not None else "")
-            + ": it expects logits and applies a softmax itself",
+            + ", but it expects logits and applies a softmax itself",
             subject=site,
             where=facts.where(rank=record.rank, op="cross_entropy"),
             remedies=[
-                "Feed the logits: take the softmax or sigmoid out of the model's output and apply "
-                "it at inference only.",
+                "Pass the logits: remove the softmax or sigmoid from the model's output and "
+                "apply it at inference only.",
             ],
             made_by=made_by,
             low=prediction.number("low"),

@@ -11,50 +11,50 @@ from headway.core.findings import Finding, Severity, Where
 from headway.core.numbers import say
 from headway.core.records import Header, SetupRecord
 
-A_LITTLE = 1e-3
-"""What rounding may add to a logarithm of 1."""
+TOLERANCE = 1e-3
+"""Rounding tolerance for a logarithm of 1."""
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """What is wrong, and what to do."""
+    """What is wrong, and how to fix it."""
 
-    said: str
+    message: str
     remedy: str
     mild: bool = False
     at_activation: bool = False
-    """Whether it is the activation's line that is to be mended, not the loss's."""
+    """Whether the fix belongs in the line of the activation, not in that of the loss."""
 
 
 class LossInputMismatch(Check):
-    """A loss is given something else than it is defined for.
+    """A loss function receives inputs that it is not defined for.
 
     ## What it checks
-    What `nll_loss`, `binary_cross_entropy` (with and without logits), `kl_div` and `cross_entropy`
-    are given, over which axis a softmax in the loss normalises, and whether a likelihood that is
-    written by hand is one of log-probabilities.
+    The inputs of `nll_loss`, `binary_cross_entropy` (with and without logits), `kl_div` and
+    `cross_entropy`; the axis over which a softmax in the loss normalises; and whether a
+    hand-written likelihood uses log-probabilities.
 
     ## Why it matters
-    The numbers fit and the formula does not. `nll_loss` of logits falls below 0 without end,
-    `binary_cross_entropy_with_logits` of a sigmoid's output can hardly move, a softmax over one
-    class is always 1, one over the batch lets samples compete with each other. Training goes on
-    and learns something else, or nothing.
+    The shapes fit but the formula is wrong. `nll_loss` of logits falls below 0 without bound,
+    `binary_cross_entropy_with_logits` of a sigmoid's output can hardly change, a softmax over one
+    class is always 1, and a softmax over the batch makes samples compete with each other. Training
+    continues and learns something else, or nothing.
 
     ## How it is measured
-    By values and graph of what goes in, in the first steps: log-probabilities are never above 0,
-    probabilities sum to 1, soft targets are distributions. The softmax must be part of the loss
-    formula; inside the model it may run over any axis. By the derivative of the loss by the scores
-    of the last layer: one negative entry in each row and a formula that is linear up to there is
-    the score of the label without its normalisation.
+    From the values and the graph of the inputs, in the first steps: log-probabilities are never
+    above 0, probabilities sum to 1, soft targets are distributions. The softmax must be part of the
+    loss formula; inside the model it may run over any axis. From the derivative of the loss with
+    respect to the scores of the last layer: one negative entry in each row, and a formula that is
+    linear up to there, mean that the loss is the score of the label without normalisation.
 
     ## False alarms
     Square scores (contrastive losses) may be normalised over either axis, scores of one row over
-    the only one there is. Rows of targets that are masked to 0 are fine. Several labels of 1 in a
-    row of soft targets may be meant: a warning.
+    the only axis they have. Target rows that are masked to 0 are fine. Several labels of 1 in a row
+    of soft targets may be intended: a warning.
 
     ## What to do
     `nll_loss` and `kl_div` take log-probabilities (`log_softmax`), `binary_cross_entropy`
-    probabilities, `…_with_logits` and `cross_entropy` logits. A softmax belongs on the axis of the
+    probabilities, `…_with_logits` and `cross_entropy` logits. Apply a softmax over the axis of the
     classes (`dim=1` or `-1`); for one output use a sigmoid.
 
     ## References
@@ -87,7 +87,8 @@ class LossInputMismatch(Check):
         where = facts.where(rank=record.rank, op=facts.text("function"))
         made_at = prediction.table("made_at")
         if found.at_activation and made_at.text("file") is not None:
-            # The softmax is the line to mend; it will be told of by itself, too.
+            # The fix belongs in the line of the softmax, which has a record of its own: report
+            # once.
             self.told.add(_line(made_at))
             where = Where(
                 file=made_at.text("file"),
@@ -98,7 +99,7 @@ class LossInputMismatch(Check):
             )
         yield self.find(
             record,
-            found.said,
+            found.message,
             subject=site,
             severity=Severity.WARNING if found.mild else None,
             where=where,
@@ -122,9 +123,8 @@ def _softmax(facts: Facts) -> Mismatch | None:
     if size == 1 and shape:
         always = 0 if function == "log_softmax" else 1
         return Mismatch(
-            f"{function} over axis {axis} of {format_shape(facts)} runs over one number: "
-            "its result "
-            f"is {always}, whatever the model computes",
+            f"{function} over axis {axis} of {format_shape(facts)} runs over one number: its "
+            f"result is always {always}",
             "For one output use a sigmoid; for classes give the model one output per class.",
         )
     batch_axis = facts.flag("batch_axis") and len(shape) > 1
@@ -132,7 +132,7 @@ def _softmax(facts: Facts) -> Mismatch | None:
         return Mismatch(
             f"{function} over axis 0 of {format_shape(facts)} runs over the batch, not over the "
             "classes: the samples compete with each other",
-            "Normalise over the classes: dim=1, or dim=-1.",
+            "Normalise over the classes: dim=1 or dim=-1.",
         )
     return None
 
@@ -142,8 +142,8 @@ def _scores(facts: Facts) -> Mismatch | None:
     if rows is None or classes is None or classes < 2:
         return None
     return Mismatch(
-        f"the loss is the negative score of each label, of {classes} classes in {rows} rows, and "
-        "nothing normalises the scores: it falls without end as they grow",
+        f"the loss is the negative score of each label ({classes} classes, {rows} rows), but the "
+        f"scores are not normalised: it falls without bound as they grow",
         LOG_SOFTMAX,
     )
 
@@ -157,11 +157,13 @@ def _call(facts: Facts) -> Mismatch | None:
 def _nll(facts: Facts, prediction: Facts) -> Mismatch | None:
     high = prediction.number("high")
     if prediction.flag("sums_to_one"):
-        return Mismatch("nll_loss is given probabilities, not their logarithms", LOG_SOFTMAX)
-    if high is not None and high > A_LITTLE:
         return Mismatch(
-            f"nll_loss is given numbers up to {say(high)}: logarithms of probabilities are never "
-            "above 0, these are logits",
+            "nll_loss receives probabilities, but it expects log-probabilities", LOG_SOFTMAX
+        )
+    if high is not None and high > TOLERANCE:
+        return Mismatch(
+            f"nll_loss receives values up to {say(high)}: log-probabilities are never above 0, "
+            f"so these are logits",
             LOG_SOFTMAX,
         )
     return _wrong_axis(facts, prediction)
@@ -171,20 +173,18 @@ def _cross_entropy(facts: Facts, prediction: Facts) -> Mismatch | None:
     classes, target = facts.whole("classes"), facts.table("target")
     if classes == 1:
         return Mismatch(
-            f"cross_entropy is given predictions of shape {format_shape(prediction)}, one "
-            "class: its "
-            "softmax is 1 and the loss says nothing about the model",
-            "For one output use binary_cross_entropy_with_logits; for numbers, mse_loss.",
+            f"cross_entropy receives predictions of shape {format_shape(prediction)}, one class: "
+            f"the softmax is always 1 and the loss does not depend on the model",
+            "For one output use binary_cross_entropy_with_logits; for regression, mse_loss.",
         )
     odd, low, high = target.number("odd_rows"), target.number("low"), target.number("high")
     if odd is not None and odd > 0.5:
         labels = low is not None and high is not None and low >= -1e-6 and high <= 1 + 1e-6
         return Mismatch(
-            f"cross_entropy is given targets of shape {format_shape(target)} that are no "
-            "distributions "
-            f"in {odd:.0%} of the rows",
-            "Use binary_cross_entropy_with_logits for several labels at once, mse_loss for "
-            "numbers, and class ids of type int64 for classes.",
+            f"cross_entropy receives targets of shape {format_shape(target)}, and {odd:.0%} of "
+            f"the rows are not distributions",
+            "Use binary_cross_entropy_with_logits for several labels per sample, mse_loss for "
+            "regression, and int64 class indices for classification.",
             mild=labels,
         )
     return _wrong_axis(facts, prediction)
@@ -202,11 +202,11 @@ def _wrong_axis(facts: Facts, prediction: Facts) -> Mismatch | None:
     if len(shape) == 2 and shape[0] == shape[1]:
         return None
     return Mismatch(
-        f"{facts.text('function')} is given the output of a {made_by} over axis "
+        f"{facts.text('function')} receives the output of a {made_by} over axis "
         f"{prediction.whole('made_dim')}"
         + (f" (line {line})" if line is not None else "")
-        + ", which is not the axis of the classes",
-        "Normalise over the classes: dim=1, or dim=-1.",
+        + ", which is not the class axis",
+        "Normalise over the classes: dim=1 or dim=-1.",
         at_activation=True,
     )
 
@@ -216,9 +216,9 @@ def _binary(facts: Facts, prediction: Facts) -> Mismatch | None:
     if low is None or high is None or (low >= 0 and high <= 1):
         return None
     return Mismatch(
-        f"binary_cross_entropy is given numbers from {say(low)} to {say(high)}: it expects "
-        "probabilities, these are logits",
-        "Use binary_cross_entropy_with_logits, or put a sigmoid on the output.",
+        f"binary_cross_entropy receives values from {say(low)} to {say(high)}: it expects "
+        f"probabilities, these are logits",
+        "Use binary_cross_entropy_with_logits, or apply a sigmoid to the output.",
     )
 
 
@@ -228,33 +228,34 @@ def _binary_with_logits(facts: Facts, prediction: Facts) -> Mismatch | None:
         return None
     line = prediction.table("made_at").whole("line")
     return Mismatch(
-        f"binary_cross_entropy_with_logits is given the output of a {made_by}"
+        f"binary_cross_entropy_with_logits receives the output of a {made_by}"
         + (f" (line {line})" if line is not None else "")
         + ": it applies a sigmoid itself, so the result stays between 0.5 and 0.73",
-        f"Take the {made_by} off the output and apply it at inference only.",
+        f"Remove the {made_by} from the output and apply it at inference only.",
     )
 
 
 def _kl(facts: Facts, prediction: Facts) -> Mismatch | None:
     high, low = prediction.number("high"), facts.table("target").number("low")
     if prediction.flag("sums_to_one"):
-        return Mismatch("kl_div is given probabilities, not their logarithms", LOG_SOFTMAX)
-    if high is not None and high > A_LITTLE:
         return Mismatch(
-            f"kl_div is given numbers up to {say(high)}: logarithms of probabilities are never "
-            "above 0",
+            "kl_div receives probabilities, but it expects log-probabilities", LOG_SOFTMAX
+        )
+    if high is not None and high > TOLERANCE:
+        return Mismatch(
+            f"kl_div receives values up to {say(high)}: log-probabilities are never above 0",
             LOG_SOFTMAX,
         )
-    if not facts.flag("log_target") and low is not None and low < -A_LITTLE:
+    if not facts.flag("log_target") and low is not None and low < -TOLERANCE:
         return Mismatch(
-            f"kl_div is given targets down to {say(low)}: they must be probabilities",
-            "Give softmax(teacher) as the target, or pass log_target=True with its logarithm.",
+            f"kl_div receives targets down to {say(low)}: they must be probabilities",
+            "Pass softmax(teacher) as the target, or its logarithm with log_target=True.",
         )
     return None
 
 
 def _refused(facts: Facts) -> Mismatch | None:
-    """A call that raised for a reason no other check tells."""
+    """A call that raised an error that no other check reports."""
     error = facts.text("error")
     if not facts.flag("raised") or not error or facts.whole("outside") or facts.flag("crossed"):
         return None
@@ -265,17 +266,17 @@ def _refused(facts: Facts) -> Mismatch | None:
     ):
         return None
     return Mismatch(
-        f"{facts.text('function')} refuses predictions of shape "
+        f"{facts.text('function')} rejects predictions of shape "
         f"{format_shape(facts.table('prediction'))} with targets of shape "
         f"{format_shape(facts.table('target'))}: {' '.join(error.split())}",
-        "cross_entropy takes (N, C, …) and class ids (N, …); element-wise losses take two tensors "
-        "of one shape.",
+        "cross_entropy takes (N, C, …) and class indices (N, …); element-wise losses take two "
+        "tensors of the same shape.",
     )
 
 
 LOG_SOFTMAX = (
-    "Put log_softmax(…, dim=classes) on the output, or give the logits to cross_entropy, which "
-    "does both."
+    "Apply log_softmax over the class axis to the output, or pass the logits to "
+    "cross_entropy, which does both."
 )
 _READERS = {"loss-softmax": _softmax, "loss-scores": _scores}
 _JUDGES = {

@@ -17,20 +17,20 @@ class AllLabelsIgnored(Check):
     The labels of every call of `cross_entropy` and `nll_loss` that is trained on.
 
     ## Why it matters
-    The mean over no label is NaN, its gradients are NaN, and one such batch ruins all weights. It
-    may come once in an epoch: a sequence cut off before its answer, an image without an object.
+    The mean over no labels is NaN, its gradients are NaN, and one such batch ruins all weights. It
+    may occur once per epoch: a sequence that is truncated before its answer, an image without an
+    object.
 
     ## How it is measured
-    By counting: as many labels equal `ignore_index` as there are, and the mean is asked for.
+    By counting: all labels equal `ignore_index`, and the reduction is the mean.
 
     ## False alarms
-    Mostly ignored labels (masked language models, prompts) are fine. With `reduction="sum"` or
-    `"none"` the loss of such a batch is 0: information only.
+    Batches in which most labels are ignored (masked language models, prompts) are fine. With
+    `reduction="sum"` or `"none"` the loss of such a batch is 0: information only.
 
     ## What to do
-    Leave such batches out, or divide by hand: `reduction="sum"`, then
-    `/ (labels != ignore_index).sum().clamp(min=1)`. If every batch is like that, look at how the
-    labels are masked.
+    Skip such batches, or compute the mean by hand: `reduction="sum"`, then `/ (labels !=
+    ignore_index).sum().clamp(min=1)`. If every batch is affected, check how the labels are masked.
 
     ## References
     pytorch/pytorch#70348.
@@ -58,7 +58,7 @@ class AllLabelsIgnored(Check):
         self.told.add(site)
         mean = facts.text("reduction") == "mean"
         index = facts.whole("ignore_index")
-        outcome = "the mean over none of them is NaN" if mean else "its loss is 0"
+        outcome = "the mean over no labels is NaN" if mean else "the loss is 0"
         yield self.find(
             record,
             f"all {labels} labels of the batch are {index}, which "
@@ -67,9 +67,9 @@ class AllLabelsIgnored(Check):
             severity=None if mean else Severity.INFO,
             where=facts.where(rank=record.rank, op=facts.text("function")),
             remedies=[
-                "Leave such batches out, or take the sum and divide by the number of labels that "
-                "count, at least 1.",
-                "If all batches are like this, look at how the labels are masked.",
+                "Skip such batches, or use the sum and divide it by the number of labels that "
+                "are not ignored, at least 1.",
+                "If all batches are affected, check how the labels are masked.",
             ],
             labels=labels,
             ignored=ignored,

@@ -13,26 +13,27 @@ from headway.core.records import Header, SetupRecord
 
 
 class InitialLossOff(Check):
-    """The first loss is far above what knowing nothing would cost.
+    """The first loss is far above that of a uniform guess.
 
     ## What it checks
     The value of the first `cross_entropy` or `nll_loss` that is trained on, against ln C: the loss
     of a model that gives each of C classes the same probability.
 
     ## Why it matters
-    A model that starts far above ln C is confidently wrong: its head is initialised too large, its
-    inputs are not scaled, or its labels do not fit. The first steps only undo that.
+    A model that starts far above ln C is confidently wrong: its head is initialised with too large
+    weights, its inputs are not scaled, or its labels do not fit. The first steps only undo that.
 
     ## How it is measured
     At the first step only. More than twice ln C is information; more than 30 times is a warning,
     unless the head shares its weights with an embedding.
 
     ## False alarms
-    A loss below ln C is what fine-tuning looks like. Tied embeddings of unit variance start far
-    above ln C and recover in a few steps: information only.
+    A loss below ln C is normal in fine-tuning. Tied embeddings of unit variance start far above ln
+    C and recover in a few steps: information only.
 
     ## What to do
-    Scale the inputs, initialise the last layer smaller (a standard deviation of 0.02, or zero).
+    Scale the inputs, and initialise the last layer with smaller weights (a standard deviation of
+    0.02, or zero).
 
     ## References
     Karpathy, "A recipe for training neural networks": verify the loss at init.
@@ -48,9 +49,9 @@ class InitialLossOff(Check):
     @dataclass(frozen=True)
     class Limits:
         worth_knowing: float = 2.0
-        """Times ln C from which it is information …"""
+        """Multiple of ln C that is information …"""
         far: float = 30.0
-        """… and from which it is a warning."""
+        """… and that is a warning."""
 
     def start(self) -> None:
         self.seen: set[str] = set()
@@ -76,14 +77,14 @@ class InitialLossOff(Check):
         far = ratio >= self.limits.far and not facts.flag("tied")
         yield self.find(
             record,
-            f"the first loss is {say(value)}, {say(ratio)} times the {say(expected)} of a guess "
-            f"among {classes} classes",
+            f"the first loss is {say(value)}, {say(ratio)} times the {say(expected)} of a "
+            f"uniform guess among {classes} classes",
             subject=site,
             severity=None if far else Severity.INFO,
             where=facts.where(rank=record.rank, op=facts.text("function")),
             remedies=[
-                "Look at the scale of the inputs and of the last layer's weights: at the start all "
-                "classes should be about as likely."
+                "Check the scale of the inputs and of the last layer's weights: at the start all "
+                "classes should be about equally likely."
             ],
             value=value,
             expected=expected,

@@ -15,29 +15,30 @@ ENDLESS = 1e299
 
 
 class UnreachableTarget(Check):
-    """Targets lie outside the range that the output can produce.
+    """Targets are outside the range that the output can produce.
 
     ## What it checks
-    The targets of a regression loss (torch's or a difference written by hand) whose prediction
-    is bounded: by a sigmoid, tanh, ReLU, softplus, exponential, square or clamp, with the factors
-    and offsets after it; and the targets of binary cross entropies, which must lie between 0 and 1.
+    The targets of a regression loss (torch's or a difference written by hand) whose prediction is
+    bounded by a sigmoid, tanh, ReLU, softplus, exponential, square or clamp, with the factors and
+    offsets after it; and the targets of binary cross entropies, which must be between 0 and 1.
 
     ## Why it matters
-    The output saturates at the end of its range, its gradient vanishes, and part of the error
-    can never go away. A binary cross entropy with targets outside falls below 0 without end.
+    The output saturates at the end of its range, its gradient vanishes, and part of the error can
+    never be removed. A binary cross entropy with targets outside 0 to 1 falls below 0 without
+    bound.
 
     ## How it is measured
-    By the share of targets that lie outside the range by more than a hundredth of its width.
+    The share of targets that are outside the range by more than 1 % of its width.
 
     ## False alarms
-    Less than 5 % of the targets outside (outliers, rounding) is not told. The range
-    is that of the whole formula behind the last layer; where that cannot be read (learned scales,
-    layers after it), nothing is said.
+    Less than 5 % of the targets outside (outliers, rounding) is not reported. The range is that of
+    the whole formula after the last layer. If it cannot be derived (learned scales, further
+    layers), nothing is reported.
 
     ## What to do
-    Take the activation off the output, choose one that covers the targets, or scale the targets
-    into its range. Labels -1 and 1 for a binary cross entropy: `(labels + 1) / 2`. Several
-    classes in one number: `cross_entropy` with one output per class.
+    Remove the activation from the output, choose one that covers the targets, or scale the targets
+    into its range. For labels -1 and 1 with a binary cross entropy, use `(labels + 1) / 2`. For
+    several classes in one number, use `cross_entropy` with one output per class.
 
     ## References
     TheDeepChecker's case regrNN_inapp_act; the documentation of `torch.nn.BCEWithLogitsLoss`.
@@ -53,7 +54,7 @@ class UnreachableTarget(Check):
     @dataclass(frozen=True)
     class Limits:
         share: float = 0.05
-        """The share of targets outside the range from which it is told."""
+        """Share of targets outside the range that is reported."""
 
     def start(self) -> None:
         self.told: set[str] = set()
@@ -77,7 +78,7 @@ class UnreachableTarget(Check):
         where = facts.where(rank=record.rank, op=function)
         made_at = bounded.table("made_at")
         if made_at.text("file") is not None:
-            # What is to be mended is the activation, not the loss.
+            # The fix belongs in the line of the activation, not in that of the loss.
             where = Where(
                 file=made_at.text("file"),
                 line=made_at.whole("line"),
@@ -86,13 +87,13 @@ class UnreachableTarget(Check):
                 rank=record.rank or None,
             )
         what = (
-            "what a probability can be"
+            "the range of a probability"
             if binary
-            else f"all that the output can be after its {made_by}"
+            else f"the range of the output after its {made_by}"
         )
         yield self.find(
             record,
-            f"{share:.0%} of the targets lie outside {ends}, {what}: they reach from "
+            f"{share:.0%} of the targets are outside {ends}, {what}: they range from "
             f"{'?' if low is None else say(low)} to {'?' if high is None else say(high)}",
             subject=site,
             where=where,
@@ -113,10 +114,10 @@ def _end(number: float) -> str:
 
 
 RANGE = (
-    "Take the activation off the output, or choose one that covers the targets, or scale the "
+    "Remove the activation from the output, choose one that covers the targets, or scale the "
     "targets into its range."
 )
 BINARY = (
-    "Targets of a binary cross entropy are 0 to 1: map -1 and 1 to 0 and 1, divide counts by their "
-    "maximum, and use cross_entropy where the numbers are classes."
+    "Targets of a binary cross entropy must be between 0 and 1: map -1 and 1 to 0 and 1, "
+    "divide counts by their maximum, and use cross_entropy if the numbers are classes."
 )

@@ -15,39 +15,39 @@ from headway.core.records import Header, Moment, StepRecord, moment_of, record_a
 from headway.core.window import Window
 
 FIRST = 3
-"""So many first losses say where the run began."""
+"""Number of first losses that define the start level."""
 SHORTEST = 12
-"""So many rows of another tool's log are enough at its end."""
+"""Rows of another tool's log that are enough at its end."""
 APART = 12
-"""Of the last so many of them every second one must be above all the others."""
+"""Of this many last rows, every second one must be above all the others."""
 STILL = 1e-3
-"""Updates below this share of the weights do not make a loss swing."""
+"""Updates below this share of the weights cannot make the loss swing."""
 
 
 class LossOscillation(Check):
     """The loss swings up and down with every step and makes no progress.
 
     ## What it checks
-    The last 40 losses: whether they alternate, how far they swing, and whether the run is any
-    better than at its start.
+    The last 40 losses: whether they alternate, how far they swing, and whether the run is better
+    than at its start.
 
     ## Why it matters
-    Each step overshoots the valley and lands on the other side. The updates cancel each other;
-    the run can go on like that for ever, and any disturbance makes it diverge.
+    Each step overshoots the minimum and ends on the other side. The updates cancel each other; the
+    run can continue like this indefinitely, and any disturbance makes it diverge.
 
     ## How it is measured
-    At least 85 % of the moves turn back, each loss resembles the one before the last (a
-    correlation of more than 0.6 at a distance of two, less than -0.6 at one), the swing is a
-    quarter of the level or more, and the middle is not below nine tenths of the start.
+    At least 85 % of the moves reverse direction, each loss resembles the one before the previous
+    (autocorrelation above 0.6 at lag 2, below -0.6 at lag 1), the swing is at least a quarter of
+    the level, and the median is not below 0.9 of the start.
 
     ## False alarms
-    Losses of random batches turn back two times in three and do not resemble the one before the
-    last. Two batches or two tasks in turn do alternate: they are told apart by their progress, and
-    where the updates are tiny. Several optimizers with losses of their own are not judged.
+    Losses of random batches reverse direction two times in three and do not resemble the one before
+    the previous. Two batches or two tasks in alternation do alternate; they are recognised by their
+    progress, or by tiny updates. Several optimizers with their own losses are not judged.
 
     ## What to do
-    Lower the learning rate, by a factor of 3 to 10 at first. Then momentum, or the scale of the
-    inputs, which sets the steepest direction.
+    Lower the learning rate, first by a factor of 3 to 10. Then check the momentum and the scale of
+    the inputs, which determines the steepest direction.
 
     ## References
     AutoTrainer's and TheDeepChecker's rules for oscillating losses; Cohen et al., "Gradient
@@ -64,11 +64,11 @@ class LossOscillation(Check):
     @dataclass(frozen=True)
     class Limits:
         values: int = 40
-        """Losses that are looked at."""
+        """Number of last losses that are judged."""
         swing: float = 0.25
-        """How far it moves from one value to the next, as a share of the level."""
+        """Change from one value to the next, as a share of the level."""
         turns: float = 0.85
-        """Share of the moves that turn back."""
+        """Share of the moves that reverse direction."""
         start: float = 0.9
         """Below this share of the first loss the run has made progress."""
 
@@ -81,7 +81,7 @@ class LossOscillation(Check):
         self.several = False
         self.ratios = Window(20)
         self.rows: list[tuple[Moment, float]] = []
-        """In a log of another tool: the recent losses and where they stand."""
+        """In the log of another tool: the recent losses with their positions."""
 
     def begin(self, header: Header) -> None:
         self.several = self.several or has_competing_losses(header)
@@ -127,11 +127,13 @@ class LossOscillation(Check):
         if swing < self.limits.swing * level or turns < self.limits.turns:
             return
         alike = 0.6
-        if len(values) < self.limits.values:  # fewer pairs than values: it counts in short records
+        if (
+            len(values) < self.limits.values
+        ):  # there are fewer pairs than values, which matters in short records
             alike *= 1 - 4 / len(values)
             if not _apart(values[-APART:]):
                 return
-        if _resemblance(values, 1) > -alike or _resemblance(values, 2) < alike:
+        if _autocorrelation(values, 1) > -alike or _autocorrelation(values, 2) < alike:
             return
         if not _steady(values):
             return
@@ -147,11 +149,11 @@ class LossOscillation(Check):
                 if record.segment == 0
                 else moment_of(record)
             ),
-            f"the loss swings by {say(swing)} around {say(level)} from step to step, without "
-            f"getting below where it began ({say(start)}): the updates overshoot",
+            f"the loss swings by {say(swing)} around {say(level)} from step to step and stays "
+            f"above its start ({say(start)}): the updates overshoot",
             remedies=[
-                "Lower the learning rate, by a factor of 3 to 10 at first.",
-                "Look at the scale of the inputs and at the momentum.",
+                "Lower the learning rate, first by a factor of 3 to 10.",
+                "Check the scale of the inputs and the momentum.",
             ],
             swing=swing,
             level=level,
@@ -162,17 +164,17 @@ class LossOscillation(Check):
 
 
 def _first_swing(values: Sequence[float], swing: float) -> int:
-    """Where the swinging began: from there on every move is large and turns back."""
+    """Index where the oscillation began: from there on every move is large and reverses."""
     moves = [later - earlier for earlier, later in pairwise(values)]
     at = len(moves) - 1
     while at and abs(moves[at]) > swing / 3 and moves[at] * moves[at - 1] < 0:
         at -= 1
-    # The move it stopped at is the first; what swings is where that move led to.
+    # The loop stops at the first such move; the oscillation starts where that move ends.
     return at if at == 0 or abs(moves[at]) <= swing / 3 else at + 1
 
 
 def _apart(values: Sequence[float]) -> bool:
-    """Whether every second value is above all the others: so few may turn back by chance."""
+    """Whether every second value is above all the others: a few values may alternate by chance."""
     one, other = values[::2], values[1::2]
     return min(one) > max(other) or min(other) > max(one)
 
@@ -183,8 +185,8 @@ def _turns(values: Sequence[float]) -> float:
     return sum(back) / len(back)
 
 
-def _resemblance(values: Sequence[float], distance: int) -> float:
-    """How a value goes with the one so many before it, from -1 to 1; ranks are used."""
+def _autocorrelation(values: Sequence[float], distance: int) -> float:
+    """Rank autocorrelation at this lag, from -1 to 1."""
     ranks = _ranks(values)
     middle = sum(ranks) / len(ranks)
     apart = [rank - middle for rank in ranks]
@@ -196,13 +198,13 @@ def _resemblance(values: Sequence[float], distance: int) -> float:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """The place of each value among all; equal ones share the middle of theirs."""
+    """The rank of each value; equal values share their mean rank."""
     ordered = sorted(values)
     return [(bisect_left(ordered, item) + bisect_right(ordered, item)) / 2 for item in values]
 
 
 def _steady(values: Sequence[float]) -> bool:
-    """Whether the second half is as the first: a run that still falls is making progress."""
-    half = len(values) // 4 * 2  # even, so that both halves hold as many highs as lows
+    """Whether the second half equals the first: a run that still falls makes progress."""
+    half = len(values) // 4 * 2  # even, so that both halves contain as many highs as lows
     before, after = median(values[:half]), median(values[half:])
     return after > 0.9 * before

@@ -18,26 +18,27 @@ class SumReducedLoss(Check):
     """The loss is a sum over the batch: loss and gradients grow with the batch size.
 
     ## What it checks
-    Every sum over samples in the loss: by what factor each sample reaches what `backward` is
-    called on, about 1 (a sum) or one part in N (a mean).
+    Every sum over samples in the loss: the factor by which each sample contributes to the tensor
+    that `backward` is called on, about 1 (a sum) or 1/N (a mean).
 
     ## Why it matters
-    With SGD the size of a step is the rate times the gradient. A sum over 64 samples takes steps
-    64 times as large as the mean at the same rate: the run overshoots, and every change of the
-    batch size changes the rate.
+    With SGD the size of a step is the learning rate times the gradient. A sum over 64 samples takes
+    steps 64 times as large as the mean at the same learning rate: the run overshoots, and every
+    change of the batch size changes the effective learning rate.
 
     ## How it is measured
-    The derivative of the loss by the sum, in the first steps: above one half, over as many rows as
-    the batch has. It is a warning where the steps are large for it: a rate times N of 1 or more,
-    updates of a tenth of the weights, a loss that rises by half or ends.
+    The derivative of the loss with respect to the sum, in the first steps: above 0.5, over as many
+    rows as the batch has. It is a warning if the steps are too large: a learning rate times N of 1
+    or more, updates of a tenth of the weights, or a loss that rises by half or becomes non-finite.
 
     ## False alarms
-    Adam and its kin scale the gradient themselves: a VAE's summed reconstruction is information
-    only. So is SGD with a rate chosen for the sum, and clipped gradients. A sum that is divided
-    by the batch size or by the number of tokens is a mean.
+    Adam and similar optimizers normalise the gradient themselves: a VAE's summed reconstruction is
+    information only. So are SGD with a learning rate chosen for the sum, and clipped gradients. A
+    sum that is divided by the batch size or by the number of tokens is a mean.
 
     ## What to do
-    Use `reduction="mean"`, or divide by the number of samples (tokens), or divide the rate by it.
+    Use `reduction="mean"`, or divide the loss or the learning rate by the number of samples
+    (tokens).
 
     ## References
     Stack Overflow 43611745; Goyal et al., "Accurate, large minibatch SGD".
@@ -63,17 +64,17 @@ class SumReducedLoss(Check):
     @dataclass(frozen=True)
     class Limits:
         rate: float = 1.0
-        """The rate times the rows from which steps of SGD are too large …"""
+        """Learning rate times rows from which SGD steps are too large …"""
         update: float = 0.1
-        """… or the share of a weight that they change …"""
+        """… or the relative change of the weights in one step …"""
         rise: float = 1.5
-        """… or how many times the first loss a later one is."""
+        """… or the ratio of a later loss to the first."""
         steps: int = 20
-        """Steps that are looked at for it."""
+        """Number of steps that are inspected for it."""
 
     def start(self) -> None:
         self.found: dict[str, tuple[Moment, dict[str, object]]] = {}
-        """Site → where it was seen, and what is said about it."""
+        """Call site → where it was first observed, and the facts for the message."""
         self.told: set[str] = set()
         self.steps = 0
         self.first: float | None = None
@@ -86,7 +87,7 @@ class SumReducedLoss(Check):
 
     def observe(self, record: SetupRecord | StepRecord) -> Iterable[Finding]:
         if isinstance(record, StepRecord):
-            self._look(record)
+            self._watch_for_harm(record)
             if self.harm and not self.clipped:
                 yield from self._all_findings()
             return
@@ -117,12 +118,12 @@ class SumReducedLoss(Check):
             ),
         )
         if scaled is not None and scaled >= self.limits.rate:
-            self.harm = self.harm or f"the rate times the rows is {say(scaled)}"
+            self.harm = self.harm or f"learning rate times rows is {say(scaled)}"
 
     def finish(self) -> Iterable[Finding]:
         yield from self._all_findings()
 
-    def _look(self, record: StepRecord) -> None:
+    def _watch_for_harm(self, record: StepRecord) -> None:
         if not self.found or self.steps >= self.limits.steps:
             return
         self.steps += 1
@@ -132,14 +133,14 @@ class SumReducedLoss(Check):
         ratios = [] if column is None else [v for v in column.values if math.isfinite(v)]
         if ratios and median_low(ratios) >= self.limits.update:
             share = median_low(ratios)
-            self.harm = self.harm or f"a step changes the weights by {say(share)} of themselves"
+            self.harm = self.harm or f"one step changes the weights by {say(share)} of their norm"
         loss = record.values.get("loss")
         if loss is None:
             return
         if self.first is None:
             self.first = loss if math.isfinite(loss) else None
         elif not math.isfinite(loss):
-            self.harm = self.harm or "the loss is no number any more"
+            self.harm = self.harm or "the loss became NaN or Inf"
         elif 0 < self.first * self.limits.rise < min(loss, self.last):
             self.harm = self.harm or f"the loss rose from {say(self.first)} to {say(loss)}"
         self.last = loss
@@ -169,7 +170,7 @@ class SumReducedLoss(Check):
             ),
             remedies=[
                 'Use reduction="mean", or divide the sum by the number of samples (tokens); then '
-                "choose the rate anew."
+                "tune the learning rate again."
             ],
             rows=about["rows"],
             factor=about["factor"],
@@ -179,7 +180,7 @@ class SumReducedLoss(Check):
 
 
 def _step_size(optimizer: Facts) -> float | None:
-    """The rate of an optimizer whose steps follow the gradient's size, momentum counted in."""
+    """Effective learning rate (with momentum) if the steps scale with the gradient."""
     rate, momentum = optimizer.number("lr"), optimizer.number("momentum") or 0.0
     if rate is None or "sgd" not in (optimizer.text("kind") or "").lower():
         return None

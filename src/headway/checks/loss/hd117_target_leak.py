@@ -10,33 +10,33 @@ from headway.core.records import Header, SetupRecord
 
 
 class TargetLeak(Check):
-    """The model is given the answer it is asked for.
+    """The model's input contains the answer that it is trained to predict.
 
     ## What it checks
-    Three ways in which an answer gets in: a language model that sees the tokens it is asked for, a
-    column of the inputs that is the label, rows of the training data among those of the validation.
+    Three kinds of leaks: a language model that sees the tokens it must predict, an input column
+    that is the label, and training rows among the validation rows.
 
     ## Why it matters
-    The loss falls fast and far, validation looks splendid, and the model is of no use where the
-    answer is not there to be read.
+    The loss falls fast and far and validation looks excellent, but the model is useless where the
+    answer is not part of the input.
 
     ## How it is measured
-    Where the targets are the inputs moved by one place, a copy of the model is run with other
-    tokens after a position: what it says up to there must not change. Each column of the inputs is
-    correlated with the label over at least 64 samples. In tables, a column in which the classes are
-    further apart than they are wide, or in which one class has a single value that no other has,
-    while they overlap in nearly all others, was filled in when the outcome was known. Rows are
-    compared by a hash of their content, once nearly all training rows have been seen.
+    If the targets are the inputs shifted by one position, a copy of the model is run with other
+    tokens after a position: its output up to that position must not change. Each input column is
+    correlated with the label over at least 64 samples. In tables, a column was filled in after the
+    outcome was known if its classes are further apart than they are wide, or if one class has a
+    single value that no other class has, while the classes overlap in nearly all other columns.
+    Rows are compared by a hash of their content, once nearly all training rows have been seen.
 
     ## False alarms
-    Encoders that fill gaps, the encoder of a translator, and the prefix of a prefix model may look
-    ahead. One single column may be the label up to a factor (a first exercise). Validating on the
-    training data as a whole is somebody's wish; on part of it is an accident. Data with
-    few different rows share them by chance, and are left alone.
+    Encoders that fill gaps, the encoder of a translator and the prefix of a prefix model may look
+    ahead. A single column may be the label up to a factor (a first exercise). Validating on all of
+    the training data is intended; on a part of it is an accident. Data with few distinct rows share
+    them by chance and are not judged.
 
     ## What to do
-    Give attention its causal mask (`is_causal=True`, or a mask that is −inf above the diagonal) and
-    no bidirectional layer. Drop the column from the features. Split by row before anything is
+    Use a causal mask in the attention (`is_causal=True`, or a mask that is −inf above the diagonal)
+    and no bidirectional layer. Remove the column from the features. Split by row before anything is
     duplicated, augmented or shuffled together.
 
     ## References
@@ -47,33 +47,34 @@ class TargetLeak(Check):
     code = "HD117"
     name = "target-leak"
     severity = Severity.WARNING
-    summary = "the input holds the answer"
+    summary = "the input contains the answer"
     needs = Needs(kinds=(SetupRecord,), topics=("future-dependence", "label-copy", "shared-rows"))
     explains = ()
 
     @dataclass(frozen=True)
     class Limits:
         likeness: float = 0.999
-        """Correlation with the label from which a column is a copy of it."""
+        """Correlation with the label above which a column is a copy of it."""
         exact: float = 1.0 - 1e-9
-        """The same for a label that is a number, which a neighbour in time may be close to."""
+        """The same for a numeric label, which a neighbour in time may be close to."""
         related: float = 0.3
-        """Correlation of a number with some other column: else the one column is the task."""
+        """Correlation of a numeric label with another column; otherwise that one column is the
+        task."""
         fewest: int = 64
-        """Samples."""
+        """Smallest number of samples."""
         others: int = 4
-        """Columns in which the classes overlap: without them one that separates is no news."""
+        """Columns in which the classes must overlap; otherwise every column separates them."""
         given_away: int = 4
-        """Columns that may give the label away: where more do, the task is easy."""
+        """Largest number of columns that reveal the label; with more, the task is just easy."""
         others_apart: float = 2.0
-        """Means of the classes in any other column, in their own widths."""
+        """Largest distance of the class means in any other column, in standard deviations."""
         least_shared: float = 0.02
         most_shared: float = 0.8
-        """Shares of the validation rows: below, chance; above, the training data on purpose."""
+        """Shares of the validation rows: below, chance; above, validation on the training data."""
         covered: float = 0.9
-        """The share of the last training rows that were not new."""
+        """Share of the last training rows that must have been seen before."""
         alike: float = 0.02
-        """The share of rows that occur twice in one batch, above which rows mean nothing."""
+        """Share of duplicate rows within a batch above which equal rows mean nothing."""
 
     def start(self) -> None:
         self.told: list[str] = []
@@ -99,14 +100,14 @@ class TargetLeak(Check):
         module, op = facts.text("module"), facts.text("op")
         return self.find(
             record,
-            f"{module or 'the model'} sees the tokens it is asked for: its outputs change with "
-            "tokens that come later, and the targets are the inputs moved by one place"
-            + (f"; {op} is the first operation that looks ahead" if op else ""),
+            f"{module or 'the model'} sees the tokens it must predict: its outputs change with "
+            f"later tokens, and the targets are the inputs shifted by one position"
+            + (f"; {op} is the first op that looks ahead" if op else ""),
             subject="future",
             where=facts.where(module=module, op=op),
             remedies=[
-                "Give attention its causal mask: `is_causal=True`, or a mask that is −inf above "
-                "the diagonal; a recurrent layer must not be bidirectional."
+                "Use a causal mask in the attention: `is_causal=True`, or a mask that is −inf "
+                "above the diagonal; a recurrent layer must not be bidirectional."
             ],
             ratio=facts.number("ratio"),
         )
@@ -120,9 +121,9 @@ class TargetLeak(Check):
         classes = facts.whole("classes")
         limit = self.limits.exact if classes is None else self.limits.likeness
         if (likeness <= limit and not one_hot) or (columns or 0) < 2:
-            return self._given_away(record, facts, samples)
+            return self._revealing_column(record, facts, samples)
         if classes is None and (facts.number("next") or 0.0) < self.limits.related:
-            # Nothing else has to do with the target: the task is to find that column.
+            # No other column is related to the target: the task is to find that column.
             return None
         what = (
             f"columns {', '.join(str(int(item)) for item in one_hot[:5])} of the inputs mark the "
@@ -136,14 +137,15 @@ class TargetLeak(Check):
             subject="column",
             where=facts.where(),
             remedies=[
-                f"Drop column {column} from the features, and look for others made from the label."
+                f"Remove column {column} from the features, and look for others derived from the "
+                f"label."
             ],
             column=column,
             correlation=likeness,
             samples=samples,
         )
 
-    def _given_away(self, record: SetupRecord, facts: Facts, samples: int) -> Finding | None:
+    def _revealing_column(self, record: SetupRecord, facts: Facts, samples: int) -> Finding | None:
         best, others = facts.whole("marked_best"), facts.whole("overlapping") or 0
         count = facts.whole("marked_count") or 0
         if best is None or count < 1:
@@ -155,22 +157,24 @@ class TargetLeak(Check):
             return None
         listed = [str(int(item)) for item in facts.numbers("marked")[:5]]
         why = (
-            "one class always has the same value there, and no other class has it"
+            "one class always has the same value there, which no other class has"
             if constant
-            else "the classes lie further apart there than they are wide"
+            else "the classes are further apart there than they are wide"
         )
-        said = (
-            "columns {} of the inputs give" if len(listed) > 1 else "column {} of the inputs gives"
+        subject = (
+            "columns {} of the inputs reveal"
+            if len(listed) > 1
+            else "column {} of the inputs reveals"
         )
         return self.find(
             record,
-            f"{said.format(', '.join(listed))} the label away: {why}, over "
-            f"{samples} samples; the other {others} columns do nothing of the kind",
+            f"{subject.format(', '.join(listed))} the label: {why}, over {samples} samples; the "
+            f"other {others} columns do not",
             subject="column",
             where=facts.where(),
             remedies=[
-                f"Ask whether column {best} is known before the outcome is; if not, drop it from "
-                "the features, and look for others that were filled in afterwards."
+                f"Check whether column {best} is known before the outcome is; if not, remove it "
+                f"from the features, and look for others that were filled in afterwards."
             ],
             column=best,
             columns=[int(item) for item in facts.numbers("marked")],
@@ -194,7 +198,7 @@ class TargetLeak(Check):
             subject="rows",
             where=facts.where(module=facts.text("module")),
             remedies=[
-                "Split the rows before they are duplicated, augmented or resampled, and drop "
+                "Split the rows before they are duplicated, augmented or resampled, and remove "
                 "duplicates first."
             ],
             share=share,
