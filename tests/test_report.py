@@ -192,7 +192,7 @@ def test_what_cannot_be_read_is_a_users_mistake(tmp_path: Path) -> None:
         diagnose(tmp_path)
     text = tmp_path / "notes.txt"
     text.write_text("hello")
-    with pytest.raises(UnreadableInput, match="not a run headway can read"):
+    with pytest.raises(UnreadableInput, match="is not supported"):
         diagnose(text)
     (tmp_path / "run.json").write_text("hello")
     with pytest.raises(UnreadableInput, match="is not a run header"):

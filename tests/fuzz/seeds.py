@@ -63,7 +63,7 @@ def _log(root: Path, number: int, path: Path) -> None:
         return
     if reader is None:
         return
-    folder = root / f"{reader.FORMAT}@{number}"
+    folder = root / f"{reader.format}@{number}"
     folder.mkdir(parents=True)
     data = path.read_bytes()
     (folder / path.name).write_bytes(

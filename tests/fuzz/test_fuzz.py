@@ -22,7 +22,7 @@ def fuzzed(count: int, seed: int, kept: Path) -> None:
     assert not found["torch_imported"]
     from headway.logs.readers import readers
 
-    logs = {reader.FORMAT for reader in readers()}
+    logs = {reader.format for reader in readers()}
     assert logs <= found["counts"].keys(), "a reader without a seed"
     assert len(found["counts"]) == len(logs) + CHECKPOINT_FORMATS
 

@@ -117,7 +117,7 @@ def targets(reader: str, deep: bool) -> list[Callable[[Path], Any]]:
         if reader == "training-args":
             some.append(settings_beside)
         return [*some, scan, diagnose] if deep else some
-    own = {module.FORMAT: module for module in readers.readers()}[reader]
+    own = {module.format: module for module in readers.readers()}[reader]
     return [own.read, readers.read, *([diagnose] if deep else [])]
 
 

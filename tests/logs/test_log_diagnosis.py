@@ -151,12 +151,12 @@ FAULTY: dict[str, tuple[Log, list[str], str]] = {
         ["HD406 warning @380"],
         "HD406",
     ),
-    "lr jump happening": (
+    "lr jump event": (
         log(
             "loss: 3..2~0.02*60",
             "lr: 1e-3..1e-4*40, 1e-3..1e-4*20",
             every=10,
-            happenings=[LogEvent(40, "restart")],
+            events=[LogEvent(40, "restart")],
         ),
         ["HD406 warning @410"],
         "HD406",
@@ -166,11 +166,11 @@ FAULTY: dict[str, tuple[Log, list[str], str]] = {
         ["HD414 warning @310"],
         "HD414",
     ),
-    "skip happenings": (
+    "skip events": (
         log(
             "loss: 3..2~0.02*60",
             every=10,
-            happenings=[LogEvent(30 + i // 5, "scaler-skip") for i in range(100)],
+            events=[LogEvent(30 + i // 5, "scaler-skip") for i in range(100)],
         ),
         ["HD414 warning @310"],
         "HD414",
@@ -284,7 +284,7 @@ HEALTHY: dict[str, Log] = {
     "few skips": log(
         "loss: 3..2~0.02*60",
         every=10,
-        happenings=[LogEvent(0, "scaler-skip")] * 5 + [LogEvent(30, "scaler-skip")],
+        events=[LogEvent(0, "scaler-skip")] * 5 + [LogEvent(30, "scaler-skip")],
     ),
     "mem plateau": log("loss: 3..2~0.02*60", "gpu_mem: 10e9*10,14e9~0.001*50", every=10),
     "rl": log("policy_loss: 0.01~5*100", "loss: 0.02~8*100", "reward: 1~3*100", every=10),

@@ -99,9 +99,7 @@ def test_a_run_begun_anew_keeps_what_came_before(tmp_path: Path) -> None:
             point(connection, step, step / 2)
     log = mlflow.read(path)
     assert list(log.table.steps) == [0, 1, 2, 3, 4, 5, 3, 4, 5, 6]
-    assert [(one.row, one.kind, one.data) for one in log.happenings] == [
-        (6, "restart", {"step": 3})
-    ]
+    assert [(one.row, one.kind, one.data) for one in log.events] == [(6, "restart", {"step": 3})]
 
 
 def test_metrics_without_steps_and_of_the_machine(tmp_path: Path) -> None:

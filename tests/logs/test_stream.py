@@ -91,7 +91,7 @@ def test_steps_that_run_backwards_begin_a_segment() -> None:
 
 
 def test_so_does_a_restart_the_log_tells() -> None:
-    case = log("loss: 3..2*10", happenings=[LogEvent(6, "restart"), LogEvent(8, "note")])
+    case = log("loss: 3..2*10", events=[LogEvent(6, "restart"), LogEvent(8, "note")])
     assert [item.segment for item in steps(case)] == [0] * 6 + [1] * 4
     kinds = [item.kind for item in LogStream(case).records() if isinstance(item, EventRecord)]
     assert kinds == ["restart", "note"]
@@ -99,7 +99,7 @@ def test_so_does_a_restart_the_log_tells() -> None:
 
 def test_skips_are_counted_into_the_next_row() -> None:
     skips = [LogEvent(2, "scaler-skip"), LogEvent(2, "scaler-skip"), LogEvent(4, "scaler-skip")]
-    case = log("loss: 3..2*6", every=10, happenings=skips)
+    case = log("loss: 3..2*6", every=10, events=skips)
     assert [item.values["scaler_skipped"] for item in steps(case)] == [0, 0, 2, 0, 1, 0]
     assert header(case).signals["scaler_skipped"] == Signal(span=10, every=10, fold="sum")
 

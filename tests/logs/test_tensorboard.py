@@ -48,7 +48,7 @@ def test_a_run_started_again_keeps_what_came_before() -> None:
     assert list(log.table.steps) == [*range(70), *range(40, 90)]
     values = log.table.series["loss"].values
     assert sum(map(math.isnan, values)) == 10
-    (again,) = log.happenings
+    (again,) = log.events
     assert (again.row, again.kind, again.data) == (70, "restart", {"step": 40})
     assert log.notes[0] == "2 event files are joined"
 
@@ -62,7 +62,7 @@ def test_writers_side_by_side_share_their_rows(tmp_path: Path) -> None:
     log = tensorboard.read_many(paths)
     assert len(log.table) == 70
     assert set(log.table.series) == {"train/loss", "validation/loss"}
-    assert not log.happenings
+    assert not log.events
 
 
 def test_settings_and_meanings_of_the_trainer() -> None:

@@ -50,7 +50,7 @@ def test_healthy(folder: str) -> None:
         assert np.isfinite(log.table.series[column].numbers()).all()
     losses = log.table.series[loss].numbers()
     assert losses[0] > 2 * losses[-1] > 0
-    assert not log.happenings
+    assert not log.events
     assert not log.notes
     assert 0 < log.used <= log.lines
 
@@ -82,7 +82,7 @@ def test_every_reader_of_a_log_that_is_not_its_own_says_less() -> None:
         reader = readers.reader_for(path)
         assert reader is not None
         expected = {"hf_console": "hf-console", "lightning_bar": "lightning-bar"}
-        assert expected.get(folder) == reader.FORMAT or KNOWN[folder][0] == reader.FORMAT
+        assert expected.get(folder) == reader.format or KNOWN[folder][0] == reader.format
 
 
 def test_what_the_numbers_mean() -> None:
@@ -105,10 +105,10 @@ def test_what_the_numbers_mean() -> None:
 
 def test_deepspeed_tells_of_overflows() -> None:
     log = read("deepspeed", "nan")
-    kinds = [happening.kind for happening in log.happenings]
+    kinds = [event.kind for event in log.events]
     assert kinds == ["scaler-skip"] * 16 + ["exception"]
-    assert dict(log.happenings[0].data) == {"attempted": 65536.0, "reducing_to": 32768.0}
-    assert log.happenings[0].row == 49
+    assert dict(log.events[0].data) == {"attempted": 65536.0, "reducing_to": 32768.0}
+    assert log.events[0].row == 49
     scale = log.table.series["loss_scale"]
     assert log.table.steps[scale.rows[0]] == 50
     assert scale.values[0] == 32768.0
@@ -116,7 +116,7 @@ def test_deepspeed_tells_of_overflows() -> None:
     assert sum(skipped.values) == 16
     assert max(skipped.values) == 1
     assert log.signals["skipped"].fold == "sum"
-    assert "already at minimum" in log.happenings[-1].data["error"]
+    assert "already at minimum" in log.events[-1].data["error"]
 
 
 @pytest.mark.parametrize("kind", ["healthy", "quiet"])

@@ -80,7 +80,7 @@ def test_mutations(path: Path, tmp_path: Path) -> None:
             log = own.read(target)
             list(log.table.plain())
             assert log.used <= log.lines
-            assert all(0 <= happening.row <= len(log.table) for happening in log.happenings)
+            assert all(0 <= event.row <= len(log.table) for event in log.events)
             assert all(len(series) <= len(log.table) for series in log.table.series.values())
         except UnreadableInput:
             pass

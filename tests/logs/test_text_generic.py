@@ -15,11 +15,13 @@ from headway.errors import UnreadableInput
 from headway.logs import readers
 from headway.logs.console_events import find_nonfinite_warning
 from headway.logs.console_rows import ConsoleRows
-from headway.logs.formats import text_log
-from headway.logs.formats.text_log import FreeTextReading
+from headway.logs.formats.console_dialects import DIALECTS
+from headway.logs.free_text import FreeTextReading
 from headway.logs.key_values import pairs
 from headway.logs.log_file import LONGEST_LINE, console_lines, sample, strip_prefix
 from headway.logs.log_table import Log
+
+FREE_TEXT = next(dialect for dialect in DIALECTS if dialect.format == "text")
 
 
 def log_of(tmp_path: Path, lines: list[str] | str) -> Log:
@@ -172,7 +174,7 @@ def test_a_restart_goes_back(tmp_path: Path) -> None:
     lines = [f"step {i} loss 0.5" for i in range(10)] + ["Resuming from checkpoint-5"]
     log = log_of(tmp_path, [*lines, *(f"step {i} loss 0.4" for i in range(5, 10))])
     assert list(log.table.steps) == [*range(10), *range(5, 10)]
-    assert [(h.row, h.kind, dict(h.data)) for h in log.happenings] == [(10, "restart", {"step": 5})]
+    assert [(h.row, h.kind, dict(h.data)) for h in log.events] == [(10, "restart", {"step": 5})]
 
 
 def test_units_of_rows(tmp_path: Path) -> None:
@@ -226,10 +228,10 @@ def test_what_is_told(tmp_path: Path) -> None:
         "Loading checkpoint shards: 100% 2/2",
     ]
     log = log_of(tmp_path, lines)
-    assert [(h.row, h.kind) for h in log.happenings] == [
+    assert [(h.row, h.kind) for h in log.events] == [
         (1, "scaler-skip"), (2, "exception"), (2, "out-of-memory"), (2, "killed"),
     ]  # fmt: skip
-    assert log.happenings[1].data["error"] == "RuntimeError: shape mismatch: 3 vs 5"
+    assert log.events[1].data["error"] == "RuntimeError: shape mismatch: 3 vs 5"
     assert [values.get("loss_scale") for _, values in log.table.plain()] == [None, 32768.0]
 
 
@@ -317,7 +319,7 @@ NO_LOGS = {
 def test_what_is_no_log(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_text(NO_LOGS[name], encoding="utf-8")
-    assert text_log.recognise(sample(path)) == 0.0
+    assert FREE_TEXT.recognise(sample(path)) == 0.0
 
 
 HOSTILE = (
@@ -361,7 +363,7 @@ def test_a_line_of_a_megabyte(tmp_path: Path, piece: str) -> None:
 
 def test_unreadable(tmp_path: Path) -> None:
     with pytest.raises(UnreadableInput):
-        text_log.read(tmp_path / "nothing.log")
+        FREE_TEXT.read(tmp_path / "nothing.log")
     (tmp_path / "empty.log").write_text("")
     with pytest.raises(UnreadableInput):
         readers.read(tmp_path / "empty.log")

@@ -35,7 +35,7 @@ def test_every_row_of_the_newest_run_is_there() -> None:
 def test_settings_are_facts_and_alerts_are_told() -> None:
     log = trackio.read(FILE)
     assert log.facts == {"lr": 1e-3, "batch_size": 8}
-    (alert,) = log.happenings
+    (alert,) = log.events
     assert (alert.row, alert.kind, alert.data) == (40, "note", {"text": "loss: it is NaN"})
 
 

@@ -34,7 +34,7 @@ def test_settings_are_facts_and_alerts_are_told() -> None:
     assert log.facts["lr"] == 1e-3
     assert log.facts["batch_size"] == 8
     assert log.facts["optimizer/eps"] == 1e-8
-    (alert,) = log.happenings
+    (alert,) = log.events
     assert (alert.kind, alert.data) == ("note", {"text": "loss: the loss is NaN"})
 
 

@@ -79,9 +79,9 @@ def test_a_restarted_base_keeps_its_order() -> None:
 def test_happenings_of_the_console_come_along() -> None:
     state = a_log("hf-trainer", losses(10, 50))
     console = a_log("console", losses(10, 70))
-    console.happenings.append(LogEvent(7, "exception", {"error": "CUDA out of memory"}))
+    console.events.append(LogEvent(7, "exception", {"error": "CUDA out of memory"}))
     joined = join_logs([state, console])
-    assert [(item.row, item.kind) for item in joined.happenings] == [(7, "exception")]
+    assert [(item.row, item.kind) for item in joined.events] == [(7, "exception")]
 
 
 def test_whether_two_logs_are_of_one_run() -> None:

@@ -34,7 +34,7 @@ def log(
     signals: dict[str, Signal] | None = None,
     digits: int | None = None,
     unit: Unit = "step",
-    happenings: list[LogEvent] | None = None,
+    events: list[LogEvent] | None = None,
     source: str = "jsonl",
     **facts: Any,
 ) -> Log:
@@ -55,7 +55,7 @@ def log(
         table,
         unit=unit,
         signals=dict(signals or {}),
-        happenings=happenings or [],
+        events=events or [],
         facts=facts,
         lines=len(table),
         used=len(table),

@@ -39,7 +39,7 @@ def sound(log: Log) -> None:
 
 def reader_named(form: str) -> Reader:
     """The reader of a format."""
-    return next(reader for reader in readers() if form == reader.FORMAT)
+    return next(reader for reader in readers() if form == reader.format)
 
 
 def survives(reader: Reader, original: Path, folder: Path, count: int, seed: int = 0) -> None:

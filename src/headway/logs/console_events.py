@@ -179,23 +179,23 @@ _LONGEST_TRACEBACK = 400
 class ConsoleEventScanner:
     """Listens to the lines of one log."""
 
-    happenings: list[LogEvent] = field(default_factory=list)
+    events: list[LogEvent] = field(default_factory=list)
     scale: float | None = None
     """The loss scale an overflow line told of, for the next row."""
     in_traceback: int = 0
     """Lines of a traceback that may still come; 0 outside of one."""
     _seen: set[str] = field(default_factory=set)
 
-    def hear(self, line: str, row: int) -> bool:
+    def scan(self, line: str, row: int) -> bool:
         """Note what a line tells, `row` rows being before it. Whether it told anything."""
         if self.in_traceback:
             return self._traceback(line, row)
         for clue in _CLUES:
             if clue in line:
-                return self._tell(line, row)
+                return self._scan_clue(line, row)
         return False
 
-    def _tell(self, line: str, row: int) -> bool:
+    def _scan_clue(self, line: str, row: int) -> bool:
         if _TRACEBACK.search(line):
             self.in_traceback = _LONGEST_TRACEBACK
         elif _AT_MINIMUM.search(line):
@@ -233,9 +233,9 @@ class ConsoleEventScanner:
             data["epoch"] = int(epoch[1])
         if not resumed and not data:
             return False  # weights are loaded for many reasons
-        last = self.happenings[-1] if self.happenings else None
+        last = self.events[-1] if self.events else None
         if last is not None and last.kind == "restart" and last.row == row:
-            self.happenings[-1] = LogEvent(row, "restart", {**last.data, **data})
+            self.events[-1] = LogEvent(row, "restart", {**last.data, **data})
         else:
             self._add(LogEvent(row, "restart", data))
         return True
@@ -266,13 +266,13 @@ class ConsoleEventScanner:
             self._add(LogEvent(row, kind, {"error": text}))
 
     def _once(self, row: int, kind: str, line: str) -> None:
-        last = self.happenings[-1] if self.happenings else None
+        last = self.events[-1] if self.events else None
         if last is None or last.kind != kind or last.row != row:
             self._add(LogEvent(row, kind, {"error": line.strip()[:400]}))
 
-    def _add(self, happening: LogEvent) -> None:
-        if len(self.happenings) < MOST:
-            self.happenings.append(happening)
+    def _add(self, event: LogEvent) -> None:
+        if len(self.events) < MOST:
+            self.events.append(event)
 
 
 def _float(text: str) -> float | None:

@@ -1,13 +1,14 @@
-"""Reads the rows of a console log by the line pattern of its framework.
+"""Reads a console log row by row, with the line pattern of the framework that printed it.
 
-A dialect is a pattern that a line of numbers matches, with the groups `step`, `of` and `epoch`
-where the line has them; names and values are the shared tokenizer's business.
+A `Dialect` has the pattern of a line of numbers, whose groups are the counters; `key_values.py`
+finds the names and values in the rest of the line, whatever the framework.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,62 +18,93 @@ from headway.core.signals import Fold, NonFinite, Scope, Signal
 from headway.logs.console_events import ConsoleEventScanner, learn_settings
 from headway.logs.key_values import NOWHERE, LineShapes, Pair, number, pairs, split, whole_count
 from headway.logs.log_file import Sample, console_lines, is_text, preview_lines, strip_prefix
-from headway.logs.log_table import MOST_COLUMNS, Log, Table
+from headway.logs.log_table import MAX_COLUMNS, Log, Table
 from headway.logs.step_counters import ABSENT, LARGEST, LARGEST_EPOCH, StepCounters
 
-_LOOKED_AT_DIGITS = 300
-_SETTINGS_UNTIL = 3
-"""Rows after which lines are no longer looked at for settings."""
-_LABEL = re.compile(r"\s?(\d{1,4}): (?=\S)")
-_DROPPED = frozenset(
-    {
-        "eta",
-        "v_num",
-        "pid",
-        "port",
-        "cuda",
-        "rank",
-        "local_rank",
-        "line",
-        "gpu",
-        "seed",
-        "info",
-        "debug",
-    }
-)
-_OF_TRAINING = re.compile(r"loss|norm", re.IGNORECASE)
+_DIGIT_ROWS = 300
+"""First rows: the printed precision is taken from them, and no line shapes are learned."""
+_SETTINGS_ROWS = 3
+"""Rows after which lines are no longer searched for settings."""
+_RANK_LABEL = re.compile(r"\s?(\d{1,4}): (?=\S)")
+_NOT_METRICS = frozenset(("eta", "v_num", "pid", "port", "cuda", "rank", "local_rank", "line"))
+_NOT_METRICS |= frozenset(("gpu", "seed", "info", "debug"))
+_TRAINING_METRIC = re.compile(r"loss|norm", re.IGNORECASE)
 _MAGNITUDE = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+_MATCHES_NOTHING = re.compile(r"(?!)")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the columns are whose name matches: a value of one step, or a mean over several."""
+
+    names: str
+    """Regular expression, searched for in the name of the column; case is ignored."""
+    fold: Fold = "last"
+    span: int | None = None
+    """Steps that a mean covers; None for the interval between two rows."""
+    nonfinite: NonFinite = "kept"
+    scope: Scope = "rank"
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How one framework's console looks."""
+    """How one framework prints its numbers; a log reader.
+
+    The patterns have the groups `step`, `of` (the total) and `epoch` where the line has them. Two
+    alternatives of a pattern cannot both have a group `step`: `known`, `iter`, `count` and `json`
+    are other names for it. A step called `known` counts over all epochs.
+    """
 
     format: str
-    row: re.Pattern[str]
-    """A line of training numbers; searched for, after labels were taken off."""
+    label: str
+    row: re.Pattern[str] = _MATCHES_NOTHING
+    """Finds a line of training numbers, after the prefixes of launcher and logger are removed."""
     evaluation: re.Pattern[str] | None = None
-    """A line of evaluation numbers: its names get `eval/` before them."""
+    """Finds a line of evaluation numbers; their names get the prefix `eval/`."""
     marker: re.Pattern[str] | None = None
-    """Something only this framework prints, where no line of numbers is in sight."""
+    """Text that only this framework prints, for logs whose first lines have no numbers."""
     drop: frozenset[str] = frozenset()
-    """Names that are no numbers of the training."""
+    """Names that are not metrics."""
     first_epoch: int | None = None
-    """The number of the first epoch, where the counter starts again in every epoch."""
-    human: bool = False
-    """Numbers are printed as `1.2K`, whatever they count."""
+    """Number of the first epoch, if the step counter starts over in every epoch."""
+    abbreviated: bool = False
+    """Numbers are printed as `1.2K`."""
+    columns: tuple[Columns, ...] = ()
+    weight: float = 1.0
+    """Factor on the certainty; below 1 for lines that also appear in logs of other dialects."""
+    recognise_with: Callable[[Dialect, Sample], float] | None = None
+    """Replaces the share of matching lines as certainty."""
+    read_with: Callable[[Dialect, Path], Log] | None = None
+    """Replaces `read_console`."""
+    finish: Callable[[Log], None] | None = None
+    """Called with the finished log."""
+
+    def recognise(self, sample: Sample) -> float:
+        """How certain it is that a file is in this dialect."""
+        if self.recognise_with is not None:
+            return self.recognise_with(self, sample)
+        return self.weight * line_share(self, sample)
+
+    def read(self, path: Path) -> Log:
+        """Reads the whole file."""
+        log = (self.read_with or read_console)(self, path)
+        for columns in self.columns:
+            describe_columns(log, columns)
+        if self.finish is not None:
+            self.finish(log)
+        return log
 
 
 @dataclass(slots=True)
 class ConsoleRows:
-    """A log being collected."""
+    """The rows of a log that is being read, and what its other lines say."""
 
     format: str
     path: Path
-    human: bool = False
+    abbreviated: bool = False
     table: Table = field(default_factory=Table)
     counters: StepCounters = field(default_factory=StepCounters)
-    teller: ConsoleEventScanner = field(default_factory=ConsoleEventScanner)
+    scanner: ConsoleEventScanner = field(default_factory=ConsoleEventScanner)
     units: dict[str, str] = field(default_factory=dict)
     facts: dict[str, object] = field(default_factory=dict)
     digits: dict[str, int] = field(default_factory=dict)
@@ -80,7 +112,7 @@ class ConsoleRows:
     used: int = 0
     others: int = 0
     rank: str | None = None
-    told_rank: bool = False
+    reported_rank: bool = False
     notes: list[str] = field(default_factory=list)
     shapes: LineShapes = field(default_factory=LineShapes)
     spellings: dict[str, str] = field(default_factory=dict)
@@ -88,15 +120,14 @@ class ConsoleRows:
     def __len__(self) -> int:
         return len(self.table)
 
-    def tell(self, line: str) -> bool:
-        """A line that is no row: what it tells, if anything."""
-        told = self.teller.hear(line, len(self.table))
-        if not told and len(self.table) < _SETTINGS_UNTIL:
+    def scan(self, line: str) -> None:
+        """Looks for events and settings in a line that is not a row."""
+        found = self.scanner.scan(line, len(self.table))
+        if not found and len(self.table) < _SETTINGS_ROWS:
             learn_settings(line, self.facts)
-        return told
 
     def other_rank(self, rank: str, values: dict[str, float]) -> bool:
-        """Whether a row is another rank's copy of one that is counted already."""
+        """Whether a row is another rank's copy of a row that was already added."""
         if not rank:
             return False
         if self.rank is None:
@@ -105,87 +136,89 @@ class ConsoleRows:
             return False
         self.others += 1
         bad = [name for name, value in values.items() if not math.isfinite(value)]
-        if bad and not self.told_rank:
-            self.told_rank = True
+        if bad and not self.reported_rank:
+            self.reported_rank = True
             self.notes.append(
                 f"rank {rank} logged {bad[0]} {values[bad[0]]} "
                 f"when rank {self.rank} had {len(self)} rows"
             )
-        # Its numbers are a copy; that one of them is not finite is a row of its own.
-        for name in [name for name in values if name not in bad or not _OF_TRAINING.search(name)]:
+        # Copies are dropped; a non-finite loss or norm of another rank is added as a row.
+        for name in [
+            name for name in values if name not in bad or not _TRAINING_METRIC.search(name)
+        ]:
             del values[name]
         return not values
 
     def add(self, values: dict[str, float], epoch: int, count: int, total: int) -> None:
-        """One more row."""
-        if self.teller.scale is not None:
+        """Adds a row."""
+        if self.scanner.scale is not None:
             if not any("scale" in name.lower() for name in values):
-                values["loss_scale"] = self.teller.scale
-            self.teller.scale = None
+                values["loss_scale"] = self.scanner.scale
+            self.scanner.scale = None
         self.table.add(0, values)
         self.counters.add(epoch, count, total)
 
     def values(self, found: list[Pair], prefix: str = "") -> dict[str, float]:
-        """The numbers of a line that are not its counters; of two with one name the first."""
+        """The metrics of a line; the first of two with the same name."""
         values: dict[str, float] = {}
-        looked = len(self.table) < _LOOKED_AT_DIGITS
+        early = len(self.table) < _DIGIT_ROWS
         for pair in found:
             name = pair.name
-            if not name or name.lower() in _DROPPED:
+            if not name or name.lower() in _NOT_METRICS:
                 continue
             value = pair.value
-            if self.human and name in self.units:
+            if self.abbreviated and name in self.units:
                 value *= _MAGNITUDE.get(self.units[name], 1.0)
-            name = prefix + self.spelled(name)
+            name = prefix + self.first_spelling(name)
             if name not in values:
                 values[name] = value
-            if looked and ("." in pair.text or "e" in pair.text or "E" in pair.text):
+            if early and ("." in pair.text or "e" in pair.text or "E" in pair.text):
                 self.digits[name] = max(self.digits.get(name, 0), _significant(pair.text))
         return values
 
-    def spelled(self, name: str) -> str:
-        """A name as it was written first: `Loss is nan` is of the same number as `loss: 2.3`."""
-        if name in self.table.series or len(self.spellings) > MOST_COLUMNS:
+    def first_spelling(self, name: str) -> str:
+        """The first spelling of a name: `Loss is nan` and `loss: 2.3` are the same metric."""
+        if name in self.table.series or len(self.spellings) > MAX_COLUMNS:
             return name
         return self.spellings.setdefault(name.lower().replace("_", " "), name)
 
     def places(self, found: list[Pair], prefix: str = "") -> list[tuple[str, int, float]]:
-        """Name, place and worth of the numbers `values` takes."""
+        """(name, place in the line, factor) of the numbers that `values` takes."""
         taken: dict[str, tuple[str, int, float]] = {}
         for pair in found:
-            if pair.name and pair.name.lower() not in _DROPPED:
-                unit = self.units.get(pair.name, "") if self.human else ""
-                name = prefix + self.spelled(pair.name)
+            if pair.name and pair.name.lower() not in _NOT_METRICS:
+                unit = self.units.get(pair.name, "") if self.abbreviated else ""
+                name = prefix + self.first_spelling(pair.name)
                 taken.setdefault(name, (name, pair.at, _MAGNITUDE.get(unit, 1.0)))
         return list(taken.values())
 
     def log(self) -> Log:
-        """What was collected, steps worked out."""
+        """The finished log, with the steps worked out from the counters."""
         steps, unit = self.counters.steps()
         self.table.steps = steps
         units = {name: unit for name, unit in self.units.items() if name in self.table.series}
         facts = dict(self.facts)
-        if units and not self.human:
+        if units and not self.abbreviated:
             facts["units"] = units
         log = Log(self.format, self.path, self.table, unit=unit, lines=self.lines, used=self.used)
-        log.happenings, log.facts, log.notes = self.teller.happenings, facts, self.notes
+        log.events, log.facts, log.notes = self.scanner.events, facts, self.notes
         if self.others:
-            log.notes.append(f"{self.others} lines of other ranks than {self.rank} were left out")
+            log.notes.append(f"{self.others} lines of ranks other than {self.rank} skipped")
         if self.table.dropped:
-            log.notes.append(f"{self.table.dropped} values with too many names were left out")
-        describe(log, self.digits)
+            log.notes.append(f"{self.table.dropped} values skipped: over {MAX_COLUMNS} columns")
+        describe_digits(log, self.digits)
         return log
 
 
-def describe(log: Log, digits: dict[str, int]) -> None:
-    """What is known of every column: how often it is there and how many digits were printed."""
+def describe_digits(log: Log, digits: dict[str, int]) -> None:
+    """Describes each column by how often it is printed, and with how many significant digits."""
     for name, count in digits.items():
         if name in log.table.series and 0 < count < 7:
             log.signals[name] = Signal(every=spacing(log, name), digits=count)
 
 
 def spacing(log: Log, name: str) -> int:
-    """How many steps lie between two values of a column, as a rule."""
+    """The usual number of steps between two values of a column."""
     where = log.table.series[name].where()
     if len(where) < 2 or log.unit != "step":
         return 1
@@ -194,18 +227,9 @@ def spacing(log: Log, name: str) -> int:
     return max(int(np.median(apart)), 1) if len(apart) else 1
 
 
-def signal(
-    log: Log,
-    names: str,
-    *,
-    fold: Fold = "last",
-    span: int | None = None,
-    nonfinite: NonFinite = "kept",
-    scope: Scope = "rank",
-) -> None:
-    """Say what the columns are whose name matches: a mean spans the interval between two rows, if
-    no other span is told. A column that shows a NaN is not filtered."""
-    wanted = re.compile(names, re.IGNORECASE)
+def describe_columns(log: Log, columns: Columns) -> None:
+    """Describes the columns whose name matches. A column that has a NaN is not filtered."""
+    wanted = re.compile(columns.names, re.IGNORECASE)
     for name, series in log.table.series.items():
         if not wanted.search(name):
             continue
@@ -213,30 +237,30 @@ def signal(
         finite = bool(np.isfinite(series.numbers()).all())
         known = log.signals.get(name)
         log.signals[name] = Signal(
-            span=(span or every) if fold != "last" else 1,
-            fold=fold,
-            nonfinite=nonfinite if finite else "kept",
-            scope=scope,
+            span=(columns.span or every) if columns.fold != "last" else 1,
+            fold=columns.fold,
+            nonfinite=columns.nonfinite if finite else "kept",
+            scope=columns.scope,
             digits=known.digits if known else None,
             every=every,
         )
 
 
-def recognised(dialect: Dialect, sample: Sample) -> float:
-    """How sure it is that a file speaks a dialect: by the share of its lines that do."""
+def line_share(dialect: Dialect, sample: Sample) -> float:
+    """The certainty that a file is in a dialect, from the share of its lines that match."""
     if not is_text(sample):
         return 0.0
-    looked = preview_lines(sample)
-    hits = sum(1 for _, line in looked if dialect.row.search(line))
+    lines = preview_lines(sample)
+    hits = sum(1 for _, line in lines if dialect.row.search(line))
     if not hits:
-        marked = dialect.marker and any(dialect.marker.search(line) for line, _ in looked)
+        marked = dialect.marker and any(dialect.marker.search(line) for line, _ in lines)
         return 0.35 if marked else 0.0
-    return 0.6 + 0.35 * hits / len(looked)
+    return 0.6 + 0.35 * hits / len(lines)
 
 
-def collect(dialect: Dialect, path: Path) -> Log:
-    """The whole of a log in a dialect."""
-    rows = ConsoleRows(dialect.format, path, human=dialect.human)
+def read_console(dialect: Dialect, path: Path) -> Log:
+    """Reads a log whose rows are one line each."""
+    rows = ConsoleRows(dialect.format, path, abbreviated=dialect.abbreviated)
     rows.counters.first_epoch = dialect.first_epoch
     for plain in console_lines(path):
         rows.lines += 1
@@ -247,14 +271,14 @@ def collect(dialect: Dialect, path: Path) -> Log:
         else:
             values, epoch, count, total = shape.read(parts)
             if not rows.other_rank(shape.rank, values):
-                rows.teller.in_traceback = 0
+                rows.scanner.in_traceback = 0
                 rows.used += 1
                 rows.add(values, epoch, count, total)
     return rows.log()
 
 
 def _new_shape(dialect: Dialect, rows: ConsoleRows, plain: str, parts: list[str]) -> None:
-    """A line that is not like any before it."""
+    """Reads a line of a shape that is not known yet."""
     line, rank = strip_prefix(plain)
     match = dialect.row.search(line)
     prefix = ""
@@ -262,19 +286,19 @@ def _new_shape(dialect: Dialect, rows: ConsoleRows, plain: str, parts: list[str]
         match = dialect.evaluation.search(line)
         prefix = "eval/"
     if match is None:
-        rows.tell(line if line.strip() else plain)
+        rows.scan(line if line.strip() else plain)
         return
-    label = None if rank else _LABEL.match(line)
+    label = None if rank else _RANK_LABEL.match(line)
     if label and label.end() <= match.start() + 1:
         rank = label[1]
-    if dialect.human:
-        rows.units = {}  # the same name is `990` here and `1.2K` there
+    if dialect.abbreviated:
+        rows.units = {}  # a metric is `990` in one line and `1.2K` in the next
     rest = line[match.end() :]
     found = [pair for pair in pairs(rest, rows.units) if pair.name not in dialect.drop]
     values = rows.values(found, prefix)
     if not values or rows.other_rank(rank, values):
         return
-    rows.teller.in_traceback = 0
+    rows.scanner.in_traceback = 0
     rows.used += 1
     step = _first(match, "known", "step", "iter", "count", "json")
     epoch = "" if step == "known" else _first(match, "epoch")
@@ -285,7 +309,7 @@ def _new_shape(dialect: Dialect, rows: ConsoleRows, plain: str, parts: list[str]
         as_counter(match[step] if step else None, LARGEST),
         as_counter(match[total] if total else None, LARGEST),
     )
-    if len(rows) >= _LOOKED_AT_DIGITS and not label:
+    if len(rows) >= _DIGIT_ROWS and not label:
         before = len(split(line)) // 2 - len(split(rest)) // 2
         where = [
             number_index(line, match.start(name)) if name else NOWHERE
@@ -301,7 +325,7 @@ def _new_shape(dialect: Dialect, rows: ConsoleRows, plain: str, parts: list[str]
 
 
 def number_index(line: str, position: int) -> int:
-    """Which number of a line stands at a position."""
+    """The index of the number that starts at a position of the line; NOWHERE if none does."""
     here = 0
     for at, part in enumerate(split(line)):
         if at % 2 and here == position:
@@ -311,19 +335,19 @@ def number_index(line: str, position: int) -> int:
 
 
 def _first(match: re.Match[str], *names: str) -> str:
-    """The group that matched: alternatives of a pattern cannot share one, so a step has several."""
+    """The first of these groups that matched, or ""."""
     groups = match.groupdict()
     return next((name for name in names if groups.get(name)), "")
 
 
 def as_counter(text: str | None, largest: int) -> int:
-    """A counter out of text; absent where it is none."""
+    """Text as a counter; ABSENT if it is not one."""
     if not text:
         return ABSENT
     return whole_count(number(text), largest)
 
 
 def _significant(text: str) -> int:
-    """The significant digits a number was printed with; 0 for a NaN."""
+    """The number of significant digits in a printed number; 0 for NaN."""
     mantissa = re.split("[eE]", text.lstrip("+-"))[0].replace(",", "").replace(".", "")
     return len(mantissa.lstrip("0")) if mantissa.isdigit() else 0

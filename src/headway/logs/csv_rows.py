@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from headway.errors import UnreadableInput
 from headway.logs.log_file import Sample, line_blocks
-from headway.logs.log_table import MOST_COLUMNS, Log, Series
+from headway.logs.log_table import MAX_COLUMNS, Log, Series
 from headway.logs.row_fields import (
     SPLIT_NAMES,
     as_held_out,
@@ -71,7 +71,7 @@ def header_of(sample: Sample) -> tuple[list[str], list[list[str]], str]:
     first, *rest = sample.lines[:LOOKED_AT]
     separator = max(SEPARATORS, key=first.count)
     names = _names(first, separator)
-    if len(names) < 2 or len(names) > MOST_COLUMNS or any(_is_number(name) for name in names):
+    if len(names) < 2 or len(names) > MAX_COLUMNS or any(_is_number(name) for name in names):
         return nothing
     if sum(bool(name) for name in names) < 2 or any(len(name) > 200 for name in names):
         return nothing
@@ -101,7 +101,7 @@ def read_rows(log: Log, path: Path, separator: str, rename: Mapping[str, str]) -
             for place, name in enumerate(names):
                 if place != key and name and (ours := rename.get(name, name)):
                     chosen.setdefault(ours, place)
-            places = [(place, name) for name, place in chosen.items()][:MOST_COLUMNS]
+            places = [(place, name) for name, place in chosen.items()][:MAX_COLUMNS]
             words = _Words.of(names)
         if lines:
             _add(log, lines, separator, len(names), key, places, words)

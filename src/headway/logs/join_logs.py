@@ -154,7 +154,7 @@ class _Joined:
         self.base = base
         self.rows = _rows(base)
         self.signals = _signals(base)
-        self.happenings = [(self._place(item, base), item) for item in base.happenings]
+        self.events = [(self._place(item, base), item) for item in base.events]
         self.facts: dict[str, Any] = dict(base.facts)
         self.notes = list(base.notes)
         self.forward = all(a[0] <= b[0] for a, b in pairwise(self.rows))
@@ -189,8 +189,8 @@ class _Joined:
         for name in {*fresh, *(key for _, values in tail for key in values)}:
             self.signals.setdefault(name, told.get(name) or Signal())
         # What happened is taken from the log that tells it; the base's own count if it has any.
-        if not self.base.happenings:
-            self.happenings += [(self._place(item, log), item) for item in log.happenings]
+        if not self.base.events:
+            self.events += [(self._place(item, log), item) for item in log.events]
         for key, value in log.facts.items():
             self.facts.setdefault(key, value)
         self.notes += log.notes
@@ -206,7 +206,7 @@ class _Joined:
 
     @staticmethod
     def _place(item: LogEvent, log: Log) -> int:
-        """The step a happening came after."""
+        """The step a event came after."""
         row = min(item.row, len(log.table.steps)) - 1
         return log.table.steps[row] if row >= 0 else -1
 
@@ -222,7 +222,7 @@ class _Joined:
                 item.kind,
                 item.data,
             )
-            for step, item in self.happenings
+            for step, item in self.events
         ]
         self.facts.pop("units", None)  # they are ours by now
         return Log(

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.errors import UnreadableInput
-from headway.logs.log_table import MOST_COLUMNS, Log, Series
+from headway.logs.log_table import MAX_COLUMNS, Log, Series
 from headway.logs.row_fields import (
     METRIC_NAMES,
     SPLIT_NAMES,
@@ -163,7 +163,7 @@ class JsonRows:
         _settle_nulls(self._log, self._nulls)
         if self._log.table.dropped:
             self._log.notes.append(
-                f"more than {MOST_COLUMNS} different names: {self._log.table.dropped} values of "
+                f"more than {MAX_COLUMNS} different names: {self._log.table.dropped} values of "
                 "later ones were left out"
             )
 
@@ -188,7 +188,7 @@ class JsonRows:
         """Rows that all have the same keys; False where they do not."""
         key, names = self._key, list(rows[0])
         table = self._log.table
-        if set(map(len, rows)) != {len(names)} or len(names) > MOST_COLUMNS:
+        if set(map(len, rows)) != {len(names)} or len(names) > MAX_COLUMNS:
             return False
         columns: dict[str, list[Any]] = {}
         try:
@@ -213,7 +213,7 @@ class JsonRows:
             elif kinds != {str} or _is_flagged_by_word(name, values):
                 return False
         known = table.series.keys() | numbers.keys() | gaps.keys()
-        if not numbers or len(known) > MOST_COLUMNS or abs(max(counted, key=abs)) >= 1 << 62:
+        if not numbers or len(known) > MAX_COLUMNS or abs(max(counted, key=abs)) >= 1 << 62:
             return False
         begin = len(table)
         try:
@@ -238,7 +238,7 @@ class JsonRows:
             series = self._log.table.series.setdefault(name, Series())
             series.values.extend(part)
             series.rows.extend(row for row, v in enumerate(values, begin) if v is not None)
-        if may_be_nulled(name) and (name in self._nulls or len(self._nulls) < MOST_COLUMNS):
+        if may_be_nulled(name) and (name in self._nulls or len(self._nulls) < MAX_COLUMNS):
             nulls = self._nulls.setdefault(name, array("q"))
             nulls.extend(row for row, v in enumerate(values, begin) if v is None)
 
@@ -262,7 +262,7 @@ class JsonRows:
             # A row without a count belongs to the last that had one; without any, rows count.
             step = len(table) if self._key is None else (self._last or 0)
         for name in nulls:
-            if name in self._nulls or len(self._nulls) < MOST_COLUMNS:
+            if name in self._nulls or len(self._nulls) < MAX_COLUMNS:
                 self._nulls.setdefault(name, array("q")).append(len(table))
         table.add(step, values)
         self._log.used += 1

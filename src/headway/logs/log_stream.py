@@ -20,9 +20,9 @@ from headway.logs.row_selection import SUMMED, select_rows, summed
 from headway.logs.signal_inference import Clipping, find_loss_parts, honest, unit_of
 
 RESTART = "restart"
-"""The happening after which a new segment begins even if the steps go on."""
+"""The event after which a new segment begins even if the steps go on."""
 SKIP = "scaler-skip"
-"""The happening that tells of one optimizer step left out."""
+"""The event that tells of one optimizer step left out."""
 PARTS_OF_A_SUM = frozenset(
     (
         "box",
@@ -82,7 +82,7 @@ class LogStream:
                 for raw, item in self.names.items()
             }
         self._sum = self._parts_of_a_sum()
-        self._skips = any(item.kind == SKIP for item in log.happenings) and not any(
+        self._skips = any(item.kind == SKIP for item in log.events) and not any(
             item.name == "scaler_skipped" for item in self.names.values()
         )
         self.header = self._header()
@@ -91,19 +91,19 @@ class LogStream:
         """The header, then everything in order."""
         yield self.header
         segment, seq, before = 0, 0, -1
-        waiting = sorted(self.log.happenings, key=lambda item: item.row)
+        waiting = sorted(self.log.events, key=lambda item: item.row)
         at = 0
         for row in self._rows():
             restarted, skips = False, 0
             while at < len(waiting) and waiting[at].row <= row.row:
-                happening = waiting[at]
+                event = waiting[at]
                 at += 1
-                restarted = restarted or happening.kind == RESTART
-                if happening.kind == SKIP and self._skips:
+                restarted = restarted or event.kind == RESTART
+                if event.kind == SKIP and self._skips:
                     skips += 1
                     continue
                 seq += 1
-                yield _event(happening, segment, seq, max(before, 0))
+                yield _event(event, segment, seq, max(before, 0))
             if before >= 0 and (row.step < before or restarted):
                 segment += 1
                 yield replace(self.header, segment=segment, seq=seq + 1)
@@ -111,9 +111,9 @@ class LogStream:
             seq += 1
             self._derive(row.values, skips)
             yield StepRecord(segment=segment, seq=seq, step=max(row.step, 0), values=row.values)
-        for happening in waiting[at:]:
+        for event in waiting[at:]:
             seq += 1
-            yield _event(happening, segment, seq, max(before, 0))
+            yield _event(event, segment, seq, max(before, 0))
 
     def _derive(self, values: dict[str, float], skips: int) -> None:
         """What the log does not say but its numbers do."""
@@ -131,7 +131,7 @@ class LogStream:
         """The rows that say anything, those of one step in a row joined."""
         table = self.log.table
         names = {raw: (item.name, item.factor) for raw, item in self.names.items()}
-        told = (item.row for item in self.log.happenings if item.kind in (RESTART, SKIP))
+        told = (item.row for item in self.log.events if item.kind in (RESTART, SKIP))
         kept = select_rows(table, self.names, told)
         counts: dict[str, dict[int, float]] = {}
         if kept is not None:
@@ -197,5 +197,5 @@ def loss_of(log: Log, names: dict[str, Named]) -> tuple[list[int], list[float]]:
     return steps.tolist(), series.numbers().tolist()
 
 
-def _event(happening: LogEvent, segment: int, seq: int, step: int) -> EventRecord:
-    return EventRecord(segment, seq, step, happening.kind, dict(happening.data))
+def _event(event: LogEvent, segment: int, seq: int, step: int) -> EventRecord:
+    return EventRecord(segment, seq, step, event.kind, dict(event.data))

@@ -18,7 +18,7 @@ from headway.core.signals import Signal
 # Held by column, in plain arrays: a log of a million steps fits in memory, and questions about a
 # whole column are one numpy call.
 
-MOST_COLUMNS = 2000
+MAX_COLUMNS = 2000
 """A log with more names than this is no log of a training; the rest is left out and counted."""
 
 
@@ -48,7 +48,7 @@ class Table:
     steps: array[int] = field(default_factory=lambda: array("q"))
     series: dict[str, Series] = field(default_factory=dict)
     dropped: int = 0
-    """Names beyond `MOST_COLUMNS` that were left out."""
+    """Names beyond `MAX_COLUMNS` that were left out."""
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -60,7 +60,7 @@ class Table:
         for name, value in values.items():
             series = self.series.get(name)
             if series is None:
-                if len(self.series) >= MOST_COLUMNS:
+                if len(self.series) >= MAX_COLUMNS:
                     self.dropped += 1
                     continue
                 series = self.series[name] = Series()
@@ -167,7 +167,7 @@ class Log:
     """Lines (records, points) there are …"""
     used: int = 0
     """… and those that numbers came from."""
-    happenings: list[LogEvent] = field(default_factory=list)
+    events: list[LogEvent] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     """Settings the log itself tells: `max_norm`, `precision`, `logging_steps`, …"""
     notes: list[str] = field(default_factory=list)
@@ -209,7 +209,7 @@ def add_points(table: Table, points: Iterable[tuple[str, array[int], array[float
     upto = 0
     for name, (own, _, values) in placed.items():
         at, upto = upto, upto + len(own)
-        if name not in table.series and len(table.series) >= MOST_COLUMNS:
+        if name not in table.series and len(table.series) >= MAX_COLUMNS:
             table.dropped += 1
             continue
         series = table.series.setdefault(name, Series())

@@ -1,14 +1,6 @@
-"""The registered log readers, and which of them reads a given file.
+"""The registered log readers, and the choice of a reader for a file.
 
-A reader is a module of `logs.formats`, or an entry of such a module's `READERS`, with
-
-    FORMAT: str                             its name: `megatron`
-    SAYS: str                               for people: `Megatron-LM console log`
-    recognise(sample: Sample) -> float      how sure it is that the file is its own: 0 no, 1 certain
-    read(path: Path) -> Log                 the whole of it
-
-`recognise` looks at the first bytes alone and at nothing else. Writing such a module is all there
-is to a new format.
+Each module of `logs.formats` has a tuple `READERS`; every entry is a `Reader`.
 """
 
 from __future__ import annotations
@@ -28,64 +20,72 @@ from headway.logs.log_table import Log
 
 
 class Reader(Protocol):
-    """What a module, or an entry of its `READERS`, must have to be a reader."""
+    """Reads one log format."""
 
-    FORMAT: str
-    SAYS: str
+    @property
+    def format(self) -> str:
+        """Short name of the format: `megatron`."""
 
-    def recognise(self, sample: Sample, /) -> float: ...
-    def read(self, path: Path, /) -> Log: ...
+    @property
+    def label(self) -> str:
+        """Name for people: `Megatron-LM console log`."""
+
+    def recognise(self, sample: Sample, /) -> float:
+        """Certainty that a file has this format, from its first bytes: 0 no, 1 certain."""
+
+    def read(self, path: Path, /) -> Log:
+        """Reads the whole file. Raises UnreadableInput."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class LogReader:
-    """One of several readers in a module."""
+    """A reader made of two functions."""
 
-    FORMAT: str
-    SAYS: str
+    format: str
+    label: str
     recognise: Callable[[Sample], float]
     read: Callable[[Path], Log]
 
 
 @cache
 def readers() -> tuple[Reader, ...]:
-    """All of them, by name."""
-    found: list[Reader] = []
-    for info in pkgutil.iter_modules(package.__path__):
-        module = importlib.import_module(f"{package.__name__}.{info.name}")
-        found += getattr(module, "READERS", ())
-        if hasattr(module, "FORMAT") and hasattr(module, "recognise"):
-            found.append(module)
-    return tuple(found)
+    """The readers of all modules in `logs.formats`."""
+    modules = (
+        importlib.import_module(f"{package.__name__}.{info.name}")
+        for info in pkgutil.iter_modules(package.__path__)
+    )
+    return tuple(reader for module in modules for reader in module.READERS)
 
 
 def reader_for(path: Path) -> Reader | None:
-    """The reader that is surest of a file; None when none knows it."""
-    return _surest(sample(path))
+    """The reader with the highest certainty; None if no reader recognises the file."""
+    return _most_certain(sample(path))
 
 
 def read(path: Path) -> Log:
-    """A log of any format. Raises UnreadableInput, saying what is supported."""
-    looked = sample(path)
-    if not looked.size:
+    """Reads a log of any format. Raises UnreadableInput."""
+    first = sample(path)
+    if not first.size:
         raise UnreadableInput(f"{path} is empty")
-    reader = _surest(looked)
+    reader = _most_certain(first)
     if reader is None:
-        raise UnreadableInput(f"{path} is not a run headway can read; it reads {supported()}")
+        raise UnreadableInput(
+            f"the format of {path} is not supported. Supported formats: {supported()}"
+        )
     log = reader.read(path)
     if not len(log.table):
-        raise UnreadableInput(f"{path} looks like a {reader.SAYS}, and there is no number in it")
+        raise UnreadableInput(f"{path} looks like a {reader.label}, but contains no numbers")
     return log
 
 
 def supported() -> str:
-    """The formats, in a sentence."""
-    return ", ".join(sorted(reader.SAYS for reader in readers()))
+    """The labels of all formats, separated by commas."""
+    return ", ".join(sorted(reader.label for reader in readers()))
 
 
-def _surest(looked: Sample) -> Reader | None:
-    if not looked.size:
+def _most_certain(first: Sample) -> Reader | None:
+    if not first.size:
         return None
-    scored = [(reader.recognise(looked), reader.FORMAT, reader) for reader in readers()]
+    scored = [(reader.recognise(first), reader.format, reader) for reader in readers()]
     best = max(scored, key=lambda item: item[:2], default=(0.0, "", None))
     return best[2] if best[0] > 0 else None

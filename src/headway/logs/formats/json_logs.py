@@ -11,7 +11,7 @@ from typing import Any
 from headway.errors import UnreadableInput
 from headway.logs.json_rows import BAD_JSON, DEEPEST, JsonRows, rows_of, whole_json
 from headway.logs.log_file import HEAD, Sample, line_blocks
-from headway.logs.log_table import MOST_COLUMNS, Log, Table
+from headway.logs.log_table import MAX_COLUMNS, Log, Table
 from headway.logs.readers import LogReader
 from headway.logs.row_fields import (
     counting,
@@ -97,7 +97,7 @@ def _is_column(value: Any) -> bool:
 def _from_columns(log: Log, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Columns as rows. Those of another length than the rest cannot be placed."""
     lists = {name: value for name, value in columns.items() if _is_column(value)}
-    lists = dict(list(lists.items())[:MOST_COLUMNS])
+    lists = dict(list(lists.items())[:MAX_COLUMNS])
     lengths = [len(value) for name, value in lists.items() if plain(name) != "epoch"]
     length = max(set(lengths), key=lambda one: (lengths.count(one), one), default=0)
     other = sorted(name for name, value in lists.items() if len(value) != length)

@@ -18,12 +18,13 @@ from headway.errors import UnreadableInput
 from headway.logs.formats import trackio
 from headway.logs.formats.hf_trainer import describe_trainer, is_trainer
 from headway.logs.log_file import Sample, line_blocks, sample
-from headway.logs.log_table import MOST_COLUMNS, Log, LogEvent, Table, add_points, number_rows
+from headway.logs.log_table import MAX_COLUMNS, Log, LogEvent, Table, add_points, number_rows
+from headway.logs.readers import LogReader
 from headway.logs.row_fields import plain_settings, whole
 from headway.logs.sqlite_file import MAGIC, SqliteFile, open_sqlite
 
 FORMAT = "mlflow"
-SAYS = "MLflow store"
+LABEL = "MLflow store"
 
 LARGEST = 1.7976931348623157e308
 MOST_PARAMS = 1000
@@ -51,7 +52,7 @@ class _Points:
             furthest = step
         part = self.parts[-1]
         if name not in part:
-            if len(part) >= MOST_COLUMNS:
+            if len(part) >= MAX_COLUMNS:
                 return
             part[name] = array("q"), array("d")
         if name in self.seen:
@@ -73,7 +74,7 @@ class _Points:
             add_points(log.table, ((name, *points) for name, points in part.items()))
             if begin:
                 step = log.table.steps[begin]
-                log.happenings.append(LogEvent(begin, "restart", {"step": step}))
+                log.events.append(LogEvent(begin, "restart", {"step": step}))
                 log.notes.append(f"started again at step {step}")
         number_rows(log)
 
@@ -187,7 +188,7 @@ def _files(folder: Path) -> dict[str, Path]:
         found = sorted(path for path in folder.rglob("*") if path.is_file())
     except OSError:
         return {}
-    return {path.relative_to(folder).as_posix(): path for path in found[:MOST_COLUMNS]}
+    return {path.relative_to(folder).as_posix(): path for path in found[:MAX_COLUMNS]}
 
 
 def _read_files(path: Path, files: dict[str, Path]) -> Log:
@@ -234,3 +235,6 @@ def _setting(text: str) -> Any:
         except ValueError:
             continue
     return text
+
+
+READERS = (LogReader(FORMAT, LABEL, recognise, read),)

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 from headway.errors import UnreadableInput
 from headway.logs.formats.hf_trainer import describe_trainer, is_trainer
 from headway.logs.log_file import Sample
-from headway.logs.log_table import MOST_COLUMNS, Log, LogEvent, Table, add_points, number_rows
+from headway.logs.log_table import MAX_COLUMNS, Log, LogEvent, Table, add_points, number_rows
 from headway.logs.protobuf_wire import (
     DOUBLE,
     FLOAT,
@@ -32,10 +32,11 @@ from headway.logs.protobuf_wire import (
     signed,
     varint,
 )
+from headway.logs.readers import LogReader
 from headway.logs.row_fields import plain_settings
 
 FORMAT = "tensorboard"
-SAYS = "TensorBoard event file"
+LABEL = "TensorBoard event file"
 
 BLOCK = 1 << 22
 """Bytes read at a time."""
@@ -78,7 +79,7 @@ class _Events:
 
     def of(self, tag: str) -> _Points | None:
         found = self.points.get(tag)
-        if found is None and len(self.points) < MOST_COLUMNS:
+        if found is None and len(self.points) < MAX_COLUMNS:
             found = self.points[tag] = _Points()
         return found
 
@@ -176,7 +177,7 @@ def _append(log: Log, session: Sequence[_Events]) -> None:
         return
     start = next((one.starts for one in session if one.starts is not None), None)
     step = log.table.steps[begin] if start is None else start
-    log.happenings.append(LogEvent(begin, "restart", {"step": step}))
+    log.events.append(LogEvent(begin, "restart", {"step": step}))
     log.notes.append(f"started again at step {step} in {session[0].path.name}")
 
 
@@ -294,7 +295,7 @@ def _any_event(events: _Events, message: bytes) -> None:
 
 def _remember(events: _Events, message: bytes, summaries: Sequence[bytes]) -> None:
     """The bytes before the value of a message that is one scalar, if its value comes last."""
-    if len(summaries) != 1 or len(events.known) >= 4 * MOST_COLUMNS:
+    if len(summaries) != 1 or len(events.known) >= 4 * MAX_COLUMNS:
         return
     only = list(fields(summaries[0]))
     if len(only) != 1 or only[0][0] != 1 or not isinstance(only[0][1], bytes):
@@ -383,3 +384,6 @@ def _text_settings(tensor: bytes) -> dict[str, Any]:
         if isinstance(found, dict):
             return plain_settings(found)
     return {}
+
+
+READERS = (LogReader(FORMAT, LABEL, recognise, read),)

@@ -13,11 +13,12 @@ from headway.logs.formats.hf_trainer import count_trainer_steps, describe_traine
 from headway.logs.json_rows import BAD_JSON, rows_of
 from headway.logs.log_file import Sample
 from headway.logs.log_table import Log, LogEvent, Table
+from headway.logs.readers import LogReader
 from headway.logs.row_fields import plain_settings, whole
 from headway.logs.sqlite_file import MAGIC, SqliteFile, open_sqlite
 
 FORMAT = "trackio"
-SAYS = "trackio database"
+LABEL = "trackio database"
 
 MOST_ALERTS = 1000
 STEP = "_step"
@@ -41,7 +42,7 @@ def read(path: Path) -> Log:
     with open_sqlite(path) as store:
         if not fits(store):
             raise UnreadableInput(
-                f"{path} is no {SAYS}: it has no table `metrics` with run_name, step and metrics"
+                f"{path} is no {LABEL}: it has no table `metrics` with run_name, step and metrics"
             )
         return read_store(path, store)
 
@@ -98,7 +99,7 @@ def _add_alerts(log: Log, store: SqliteFile, key: str, run: Any) -> None:
         counted = whole(step)
         row = bisect_right(steps, counted) if rising and counted is not None else len(steps)
         said = ": ".join(str(part)[:500] for part in (title, text) if part)
-        log.happenings.append(LogEvent(row, "note", {"text": said}))
+        log.events.append(LogEvent(row, "note", {"text": said}))
 
 
 def _parsed(text: Any) -> Any:
@@ -108,3 +109,6 @@ def _parsed(text: Any) -> Any:
         return json.loads(text)
     except BAD_JSON:
         return None
+
+
+READERS = (LogReader(FORMAT, LABEL, recognise, read),)

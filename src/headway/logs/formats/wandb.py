@@ -19,10 +19,11 @@ from headway.logs.json_rows import BAD_JSON, rows_of
 from headway.logs.log_file import Sample
 from headway.logs.log_table import Log, LogEvent, Table
 from headway.logs.protobuf_wire import BadProto, fields, parts, signed, texts
+from headway.logs.readers import LogReader
 from headway.logs.row_fields import plain_settings
 
 FORMAT = "wandb"
-SAYS = "Weights & Biases .wandb file"
+LABEL = "Weights & Biases .wandb file"
 
 MAGIC = b":W&B"
 HEADER = 7
@@ -70,8 +71,8 @@ def _rows(log: Log, path: Path) -> Iterator[dict[str, Any]]:
                         log.facts.update(_settings(config))
                 elif number == _CONFIG:
                     log.facts.update(_settings(part))
-                elif number == _ALERT and len(log.happenings) < MOST_ALERTS:
-                    log.happenings.append(LogEvent(rows, "note", _alert(part)))
+                elif number == _ALERT and len(log.events) < MOST_ALERTS:
+                    log.events.append(LogEvent(rows, "note", _alert(part)))
                 elif number == _EXIT:
                     code = next(
                         (signed(c) for n, c in fields(part) if n == 1 and type(c) is int), 0
@@ -141,7 +142,7 @@ def _records(path: Path, log: Log) -> Iterator[bytes]:
         with open(path, "rb") as file:
             head = file.read(BLOCK)
             if not head.startswith(MAGIC):
-                raise UnreadableInput(f"{path} is no {SAYS}: it does not begin with {MAGIC!r}")
+                raise UnreadableInput(f"{path} is no {LABEL}: it does not begin with {MAGIC!r}")
             pieces: list[bytes] = []
             at, held, broken = HEADER, 0, 0
             block = head
@@ -182,3 +183,6 @@ def _pieces(block: bytes, at: int) -> Iterator[tuple[int, bytes]]:
             return
         yield kind, block[at : at + length]
         at += length
+
+
+READERS = (LogReader(FORMAT, LABEL, recognise, read),)

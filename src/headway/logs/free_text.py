@@ -1,4 +1,8 @@
-"""Any console log of `key: value`, `key=value` or `key value` lines, whatever printed it."""
+"""Console logs without a known line pattern: `key: value`, `key=value` or `key value`.
+
+A line with a counter (`step`, `iter`, `epoch`, `3/10`) starts a row. Lines without a counter add to
+it until a name occurs a second time. Lines before the first row are settings.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +12,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headway.logs.console_events import find_nonfinite_warning, find_raw_name, learn_settings
-from headway.logs.console_rows import ConsoleRows, as_counter, number_index, signal
+from headway.logs.console_rows import (
+    Columns,
+    ConsoleRows,
+    Dialect,
+    as_counter,
+    describe_columns,
+    number_index,
+)
 from headway.logs.key_values import NOWHERE, Pair, pairs, split, whole_count
 from headway.logs.log_file import Sample, console_lines, is_text, preview_lines, strip_prefix
-from headway.logs.log_table import MOST_COLUMNS, Log
+from headway.logs.log_table import MAX_COLUMNS, Log
 from headway.logs.step_counters import ABSENT, LARGEST, LARGEST_EPOCH, counter_kind
-
-# Any log of `key: value`, `key=value` or `key value`, whoever printed it.
-
-# A line with a counter (`step`, `iter`, `epoch`, `3/10`) begins a row; lines without one add to
-# it, until a name comes a second time. What stands before the first of these is settings.
 
 _METRIC = re.compile(
     r"loss|cost|\berr|error|acc|perplexity|ppl|reward|return|\bmse|\bmae|rmse|bleu|iou|psnr|score"
     r"|\bgrad|gnorm|norm\b|\bkl\b|entropy|elbo|nll|\bbpc|\bbpb|\bbce|\bce\b|dice|\bf1|auc|map\b",
     re.IGNORECASE,
 )
-_ALSO = re.compile(
+_SIDE_METRIC = re.compile(
     r"\blr|learning[_ ]?rate|mem|scale|mfu|tok|\bdt\b|time|throughput|wd\b|mom", re.I
 )
 _EVALUATION = re.compile(
     r"^\W{0,8}(?:val(?:id(?:ation)?)?|eval(?:uation)?|test(?:ing)?|dev)\b(?!\w)(?!/)", re.IGNORECASE
 )
 _GRADIENTS = re.compile(r"\[grad(?:ient)?s?\]", re.IGNORECASE)
-"""A mark at the beginning of a line that says what its numbers are of."""
+"""Marks a line whose numbers are norms of gradients."""
 _WHOLE = ("global", "total", "overall")
 _OWN_EVALUATION = re.compile(r"val|eval|test|dev", re.IGNORECASE)
 _BRACKETS = re.compile(
@@ -44,24 +50,24 @@ _kinds: dict[str, int] = {}
 
 
 def weight_of(name: str) -> int:
-    """2 for a number of a training (`loss`), 1 for one beside it (`lr`), 0 for any other."""
+    """2 for a metric (`loss`), 1 for a value logged beside it (`lr`), 0 for any other name."""
     weight = _kinds.get(name)
     if weight is None:
         if len(_kinds) > 10_000:
             _kinds.clear()
-        weight = 2 if _METRIC.search(name) else 1 if _ALSO.search(name) else 0
+        weight = 2 if _METRIC.search(name) else 1 if _SIDE_METRIC.search(name) else 0
         _kinds[name] = weight
     return weight
 
 
 @dataclass(slots=True)
 class FreeTextReading:
-    """A log being read: the row that is not finished, and the counters in force."""
+    """State while a log is read: the unfinished row and the current counters."""
 
     rows: ConsoleRows
     started: bool = False
     block: bool = False
-    """A line of counters alone came last: what follows belongs to it."""
+    """The last line had only counters: the lines after it belong to them."""
     epoch: int = ABSENT
     count: int = ABSENT
     total: int = ABSENT
@@ -70,6 +76,7 @@ class FreeTextReading:
     shapes: dict[frozenset[str], int] = field(default_factory=dict)
 
     def line(self, plain: str) -> None:
+        """Reads the next line."""
         rows = self.rows
         rows.lines += 1
         parts = split(plain)
@@ -86,32 +93,32 @@ class FreeTextReading:
         label = None if rank else _LABEL.match(line)
         if label:
             line = line[label.end() :]
-        if rows.teller.hear(line or plain, len(rows) + bool(self.row)):
-            scale, rows.teller.scale = rows.teller.scale, None
-            self.flush()  # what was told is of the rows to come
-            rows.teller.scale = scale
+        if rows.scanner.scan(line or plain, len(rows) + bool(self.row)):
+            scale, rows.scanner.scale = rows.scanner.scale, None
+            self.flush()  # the event belongs to the rows after it
+            rows.scanner.scale = scale
             return
-        if (told := find_nonfinite_warning(line)) is not None:
-            ours, step = told
+        if (warning := find_nonfinite_warning(line)) is not None:
+            ours, step = warning
             bad = find_raw_name(ours, (*rows.table.series, *self.row))
             self._take({bad: math.nan}, ABSENT, step, ABSENT, rank)
             return
-        if len(rows.units) > MOST_COLUMNS:
-            rows.units.clear()  # no log has so many names
+        if len(rows.units) > MAX_COLUMNS:
+            rows.units.clear()  # bounds memory; no training has this many names
         tokens = pairs(line, rows.units)
         epoch, count, total, found, best, where = _sorted(tokens)
         if count == ABSENT or epoch == ABSENT:
             epoch, count, total, where, found = _bracketed(
                 line, (epoch, count, total), where, found
             )
-        if label and found:  # `0: step 5 loss 2.3` is rank 0's, `5: loss 2.3` is step 5
+        if label and found:  # `0: step 5 loss 2.3` is of rank 0, `5: loss 2.3` is step 5
             if count == ABSENT:
                 count = int(label[1])
             else:
                 rank = label[1]
         counted = epoch != ABSENT or count != ABSENT
         if found and best < 2 and epoch == ABSENT and where[1] in _bare(tokens):
-            return  # a bar of something else: `Map: 100%|██| 1000/1000`
+            return  # a progress bar of something else: `Map: 100%|██| 1000/1000`
         if not self.started and not self._starts(line, counted, found, best):
             self._open(counted, found, epoch, count, total)
             learn_settings(line, rows.facts)
@@ -124,23 +131,23 @@ class FreeTextReading:
         if not found:
             self._open(counted, found, epoch, count, total)
             return
-        if not counted:  # a sentence names little, and what it names counts
+        if not counted:  # in a sentence, only known names and `key: value` pairs are metrics
             found = [pair for pair in found if pair.strong or weight_of(pair.name)]
         evaluation = _EVALUATION.match(line) is not None
         gradients = _GRADIENTS.search(plain, 0, 80) is not None
-        values = {_called(n, evaluation, gradients): v for n, v in rows.values(found).items()}
+        values = {_column_name(n, evaluation, gradients): v for n, v in rows.values(found).items()}
         if not self._take(values, epoch, count, total, rank):
             return
         if len(rows) >= 300 and not label and (counted or best == 2):
             places = [
-                (_called(n, evaluation, gradients), at, by) for n, at, by in rows.places(found)
+                (_column_name(n, evaluation, gradients), at, by) for n, at, by in rows.places(found)
             ]
             rows.shapes.learn(parts, line, places, where, rank)
 
     def _take(
         self, values: dict[str, float], epoch: int, count: int, total: int, rank: str
     ) -> bool:
-        """The numbers of a line. Whether they were taken."""
+        """Adds the numbers of a line to the row. Returns False if it is a copy by another rank."""
         rows = self.rows
         if not values or rows.other_rank(rank, values):
             return False
@@ -154,13 +161,13 @@ class FreeTextReading:
             self.flush()
         self.block = self.block and not counted
         self.at = self._now()
-        if not self.row and rows.teller.scale is not None:
-            self.row["loss_scale"], rows.teller.scale = rows.teller.scale, None
+        if not self.row and rows.scanner.scale is not None:
+            self.row["loss_scale"], rows.scanner.scale = rows.scanner.scale, None
         self.row.update(values)
         return True
 
     def _starts(self, line: str, counted: bool, found: list[Pair], best: int) -> bool:
-        """Whether the numbers of the training begin here."""
+        """Whether this line is the first with numbers of the training."""
         if not found:
             return False
         if counted:
@@ -170,7 +177,7 @@ class FreeTextReading:
         return any("loss" in pair.name.lower() for pair in found) and not learn_settings(line, {})
 
     def _open(self, counted: bool, found: list[Pair], epoch: int, count: int, total: int) -> None:
-        """A line of counters alone: `Epoch 3/10`."""
+        """Handles a line of counters alone: `Epoch 3/10`."""
         if counted and not found:
             self.flush()
             self._move(epoch, count, total)
@@ -188,7 +195,7 @@ class FreeTextReading:
             self.count, self.total = count, total
 
     def flush(self) -> None:
-        """The row is finished."""
+        """Adds the unfinished row to the table."""
         if self.row:
             self.rows.add(self.row, *self.at)
             if len(self.rows) < 1000:
@@ -198,7 +205,7 @@ class FreeTextReading:
 
 
 def _bare(found: list[Pair]) -> list[int]:
-    """Where the fractions without a name are."""
+    """Places of the fractions without a name."""
     return [pair.at for pair in found if not pair.name]
 
 
@@ -208,7 +215,7 @@ def _bracketed(
     where: tuple[int, int, int],
     found: list[Pair],
 ) -> tuple[int, int, int, tuple[int, int, int], list[Pair]]:
-    """Counters in brackets at the beginning of a line, which nobody names: `[1,  2000]`,
+    """Finds unnamed counters in brackets at the start of a line: `[1,  2000]`,
     `Train: [0/300][10/1251]`, `[120]`."""
     epoch, count, total = counters
     match = _BRACKETS.match(line) if "[" in line[:40] else None
@@ -226,8 +233,8 @@ def _bracketed(
     return values[0], values[1], values[2], (places[0], places[1], places[2]), found
 
 
-def _called(name: str, evaluation: bool, gradients: bool = False) -> str:
-    """A name in a line that tells of an evaluation, or is marked as one of gradients."""
+def _column_name(name: str, evaluation: bool, gradients: bool = False) -> str:
+    """The column name for a name in a line about an evaluation or about gradients."""
     if gradients and name.lower() in _WHOLE:
         return "global_grad_norm"
     return f"eval/{name}" if evaluation and not _OWN_EVALUATION.search(name) else name
@@ -267,24 +274,20 @@ def _sorted(
     return epoch, count, total, others, best, (at_epoch, at_count, at_total)
 
 
-def read_free_text(path: Path, name: str, *, started: bool = False) -> Log:
-    """The whole of a log that keeps to no form. `started`: no settings come before its numbers."""
-    reading = FreeTextReading(ConsoleRows(name, path), started=started)
+def read_free_text(dialect: Dialect, path: Path, *, started: bool = False) -> Log:
+    """Reads the whole log. `started`: there are no settings before the first row."""
+    reading = FreeTextReading(ConsoleRows(dialect.format, path), started=started)
     for line in console_lines(path):
         reading.line(line)
     reading.flush()
     log = reading.rows.log()
-    signal(log, r"(?<![a-z])(?:avg|average|mean|running|smooth(?:ed)?)(?![a-z])", fold="mean")
+    describe_columns(log, _MEANS)
     return log
 
 
-# Any log of `key: value`, `key=value` or `key value`, whoever printed it.
+_MEANS = Columns(r"(?<![a-z])(?:avg|average|mean|running|smooth(?:ed)?)(?![a-z])", fold="mean")
 
-# Recognised with little certainty: whoever knows the lines better goes first. Prose, source code,
-# settings, tables and JSON are no logs.
-
-FORMAT = "text"
-SAYS = "text log of `key: value` or `key=value`"
+# Prose, source code, settings, tables and JSON are not logs.
 
 _JSON = re.compile(r"^\s*(?:(?:\[\s?){0,20}\{\"|\"[^\"]{1,200}\"\s*:|[{}\[\]],?\s*$)")
 _CODE = re.compile(
@@ -297,31 +300,28 @@ _PROSE = re.compile(
 )
 
 
-def recognise(sample: Sample) -> float:
+def recognise_free_text(dialect: Dialect, sample: Sample) -> float:
+    """At most 0.3, so that any dialect with a line pattern comes first."""
     if not is_text(sample):
         return 0.0
-    looked = [plain for plain, _ in preview_lines(sample)]
-    if not looked or sum(1 for line in looked if _JSON.match(line)) * 2 > len(looked):
+    lines = [plain for plain, _ in preview_lines(sample)]
+    if not lines or sum(1 for line in lines if _JSON.match(line)) * 2 > len(lines):
         return 0.0
-    reading = FreeTextReading(ConsoleRows(FORMAT, sample.path))
+    reading = FreeTextReading(ConsoleRows(dialect.format, sample.path))
     rows = reading.rows
     sentences = 0
-    for line in looked:
+    for line in lines:
         used = rows.used
         reading.line(line)
         sentences += rows.used > used and len(_PROSE.findall(line)) >= 4
     reading.flush()
     if not len(rows) or sentences * 2 > rows.used:
         return 0.0
-    code = sum(1 for line in looked if _CODE.match(line))
+    code = sum(1 for line in lines if _CODE.match(line))
     often = max(reading.shapes.values(), default=0)
-    share = rows.used / len(looked)
+    share = rows.used / len(lines)
     if code > rows.used or (often < 2 and share < 0.3):
         return 0.0
     if not any(weight_of(name) for name in rows.table.series):
         return 0.0
     return 0.05 + 0.25 * min(share, 1.0)
-
-
-def read(path: Path) -> Log:
-    return read_free_text(path, FORMAT)

@@ -1,25 +1,21 @@
-"""Progress bars (Keras, Lightning, Ultralytics) and tables of numbers printed to a console."""
+"""Console logs whose rows are not one line each: progress bars that redraw themselves (Keras,
+Lightning, Ultralytics), and tables with the names in a head line.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from headway.logs.console_rows import ConsoleRows, Dialect, recognised, signal
-from headway.logs.formats.text_log import weight_of
+from headway.logs.console_rows import ConsoleRows, Dialect
+from headway.logs.free_text import weight_of
 from headway.logs.key_values import Pair, number, pairs, whole_count
 from headway.logs.log_file import Sample, console_lines, is_text, preview_lines, strip_prefix
 from headway.logs.log_table import Log
-from headway.logs.readers import LogReader
 from headway.logs.step_counters import ABSENT, LARGEST, LARGEST_EPOCH, counter_kind
 
-# A table printed as text: a head with the names, and a line of numbers for each epoch or step.
-
-# fastai's `epoch  train_loss  valid_loss  time`, a notebook's `Step  Training Loss`, and the
-# tables people draw with bars.
-
-TEXT_TABLE = "columns"
-TEXT_TABLE_LABEL = "text table with a head (fastai, notebooks)"
+# A table printed as text: a head with the names, and a line of numbers for each epoch or step. For
+# example fastai's `epoch  train_loss  valid_loss  time`, or a notebook's `Step  Training Loss`.
 
 _COLUMN_BAR = re.compile(r"\s*[|│┃]\s*|\t|\s{2,}")
 _COLUMN_RULE = re.compile(r"^[\s|│┃+:=─━┄╇┿╪═_-]*$")
@@ -28,19 +24,19 @@ _COLUMN_NUMBER = re.compile(
     r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:e[-+]?\d{1,4})?|nan|inf)%?$", re.IGNORECASE
 )
 _COLUMN_CLOCK = re.compile(r"(?:\d{1,3}:)+\d\d$|(?i:no log|none|n/a|-+|—)$")
-_WIDEST = 200
+_MAX_COLUMNS = 200
 
 
 def split_cells(line: str) -> list[str]:
-    """The cells of a line, by bars, tabs or two blanks; by any blank where that makes only one."""
+    """Splits a line at bars, tabs or two blanks, or at any blank if that gives only one cell."""
     found = [cell for cell in _COLUMN_BAR.split(line.strip()) if cell]
     return found if len(found) > 1 else line.split()
 
 
 def table_header(line: str) -> list[str] | None:
-    """The names of a head: something that counts, and something that is measured."""
+    """The names in a head line: a counter first, and at least one metric. None for other lines."""
     names = split_cells(line)
-    if not 2 <= len(names) <= _WIDEST or not all(_COLUMN_NAME.match(name) for name in names):
+    if not 2 <= len(names) <= _MAX_COLUMNS or not all(_COLUMN_NAME.match(name) for name in names):
         return None
     if counter_kind(names[0]) == 99 or not any(weight_of(name) == 2 for name in names[1:]):
         return None
@@ -48,7 +44,7 @@ def table_header(line: str) -> list[str] | None:
 
 
 def row_numbers(line: str, names: list[str]) -> list[Pair] | None:
-    """The numbers under a head; a clock or a dash is none."""
+    """The numbers of a row, without clock times and dashes. None for other lines."""
     found = split_cells(line)
     if len(found) != len(names):
         found = line.replace("|", " ").split()
@@ -63,21 +59,23 @@ def row_numbers(line: str, names: list[str]) -> list[Pair] | None:
     ]
 
 
-def recognise_text_table(sample: Sample) -> float:
+def recognise_text_table(dialect: Dialect, sample: Sample) -> float:
+    """Fairly certain if there is a head with rows under it; other dialects are more specific."""
     if not is_text(sample):
         return 0.0
     names: list[str] | None = None
     rows = 0
-    looked = preview_lines(sample)
-    for _, line in looked:
+    lines = preview_lines(sample)
+    for _, line in lines:
         names = table_header(line) or names
         if names and row_numbers(line, names):
             rows += 1
-    return 0.35 + 0.3 * rows / len(looked) if rows else 0.0
+    return 0.35 + 0.3 * rows / len(lines) if rows else 0.0
 
 
-def read_text_table(path: Path) -> Log:
-    rows = ConsoleRows(TEXT_TABLE, path)
+def read_text_table(dialect: Dialect, path: Path) -> Log:
+    """Reads a table; a second head may change the columns."""
+    rows = ConsoleRows(dialect.format, path)
     names: list[str] | None = None
     for plain in console_lines(path):
         rows.lines += 1
@@ -86,7 +84,7 @@ def read_text_table(path: Path) -> Log:
         if found is None:
             names = table_header(line) or names
             if not _COLUMN_RULE.match(line):
-                rows.tell(line)
+                rows.scan(line)
             continue
         rows.used += 1
         first, *others = found
@@ -100,28 +98,18 @@ def read_text_table(path: Path) -> Log:
     return rows.log()
 
 
-# Keras' progress bar: `32/32 [====] - 1s 2ms/step - loss: 0.5 - accuracy: 0.8` under `Epoch
-# 3/10`.
+# Keras. Each redraw of a bar shows the mean over the epoch so far; only the last one is kept.
 
-# Every number is the mean over the epoch so far, and the last redraw of a bar is the epoch's; the
-# redraws before it are the same mean, unfinished, and are left out.
-
-KERAS = "keras"
-KERAS_LABEL = "Keras progress bars"
-_KERAS_BAR = re.compile(
+KERAS_BAR = re.compile(
     r"(?P<step>\d{1,9})/(?P<of>\d{1,9}) (?:\[[=>.]{5,60}\]|[━╸╺][━╸╺ ]{2,60})\s{0,2}-?\s?"
     r".{0,60}?(?=\w+: )"
 )
 _KERAS_EPOCH = re.compile(r"^Epoch (\d{1,9})/(\d{1,9})\s*$")
-_KERAS_DIALECT = Dialect(KERAS, row=_KERAS_BAR)
 
 
-def recognise_keras(sample: Sample) -> float:
-    return recognised(_KERAS_DIALECT, sample)
-
-
-def read_keras(path: Path) -> Log:
-    rows = ConsoleRows(KERAS, path)
+def read_keras(dialect: Dialect, path: Path) -> Log:
+    """Reads one row per epoch."""
+    rows = ConsoleRows(dialect.format, path)
     epoch = ABSENT
     last: dict[str, float] = {}
     at = ABSENT
@@ -135,9 +123,9 @@ def read_keras(path: Path) -> Log:
                 last = {}
             epoch = whole_count(number(head[1]), LARGEST_EPOCH)
             continue
-        bar = _KERAS_BAR.search(line)
+        bar = KERAS_BAR.search(line)
         if bar is None:
-            rows.tell(line)
+            rows.scan(line)
             continue
         rows.used += 1
         values = rows.values(pairs(line[bar.end() :], rows.units))
@@ -145,49 +133,38 @@ def read_keras(path: Path) -> Log:
             last, at = values, epoch
     if last:
         rows.add(last, at, ABSENT, ABSENT)
-    log = rows.log()
-    signal(log, r"^(?!val_)", fold="mean", span=1)
-    return log
+    return rows.log()
 
 
-# Lightning's progress bar: `Epoch 0: 50%|███ | 5/10 [00:01<00:01, 4.50it/s, loss=2.3]`.
+# Lightning. The step is epoch · length of the bar + batches done. If a bar is redrawn at the same
+# count, only the last redraw has all numbers of that step.
 
-# A bar redraws itself; the step is epoch · length + batches done. Of several redraws at one count
-# the last is the one that was finished.
-
-LIGHTNING_BAR = "lightning-bar"
-LIGHTNING_BAR_LABEL = "Lightning progress bars"
-_LIGHTNING_BAR = re.compile(
+LIGHTNING_BAR = re.compile(
     r"(?:Epoch|Training)\s?(?P<epoch>\d{0,9})(?:/\d{1,9})?:?\s{1,6}"
     r"(?:\d{1,3}%\|[^|]{0,200}\||[━╸╺ ]{3,200})"
     r"\s?(?P<step>\d{1,15})/(?P<of>\d{1,15})\s[^=\]]{0,80}?(?=\w[\w/ .-]{0,80}[=:])"
 )
-_LIGHTNING_DIALECT = Dialect(LIGHTNING_BAR, row=_LIGHTNING_BAR)
 
 
-def recognise_lightning_bar(sample: Sample) -> float:
-    return recognised(_LIGHTNING_DIALECT, sample)
-
-
-def read_lightning_bar(path: Path) -> Log:
-    rows = ConsoleRows(LIGHTNING_BAR, path)
+def read_lightning_bar(dialect: Dialect, path: Path) -> Log:
+    """Reads one row per count of the bar."""
+    rows = ConsoleRows(dialect.format, path)
     drawn: tuple[dict[str, float], int, int, int] | None = None
     for plain in console_lines(path):
         rows.lines += 1
         line, _ = strip_prefix(plain)
-        bar = _LIGHTNING_BAR.search(line)
+        bar = LIGHTNING_BAR.search(line)
         if bar is None:
-            rows.tell(line)
+            rows.scan(line)
             continue
         rows.used += 1
         values = rows.values(pairs(line[bar.end() :], rows.units))
         count = whole_count(number(bar["step"]), LARGEST)
         if not values or not count:
-            continue  # a new bar shows the last epoch's numbers
+            continue  # a new bar still shows the numbers of the last epoch
         epoch = whole_count(number(bar["epoch"] or "0"), LARGEST_EPOCH)
-        if (
-            rows.counters.first_epoch is None
-        ):  # Lightning counts from 0, a loop of one's own may not
+        # Lightning counts epochs from 0; a tqdm bar of the user's own loop may count from 1.
+        if rows.counters.first_epoch is None:
             rows.counters.first_epoch = int(epoch == 1 and "%|" in line)
         if drawn is not None and drawn[1:3] != (epoch, count):
             rows.add(*drawn)
@@ -197,12 +174,9 @@ def read_lightning_bar(path: Path) -> Log:
     return rows.log()
 
 
-# Ultralytics' console: a head (`Epoch GPU_mem box_loss cls_loss …`), and a bar for each epoch.
+# Ultralytics. The names are in a head line, and each redraw of a bar shows the mean over the epoch
+# so far; only the last one is kept. The metrics of the evaluation follow in a line `all`.
 
-# A bar redraws itself with the mean over the epoch so far; the last redraw is the epoch's.
-
-ULTRALYTICS_CONSOLE = "ultralytics-console"
-ULTRALYTICS_CONSOLE_LABEL = "Ultralytics console log"
 _ULTRALYTICS_HEAD = re.compile(r"^\s*Epoch\s+(?:GPU_mem|gpu_mem)\s+(\S.*?)\s*$", re.IGNORECASE)
 _ULTRALYTICS_CELL = r"[-+]?(?:\d{1,20}(?:\.\d{0,20})?(?:e[-+]?\d{1,4})?|nan|inf)"
 _ULTRALYTICS_ROW = re.compile(
@@ -211,19 +185,21 @@ _ULTRALYTICS_ROW = re.compile(
 )
 _ULTRALYTICS_ALL = re.compile(rf"^\s*all((?:\s+{_ULTRALYTICS_CELL}){{3,12}})\s*$", re.IGNORECASE)
 _ULTRALYTICS_CLASS = re.compile(r"^\s*Class\s+Images\s+(\S.*?)\)?:?(?:\s+\d+%.*)?$")
-_ULTRALYTICS_COUNTED = ("Instances", "Size", "labels", "img_size", "GPU_mem")
+_ULTRALYTICS_NOT_METRICS = ("Instances", "Size", "labels", "img_size", "GPU_mem")
 
 
-def recognise_ultralytics_console(sample: Sample) -> float:
+def recognise_ultralytics(dialect: Dialect, sample: Sample) -> float:
+    """Certain if there is a head line and a row."""
     if not is_text(sample):
         return 0.0
-    looked = preview_lines(sample)
-    head = any(_ULTRALYTICS_HEAD.match(line) for line, _ in looked)
-    return 0.9 if head and any(_ULTRALYTICS_ROW.match(line) for line, _ in looked) else 0.0
+    lines = preview_lines(sample)
+    head = any(_ULTRALYTICS_HEAD.match(line) for line, _ in lines)
+    return 0.9 if head and any(_ULTRALYTICS_ROW.match(line) for line, _ in lines) else 0.0
 
 
-def read_ultralytics_console(path: Path) -> Log:
-    rows = ConsoleRows(ULTRALYTICS_CONSOLE, path)
+def read_ultralytics(dialect: Dialect, path: Path) -> Log:
+    """Reads one row per epoch."""
+    rows = ConsoleRows(dialect.format, path)
     names: list[str] = []
     classes: list[str] = []
     drawn: dict[str, float] = {}
@@ -245,7 +221,7 @@ def read_ultralytics_console(path: Path) -> Log:
             found = [
                 Pair(name, number(cell), None, True, cell, 0)
                 for name, cell in zip(names, cells, strict=False)
-                if name not in _ULTRALYTICS_COUNTED
+                if name not in _ULTRALYTICS_NOT_METRICS
             ]
             drawn = rows.values(found)
             drawn["GPU_mem"] = number(row[3]) if row[3].count(".") <= 1 and row[3] != "." else 0.0
@@ -262,26 +238,11 @@ def read_ultralytics_console(path: Path) -> Log:
             found = [
                 Pair(name, number(cell), None, True, cell, 0)
                 for name, cell in zip(classes, cells, strict=False)
-                if name not in _ULTRALYTICS_COUNTED
+                if name not in _ULTRALYTICS_NOT_METRICS
             ]
             drawn.update(rows.values(found, "eval/"))
             continue
-        rows.tell(line)
+        rows.scan(line)
     if drawn:
         rows.add(drawn, at, ABSENT, ABSENT)
-    log = rows.log()
-    signal(log, r"loss", fold="mean", span=1)
-    return log
-
-
-READERS = (
-    LogReader(KERAS, KERAS_LABEL, recognise_keras, read_keras),
-    LogReader(LIGHTNING_BAR, LIGHTNING_BAR_LABEL, recognise_lightning_bar, read_lightning_bar),
-    LogReader(
-        ULTRALYTICS_CONSOLE,
-        ULTRALYTICS_CONSOLE_LABEL,
-        recognise_ultralytics_console,
-        read_ultralytics_console,
-    ),
-    LogReader(TEXT_TABLE, TEXT_TABLE_LABEL, recognise_text_table, read_text_table),
-)
+    return rows.log()
