@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from headway.explain.traced_call import BadInput, TracedCall
+from headway.torch_adapters.autograd_graph import node_number
 from headway.torch_adapters.runtime_state import LEAF_NUMBER, last_node_number
 
 # The named parts of a loss: their values, and which ops each was computed by.
@@ -39,10 +40,12 @@ def read_component_graphs(
 ) -> None:
     """Fill in the graphs: of a component that was detached, that part of the loss's graph which
     begins where the component was made."""
-    whole = {node._sequence_nr(): node for node in walk_nodes(root.grad_fn for root in roots)}
+    whole: dict[int | None, Any] = {
+        node_number(node): node for node in walk_nodes(root.grad_fn for root in roots)
+    }
     for name, tensor in components.items():
         start = tensor.grad_fn or whole.get(found[name].number)
-        found[name].numbers = frozenset(node._sequence_nr() for node in walk_nodes([start]))
+        found[name].numbers = frozenset(node_number(node) for node in walk_nodes([start]))
 
 
 def walk_nodes(starts: Iterable[Any]) -> Iterator[Any]:
@@ -89,7 +92,7 @@ class ForwardCalls:
     def of(self, node: Any, *, nested: bool) -> TracedCall | None:
         """The forward op of a node. `nested`: its graph was made in this thread, by a forward that
         was recomputed there."""
-        number = node._sequence_nr()
+        number = node_number(node)
         known = self._threads.get(threading.get_ident()) if nested else None
         if known is None or not known.numbers:
             known = self._threads.get(self._main)

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from headway.explain import bad_inputs, origin
 from headway.explain.bad_inputs import BadInputTracker, CallArguments
@@ -16,6 +15,7 @@ from headway.explain.batch_samples import BatchSamples
 from headway.explain.explanation import Operand
 from headway.explain.tensor_memory import describe_tensor
 from headway.explain.traced_call import BadResult, TracedCall
+from headway.torch_adapters.compat import map_nested
 from headway.torch_adapters.op_schema import tensor_arguments
 from headway.torch_adapters.tensor_values import NAN, plain_tensor
 
@@ -228,7 +228,7 @@ def _cleared(given: CallArguments, bad: Tensor, fresh: Tensor) -> tuple[CallArgu
             return value.masked_fill(~torch.isfinite(value), _HARMLESS)
         return value
 
-    args, kwargs = tree_map(finite, (given.args, dict(given.kwargs)))
+    args, kwargs = map_nested(finite, (given.args, dict(given.kwargs)))
     return replace(given, args=args, kwargs=kwargs), bad.masked_fill(~fresh, _HARMLESS)
 
 

@@ -156,10 +156,11 @@ class MemoryWrites:
         first, last = storage_span(tensor)
         storage = tensor.untyped_storage()
         write = MemoryWrite(order, flags, first, last)
+        where = storage_address(tensor)
         if last - first >= storage.nbytes() and fills_its_span(tensor):
-            self._into[storage._cdata] = [write]
+            self._into[where] = [write]
         else:
-            self._into.setdefault(storage._cdata, []).append(write)
+            self._into.setdefault(where, []).append(write)
 
     def begin(self, tensor: Tensor, order: int, flags: int) -> None:
         """The same for memory that is new: what had this address before is gone.

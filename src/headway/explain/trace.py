@@ -13,9 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.amp.grad_scaler import OptState
 from torch.nn.parameter import is_lazy
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from headway.explain.autograd_nodes import ForwardCalls, TracedComponent, read_component_graphs
 from headway.explain.bad_inputs import BadInputTracker, CallArguments, digest_memory
@@ -26,8 +24,10 @@ from headway.explain.tensor_memory import MemoryOwners, MemoryWrites
 from headway.explain.traced_call import BadInput, BadResult, TracedCall
 from headway.torch_adapters import runtime_state
 from headway.torch_adapters.frames import read_frame_context
+from headway.torch_adapters.modes import TorchDispatchMode, no_dispatch_modes
 from headway.torch_adapters.module_stack import ModuleStack
 from headway.torch_adapters.op_schema import OpSchema, read_schema, tensor_arguments
+from headway.torch_adapters.optimizer_adapter import gradients_are_scaled
 from headway.torch_adapters.tensor_values import nonfinite_flags, plain_tensor, storage_address
 
 # The gradients of a step, by the names of their parameters and without a scaler's factor.
@@ -64,7 +64,7 @@ class NamedGradients:
         return {
             id(parameter): factor
             for optimizer in self._scene.optimizers
-            if scaler._per_optimizer_states[id(optimizer)]["stage"] is OptState.READY
+            if gradients_are_scaled(scaler, optimizer)
             for group in optimizer.param_groups
             for parameter in group["params"]
         }
@@ -175,7 +175,7 @@ class Trace(TorchDispatchMode, PassObserver):
         try:
             if facts is not None:
                 # What we compute to look at a result is nobody else's business, and costs less so.
-                with self._lock, _disable_current_modes():
+                with self._lock, no_dispatch_modes():
                     self._look(func, facts, args, kwargs, before, result)
         except Exception as error:  # likewise
             self._note(error, func)

@@ -12,7 +12,6 @@ Everything else is in `session.py` and behind it.
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -62,6 +61,7 @@ from headway.torch_adapters import (
     rank_group,
     sharded_tensors,
 )
+from headway.torch_adapters.frames import current_frame
 from headway.torch_adapters.local_gradients import LocalGradientMonitor
 from headway.torch_adapters.module_stack import unwrap_model
 from headway.torch_adapters.rank_group import Agreement, SingleProcess
@@ -458,7 +458,7 @@ class Guard:
         incidents.forget()
         return True
 
-    def _rerun_iteration(self, frame: FrameType, *, late: bool) -> None:
+    def _rerun_iteration(self, frame: FrameType | None, *, late: bool) -> None:
         """Run the bad step that waits again where its loop makes its own data.
 
         `late`: the loop has gone on to its next step meanwhile.
@@ -519,7 +519,7 @@ class Guard:
             watch.let_go()
         self._follow_ranks()
         self._shield(self._session.step_ended)
-        self._rerun_iteration(sys._getframe(1), late=False)
+        self._rerun_iteration(current_frame(1), late=False)
         self._shield(self._report_not_rerun)
         self._go_on()
 
@@ -544,7 +544,7 @@ class Guard:
         self._shield(watch.transfer.collect)
         if self._shield.tripped:
             self._failed_rank.hear(watch)
-        frame = sys._getframe(2)
+        frame = current_frame(2)
         if self._session.incidents.latest is None:
             self._rerun_iteration(frame, late=True)
         if not self._look_into(frame):

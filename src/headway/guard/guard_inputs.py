@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -18,6 +17,7 @@ from headway.guard.brake.clip_rules import AdaptiveClip
 from headway.guard.recovery.training_state import SCHEDULE
 from headway.output.notices import Notices
 from headway.rerun import in_script
+from headway.torch_adapters.frames import current_frame
 
 if TYPE_CHECKING:
     from headway.guard.guard import Guard
@@ -132,13 +132,13 @@ class GuardedLoader(Generic[Batch]):
             while True:
                 self._guard.step_done()
                 if self._guard.step_waits:
-                    yield from self._guard.run_again(sys._getframe().f_back)
+                    yield from self._guard.run_again(current_frame(1))
                 asked = time.perf_counter()
                 try:
                     batch = next(source)
                 except StopIteration:
                     if self._guard.last_step_waits():
-                        yield from self._guard.run_again(sys._getframe().f_back)
+                        yield from self._guard.run_again(current_frame(1))
                     return
                 one.given = source.given
                 self._guard.saw_batch(batch, time.perf_counter() - asked, source.origin)

@@ -6,7 +6,6 @@ The guard is what the user holds; the session is what the hooks, the seams and t
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,6 +47,7 @@ from headway.rerun.batch_identity import BatchOrigin, RecordedBatch
 from headway.rerun.controller import RerunController
 from headway.rerun.rerun_group import RerunGroup
 from headway.torch_adapters import nonfinite_scan
+from headway.torch_adapters.frames import current_frame
 from headway.torch_adapters.local_gradients import LocalGradientMonitor
 from headway.torch_adapters.optimizer_adapter import LossScaling
 from headway.torch_adapters.patching import allow_device_sync
@@ -429,7 +429,7 @@ class Session:
         """An optimizer has stepped, or was held back."""
         self.recovery.after_step()
         if self.incidents.looking:
-            self.turns.step_ended(sys._getframe(1))
+            self.turns.step_ended(current_frame(1))
             all_made = len(self._stepped) == len(self.watches) > 1
             late = any(watch.transfer.lag for watch in self.watches.values())
             if all_made and not late and self.turns.present is not None:

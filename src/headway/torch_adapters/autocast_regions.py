@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.amp.autocast_mode import autocast
 
+from headway.torch_adapters.patching import install_patch, wrap_function
+
 
 class AutocastSetting(NamedTuple):
     """What autocast does on one kind of device."""
@@ -28,14 +30,15 @@ AutocastChange = Callable[[AutocastSetting], AutocastSetting]
 _changes: list[AutocastChange] = []
 _original_enter: Any = None
 """`__enter__` as it was before the first change."""
+_uninstall: Callable[[], None] | None = None
 
 
 def change_regions(change: AutocastChange) -> Callable[[], None]:
     """Change every region that is open or will be entered; what is returned takes that back."""
-    global _original_enter
+    global _original_enter, _uninstall
     if not _changes and autocast.__enter__ is not _enter:
         _original_enter = autocast.__enter__
-        autocast.__enter__ = _enter  # type: ignore[method-assign]
+        _uninstall = install_patch(autocast, "__enter__", _enter)
     _changes.append(change)
     opened = {}
     for device in autocast_devices():
@@ -45,12 +48,14 @@ def change_regions(change: AutocastChange) -> Callable[[], None]:
             opened[device] = before, after
 
     def undo() -> None:
+        global _uninstall
         if not any(one is change for one in _changes):
             return
         at = next(at for at, one in enumerate(_changes) if one is change)
         del _changes[at]
-        if not _changes and autocast.__enter__ is _enter:
-            autocast.__enter__ = _original_enter  # type: ignore[method-assign]
+        if not _changes and _uninstall is not None:
+            _uninstall()
+            _uninstall = None
         for device, (before, after) in opened.items():
             if read_autocast(device) == after:
                 _set(device, before)
@@ -66,6 +71,29 @@ def changed_regions(change: AutocastChange) -> Iterator[None]:
         yield
     finally:
         undo()
+
+
+@contextmanager
+def regions_disabled() -> Iterator[None]:
+    """Regions that are entered meanwhile stay off; those already open are left alone."""
+
+    def wrap(original: Any) -> Any:
+        def enter(region: Any) -> Any:
+            region._enabled = False
+            return original(region)
+
+        return enter
+
+    uninstall = wrap_function(autocast, "__enter__", wrap)
+    try:
+        yield
+    finally:
+        uninstall()
+
+
+def is_region_enabled(region: Any) -> bool:
+    """Whether a region is on, as torch decided when it was made; True where torch does not tell."""
+    return bool(getattr(region, "_enabled", True))
 
 
 @contextmanager

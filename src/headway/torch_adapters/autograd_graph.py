@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
+
+from headway.torch_adapters.private_parts import private_method, private_part
 
 MAX_NODES = 2000
 """Enough to meet every dtype of a deep model, little enough to be free."""
@@ -14,11 +16,57 @@ LEAF = 1 << 63
 """Nodes are numbered as they are made; those of parameters stand above every number."""
 
 
+node_number: Callable[[Any], int] = private_method(
+    "torch._C._FunctionBase._sequence_nr",
+    lambda node: 0,
+    without="the order of nodes is unknown: every node counts as older than the step",
+)
+"""Nodes of one thread are numbered in the order of the forward pass."""
+
+_saved_tensor_hooks: Callable[[bool], Any] = private_part(
+    "torch._C._autograd._top_saved_tensors_default_hooks",
+    lambda ignore_tracing: None,
+    without="activation checkpointing is not recognised while a forward pass runs",
+)
+
+
+def saved_tensor_hooks_active() -> bool:
+    """Whether saved-tensor hooks are in force: activation checkpointing sets them."""
+    return _saved_tensor_hooks(False) is not None
+
+
+def node_inputs(node: Any) -> Sequence[Any]:
+    """Shape and dtype of what flows into a node in backward; empty where torch does not tell."""
+    found: Sequence[Any] = getattr(node, "_input_metadata", None) or ()
+    return found
+
+
+def saved_value(node: Any, *names: str) -> Any:
+    """What a node has saved under the first of these names: `dim` of a softmax. None without it."""
+    for name in names:
+        value = getattr(node, f"_saved_{name}", None)
+        if value is not None:
+            return value
+    return None
+
+
+def saved_value_errors(node: Any) -> list[str]:
+    """Errors that reading the saved tensors of a node raises: one was written to since."""
+    found = []
+    for name in dir(node):
+        if name.startswith("_saved_"):
+            try:
+                getattr(node, name)
+            except RuntimeError as error:
+                found.append(str(error))
+    return found
+
+
 def dtypes_in_graph(roots: Sequence[Tensor]) -> set[str]:
     """The dtypes of the values that flow through the graph of these tensors."""
     found = {str(root.dtype).removeprefix("torch.") for root in roots}
     for node in walk_graph(root.grad_fn for root in roots):
-        for described in getattr(node, "_input_metadata", ()):
+        for described in node_inputs(node):
             found.add(str(described.dtype).removeprefix("torch."))
     return found
 
@@ -35,7 +83,7 @@ def walk_graph(
         for following, _ in node.next_functions:
             if following is None or following in seen or len(seen) >= most:
                 continue
-            if after is None or after < following._sequence_nr() < LEAF:
+            if after is None or after < node_number(following) < LEAF:
                 seen.add(following)
                 todo.append(following)
 
@@ -48,7 +96,7 @@ def find_earliest_node(node: Any, *, after: int, most: int = 512) -> Any:
     for _ in range(most):
         oldest, number = None, LEAF
         for following, _ in node.next_functions:
-            if following is not None and after < (made := following._sequence_nr()) < number:
+            if following is not None and after < (made := node_number(following)) < number:
                 oldest, number = following, made
         if oldest is None:
             return node

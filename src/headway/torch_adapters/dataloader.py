@@ -4,7 +4,6 @@ indices of each batch.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,6 +13,11 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, dataloader
+
+from headway.torch_adapters.frames import current_frame
+from headway.torch_adapters.live_objects import find_instances
+from headway.torch_adapters.patching import wrap_function
+from headway.torch_adapters.private_parts import private_part
 
 # Batches of DataLoaders that nobody has wrapped.
 
@@ -56,7 +60,7 @@ class ObservedIterator:
         if _handed_out is not None:
             return next(_handed_out)
         if self._again is None:
-            self._again = self._listener.batch_wanted(sys._getframe(1))
+            self._again = self._listener.batch_wanted(current_frame(1))
         if self._again is not None:
             for batch in self._again:
                 return batch
@@ -85,18 +89,37 @@ def redeliver_batches(batches: Iterable[Any]) -> Iterator[None]:
 @contextmanager
 def observe_loaders(listener: LoaderListener) -> Iterator[None]:
     """While this lasts, every DataLoader tells."""
-    original: Callable[[Any], Any] = DataLoader.__iter__
 
-    def telling(self: Any) -> Any:
-        listener.pass_begun(self)
-        return ObservedIterator(original(self), self, listener)
+    def wrap(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def iterate(self: Any) -> Any:
+            listener.pass_begun(self)
+            return ObservedIterator(original(self), self, listener)
 
-    DataLoader.__iter__ = telling  # type: ignore[method-assign]
+        return iterate
+
+    uninstall = wrap_function(DataLoader, "__iter__", wrap)
     try:
         yield
     finally:
-        if DataLoader.__iter__ is telling:
-            DataLoader.__iter__ = original  # type: ignore[method-assign]
+        uninstall()
+
+
+_WorkerIterator: Any = private_part(
+    "torch.utils.data.dataloader._MultiProcessingDataLoaderIter",
+    (),
+    without="memory that grows in DataLoader workers is not traced to a data set",
+)
+
+
+def find_worker_dataset() -> Any:
+    """The innermost data set that DataLoader workers read now; None where there are none."""
+    for iterator in find_instances(_WorkerIterator):
+        dataset: Any = getattr(iterator, "_dataset", None)
+        while hasattr(dataset, "dataset"):  # a subset of another
+            dataset = dataset.dataset
+        if dataset is not None:
+            return dataset
+    return None
 
 
 # Learning which samples a torch DataLoader puts into each batch, without changing what it yields.

@@ -8,15 +8,16 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import torch
 
+from headway.torch_adapters.private_parts import private_part
 from headway.torch_adapters.source import SourceLine
 
 # A stack goes through torch, the standard library, frameworks and headway itself. The line to
@@ -130,7 +131,72 @@ def _folder(path: str | Path) -> str:
     return f"{path}{os.sep}"
 
 
-# Models and modules under the names the user knows: without what torch wraps around them.
+# The Python frames that run now.
+
+current_frame: Callable[[int], FrameType | None] = private_part(
+    "sys._getframe",
+    lambda depth=0: None,
+    without="no line of user code is known, and no step is re-run from its loop",
+)
+"""The frame of whoever calls it, or `depth` frames up."""
+
+
+def walk_callers(frame: FrameType | None, most: int = sys.maxsize) -> Iterator[FrameType]:
+    """A frame and the frames that called it, innermost first."""
+    while frame is not None and most > 0:
+        yield frame
+        frame = frame.f_back
+        most -= 1
+
+
+def find_frame(code: CodeType, frame: FrameType | None, most: int) -> FrameType | None:
+    """The innermost frame that runs this code: `frame` itself or one that called it."""
+    while frame is not None and most > 0:
+        if frame.f_code is code:
+            return frame
+        frame = frame.f_back
+        most -= 1
+    return None
+
+
+def find_caller(names: Collection[str], most: int) -> FrameType | None:
+    """The innermost frame that runs a function of one of these names, among the callers of the
+    function that asks."""
+    frame = current_frame(2)
+    while frame is not None and most > 0:
+        if frame.f_code.co_name in names:
+            return frame
+        frame = frame.f_back
+        most -= 1
+    return None
+
+
+def running_frames(internal: dict[CodeType, bool]) -> Iterator[FrameType]:
+    """The frames that run now, innermost first, without those of torch, Python and headway.
+
+    `internal` remembers which code is whose: stacks are walked for every op.
+    """
+    frame = current_frame(1)
+    while frame is not None:
+        code = frame.f_code
+        skip = internal.get(code)
+        if skip is None:
+            skip = internal[code] = is_internal_file(code.co_filename)
+        if not skip:
+            yield frame
+        frame = frame.f_back
+
+
+def is_user_frame(frame: FrameType) -> bool:
+    """Whether a frame runs the user's own code, not that of an installed package."""
+    file = frame.f_code.co_filename
+    return not is_internal_file(file) and not is_installed_file(file)
+
+
+def describe_frame(frame: FrameType) -> Location:
+    """The line a frame is at."""
+    code = frame.f_code
+    return Location(code.co_filename, frame.f_lineno, code.co_name)
 
 
 # Finds the line of user code an op comes from, by walking the Python frames around it.
@@ -181,7 +247,7 @@ def read_frame_context(depth: int, *, in_backward: bool) -> FrameContext:
     place: FrameLine | None = None
     outer: FrameLine | None = None
     users = within = recomputed = nested = False
-    frame: FrameType | None = sys._getframe(depth)
+    frame = current_frame(depth)
     while frame is not None and (outer is None or in_backward):
         code = frame.f_code
         kind = _kinds.get(code.co_filename)

@@ -4,7 +4,6 @@ tensors.
 
 from __future__ import annotations
 
-import gc
 import inspect
 import sys
 from collections import deque
@@ -17,7 +16,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from headway.torch_adapters.autograd_graph import walk_graph
-from headway.torch_adapters.frames import is_internal_file
+from headway.torch_adapters.frames import current_frame, is_internal_file
+from headway.torch_adapters.private_parts import private_part
 
 # Finding what an unmodified script trains: its optimizers and its models.
 
@@ -33,7 +33,7 @@ def find_optimizers() -> list[Optimizer]:
 
     Wrappers that pass on to another optimizer share its groups: the inner one steps.
     """
-    found = [item for item in _alive(Optimizer) if _groups(item)]
+    found = [item for item in find_instances(Optimizer) if _groups(item)]
     wrapped = {id(inner) for item in found if (inner := _inner(item)) is not None}
     return [item for item in found if _inner(item) is None or id(item) in wrapped]
 
@@ -42,7 +42,7 @@ def find_models(optimizers: Sequence[Optimizer], roots: Sequence[Tensor] = ()) -
     """The outermost modules that own what is optimized, or what the losses depend on."""
     wanted = {id(p) for item in optimizers for group in item.param_groups for p in group["params"]}
     wanted |= {id(leaf) for leaf in find_leaves(roots)}
-    modules = _alive(nn.Module)
+    modules: list[nn.Module] = find_instances(nn.Module)
     inner = {id(child) for module in modules for child in _children(module)}
     return [
         module
@@ -77,9 +77,17 @@ def find_leaves(roots: Iterable[Tensor]) -> list[Tensor]:
     return found
 
 
-def _alive(kind: type) -> list:  # type: ignore[type-arg]
+_all_objects: Callable[[], list[Any]] = private_part(
+    "gc.get_objects",
+    list,
+    without="models, optimizers and leaking tensors of a script are not found",
+)
+
+
+def find_instances(*kinds: type) -> list[Any]:
+    """Every live object of these classes that the garbage collector knows."""
     # By type, not isinstance: some objects answer that question with an import or a warning.
-    return [item for item in gc.get_objects() if issubclass(type(item), kind)]
+    return [item for item in _all_objects() if issubclass(type(item), kinds)]
 
 
 def _groups(optimizer: Optimizer) -> list[dict[str, object]]:
@@ -222,7 +230,7 @@ def _is_tensor(value: Any) -> bool:
 def _scopes() -> Iterator[tuple[str, dict[str, Any]]]:
     """The user's functions up the stack with their variables, then their modules with theirs."""
     modules: dict[int, dict[str, Any]] = {}
-    frame: FrameType | None = sys._getframe()
+    frame = current_frame(0)
     while frame is not None:
         if not is_internal_file(frame.f_code.co_filename):
             modules[id(frame.f_globals)] = frame.f_globals

@@ -2,13 +2,101 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from inspect import unwrap
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from torch.overrides import TorchFunctionMode
+
+from headway.torch_adapters.autocast_regions import autocast_off
+from headway.torch_adapters.private_parts import private_part
+
+# Switching modes off, for our own work in the middle of the user's.
+
+no_function_modes: Callable[[], AbstractContextManager[Any]] = private_part(
+    "torch._C.DisableTorchFunction",
+    nullcontext,
+    without="function modes in force observe headway's own calls, too",
+)
+"""A context manager: no function mode and no `__torch_function__` is asked."""
+
+no_dispatch_modes: Callable[[], AbstractContextManager[Any]] = private_part(
+    "torch.utils._python_dispatch._disable_current_modes",
+    nullcontext,
+    without="dispatch modes in force observe headway's own reading, too",
+)
+"""A context manager: no dispatch mode is in force."""
+
+no_autocast: Callable[[], AbstractContextManager[Any]] = private_part(
+    "torch._C._DisableAutocast",
+    autocast_off,
+    without="autocast is switched off device by device, which takes a little longer",
+)
+"""A context manager: no autocast on any device."""
+
+current_dispatch_mode: Callable[[], Any] = private_part(
+    "torch.utils._python_dispatch._get_current_dispatch_mode",
+    lambda: None,
+    without="a trace that cannot be removed in order stays in force and observes nothing",
+)
+"""The innermost dispatch mode in force; None where there is none."""
+
+_UNKNOWN_DEPTH = 2
+_dispatch_depth: Callable[[], int] = private_part(
+    "torch._C._len_torch_dispatch_stack",
+    lambda: _UNKNOWN_DEPTH,
+    without="ops are not recorded for trial updates: another mode may be in force",
+)
+
+
+# Dispatch modes: they see every op below autograd.
+
+
+class _InertMode:
+    """Stands for a dispatch mode where torch has none."""
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        pass
+
+
+if TYPE_CHECKING:
+    from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+else:
+    TorchDispatchMode = private_part(
+        "torch.utils._python_dispatch.TorchDispatchMode",
+        _InertMode,
+        without="no op is observed: steps are not traced, recorded or undone",
+    )
+
+
+class OutermostDispatchMode(TorchDispatchMode):
+    """A dispatch mode that is entered only where no other is in force, and left only when every
+    mode that was entered after it has been left."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.in_force = False
+
+    def enter_outermost(self) -> bool:
+        """Enter it; False where another mode is in force, which would end before this one."""
+        if not self.in_force and _dispatch_depth() == 0:
+            self.__enter__()  # type: ignore[no-untyped-call]
+            self.in_force = True
+        return self.in_force
+
+    def leave_outermost(self) -> bool:
+        """Leave it; False where one that was entered later is still in force."""
+        if self.in_force and _dispatch_depth() == 1:
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self.in_force = False
+        return not self.in_force
+
 
 # A torch function mode that stays active inside torch's own Python functions.
 
@@ -71,10 +159,32 @@ def _no_override(*values: Any) -> bool:
     return False
 
 
-class ModePause:
-    """Takes the mode off while our own code works, which would else be heard call by call.
+_function_depth: Callable[[], int] = private_part(
+    "torch._C._len_torch_function_stack",
+    lambda: 0,
+    without="headway's own calls are observed by its function mode, too",
+)
+_function_mode_at: Callable[[int], Any] = private_part(
+    "torch._C._get_function_stack_at",
+    lambda position: None,
+    without="headway's own calls are observed by its function mode, too",
+)
+_pop_function_mode: Callable[[], Any] | None = private_part(
+    "torch._C._pop_torch_function_stack",
+    None,
+    without="headway's own calls are observed by its function mode, too",
+)
+_push_function_mode: Callable[[Any], None] | None = private_part(
+    "torch._C._push_on_torch_function_stack",
+    None,
+    without="headway's own calls are observed by its function mode, too",
+)
 
-    Only where it lies on top of the stack: another mode in front of it is left alone.
+
+class ModePause:
+    """Takes a function mode off while our own code works, which it would else observe.
+
+    Only where it is on top of the stack: another mode in front of it is left alone.
     """
 
     def __init__(self, mode: TorchFunctionMode) -> None:
@@ -82,12 +192,18 @@ class ModePause:
         self._taken: list[bool] = []
 
     def __enter__(self) -> None:
-        depth = torch._C._len_torch_function_stack()
-        ours = depth > 0 and torch._C._get_function_stack_at(depth - 1) is self._mode
+        depth = _function_depth()
+        pop = _pop_function_mode
+        ours = (
+            depth > 0
+            and pop is not None
+            and _push_function_mode is not None
+            and _function_mode_at(depth - 1) is self._mode
+        )
         self._taken.append(ours)
-        if ours:
-            torch._C._pop_torch_function_stack()
+        if ours and pop is not None:
+            pop()
 
     def __exit__(self, *_: object) -> None:
-        if self._taken.pop():
-            torch._C._push_on_torch_function_stack(self._mode)
+        if self._taken.pop() and _push_function_mode is not None:
+            _push_function_mode(self._mode)

@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler, OptState
 from torch.optim import LBFGS, Optimizer
 
+from headway.torch_adapters.autograd_graph import saved_value
+
 # Holding an update back so that nothing moves.
 
 # On the host: every gradient is set to None, which for every torch optimizer is a true no-op
@@ -229,16 +231,14 @@ class LossScaling:
 
     def scale(self) -> Tensor | None:
         """The loss scale, on its device."""
-        return None if self.scaler is None else self.scaler._scale
+        return None if self.scaler is None else current_scale(self.scaler)
 
     def carried_by(self, optimizer: Optimizer) -> Tensor | None:
         """The scale that the gradients of this optimizer still carry."""
         scaler = self.scaler
-        if scaler is None or scaler._scale is None:
+        if scaler is None or not gradients_are_scaled(scaler, optimizer):
             return None
-        state = scaler._per_optimizer_states.get(id(optimizer))
-        unscaled = state is not None and state["stage"] is not OptState.READY
-        return None if unscaled else scaler._scale
+        return current_scale(scaler)
 
 
 def _was_scaled(loss: Tensor, scaler: GradScaler) -> bool:
@@ -247,7 +247,63 @@ def _was_scaled(loss: Tensor, scaler: GradScaler) -> bool:
     For a guard that is closed or has switched itself off, and so did not see the user scale it.
     """
     with suppress(RuntimeError):
-        factor = getattr(loss.grad_fn, "_saved_other", None)
-        if isinstance(factor, Tensor) and scaler._scale is not None:
-            return bool(factor.data_ptr() == scaler._scale.data_ptr())
+        factor, scale = saved_value(loss.grad_fn, "other"), current_scale(scaler)
+        if isinstance(factor, Tensor) and scale is not None:
+            return bool(factor.data_ptr() == scale.data_ptr())
     return False
+
+
+# The private state of a GradScaler. Where a torch lacks one of the attributes, the scale counts as
+# unknown and gradients as scaled.
+
+
+def current_scale(scaler: GradScaler) -> Tensor | None:
+    """The loss scale on its device; None before the first scaled loss."""
+    scale: Tensor | None = getattr(scaler, "_scale", None)
+    return scale
+
+
+def gradients_are_scaled(scaler: GradScaler, optimizer: Optimizer) -> bool:
+    """Whether the gradients of an optimizer still carry the scale."""
+    state = _optimizer_states(scaler).get(id(optimizer))
+    return state is None or state["stage"] is OptState.READY
+
+
+def rewind_scaler(scaler: GradScaler, scale: Tensor) -> None:
+    """A scaler as before a step: with this scale, and no optimizer unscaled or stepped."""
+    present = current_scale(scaler)
+    if present is not None:
+        present.copy_(scale)
+        _optimizer_states(scaler).clear()
+
+
+class ScalerSnapshot:
+    """The scale, its growth and the optimizers' stages, to be restored."""
+
+    def __init__(self, scaler: GradScaler) -> None:
+        self._scaler = scaler
+        self._tensors = {name: getattr(scaler, name, None) for name in _SCALER_TENSORS}
+        self._values = {
+            name: None if item is None else item.clone() for name, item in self._tensors.items()
+        }
+        self._states = {at: dict(state) for at, state in _optimizer_states(scaler).items()}
+
+    def restore(self) -> None:
+        """Everything as it was, in the same tensors."""
+        for name, item in self._tensors.items():
+            value = self._values[name]
+            if item is not None and value is not None:
+                item.copy_(value)
+            if hasattr(self._scaler, name):
+                setattr(self._scaler, name, item)
+        states = _optimizer_states(self._scaler)
+        states.clear()
+        states.update(self._states)
+
+
+_SCALER_TENSORS = ("_scale", "_growth_tracker")
+
+
+def _optimizer_states(scaler: GradScaler) -> dict[int, dict[str, Any]]:
+    found: dict[int, dict[str, Any]] = getattr(scaler, "_per_optimizer_states", {})
+    return found

@@ -13,17 +13,73 @@ import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils import clip_grad
-from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 
 from headway.torch_adapters.sharded_tensors import is_dtensor, local_part, replicated
 
-# Where torch itself is watched: backward, gradient clipping, GradScaler.
+# The one way in which anything of torch is replaced, and restored.
+
+_NOT_ITS_OWN: Any = object()
+
+
+def install_patch(owner: Any, name: str, replacement: Any) -> Callable[[], None]:
+    """Replace an attribute of a module, class or object; what is returned restores it.
+
+    An inherited attribute is inherited again afterwards. If another library has patched over this
+    replacement, its patch stays: ours then passes calls on, unobserved.
+    """
+    before = vars(owner).get(name, _NOT_ITS_OWN)  # as it is stored, not bound: a classmethod is one
+    setattr(owner, name, replacement)
+
+    def uninstall() -> None:
+        if vars(owner).get(name, _NOT_ITS_OWN) is not replacement:
+            return
+        if before is _NOT_ITS_OWN:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+
+    return uninstall
+
+
+def wrap_function(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Callable[[], None]:
+    """Replace `owner.name` by `wrap(owner.name)`; what is returned restores it.
+
+    Where this torch has no such attribute, nothing is replaced and nothing observed.
+    """
+    original = getattr(owner, name, None)
+    return _do_nothing if original is None else install_patch(owner, name, wrap(original))
+
+
+def _do_nothing() -> None:
+    pass
+
+
+@contextmanager
+def call_after(owner: type, name: str, notify: Callable[[Any, Any, Any], None]) -> Iterator[None]:
+    """While this lasts, call `notify(object, args, result)` after every call of a method."""
+
+    def wrap(original: Any) -> Any:
+        @functools.wraps(original)
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            notify(self, args or tuple(kwargs.values()), result)
+            return result
+
+        return method
+
+    uninstall = wrap_function(owner, name, wrap)
+    try:
+        yield
+    finally:
+        uninstall()
+
+
+# Observing torch itself: backward, gradient clipping, GradScaler.
 
 # The optimizer's hooks tell when a step comes, but not what the loss was, nor what the gradients
 # were before the user clipped them (clipping spreads one NaN over all of them), nor that a
-# GradScaler skipped the step. While at least one guard is open, four functions of torch call the
-# observers; every call goes through unchanged, and the last guard to close puts the originals
-# back.
+# GradScaler skipped the step. While at least one guard is open, five functions of torch call the
+# observers. Every call goes through unchanged, and the last guard to close restores the originals.
 
 
 class TorchListener(Protocol):
@@ -55,7 +111,7 @@ class TorchListener(Protocol):
 
 _listeners: tuple[weakref.ref[TorchListener], ...] = ()
 """Weak, and replaced as a whole: a guard that nobody closed goes with the optimizer it watched."""
-_originals: list[tuple[Any, str, Any, Any]] = []
+_uninstall: list[Callable[[], None]] = []
 _lock = threading.RLock()
 """Re-entrant: a garbage collection within it may find a guard that nobody closed."""
 _depth = 0
@@ -66,12 +122,16 @@ def add_listener(observer: TorchListener) -> None:
     """Let an observer hear torch, for as long as somebody else holds it."""
     global _listeners
     with _lock:
-        if not _originals:
-            _patch(torch.autograd, "backward", _watch_backward)
-            _patch(clip_grad, "_get_total_norm", _watch_total_norm)
-            _patch(clip_grad, "_clip_grads_with_norm_", _watch_clipping)
-            _patch(GradScaler, "scale", _watch_scale)
-            _patch(GradScaler, "step", _watch_scaler_step)
+        if not _uninstall:
+            # Without one of the private two, clipping is not observed.
+            for owner, name, wrap in (
+                (torch.autograd, "backward", _watch_backward),
+                (clip_grad, "_get_total_norm", _watch_total_norm),
+                (clip_grad, "_clip_grads_with_norm_", _watch_clipping),
+                (GradScaler, "scale", _watch_scale),
+                (GradScaler, "step", _watch_scaler_step),
+            ):
+                _uninstall.append(wrap_function(owner, name, wrap))
         _listeners = (*_listeners, weakref.ref(observer, _remove))
 
 
@@ -91,20 +151,8 @@ def _remove(gone: weakref.ref[TorchListener]) -> None:
     with _lock:
         _listeners = tuple(ref for ref in _listeners if ref is not gone)
         if not _listeners:
-            while _originals:
-                owner, name, original, ours = _originals.pop()
-                # Somebody patched over us: leave theirs, ours then merely passes calls on.
-                if getattr(owner, name) is ours:
-                    setattr(owner, name, original)
-
-
-def _patch(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
-    original = getattr(owner, name, None)
-    if original is None:  # another torch: that seam is not there, its evidence will be missing
-        return
-    ours = wrap(original)
-    setattr(owner, name, ours)
-    _originals.append((owner, name, original, ours))
+            while _uninstall:
+                _uninstall.pop()()
 
 
 def _watch_backward(original: Any) -> Any:
@@ -168,13 +216,13 @@ def _plain(tensors: list[Any], norm_type: float) -> bool:
     """Whether the norms can be shared: L2, plain tensors, one device, one full-precision dtype."""
     if not tensors or norm_type != 2.0 or any(type(item) is not Tensor for item in tensors):
         return False
-    groups = _group_tensors_by_device_and_dtype([tensors])
+    device, dtype = tensors[0].device, tensors[0].dtype
     return (
-        len(groups) == 1
-        and tensors[0].device.type in ("cpu", "cuda")
-        and tensors[0].dtype in (torch.float32, torch.float64)
+        device.type in ("cpu", "cuda")
+        and dtype in (torch.float32, torch.float64)
         and tensors[0].layout is torch.strided
         and tensors[-1].layout is torch.strided
+        and all(item.device == device and item.dtype is dtype for item in tensors)
     )
 
 
@@ -221,28 +269,6 @@ def _watch_scaler_step(original: Any) -> Any:
         return result
 
     return step
-
-
-# Hearing of every call of a method, for as long as somebody listens.
-
-
-@contextmanager
-def call_after(owner: type, name: str, told: Callable[[Any, Any, Any], None]) -> Iterator[None]:
-    """While this lasts, somebody is told after every call of a method: (object, args, result)."""
-    original = getattr(owner, name)
-
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        told(self, args or tuple(kwargs.values()), result)
-        return result
-
-    setattr(owner, name, method)
-    try:
-        yield
-    finally:
-        if getattr(owner, name) is method:
-            setattr(owner, name, original)
 
 
 # Where the guard may wait for the device: when something has gone wrong and must be looked at.

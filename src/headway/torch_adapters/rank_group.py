@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -16,6 +15,8 @@ from torch import Tensor, nn
 from headway.errors import RankLost, UsageError
 from headway.output.notices import Notices
 from headway.torch_adapters import sharded_tensors
+from headway.torch_adapters.live_objects import find_instances
+from headway.torch_adapters.private_parts import private_part
 
 # The other ranks of this training, and the one reduction in which they agree.
 
@@ -154,10 +155,29 @@ def find_replicas(models: Sequence[nn.Module]) -> list[nn.parallel.DistributedDa
     wanted = {id(model) for model in models}
     return [
         thing
-        for thing in gc.get_objects()
-        if issubclass(type(thing), kind)
-        and id(thing.__dict__.get("_modules", {}).get("module")) in wanted
+        for thing in find_instances(kind)
+        if id(thing.__dict__.get("_modules", {}).get("module")) in wanted
     ]
+
+
+def sync_buffers(replica: nn.parallel.DistributedDataParallel) -> None:
+    """Send the first rank's buffers to the others, as the next forward pass would; where torch
+    lacks the private method, ranks keep the buffers they have."""
+    sync = getattr(replica, "_sync_buffers", None)
+    if sync is not None and replica.will_sync_module_buffers():
+        sync()
+
+
+_find_store: Callable[[], Any] = private_part(
+    "torch.distributed.distributed_c10d._get_default_store",
+    lambda: None,
+    without="ranks of a script that synchronises by hand are not compared",
+)
+
+
+def default_store() -> Any:
+    """The key-value store that all ranks share; None where it cannot be reached."""
+    return _find_store()
 
 
 def is_wrapped_late(models: Sequence[nn.Module]) -> bool:

@@ -6,6 +6,7 @@ Where a torch version lacks one of them, the answer is that nothing is known.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
@@ -13,13 +14,28 @@ from typing import Any
 import torch
 from torch import nn
 
+from headway.torch_adapters.private_parts import private_part
+
 # What torch says about the moment an op runs at: autocast, autograd's node and its number.
 
 # Most of it is not public. Where a torch lacks it, the answer is that nothing is known.
 
-_snapshot: Any = getattr(torch._C, "_RestorePythonTLSSnapshot", nullcontext)
-_current_node: Any = getattr(torch._C, "_current_autograd_node", lambda: None)
-_next_number: Any = getattr(getattr(torch._C, "_autograd", None), "_get_sequence_nr", lambda: 0)
+_snapshot: Any = private_part(
+    "torch._C._RestorePythonTLSSnapshot",
+    nullcontext,
+    without="autocast counts as off for every traced op",
+)
+running_node: Callable[[], Any] = private_part(
+    "torch._C._current_autograd_node",
+    lambda: None,
+    without="ops of a backward pass are not attributed to their forward op",
+)
+"""The autograd node whose backward runs in this thread; None outside of a backward pass."""
+_next_number: Callable[[], int] = private_part(
+    "torch._C._autograd._get_sequence_nr",
+    lambda: 0,
+    without="ops of a backward pass are not attributed to their forward op",
+)
 LEAF_NUMBER = 1 << 62
 """Nodes are numbered as they are made; those of parameters stand above every number."""
 
@@ -46,11 +62,6 @@ def _is_on(device: str) -> bool:
 @cache
 def _can_autocast(device: str) -> bool:
     return torch.amp.is_autocast_available(device)
-
-
-def running_node() -> Any:
-    """Autograd's node whose backward is running in this thread."""
-    return _current_node()
 
 
 def last_node_number() -> int:

@@ -10,6 +10,8 @@ import os
 import tokenize
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from types import CodeType, FunctionType
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,3 +183,28 @@ def _root(node: ast.expr) -> str:
     while isinstance(node, ast.Attribute):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
+
+
+# User code, compiled once more.
+
+_FUTURE_FLAGS = 0x1FF0000
+"""The flags of `from __future__ import …` in a code object."""
+
+
+def compile_function(
+    function: ast.FunctionDef, origin: CodeType, names: dict[str, Any]
+) -> FunctionType:
+    """The function that a syntax tree defines, as if it stood beside the code it was taken from.
+
+    It has the file, the future imports and the global variables of that code (`names`). Raises
+    SyntaxError or ValueError where Python refuses the tree: the caller does without the function.
+    """
+    module = ast.Module(body=[function], type_ignores=[])
+    ast.fix_missing_locations(module)
+    flags = origin.co_flags & _FUTURE_FLAGS
+    built = compile(module, origin.co_filename, "exec", flags=flags, dont_inherit=True)
+    made: dict[str, Any] = {}
+    exec(built, names, made)
+    result: FunctionType = made[function.name]
+    result.__code__ = result.__code__.replace(co_name=origin.co_name)  # it may be `<module>`
+    return result

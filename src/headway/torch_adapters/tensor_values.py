@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headway.torch_adapters.private_parts import private_attribute
+
 # Which non-finite numbers a tensor holds, read at once.
 
 NAN, POSITIVE, NEGATIVE = 1, 2, 4
@@ -31,7 +33,15 @@ def plain_tensor(tensor: Tensor) -> Tensor | None:
             return None
     if tensor.layout is torch.strided:
         return None if tensor.device.type == "meta" else tensor
-    return tensor._values() if tensor.layout is torch.sparse_coo else None
+    return sparse_values(tensor) if tensor.layout is torch.sparse_coo else None
+
+
+def sparse_values(tensor: Tensor) -> Tensor:
+    """The values of a sparse tensor as they are stored, duplicates included."""
+    if tensor.layout is not torch.sparse_coo:
+        return tensor.values()
+    stored: Tensor = tensor._values() if hasattr(tensor, "_values") else tensor.coalesce().values()
+    return stored
 
 
 def nonfinite_flags(tensor: Tensor) -> int:
@@ -62,9 +72,16 @@ def _read(scalar: Any) -> float:
     return float(scalar.item())
 
 
+_storage_identity = private_attribute(
+    "torch.UntypedStorage._cdata",
+    lambda storage: storage.data_ptr(),
+    without="storages are told apart by their address: two that are empty count as one",
+)
+
+
 def storage_address(tensor: Tensor) -> int:
     """What tensors that share memory have in common."""
-    return int(tensor.untyped_storage()._cdata)
+    return int(_storage_identity(tensor.untyped_storage()))
 
 
 def storage_span(tensor: Tensor) -> tuple[int, int]:

@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from headway.torch_adapters.compat import is_wrapper_subclass
 from headway.torch_adapters.nested_state import StatePath, is_loadable, loads_safely
+from headway.torch_adapters.tensor_values import sparse_values
 
 DEEPEST = 20
 """Nesting that is followed; deeper ones are somebody's object graph, or contain themselves."""
@@ -178,7 +179,7 @@ class _Packer:
     def _tensor(self, tensor: Tensor, path: StatePath) -> Any:
         if tensor.device.type == "meta":
             return self._leave(path, "a tensor without values (meta)")
-        if is_traceable_wrapper_subclass(tensor):
+        if is_wrapper_subclass(tensor):
             return self._leave(path, f"a tensor of the class {_class_of(tensor)}")
         if type(tensor) not in (Tensor, torch.nn.Parameter):
             self.packed.typed.append((path, _class_of(tensor)))
@@ -246,7 +247,7 @@ def _tensors(value: Any, depth: int = 0) -> Iterator[Tensor]:
 def _bytes_of(tensor: Tensor) -> int:
     if tensor.layout is torch.strided:
         return tensor.nbytes
-    values = tensor._values() if tensor.is_sparse else tensor.values()
+    values = sparse_values(tensor)
     return values.nbytes + 2 * torch.int64.itemsize * values.shape[0]
 
 

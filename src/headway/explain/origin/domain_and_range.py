@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
 from headway.explain.origin.bad_call import (
     BadCall,
@@ -29,6 +28,7 @@ from headway.explain.origin.bad_call import (
     nonfinite_mask,
     note_eps_in_float16,
 )
+from headway.torch_adapters.compat import map_nested, nested_leaves
 
 # Numbers outside of what a function is defined for, or at its very edge: log, sqrt, pow, acos.
 
@@ -282,7 +282,7 @@ def _in_float64(call: BadCall) -> Tensor | None:
     """The output as float64 would have had it."""
     if any(is_overwritten(call, value) for value in float_arguments(call)):
         return None
-    args, kwargs = tree_map(_doubled, (call.args, dict(call.kwargs)))
+    args, kwargs = map_nested(_doubled, (call.args, dict(call.kwargs)))
     device = call.output.device.type
     for function in _functions(call.op):
         try:
@@ -292,7 +292,7 @@ def _in_float64(call: BadCall) -> Tensor | None:
             continue
         results = [
             result
-            for result in tree_leaves(made)
+            for result in nested_leaves(made)
             if isinstance(result, Tensor) and result.shape == call.output.shape
         ]
         if results:

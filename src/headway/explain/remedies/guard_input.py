@@ -8,7 +8,6 @@ behalf of the line are recognised too.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -19,7 +18,7 @@ from headway.explain.failing_step import FailingStep
 from headway.explain.remedies.base import StepRemedy
 from headway.explain.remedies.edits import edits_for
 from headway.explain.remedies.edits.base import CallEdit
-from headway.torch_adapters.frames import is_internal_file
+from headway.torch_adapters.frames import current_frame, is_internal_file
 from headway.torch_adapters.modes import ReentrantFunctionMode, can_reenter, find_user_callback
 from headway.torch_adapters.runtime_state import run_eagerly
 from headway.torch_adapters.source import SourceLine, read_statement
@@ -109,7 +108,7 @@ class _LineEditMode(ReentrantFunctionMode):
         return result
 
     def _is_from_the_line(self) -> bool:
-        frame: Any = sys._getframe(2)
+        frame = current_frame(2)
         while frame is not None and _is_machinery(frame.f_code.co_filename):
             frame = frame.f_back
         return (

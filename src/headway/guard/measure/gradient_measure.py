@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from headway.torch_adapters.compat import tensor_version
 from headway.torch_adapters.nonfinite_scan import dense_values
 from headway.torch_adapters.sharded_tensors import gradient_of, is_dtensor, local_part
 
@@ -259,7 +260,7 @@ def _valid(past: _UnclippedGradient | None, parameter: Tensor) -> _UnclippedGrad
     gradient = parameter.grad
     return (
         past
-        if past is not None and gradient is not None and past.version == gradient._version
+        if past is not None and gradient is not None and past.version == tensor_version(gradient)
         else None
     )
 
@@ -274,7 +275,7 @@ def _same(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
 
 
 def _versions(parameters: Sequence[Tensor]) -> tuple[int, ...]:
-    return tuple([-1 if p.grad is None else p.grad._version for p in parameters])
+    return tuple([-1 if p.grad is None else tensor_version(p.grad) for p in parameters])
 
 
 # Noticing, without reading a single number, whether gradients were cleared and whether a backward
@@ -341,6 +342,6 @@ class GradientFreshness:
         for token in self._tokens:
             gradient = gradient_of(token)
             stamps.append(
-                None if gradient is None else (id(gradient), local_part(gradient)._version)
+                None if gradient is None else (id(gradient), tensor_version(local_part(gradient)))
             )
         return tuple(stamps)

@@ -16,13 +16,14 @@ from headway.output.notices import Notices
 from headway.rerun.batch_identity import RecordedBatch
 from headway.torch_adapters import nonfinite_scan
 from headway.torch_adapters.autograd_graph import dtypes_in_graph
+from headway.torch_adapters.compat import RunningNorm
 from headway.torch_adapters.module_stack import user_path
 
 # Which parameters there are, under which names and at which positions of the header's `param`
 # axis.
 
 _NORMS = (
-    nn.modules.batchnorm._NormBase,
+    RunningNorm,
     nn.LayerNorm,
     nn.GroupNorm,
     nn.RMSNorm,

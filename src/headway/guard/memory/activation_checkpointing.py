@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from headway.errors import UsageError
+from headway.torch_adapters.compat import module_buffers
 from headway.torch_adapters.module_stack import user_path
 from headway.torch_adapters.saved_state import STATISTIC_BYTES
 
@@ -139,10 +140,10 @@ class _BuffersOfForward:
 
     def __init__(self, root: nn.Module) -> None:
         self._kept: list[tuple[dict[str, Tensor | None], str, Tensor]] = [
-            (module._buffers, name, buffer.detach().clone())
+            (buffers, name, buffer.detach().clone())
             for module in root.modules()
-            if module.training and module._buffers
-            for name, buffer in module._buffers.items()
+            if module.training and (buffers := module_buffers(module))
+            for name, buffer in buffers.items()
             if buffer is not None and buffer.nbytes <= STATISTIC_BYTES
         ]
         self._present: list[Tensor | None] = []

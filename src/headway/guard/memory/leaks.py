@@ -19,16 +19,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from headway.core.growth import Growth, GrowthRule, GrowthWatch
 from headway.guard.measure import sampling
+from headway.torch_adapters.dataloader import find_worker_dataset
 from headway.torch_adapters.frames import (
     Location,
     add_function_name,
     find_user_location,
     is_headway_file,
 )
+from headway.torch_adapters.live_objects import find_instances
 
 MIB = 2**20
 HOST, DEVICE = "host_rss_bytes", "device_allocated_bytes"
@@ -153,9 +154,8 @@ def _count(step: int) -> _Census:
 
 def _storages() -> Iterable[torch.UntypedStorage]:
     found: dict[int, torch.UntypedStorage] = {}
-    for item in gc.get_objects():
-        # `isinstance` would ask the object, and some answer with a warning.
-        if issubclass(type(item), Tensor) and item.layout is torch.strided:
+    for item in find_instances(Tensor):
+        if item.layout is torch.strided:
             try:
                 storage = item.untyped_storage()
                 found[storage.data_ptr()] = storage
@@ -178,13 +178,9 @@ def _most(counts: Counter[Location]) -> Location | None:
 
 def _dataset() -> Location | None:
     """Where the data set that the workers read is written down."""
-    for item in gc.get_objects():
-        if type(item) is _MultiProcessingDataLoaderIter:
-            dataset = item._dataset
-            while hasattr(dataset, "dataset"):  # a subset of another
-                dataset = dataset.dataset
-            for name in ("__getitem__", "__iter__"):
-                code = getattr(getattr(type(dataset), name, None), "__code__", None)
-                if code is not None:
-                    return Location(code.co_filename, code.co_firstlineno, code.co_name)
+    dataset = find_worker_dataset()
+    for name in ("__getitem__", "__iter__"):
+        code = getattr(getattr(type(dataset), name, None), "__code__", None)
+        if code is not None:
+            return Location(code.co_filename, code.co_firstlineno, code.co_name)
     return None

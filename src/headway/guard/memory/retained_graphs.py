@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.torch_adapters.autograd_graph import find_earliest_node, walk_graph
+from headway.torch_adapters.autograd_graph import find_earliest_node, node_number, walk_graph
 from headway.torch_adapters.frames import Location, find_user_location, parse_traceback
 from headway.torch_adapters.live_objects import find_referrer
 
@@ -151,7 +151,7 @@ class GraphRetention:
             self._step = step
             self._before, self._long_before = self._newest, self._before
         for start in starts:
-            self._newest = max(self._newest, start._sequence_nr())
+            self._newest = max(self._newest, node_number(start))
         if self._is_probe(step) and starts:
             self._probe(step, starts)
 
@@ -231,7 +231,7 @@ class GraphRetention:
             token = node.metadata[_LINE_KEY] = _Token(step)
             place = find_user_location(parse_traceback(lines))
             self._traced.append(
-                _Made(weakref.ref(token), node._sequence_nr(), type(node).__name__, place)
+                _Made(weakref.ref(token), node_number(node), type(node).__name__, place)
             )
             self._reaches_back = self._reaches_back or any(
                 self._is_carried(following) for following, _ in node.next_functions
@@ -241,8 +241,8 @@ class GraphRetention:
         """Whether this part of a graph was made in earlier steps, and not merely one ahead."""
         return (
             node is not None
-            and node._sequence_nr() <= self._before
-            and find_earliest_node(node, after=-1)._sequence_nr() <= self._long_before
+            and node_number(node) <= self._before
+            and node_number(find_earliest_node(node, after=-1)) <= self._long_before
         )
 
     def _find_out(self, step: int) -> None:
@@ -292,7 +292,7 @@ class _Held:
         node: Any = tensor.grad_fn
         if old and node is not None and (lines := node.metadata.pop("traceback_", None)):
             place = find_user_location(parse_traceback(lines))
-            made = _Made(_DEAD, node._sequence_nr(), type(node).__name__, place)
+            made = _Made(_DEAD, node_number(node), type(node).__name__, place)
             self._made.append(made)
         return old
 

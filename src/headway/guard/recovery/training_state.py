@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.optim import Optimizer
 
 from headway.errors import UsageError
 from headway.torch_adapters import sharded_tensors
+from headway.torch_adapters.compat import module_buffers, non_persistent_buffers, preserve_version
 from headway.torch_adapters.nested_state import StatePath, find_tensors, make_loadable, map_tensors
 from headway.torch_adapters.saved_state import MAX_BUFFER_BYTES
 from headway.torch_adapters.sharded_tensors import is_dtensor, local_part
@@ -131,7 +131,7 @@ class TrainingState:
         ]
         kept = [tensor.clone() for tensor in tensors]
         # Behind autograd's back: a graph that is still to be used stays valid.
-        with _unsafe_preserve_version_counter(tuple(tensors)):
+        with preserve_version(tuple(tensors)):
             try:
                 with torch.no_grad():
                     for model, saved in zip(self._models, state["models"], strict=True):
@@ -178,8 +178,8 @@ def _model_state(model: nn.Module) -> dict[str, Any]:
 def _unlisted(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Buffers that a state dict leaves out: a NaN can live in them all the same."""
     for path, module in model.named_modules():
-        for name in sorted(module._non_persistent_buffers_set):
-            buffer = module._buffers.get(name)
+        for name in non_persistent_buffers(module):
+            buffer = module_buffers(module).get(name)
             if buffer is not None and buffer.nbytes <= MAX_BUFFER_BYTES:
                 yield f"{path}.{name}" if path else name, buffer
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -34,7 +33,10 @@ from headway.output.notices import Notices, logger
 from headway.policy import Policy
 from headway.rerun.strategies.next_step import NextStepTrace
 from headway.torch_adapters import dataloader, live_objects, patching
-from headway.torch_adapters.frames import is_installed_file, is_internal_file
+from headway.torch_adapters.frames import (
+    current_frame,
+    is_user_frame,
+)
 from headway.torch_adapters.optimizer_adapter import MAX_SCALED_LOSSES
 from headway.torch_adapters.patching import call_after
 
@@ -217,7 +219,7 @@ class ScriptLauncher:
         if guard is None or guard.replaying:
             return None
         guard.step_done()
-        if not guard.step_waits or frame is None or not _is_users(frame):
+        if not guard.step_waits or frame is None or not is_user_frame(frame):
             return None
         return guard.run_again(frame)
 
@@ -254,7 +256,7 @@ class ScriptLauncher:
         made = self.steps.get(id(optimizer), 0) + self.skipped.get(id(optimizer), 0)
         if self._max_steps is not None and made >= self._max_steps:
             if self.guard is not None:
-                self.guard.rerun_last_step(sys._getframe(1))
+                self.guard.rerun_last_step(current_frame(1))
             self._stop()
 
     def _stop(self, *_: Any) -> NoReturn:
@@ -348,8 +350,3 @@ def children_seconds() -> float:
     """Processor time of the processes this one has started and seen end."""
     times = os.times()
     return times.children_user + times.children_system
-
-
-def _is_users(frame: FrameType) -> bool:
-    file = frame.f_code.co_filename
-    return not is_internal_file(file) and not is_installed_file(file)

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import Function
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from headway.torch_adapters.modes import OutermostDispatchMode
 from headway.torch_adapters.op_recording.recorded_ops import (
     ConstantRef,
     InitialMemory,
@@ -40,6 +40,7 @@ from headway.torch_adapters.op_recording.recorded_ops import (
     read_random_state,
     read_version,
 )
+from headway.torch_adapters.patching import install_patch
 
 MOST_OPS = 50_000
 MOST_BYTES = 1 << 30
@@ -53,15 +54,14 @@ class _RecordedMemory:
     """A tensor on it counts if it requires a gradient; otherwise every one does."""
 
 
-class OpRecorder(TorchDispatchMode):
+class OpRecorder(OutermostDispatchMode):
     """Records while it runs; `begin`, `pause`, `go_on` and `end` may be called from anywhere."""
 
     def __init__(self, *, most_ops: int = MOST_OPS, most_bytes: int = MOST_BYTES) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.most_ops = most_ops
         self.most_bytes = most_bytes
         self.running = False
-        self._pushed = False
         self._inside = 0
         self._undo: Callable[[], None] | None = None
         self._forget()
@@ -103,18 +103,15 @@ class OpRecorder(TorchDispatchMode):
         """Record on."""
         if self.trouble is not None:
             return
-        if not self._pushed:
-            if torch._C._len_torch_dispatch_stack() > 0:  # somebody else's would end before ours
-                self.give_up("another dispatch mode is in force")
-                return
-            self.__enter__()  # type: ignore[no-untyped-call]
-            self._pushed = True
+        if not self.enter_outermost():
+            self.give_up("another dispatch mode is in force")
+            return
         self.running = True
 
     def pause(self) -> None:
         """Record nothing for a while."""
         self.running = False
-        self._leave()
+        self.leave_outermost()
 
     def end(self) -> None:
         """Record nothing more, and let go of everything."""
@@ -128,12 +125,6 @@ class OpRecorder(TorchDispatchMode):
             self._forget()
             self.trouble = kept
         self.pause()
-
-    def _leave(self) -> None:
-        # One that was entered after ours and is still in force must be left first.
-        if self._pushed and torch._C._len_torch_dispatch_stack() == 1:
-            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-            self._pushed = False
 
     # What it is told.
 
@@ -378,11 +369,4 @@ def _watch_functions(tape: OpRecorder) -> Callable[[], None]:
         finally:
             heard._inside -= 1
 
-    ours = classmethod(apply)
-    Function.apply = ours  # type: ignore[assignment, method-assign]
-
-    def undo() -> None:
-        if vars(Function)["apply"] is ours:
-            Function.apply = original  # type: ignore[method-assign]
-
-    return undo
+    return install_patch(Function, "apply", classmethod(apply))

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, UntypedStorage
 
+from headway.torch_adapters.modes import no_autocast, no_function_modes
 from headway.torch_adapters.op_recording.op_recorder import OpRecorder
 from headway.torch_adapters.op_recording.recorded_ops import (
     ConstantRef,
@@ -19,6 +20,7 @@ from headway.torch_adapters.op_recording.recorded_ops import (
     RecordedOp,
     RecordedRoot,
     RecordedView,
+    memory_key,
 )
 from headway.torch_adapters.rng import RngState
 
@@ -202,8 +204,8 @@ def _isolated(draws: bool) -> Iterator[None]:
     moment = RngState() if draws else None
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        stack.enter_context(torch._C.DisableTorchFunction())
-        stack.enter_context(torch._C._DisableAutocast())
+        stack.enter_context(no_function_modes())
+        stack.enter_context(no_autocast())
         try:
             yield
         finally:
@@ -253,7 +255,7 @@ class DifferentiableReplay:
             return _strided(self._made[value.number], value)
         if isinstance(value, ParameterRef):
             tensor = value.tensor
-            copy = self._weights.get(tensor.untyped_storage()._cdata)
+            copy = self._weights.get(memory_key(tensor))
             if copy is None:
                 return tensor
             if copy.shape == tensor.shape and copy.stride() == tensor.stride():

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headway.torch_adapters.compat import base_tensor, tensor_version
 from headway.torch_adapters.op_schema import name_set, read_schema
+from headway.torch_adapters.tensor_values import storage_address
 
 # What is on a tape: ops to be run again, what they are given, and the memory it lies on.
 
@@ -93,8 +95,7 @@ class RecordedRoot:
 
 def memory_key(tensor: Tensor) -> int:
     """By what the memory of a tensor is known."""
-    key: int = tensor.untyped_storage()._cdata
-    return key
+    return storage_address(tensor)
 
 
 def memory_size(tensor: Tensor) -> int:
@@ -125,7 +126,7 @@ def describe_view(tensor: Tensor, number: int) -> RecordedView:
 
 def read_version(tensor: Tensor) -> int | None:
     """Rises whenever it is written to; None where torch does not count."""
-    return None if tensor.is_inference() else tensor._version
+    return None if tensor.is_inference() else tensor_version(tensor)
 
 
 # How the ops of a tape are to be treated when the tape is played again.
@@ -220,7 +221,7 @@ def _read_treatment(func: Any) -> OpTreatment:
 def is_on_leaf(tensor: Tensor) -> bool:
     if tensor.is_leaf:
         return True
-    base = tensor._base
+    base = base_tensor(tensor)
     return base is not None and base.is_leaf
 
 

@@ -7,18 +7,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from headway.torch_adapters.modes import OutermostDispatchMode
 from headway.torch_adapters.op_recording.recorded_ops import find_treatment
+from headway.torch_adapters.tensor_values import storage_address
 
 _COPIES = ("clone", "_to_copy", "_reshape_copy", "_unsafe_view", "contiguous", "lift_fresh_copy")
 
 
-class WeightWrites(TorchDispatchMode):
+class WeightWrites(OutermostDispatchMode):
     """In force during one step; the last line that wrote to one of the weights counts."""
 
     def __init__(self, weights: Sequence[Tensor], place: Callable[[], Any]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.line: Any = None
         self._weights = {
             memory: weight for weight in weights if (memory := _memory_of(weight)) is not None
@@ -31,24 +32,21 @@ class WeightWrites(TorchDispatchMode):
         self._computed: dict[int, Any] = {}
         """Memory of a weight → the last line that computed something of its size from it."""
         self._place = place
-        self._pushed = False
+        self._observing = False
 
     def begin(self) -> None:
-        """Look, unless somebody else's mode is in force."""
-        if torch._C._len_torch_dispatch_stack() == 0:
-            self.__enter__()  # type: ignore[no-untyped-call]
-            self._pushed = True
+        """Observe, unless another dispatch mode is in force."""
+        self._observing = self.enter_outermost()
 
     def end(self) -> None:
-        """Look no more."""
-        if self._pushed and torch._C._len_torch_dispatch_stack() == 1:
-            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        self._pushed = False
+        """Observe no longer."""
+        self.leave_outermost()
+        self._observing = False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if not self._pushed:
+        if not self._observing:
             return func(*args, **(kwargs or {}))
         treatment = find_treatment(func)
         result = func(*args, **(kwargs or {}))
@@ -93,5 +91,4 @@ class WeightWrites(TorchDispatchMode):
 def _memory_of(value: Any) -> int | None:
     if not isinstance(value, Tensor) or value.layout is not torch.strided:
         return None
-    memory: int = value.untyped_storage()._cdata
-    return memory
+    return storage_address(value)
