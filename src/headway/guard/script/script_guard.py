@@ -139,7 +139,7 @@ class ScriptGuard(Guard):
         if untold is not None:
             self._shield(self._session.incidents.report_not_rerun, untold)
 
-    def _rerun_iteration(self, frame: FrameType, *, late: bool) -> None:
+    def _rerun_iteration(self, frame: FrameType | None, *, late: bool) -> None:
         incidents = self._session.incidents
         if incidents.iteration is not None:
             if self.next_step.knows():
