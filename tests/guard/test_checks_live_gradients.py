@@ -151,7 +151,7 @@ def test_hd204_encoder_cut_off_by_detach(steps: int, told_at: int) -> None:
     assert found.evidence["tensor_count"] == 4
     assert found.evidence["trained_count"] == 6
     assert found.where.module == "encoder.2.bias"
-    assert "cut behind encoder.2.bias, before head.weight" in found.message
+    assert "cut after encoder.2.bias, before head.weight" in found.message
     assert loud_codes(guard) == {"HD204"}
 
 

@@ -64,7 +64,7 @@ def test_hd101_first_loss_already_bad_acquits_the_learning_rate() -> None:
     guard = watched(model, Adam(model.parameters(), lr=1e-2), data)
     found = the(guard, "HD101")
     assert found.step == 0
-    assert "learning rate is innocent" in found.remedies[0].text
+    assert "learning rate is not the cause" in found.remedies[0].text
 
 
 def test_hd101_quiet_on_protected_ops() -> None:
@@ -110,7 +110,7 @@ def test_hd103_the_third_spike_that_damages_the_weights_is_a_warning() -> None:
     assert severe.severity == Severity.WARNING
     assert severe.step in range(361, 364)
     assert severe.evidence["peak"] > 100 * severe.evidence["median"]
-    assert "came back" in severe.message
+    assert "recovered" in severe.message
     assert loud_codes(guard) == {"HD103"}
 
 

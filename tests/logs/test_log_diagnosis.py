@@ -327,7 +327,7 @@ def test_a_healthy_log_is_left_alone(name: str) -> None:
 def test_the_advice_fits() -> None:
     first = diagnosed(log("loss: nan*5", "grad_norm: nan*5"))
     said = " ".join(remedy.text for item in first.findings for remedy in item.remedies)
-    assert "learning rate is innocent" in said
+    assert "learning rate is not the cause" in said
     assert "Lower the learning rate" not in said
     masked = diagnosed(FAULTY["hf masked"][0]).findings
     assert any("logging_nan_inf_filter" in item.text for found in masked for item in found.remedies)

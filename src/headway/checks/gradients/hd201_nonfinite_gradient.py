@@ -13,40 +13,42 @@ from headway.core.records import StepRecord, moment_of, record_at
 from headway.core.signals import Signal
 
 SEARCH = 20
-"""In a log: so many rows at its beginning may a scaler take to find its scale."""
+"""In a log: first rows in which a scaler may still search for its scale."""
 MIDDLE = 1000
-"""In a log: one that begins at a later step does not show how the run began."""
+"""In a log: if it starts after this step, it does not show the beginning of the run."""
 BACK = 2
-"""In a log: so many finite norms in a row after a bad one, and the run has come back."""
+"""In a log: consecutive finite norms after a non-finite one that count as a recovery."""
 
 
 class NonfiniteGradient(Check):
-    """A gradient holds NaN or Inf.
+    """A gradient contains NaN or Inf.
 
     ## What it checks
     The global gradient norm of every step: it is non-finite as soon as one element is.
 
     ## Why it matters
-    One optimizer step with it destroys weights and moments for good. Clipping cannot help: a NaN
-    norm turns every gradient NaN, an infinite one turns the healthy gradients into 0.
+    One optimizer step with it destroys the weights and the optimizer state permanently. Clipping
+    cannot help: a NaN norm turns every gradient into NaN, an infinite one turns the healthy
+    gradients into 0.
 
     ## How it is measured
-    `isfinite` on the norm. Where the norms of the single gradients are known the non-finite ones
-    are named. Backward runs from the output to the input, so the one nearest the output (the last
-    on the list of parameters) is where it entered. If every single norm is finite and only the
+    `isfinite` on the norm. If the norms of the single gradients are known, the message names the
+    non-finite ones. Backward runs from the output to the input, so the one nearest the output (the
+    last in the list of parameters) is where it entered. If every single norm is finite and only the
     total is infinite, the sum overflowed and no element is non-finite. The log of another tool is
-    read to its end first: what lasts to its last row is an error, what came back by itself is not.
+    read to its end first: a norm that stays non-finite up to the last row is an error, one that
+    recovers is not.
 
     ## False alarms
-    A step that a GradScaler skipped is its normal search for a scale and is not reported. It is
-    once the skips do not end (20 in a row) or go on at a scale below 1, where scaling can no
-    longer be what overflows. In a log, a row or two that come back are information where a loss
-    scale, an infinity or the beginning of the run points to a scaler, and else a warning.
+    A step that a GradScaler skips is its normal search for a scale and is not reported, unless the
+    skips do not end (20 in a row) or continue at a scale below 1, where scaling can no longer be
+    what overflows. In a log, one or two rows that recover are information if a loss scale, an
+    infinity or the beginning of the run points to a scaler, and otherwise a warning.
 
     ## What to do
-    If the loss is non-finite too, mend the loss. If it is finite, look for an op with an infinite
-    slope where its value is finite: `sqrt` or `norm` at 0, a `where` that hides a NaN branch (its
-    gradient is 0 · NaN), an overflow in float16. Protect the op's input, not its output.
+    If the loss is non-finite too, fix the loss. If it is finite, look for an op with an infinite
+    derivative at a finite value: `sqrt` or `norm` at 0, a `where` that hides a NaN branch (its
+    gradient is 0 · NaN), an overflow in float16. Protect the input of the op, not its output.
 
     ## References
     pytorch/pytorch#68425 (`where` and NaN gradients); PyTorch, "Automatic Mixed Precision
@@ -56,7 +58,7 @@ class NonfiniteGradient(Check):
     code = "HD201"
     name = "nonfinite-gradient"
     severity = Severity.ERROR
-    summary = "a gradient holds NaN or Inf"
+    summary = "a gradient contains NaN or Inf"
     needs = Needs(signals=("grad_norm",), nonfinite=True)
     explains = ("HD301", "HD408", "HD101", "HD414", "HD701")
     yields_to = ("HD301", "HD408", "HD101")
@@ -64,15 +66,15 @@ class NonfiniteGradient(Check):
     @dataclass(frozen=True)
     class Limits:
         scaler_skips: int = 20
-        """So many steps in a row may a GradScaler skip before it is no search for a scale."""
+        """Consecutive steps that a GradScaler may skip while it searches for its scale."""
 
     def start(self) -> None:
         self.finite_before = 0
         self.seen = 0
-        """In a log of another tool: rows before this one, with a norm or without."""
+        """In the log of another tool: rows so far, with or without a norm."""
         self.skips_in_a_row = 0
         self.episode: dict[str, Any] | None = None
-        """In a log of another tool: the bad norms since the last good ones."""
+        """In the log of another tool: the non-finite rows since the last finite ones."""
 
     def observe(self, record: StepRecord) -> Iterable[Finding]:
         if self.context.header.foreign:
@@ -87,14 +89,14 @@ class NonfiniteGradient(Check):
 
     def finish(self) -> Iterable[Finding]:
         if self.episode is not None:
-            yield self._told(self.episode)
+            yield self._episode_finding(self.episode)
             self.episode = None
 
     def _follow(self, record: StepRecord) -> Iterable[Finding]:
-        """Of a log: gather the bad rows, and say how it went on."""
+        """For a log: collect the non-finite rows, and report them once it is clear how they end."""
         self.seen += 1
         norm = record.values.get("grad_norm")
-        if norm is None and not self._went_on(record):
+        if norm is None and not self._run_continues(record):
             return
         if norm is None or math.isfinite(norm):
             if self.episode is None:
@@ -102,7 +104,7 @@ class NonfiniteGradient(Check):
                 return
             self.episode["good"] += 1
             if self.episode["good"] >= BACK:
-                yield self._told(self.episode, came_back=True)
+                yield self._episode_finding(self.episode, came_back=True)
                 self.finite_before += self.episode["good"]
                 self.episode = None
             return
@@ -125,14 +127,14 @@ class NonfiniteGradient(Check):
         self.episode["nan"] = self.episode["nan"] or math.isnan(norm)
         self.episode["skipped"] += record.values.get("scaler_skipped", 0.0) > 0
 
-    def _went_on(self, record: StepRecord) -> bool:
-        """Whether a row without a norm shows that a run went on which tells bad norms only."""
+    def _run_continues(self, record: StepRecord) -> bool:
+        """Whether a row without a norm shows that a run continues that logs only bad norms."""
         if self.episode is None or self.finite_before:
             return False
         losses = [value for _, value in record.family("loss")]
         return bool(losses) and all(math.isfinite(value) and value for value in losses)
 
-    def _told(self, episode: dict[str, Any], *, came_back: bool = False) -> Finding:
+    def _episode_finding(self, episode: dict[str, Any], *, came_back: bool = False) -> Finding:
         header = self.context.header
         signal = header.signals.get("grad_norm", Signal())
         scaled = "loss_scale" in header.signals or "scaler_skipped" in header.signals
@@ -144,29 +146,31 @@ class NonfiniteGradient(Check):
             and "bf16" not in str(header.facts.get("precision", "")).lower()
         )
         rows = episode["rows"]
-        within = f": it happened within the last {signal.span} steps" if signal.span > 1 else ""
+        within = f", somewhere within the last {signal.span} steps" if signal.span > 1 else ""
         if signal.per_label > 1:
-            within = ": it happened in this epoch"
-        said = f"grad_norm is {say(episode['norm'])} here{within}"
+            within = ", somewhere in this epoch"
+        message = f"grad_norm is {say(episode['norm'])}{within}"
         remedies = []
         severity = None
-        # A scaler that looks for its scale: infinities, a row or two, at the end of the log too.
+        # A scaler that searches for its scale: one or two infinities, also at the end of the log.
         searches = rows <= 2 and (scaled or half) and (came_back or episode["skipped"] == rows)
-        # At the beginning NaN is as usual as Inf, if the loss beside it is a number: had these
-        # steps been applied, the weights would not have come back.
+        # At the beginning NaN is as common as Inf if the loss is finite: if these steps had been
+        # applied, the weights would not have recovered.
         begins = episode["before"] + rows <= SEARCH and episode["good_loss"]
         if searches or (came_back and (begins or (rows <= 2 and not episode["nan"]))):
             severity = Severity.INFO
-            said += "; then it was finite again: a loss scaler that looks for its scale does that"
+            message += (
+                "; it is finite again later, as with a loss scaler that searches for its scale"
+            )
         elif came_back:
             severity = Severity.WARNING
-            said += f"; after {rows} row{'s' * (rows > 1)} it was finite again by itself"
+            message += f"; it is finite again after {rows} row{'s' * (rows > 1)}"
             remedies.append(
-                "The run went on, so these steps were skipped or never reached the weights: look "
-                "at their batches."
+                "The run recovered, so these steps were skipped or never reached the weights: "
+                "inspect their batches."
             )
         else:
-            said += f" and in all {rows} rows to the end of the log" if rows > 1 else ""
+            message += f" and in all {rows} rows to the end of the log" if rows > 1 else ""
             if episode["bad_loss"]:
                 remedies.append(LOSS_TOO)
             elif episode["good_loss"]:
@@ -179,12 +183,12 @@ class NonfiniteGradient(Check):
                 remedies.append(FIRST)
             else:
                 remedies.append(
-                    "Go on from a checkpoint before this step that a scan shows to be clean. "
-                    "Clipping does not help: a NaN norm turns every gradient NaN."
+                    "Resume from a checkpoint before this step that `headway scan` reports as "
+                    "clean. Clipping does not help: a NaN norm turns every gradient into NaN."
                 )
         return self.find(
             record_at(episode["at"]),
-            said,
+            message,
             subject="grad_norm",
             severity=severity,
             remedies=remedies,
@@ -205,53 +209,55 @@ class NonfiniteGradient(Check):
     def _finding(self, record: StepRecord, name: str, norm: float) -> Finding:
         column = record.columns.get("param/grad_norm")
         norms = column.items() if column is not None else ()
-        guilty = sorted(at for at, norm_there in norms if not math.isfinite(norm_there))
-        overflow = self._overflowed(record, norm, known=column is not None, guilty=guilty)
-        nearest = self.context.name("param", guilty[-1]) if guilty else None
-        said = f"{name} is {say(norm)}{self._extent(record, guilty, nearest, overflow=overflow)}"
-        if record.held:
-            said += "; the update was held back, weights are as before"
+        nonfinite = sorted(at for at, norm_there in norms if not math.isfinite(norm_there))
+        overflow = self._overflowed(record, norm, known=column is not None, nonfinite=nonfinite)
+        nearest = self.context.name("param", nonfinite[-1]) if nonfinite else None
+        extent = self._extent(record, nonfinite, nearest, overflow=overflow)
+        skipped = "; update skipped, weights unchanged" if record.held else ""
         return self.find(
             record,
-            said,
+            f"{name} is {say(norm)}{extent}{skipped}",
             subject=name,
             where=Where(module=nearest, rank=record.rank or None),
             remedies=self._remedies(record, overflow=overflow),
             norm=norm,
-            tensors=[self.context.name("param", at) for at in guilty[-1 : -LISTED - 1 : -1]],
-            tensor_count=len(guilty) or record.values.get("grad_nonfinite_tensors"),
+            tensors=[self.context.name("param", at) for at in nonfinite[-1 : -LISTED - 1 : -1]],
+            tensor_count=len(nonfinite) or record.values.get("grad_nonfinite_tensors"),
             element_count=record.values.get("grad_nonfinite"),
             held=record.held,
             finite_before=self.finite_before,
         )
 
     @staticmethod
-    def _overflowed(record: StepRecord, norm: float, *, known: bool, guilty: list[int]) -> bool:
+    def _overflowed(record: StepRecord, norm: float, *, known: bool, nonfinite: list[int]) -> bool:
         if math.isnan(norm) or record.values.get("grad_nonfinite"):
             return False
-        return (known and not guilty) or record.values.get("grad_nonfinite") == 0
+        return (known and not nonfinite) or record.values.get("grad_nonfinite") == 0
 
     def _extent(
-        self, record: StepRecord, guilty: list[int], nearest: str | None, *, overflow: bool
+        self, record: StepRecord, nonfinite: list[int], nearest: str | None, *, overflow: bool
     ) -> str:
         if overflow:
-            return ": no element is non-finite, but the sum of their squares overflows"
+            return ": all elements are finite, but the sum of their squares overflows"
         column = record.columns.get("param/grad_norm")
         if nearest is None or column is None:
             count = record.values.get("grad_nonfinite_tensors")
-            return f": {count:.0f} gradients hold NaN or Inf" if count else ""
-        if len(guilty) == len(column.values):
-            return f": all {len(guilty)} gradients hold NaN or Inf, from the output ({nearest}) on"
+            return f": {count:.0f} gradients are non-finite" if count else ""
+        if len(nonfinite) == len(column.values):
+            return (
+                f": all {len(nonfinite)} gradients are non-finite (first in backward order: "
+                f"{nearest})"
+            )
         return (
-            f": {len(guilty)} of {len(column.values)} gradients hold NaN or Inf; "
-            f"nearest the output, so first in backward: {nearest}"
+            f": {len(nonfinite)} of {len(column.values)} gradients are non-finite "
+            f"(first in backward order: {nearest})"
         )
 
     def _remedies(self, record: StepRecord, *, overflow: bool) -> list[str]:
         remedies = []
         losses = [value for _, value in record.family("loss")]
         if overflow:
-            remedies.append("The gradients are finite but huge: look for what made them grow.")
+            remedies.append("The gradients are finite but very large: find what makes them grow.")
         elif any(not math.isfinite(value) for value in losses):
             remedies.append(LOSS_TOO)
         elif losses:
@@ -260,18 +266,19 @@ class NonfiniteGradient(Check):
             remedies.append(FIRST)
         if not record.held and not record.values.get("scaler_skipped"):
             remedies.append(
-                "Weights were updated with it, clipping or not: go on from the last checkpoint "
-                "before this step."
+                "The weights were updated with it, with or without clipping: resume from the "
+                "last checkpoint before this step."
             )
         return remedies
 
 
-LOSS_TOO = "The loss is non-finite too: mend it first, the gradient follows."
+LOSS_TOO = "The loss is non-finite too: fix the loss first, the gradient follows from it."
 INFINITE_SLOPE = (
-    "The loss is finite, so an op has an infinite slope there: sqrt or norm at 0, a "
-    "`where` that hides a NaN branch, an overflow in float16. Protect the op's input."
+    "The loss is finite, so an op has an infinite derivative: sqrt or norm at 0, a "
+    "`where` that hides a NaN branch, an overflow in float16. Protect the input of "
+    "that op."
 )
 FIRST = (
-    "It is so from the first gradient on, so the learning rate is innocent: look at "
+    "The first gradient is already non-finite, so the learning rate is not the cause: check "
     "the input, the labels and the initial weights."
 )

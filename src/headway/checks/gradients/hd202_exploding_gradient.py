@@ -15,44 +15,43 @@ from headway.core.numbers import say
 from headway.core.records import Moment, StepRecord, moment_of, record_at
 from headway.core.state import remember
 
-# A whole run in a few points, all of them for equally many steps: how it went from its beginning.
+# A whole run in a few points that each cover the same number of steps. A window of the latest
+# steps forgets the beginning of the run, and a history that thins out its past has a different
+# reference each time. Here the oldest part always has the same resolution as the latest.
 
-# Windows of the latest steps forget how a run began, and histories that thin out the past compare
-# with something else each time. Here the oldest tenth is always as plain as the latest.
-
-MOST_POINTS = 64
-"""Points that are kept; when full, two become one. At least half as many are there."""
+MAX_POINTS = 64
+"""Maximum number of points. When it is reached, pairs are merged, so half of it remains."""
 PARTS = 8
 
 Era = tuple[Moment, float, float]
-"""Where it ended, and the medians of two numbers over it."""
+"""The end of a stretch of the run, and the medians of norm and loss over it."""
 
 
 @remember
 @dataclass
 class Eras:
-    """The points, and what the next one is being made of."""
+    """The points so far, and the medians that will form the next one."""
 
     points: list[Era] = field(default_factory=list)
     waiting: list[Era] = field(default_factory=list)
     each: int = 1
-    """Medians that a point stands for."""
+    """Number of medians that form one point."""
 
     def add(self, era: Era) -> bool:
-        """One more median; whether it completed a point."""
+        """Add a median; return whether it completed a point."""
         self.waiting.append(era)
         if len(self.waiting) < self.each:
             return False
         self.points.append(_join_points(self.waiting))
         self.waiting.clear()
-        if len(self.points) >= MOST_POINTS:
+        if len(self.points) >= MAX_POINTS:
             pairs = zip(self.points[::2], self.points[1::2], strict=True)
             self.points = [_join_points(list(pair)) for pair in pairs]
             self.each *= 2
         return True
 
     def parts(self) -> list[list[Era]]:
-        """The run in eighths, the first one first."""
+        """The run in eighths, in order."""
         count = len(self.points)
         bounds = [count * part // PARTS for part in range(PARTS + 1)]
         return [self.points[a:b] for a, b in pairwise(bounds)]
@@ -66,31 +65,33 @@ class Eras:
 
 
 def _join_points(eras: list[Era]) -> Era:
-    """One for several; what is not known (NaN) of one of them is not known of all."""
+    """Merge several into one; a loss that is unknown (NaN) in one of them is unknown in the
+    result."""
     ends, firsts, seconds = zip(*eras, strict=True)
     unknown = any(math.isnan(value) for value in seconds)
     return ends[-1], median(firsts), math.nan if unknown else median(seconds)
 
 
 BLOCK = 16
-"""The run is looked at in medians of so many steps: one spike makes no growth."""
+"""Number of steps per median, so that one spike does not count as growth."""
 POINTS = 64
-"""So many medians are kept; when full, every second one goes, so the far past gets sparser."""
+"""Maximum number of medians. When it is reached, every second one is dropped."""
 MEDIANS, NORMS = 4, 5
-"""So many medians, or so many single norms in a row, make a growth."""
+"""Smallest number of medians, and of consecutive single norms, that form a growth."""
 LEAP = 1.5
-"""Of single norms each must be so many times the one before: a bad batch or two make no growth."""
+"""Factor between consecutive single norms, so that one or two bad batches do not count."""
 WIGGLE = 2.0
-"""A median may be so many times a later one and the growth still count as unbroken."""
+"""A median may be this multiple of a later one without interrupting the growth."""
 
 Point = tuple[Moment, float, float]
-"""Where, the gradient norm, the loss (NaN where it is not known)."""
+"""Position, gradient norm, loss (NaN if unknown)."""
 
 RECENT = 64
-"""So many rows of another tool's log are looked back at when a number is no number any more."""
+"""Number of rows of another tool's log that are inspected before a non-finite value."""
 BARELY = 1.3
 LEFT, ENDED, RAN_OUT = 3.0, 50.0, 200.0
-"""There: times the usual norm that have left it, end an explosion in NaN, and without one."""
+"""There: multiples of the usual norm that start a growth, that are an explosion if it ends in NaN,
+and that are one if it does not."""
 
 
 class ExplodingGradient(Check):
@@ -101,29 +102,30 @@ class ExplodingGradient(Check):
     16 steps over the whole run.
 
     ## Why it matters
-    A norm that grows by orders of magnitude feeds itself: larger updates lead to places with larger
-    gradients. It ends in Inf, or in weights that are useless long before.
+    A norm that grows by orders of magnitude reinforces itself: larger updates lead to regions with
+    larger gradients. It ends in Inf, or in weights that are useless long before.
 
     ## How it is measured
-    Going back from the latest median the growth lasts as long as the norm gets smaller. It is an
-    explosion when it spans a factor of 1000 over at least four medians, stands 100 times above
-    the run's first medians and above everything before, and the loss did not get better by a
-    tenth over it. Five single norms in a row, each half as large again as the one before, that
-    rise by a factor of 10000 are one as well. Without a loss to ask, the factors are 1000 times
-    larger. In another tool's log, three rows or more that end in NaN or Inf at 50 times the usual
-    norm are one too, and medians at 100 times, whatever the loss did; and so are five rows at the
-    log's end, at 200 times, with a worse loss. A slow growth, with ups and downs, is told where
-    every norm of the run's last eighth is 10000 times those of the first, each eighth of its second
-    half is at least twice the one before, and the loss is a tenth worse than it was at its best.
+    Backwards from the latest median, the growth lasts as long as the norm gets smaller. It is an
+    explosion if it spans a factor of 1000 over at least four medians, is 100 times above the run's
+    first medians and above everything before, and the loss did not improve by a tenth over it. Five
+    single norms in a row, each at least 1.5 times the one before, that rise by a factor of 10000
+    are an explosion as well. Without a loss, the factors are 1000 times larger. In another tool's
+    log, three rows or more that end in NaN or Inf at 50 times the usual norm also count, and
+    medians at 100 times, whatever the loss did; and so do five rows at the end of the log, at 200
+    times, with a worse loss. Slow, uneven growth is reported if every norm of the run's last eighth
+    is 10000 times those of the first, each eighth of its second half is at least twice the one
+    before, and the loss is a tenth worse than its best.
 
     ## False alarms
-    One spike changes no median. A norm that grows while the loss falls is a run that learns. Coming
-    back from a plateau to the level of the first steps is no explosion.
+    One spike changes no median. A norm that grows while the loss falls means that the run learns. A
+    return from a plateau to the level of the first steps is not an explosion.
 
     ## What to do
-    Lower the rate or lengthen the warm-up; clip the norm at what is usual early in the run. In
-    recurrent nets clip always. If the very first norms are huge, look at the initial weights, the
-    scale of inputs and targets, and a loss that is summed. Check that gradients are cleared.
+    Lower the learning rate or lengthen the warm-up; clip the norm at a value that is usual early in
+    the run. In recurrent nets, always clip. If the first norms are already huge, check the initial
+    weights, the scale of inputs and targets, and whether the loss is summed. Check that gradients
+    are cleared.
 
     ## References
     Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks";
@@ -143,26 +145,27 @@ class ExplodingGradient(Check):
         ratio: float = 1e3
         """Growth of the medians."""
         ratio_at_once: float = 1e4
-        """Growth of single norms, each above the one before."""
+        """Growth of consecutive single norms, each above the one before."""
         ratio_slow: float = 1e4
         """Growth from the run's first eighth to its last."""
         above_start: float = 100.0
-        """Times the run's first medians, or the largest norm before."""
+        """Multiple of the run's first medians, or of the largest norm before."""
         unseen_loss: float = 1e3
-        """Factor on the first two where no loss is logged; on the third a tenth of it."""
+        """Factor on `ratio` and `ratio_at_once` if no loss is logged; a tenth of it on
+        `ratio_slow`."""
 
     def start(self) -> None:
         self.blocks: dict[str, list[tuple[float, float]]] = {}
         """The norms and losses since the latest median."""
         self.points: dict[str, list[Point]] = {}
         self.eras: dict[str, Eras] = {}
-        """The whole run, evenly."""
+        """The whole run, at even resolution."""
         self.streaks: dict[str, list[Point]] = {}
-        """The latest norms, each far above the one before (of many: the first and the latest)."""
+        """The latest norms, each far above the one before (the first and the latest of them)."""
         self.largest: dict[str, float] = {}
         """The largest norm before the streak."""
         self.told: dict[str, float] = {}
-        """The level a growth that was told began at."""
+        """The start level of each reported growth."""
         self.rows: list[Point] = []
         """The latest rows of another tool's log."""
 
@@ -207,7 +210,7 @@ class ExplodingGradient(Check):
         begin = len(self.rows)
         while begin and self.rows[begin - 1][1] > LEFT * usual:
             begin -= 1
-        # It may have begun before it left the usual: go back as long as each is below the next.
+        # The growth may start below that limit: go back as long as each norm is below the next.
         middle = median(norm for _, norm, _ in self.rows[:begin]) if begin else math.inf
         while 0 < begin < len(self.rows):
             norm = self.rows[begin - 1][1]
@@ -227,13 +230,13 @@ class ExplodingGradient(Check):
         before = median(loss for _, _, loss in self.rows[:begin])
         after = median(loss for _, _, loss in growth[-2:])
         worse = after > before + abs(before) / 10
-        if lasted and not worse:  # where it ends in NaN, the loss may have fallen to the last
+        if lasted and not worse:  # if it ends in NaN, the loss may have fallen until then
             return
         self.told["grad_norm"] = usual
         yield self._finding("grad_norm", [growth[0], growth[-1]])
 
     def _long_growth(self) -> Iterable[Finding]:
-        """The growth of the medians before a NaN, whatever the loss did over it."""
+        """The growth of the medians before a NaN, whatever the loss did."""
         points = self.points.get("grad_norm", [])
         if points and self.rows and "grad_norm" not in self.told:
             growth = self._unbroken(points, ended=True)
@@ -242,7 +245,7 @@ class ExplodingGradient(Check):
                 yield self._finding("grad_norm", growth)
 
     def _leap(self, name: str, point: Point) -> list[Point]:
-        """The streak of ever larger norms this one ends, if that is an explosion."""
+        """The streak of increasing norms that ends here, if it is an explosion."""
         streak = self.streaks.setdefault(name, [])
         if streak and point[1] < LEAP * streak[-1][1]:
             self.largest[name] = max(self.largest.get(name, 0.0), streak[-1][1])
@@ -259,7 +262,7 @@ class ExplodingGradient(Check):
         return list(streak) if exploded else []
 
     def _trend(self, name: str, point: Point) -> list[Point]:
-        """The growth of the medians, if this norm completes one and they have exploded."""
+        """The growth of the medians, if this norm completes one and it is an explosion."""
         block = self.blocks.setdefault(name, [])
         block.append(point[1:])
         if len(block) < BLOCK:
@@ -278,13 +281,13 @@ class ExplodingGradient(Check):
         return growth
 
     def _unbroken(self, points: list[Point], *, ended: bool = False) -> list[Point]:
-        """The growth that ends in the latest point, if it is an explosion; `ended`: in NaN."""
+        """The growth up to the latest point, if it is an explosion; `ended`: it ends in NaN."""
         lowest = latest = points[-1][1]
         begin = len(points) - 1
         while begin and points[begin - 1][1] <= WIGGLE * lowest:
             begin -= 1
             lowest = min(lowest, points[begin][1])
-        # It begins where the norm was at that level for the last time.
+        # It starts where the norm was at that level for the last time.
         last_low = max(at for at in range(begin, len(points)) if points[at][1] <= WIGGLE * lowest)
         growth = points[last_low:]
         unprecedented = latest > max([norm for _, norm, _ in points[:begin]], default=0.0)
@@ -301,7 +304,7 @@ class ExplodingGradient(Check):
         return growth if exploded else []
 
     def _slow_growth(self, name: str) -> list[Point]:
-        """The growth from the run's beginning, ups and downs and all, if it goes on and on."""
+        """The uneven growth since the beginning of the run, if it continues."""
         eras = self.eras.get(name)
         if eras is None or eras.waiting or len(eras.points) < 2 * PARTS:
             return []
@@ -323,7 +326,7 @@ class ExplodingGradient(Check):
         return eras.points[last_low:]
 
     def _without_progress(self, growth: list[Point], ratio: float) -> bool:
-        """Whether the norm grew that much and the loss is none the better for it."""
+        """Whether the norm grew by this factor while the loss did not improve."""
         (_, norm, loss), (_, later_norm, later_loss) = growth[0], growth[-1]
         if math.isnan(loss + later_loss):
             ratio *= self.limits.unseen_loss
@@ -334,18 +337,18 @@ class ExplodingGradient(Check):
     def _finding(self, name: str, growth: list[Point], *, slow: bool = False) -> Finding:
         (onset, norm, loss), (end, later_norm, later_loss) = growth[0], growth[-1]
         known = not math.isnan(loss + later_loss)
-        how = "and still growing" if slow else "without a break"
+        how = "and is still growing" if slow else "without interruption"
         then = f", while the loss went from {say(loss)} to {say(later_loss)}" if known else ""
         return self.find(
             record_at(onset),
-            f"{name} has grown from {say(norm)} here to {say(later_norm)} at step {end[2]}, by a "
-            f"factor of {say(later_norm / norm)} {how}{then}",
+            f"{name} has grown from {say(norm)} to {say(later_norm)} at step {end[2]}, by a "
+            f"factor of {say(later_norm / norm)}, {how}{then}",
             subject=name,
             remedies=[
-                "Lower the learning rate or lengthen the warm-up, and clip the norm at what is "
-                "usual early in the run.",
-                "If it grows from the first step on, look at the initial weights, at the scale of "
-                "inputs and targets, and whether gradients are cleared before each backward.",
+                "Lower the learning rate or lengthen the warm-up, and clip the norm at a value "
+                "that is usual early in the run.",
+                "If it grows from the first step on, check the initial weights, the scale of "
+                "inputs and targets, and that gradients are cleared before each backward pass.",
             ],
             before=norm,
             after=later_norm,

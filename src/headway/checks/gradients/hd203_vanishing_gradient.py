@@ -14,33 +14,32 @@ from headway.core.records import Column, SetupRecord, StepRecord
 
 
 class VanishingGradient(Check):
-    """The gradient fades on its way to the early layers by orders of magnitude.
+    """The gradient shrinks by orders of magnitude towards the first layers.
 
     ## What it checks
-    The size of the gradients of the first layers' weights against the last layers'.
+    The size of the gradients of the first layers' weights against that of the last layers' weights.
 
     ## Why it matters
-    Early layers that get a thousandth of the signal stay at their random start; the last layers
-    are trained on top of noise. With SGD nothing moves there; Adam turns rounding noise into
-    steps.
+    Early layers that receive a thousandth of the signal stay at their random initial values, and
+    the last layers are trained on top of noise. With SGD the early layers do not change; Adam turns
+    rounding noise into steps.
 
     ## How it is measured
-    Gradient norm per element (norm ÷ √elements) of every trained weight, biases and norm layers
-    left out, in the model's order, cut into four parts with their medians. It has vanished when
-    the first part lies below 0.0003 of the last and the loss of signal is gradual: every part
-    lies at least a factor of 3 below the next. Five samples in a row; once, until it recovers
-    tenfold.
+    The gradient norm per element (norm ÷ √elements) of every trained weight, without biases and
+    norm layers, in the order of the model, divided into four parts with their medians. The gradient
+    has vanished if the first part is below 0.0003 of the last and the decay is gradual: every part
+    is at least a factor of 3 below the next. Five samples in a row are needed. It is reported once,
+    until it recovers tenfold.
 
     ## False alarms
-    A zero-initialised head or residual branch, LoRA's A matrices, an idle expert or a frozen
-    layer drop the signal in one place or have none at all; only a decay from part to part counts.
-    Gradients that are exactly 0 are left out, and convergence shrinks all parts alike. With
-    several optimizers the order of the parameters is not the order of one network, so nothing is
-    judged.
+    A zero-initialised head or residual branch, LoRA's A matrices, an idle expert or a frozen layer
+    reduce the signal in one place or have none at all; only a decay from part to part counts.
+    Gradients of exactly 0 are ignored, and convergence shrinks all parts alike. With several
+    optimizers the order of the parameters is not the order of one network, so nothing is judged.
 
     ## What to do
     Replace saturating activations (sigmoid, tanh) in deep stacks by ReLU or GELU, add residual
-    connections or normalisation, and use the initialisation that fits the activation. Raising the
+    connections or normalisation, and use the initialisation that fits the activation. A higher
     learning rate does not help: the last layers diverge before the first ones learn.
 
     ## References
@@ -57,13 +56,13 @@ class VanishingGradient(Check):
     @dataclass(frozen=True)
     class Limits:
         ratio: float = 3e-4
-        """First part ÷ last part below this has vanished."""
+        """First part ÷ last part below which the gradient has vanished."""
         decay: float = 3.0
-        """Each part must lie below the next by this factor."""
+        """Factor by which each part must be below the next."""
         samples: int = 5
-        """So many samples in a row."""
+        """Consecutive samples that are needed."""
         layers: int = 6
-        """With fewer weights than this nothing is judged."""
+        """Smallest number of weights that is judged."""
 
     def start(self) -> None:
         self.elements: dict[int, int] = {}
@@ -93,7 +92,7 @@ class VanishingGradient(Check):
             yield self._finding(record, ratio, parts, next(iter(levels)))
 
     def _levels(self, column: Column) -> dict[int, float]:
-        """Position → log10 of the gradient per element, where there is a gradient."""
+        """Position → log10 of the gradient per element, for weights with a gradient."""
         elements = self.elements
         return {
             position: math.log10(norm) - math.log10(elements[position]) / 2
@@ -111,14 +110,15 @@ class VanishingGradient(Check):
         name = self.context.name("param", first)
         return self.find(
             record,
-            f"the gradient of the first layers' weights is {say(ratio)} of the last layers' (limit "
-            f"{say(self.limits.ratio)}), fading gradually, in {self.in_a_row} samples: the layers "
-            f"from {name} on hardly learn",
+            f"the gradient of the first layers' weights is {say(ratio)} of the last layers' "
+            f"(limit {say(self.limits.ratio)}) with a gradual decay, in {self.in_a_row} samples: "
+            f"the layers from {name} on hardly learn",
             where=Where(module=name, rank=record.rank or None),
             remedies=[
                 "Replace sigmoid or tanh in the deep stack by ReLU or GELU, or add residual "
                 "connections or normalisation.",
-                "Use the initialisation that fits the activation, so that the signal keeps up.",
+                "Use the initialisation that fits the activation, so that the signal keeps its "
+                "size.",
             ],
             ratio=ratio,
             limit=self.limits.ratio,

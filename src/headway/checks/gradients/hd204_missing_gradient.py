@@ -18,40 +18,40 @@ from headway.core.records import (
 )
 
 NAMELESS = re.compile(r"(optimizer\d+\.)?group\d+\.\d+")
-"""What a tensor of an optimizer is called that belongs to no model."""
+"""Name of an optimizer's tensor that belongs to no model."""
 IDLE = re.compile(r"expert|pooler", re.I)
-"""What may go without a gradient in a sound model: experts not chosen, a pooled output not used."""
+"""May have no gradient in a correct model: experts not chosen, a pooled output not used."""
 
 
 class MissingGradient(Check):
     """Trainable parameters never get a gradient: the graph is cut before them.
 
     ## What it checks
-    That every parameter which is trainable and held by an optimizer gets a gradient at some step.
+    That every parameter that is trainable and belongs to an optimizer gets a gradient in some step.
 
     ## Why it matters
-    A detour through numpy, a `no_grad` block, a `detach` or a branch whose result is not used
-    leaves part of the model at its random start. The rest trains around it and the loss still
+    A conversion to numpy, a `no_grad` block, a `detach` or a branch whose result is not used leaves
+    part of the model at its random initial values. The rest trains around it and the loss still
     falls.
 
     ## How it is measured
-    The parameters without any gradient (`.grad` is None, not 0) in all samples so far. Where they
-    are all those before some point of the model, the graph is cut there: 5 samples must agree.
-    Where they are a branch, 30 must; where the set of parameters with a gradient changes from
-    sample to sample, 100. At the end of a run too short for that, 3 must do; a branch is then a
-    warning only, and below 8 samples information.
+    The parameters without any gradient (`.grad` is None, not 0) in all samples so far. If they are
+    exactly those before some point of the model, the graph is cut there: 5 samples must agree. If
+    they are a branch, 30 must agree; if the set of parameters with a gradient changes from sample
+    to sample, 100. At the end of a run too short for that, 3 are enough; a branch is then a warning
+    only, and with fewer than 8 samples information.
 
     ## False alarms
-    LayerDrop, stochastic depth and tasks that take turns give each parameter a gradient
-    sometimes. With several optimizers nothing is judged before each one's step was sampled.
-    Parameters with "expert" or "pooler" in their name may idle: that is information only. Frozen
-    parameters are not looked at. A head whose loss is switched on later looks like a cut until
-    then. Tensors that an optimizer has kept of a layer which was replaced do not count.
+    LayerDrop, stochastic depth and alternating tasks give each parameter a gradient sometimes. With
+    several optimizers nothing is judged before a step of each one was sampled. Parameters with
+    "expert" or "pooler" in their name may be idle: that is information only. Frozen parameters are
+    ignored. A head whose loss is switched on later looks like a cut until then. Tensors that an
+    optimizer still has from a layer that was replaced do not count.
 
     ## What to do
     Follow the data from the first named parameter to the loss and look for `.numpy()`, `.item()`,
     `.data`, `.detach()`, `torch.tensor(x)` or `no_grad` on the way. If the branch is not meant to
-    train, freeze it or take it out of the optimizer.
+    train, freeze it or remove it from the optimizer.
 
     ## References
     Humbatova et al., "Taxonomy of real faults in deep learning systems" (wrong backpropagation).
@@ -71,17 +71,17 @@ class MissingGradient(Check):
         branch_samples: int = 30
         """The same, for parameters elsewhere."""
         dynamic_samples: int = 100
-        """The same, where the parameters that have one change."""
+        """The same, if the set of parameters with a gradient changes."""
         short_samples: int = 3
         """The same, at the end of a run too short for more."""
         short_branch_samples: int = 8
-        """The same, for a branch to be more than information there."""
+        """The same, for a branch to be a warning there instead of information."""
 
     def start(self) -> None:
         self.expected = 0
         self.missing: set[int] = set()
         self.cuts: dict[str, tuple[str, int, str, str]] = {}
-        """Parameter → the line its graph ends at, and what was called there."""
+        """Parameter → the line where its graph ends, and the call there."""
         self._restart()
 
     def _restart(self) -> None:
@@ -93,26 +93,26 @@ class MissingGradient(Check):
         self.last: Moment = (0, 0, 0, 0)
 
     def begin(self, header: Header) -> None:
-        self.samples = 0  # steps that are taken again tell nothing new
+        self.samples = 0  # repeated steps add no evidence
 
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
         if isinstance(record, SetupRecord):
             if record.topic == "graph-cut":
-                self._take_cut(Facts.of(record))
+                self._add_cut(Facts.of(record))
             parameters = Parameters.of(record)
             if parameters is not None:
                 self._restart()
-                self.missing = _of_the_model(parameters, trained_positions(parameters))
+                self.missing = _model_positions(parameters, trained_positions(parameters))
                 self.expected = len(self.missing)
             return
         column = record.columns.get("param/grad_norm")
         if column is None or not self.missing:
             return
-        self._take(record, column)
+        self._add_sample(record, column)
         if self.missing and self.samples >= self._enough() and self._all_stepped():
             yield from self._findings(sure=True)
 
-    def _take_cut(self, facts: Facts) -> None:
+    def _add_cut(self, facts: Facts) -> None:
         where, function = facts.where(), facts.text("function")
         if where.file is not None and where.line is not None and function:
             for name in facts.texts("parameters"):
@@ -133,7 +133,7 @@ class MissingGradient(Check):
         """Whether everything before some point has no gradient, and everything after it has."""
         return bool(self.first) and max(self.missing) < min(self.first)
 
-    def _take(self, record: StepRecord, column: Column) -> None:
+    def _add_sample(self, record: StepRecord, column: Column) -> None:
         present = list(range(len(column.values)) if column.index is None else column.index)
         self.missing.difference_update(present)
         if self.samples == 0:
@@ -154,38 +154,41 @@ class MissingGradient(Check):
         idle = [name for name in names.values() if IDLE.search(name)]
         cut = [name for name in names.values() if name not in idle]
         upstream = self._upstream()
-        self.missing = set()  # said once; a new set-up record starts anew
+        self.missing = set()  # report once; a new set-up record starts again
         if cut:
             severity = Severity.ERROR if sure else Severity.WARNING
             if short and not sure and self.samples < self.limits.short_branch_samples:
-                severity = Severity.INFO  # its turn may still come
+                severity = Severity.INFO  # it may still get one
             yield self._finding(cut, severity, upstream=upstream)
         if idle:
             yield self._finding(idle, Severity.INFO, upstream=False)
 
     def _finding(self, names: list[str], severity: Severity, *, upstream: bool) -> Finding:
-        # The cut lies behind the last parameter that has none.
+        # The cut is after the last parameter without a gradient.
         where = names[-1] if upstream else names[0]
         after = self.context.name("param", min(self.first)) if upstream else ""
-        cut = f"; the graph is cut behind {where}, before {after}" if upstream else ""
+        cut = f"; the graph is cut after {where}, before {after}" if upstream else ""
         idle = IDLE.search(names[0]) is not None
         at = next((self.cuts[name] for name in reversed(names) if name in self.cuts), None)
         file, line, function = (None, None, None) if at is None or idle else at[:3]
         if at is not None and not idle:
-            cut = (cut or "; the graph is cut") + f" by {_spelled(at[3])} on line {at[1]}"
+            cut = (cut or "; the graph is cut") + f" by {_spell_call(at[3])} on line {at[1]}"
         return self.find(
             record_at(self.last),
-            f"{len(names)} of {self.expected} trained parameters got no gradient in any of "
+            f"{len(names)} of {self.expected} trained parameters have no gradient in any of "
             f"{self.samples} samples: {say_list(names)}{cut}",
             severity=severity,
             subject="experts" if idle else "",
             where=Where(file, line, function, module=where, rank=self.last[3] or None),
-            remedies=["If it stays so, look at how the router spreads the load, or freeze it."]
+            remedies=[
+                "If this continues, check how the router balances the load, or freeze these "
+                "parameters."
+            ]
             if idle
             else [
                 f"Follow the data from {where} to the loss and look for .numpy(), .item(), .data, "
                 ".detach(), torch.tensor(x) or a no_grad block on the way.",
-                "If it is not meant to train: freeze it, or take it out of the optimizer.",
+                "If it is not meant to train, freeze it or remove it from the optimizer.",
             ],
             tensors=names[:LISTED],
             tensor_count=len(names),
@@ -194,13 +197,13 @@ class MissingGradient(Check):
         )
 
 
-def _spelled(function: str) -> str:
+def _spell_call(function: str) -> str:
     if function == "no_grad":
         return "no_grad"
     return f".{function}" if function == "data" else f"{function}()"
 
 
-def _of_the_model(parameters: Parameters, positions: Sequence[int]) -> set[int]:
-    """Without what the optimizer holds besides, where there is a model at all."""
+def _model_positions(parameters: Parameters, positions: Sequence[int]) -> set[int]:
+    """The positions that belong to the model; all of them if no model is known."""
     named = {at for at in positions if not NAMELESS.fullmatch(parameters.name(at))}
     return named or set(positions)

@@ -20,29 +20,29 @@ from headway.core.records import (
 
 
 class ZeroGradient(Check):
-    """A trained weight's gradient is exactly zero, step after step.
+    """The gradient of a trained weight is exactly zero in every step.
 
     ## What it checks
-    Weights that take part in the graph, so that they have a gradient, of which every element is 0
-    at every step, while other weights' gradients are not.
+    Weights that are part of the graph and so have a gradient, every element of which is 0 in every
+    step, while the gradients of other weights are not.
 
     ## Why it matters
-    Something multiplies what comes back by 0: a loss weight of 0, `round`, `argmax` or `sign`
-    without a straight-through estimator, a softmax over one element, units that are dead. The
-    weight stays at its random start and nothing says so.
+    Something multiplies the gradient by 0: a loss weight of 0, `round`, `argmax` or `sign` without
+    a straight-through estimator, a softmax over one element, dead units. The weight stays at its
+    random initial value, and no error is raised.
 
     ## How it is measured
-    A norm of exactly 0 in 10 samples in a row from the first one on, and in none another value; 5
-    at the end of a short run. Biases and gains of norms are not asked.
+    A norm of exactly 0 in all of the first 10 samples; 5 at the end of a short run. Biases and
+    gains of norm layers are not judged.
 
     ## False alarms
-    LoRA's A and layers in front of a zero-initialised gate have a gradient of 0 at the first step
-    or two, not later. An expert that idles while its siblings (the same name with another number)
-    get gradients, and a rare row of an embedding, are how those work. While all gradients are 0
-    (a batch without loss) nothing is counted.
+    LoRA's A and layers before a zero-initialised gate have a gradient of 0 in the first step or
+    two, not later. An idle expert whose siblings (the same name with another number) get gradients,
+    and a rare row of an embedding, are normal. While all gradients are 0 (a batch without loss)
+    nothing is counted.
 
     ## What to do
-    Follow the weight to the loss and look for what has a derivative of 0 or is multiplied by 0.
+    Follow the weight to the loss and look for an op whose derivative is 0 or a factor of 0.
 
     ## References
     Humbatova et al., "Taxonomy of real faults in deep learning systems".
@@ -50,7 +50,7 @@ class ZeroGradient(Check):
 
     code = "HD205"
     name = "zero-gradient"
-    summary = "a trainable tensor's gradient is exactly zero, step after step"
+    summary = "the gradient of a trainable tensor is exactly zero in every step"
     needs = Needs(signals=("param/grad_norm",), kinds=(StepRecord, SetupRecord))
     explains = ("HD306", "HD307")
 
@@ -88,7 +88,7 @@ class ZeroGradient(Check):
         column = record.columns.get("param/grad_norm")
         if column is None or record.held or record.values.get("scaler_skipped"):
             return
-        self._take(record, column)
+        self._add_sample(record, column)
         dead = [at for at, count in self.zeros.items() if count >= self.limits.samples]
         yield from self._judge(dead)
 
@@ -96,7 +96,7 @@ class ZeroGradient(Check):
         dead = [at for at, count in self.zeros.items() if count >= self.limits.short_samples]
         yield from self._judge(dead)
 
-    def _take(self, record: StepRecord, column: Column) -> None:
+    def _add_sample(self, record: StepRecord, column: Column) -> None:
         norms = dict(column.items())
         if not any(norm > 0 and math.isfinite(norm) for norm in norms.values()):
             return
@@ -114,7 +114,7 @@ class ZeroGradient(Check):
     def _judge(self, dead: list[int]) -> Iterable[Finding]:
         names = {at: self.context.name("param", at) for at in dead}
         kin = {_kind(self.context.name("param", at)) for at in self.alive}
-        # One of several siblings may idle; all of them may not.
+        # One of several siblings may be idle, but not all of them.
         odd = [at for at in dead if names[at] not in self.told and not _idles(names[at], kin)]
         if odd:
             self.told.update(names[at] for at in odd)
@@ -123,12 +123,12 @@ class ZeroGradient(Check):
     def _finding(self, names: list[str], samples: int) -> Finding:
         return self.find(
             record_at(self.last),
-            f"the gradient of {len(names)} trained weights is exactly 0 in all {samples} samples "
-            f"while others get one: {say_list(names)}",
+            f"the gradient of {len(names)} trained weights is exactly 0 in all {samples} "
+            f"samples, while that of others is not: {say_list(names)}",
             where=Where(module=names[0], rank=self.last[3] or None),
             remedies=[
-                f"Follow {names[0]} to the loss: look for a factor of 0, for round(), argmax() or "
-                "sign(), for a softmax over a single element, and for units that are always off."
+                f"Follow {names[0]} to the loss and look for a factor of 0, round(), argmax() or "
+                f"sign(), a softmax over a single element, or units that are always off."
             ],
             tensors=names[:LISTED],
             tensor_count=len(names),
@@ -141,6 +141,6 @@ def _kind(name: str) -> str:
 
 
 def _idles(name: str, kin: set[str]) -> bool:
-    """Whether it is one of several of a kind (experts, branches) of which others get gradients."""
+    """Whether it is one of several siblings (experts, branches) of which others get gradients."""
     branches = re.search(r"expert|branch|adapter|task|domain|head", name.lower()) is not None
     return branches and any(char.isdigit() for char in name) and _kind(name) in kin

@@ -10,29 +10,28 @@ from headway.core.records import StepRecord
 
 
 class GradientsNotCleared(Check):
-    """The gradients of earlier steps are still in the sum.
+    """Gradients of earlier steps are still in the sum.
 
     ## What it checks
-    Whether the gradients an optimizer has just stepped with were cleared before the next backward
-    pass added to them.
+    Whether the gradients that an optimizer has just used are cleared before the next backward pass
+    adds to them.
 
     ## Why it matters
     `backward` adds to `.grad`. Without clearing, each step moves along the sum of all batches so
-    far: the norm ramps up, old batches outvote the present one, and the run overshoots or
-    diverges.
+    far: the norm grows, old batches outweigh the current one, and the run overshoots or diverges.
 
     ## How it is measured
-    The guard marks a step whose gradients still held those of the step before. Two such steps in
-    a row are reported, once, until a step with cleared gradients comes.
+    The guard marks a step whose gradients still include those of the step before. Two such steps in
+    a row are reported, once, until a step with cleared gradients follows.
 
     ## False alarms
-    Gradient accumulation is none: it adds up between two steps of the optimizer, not across one.
-    A single step may carry gradients over (after an exception that was caught, say); two in a row
-    is how the loop is written.
+    Gradient accumulation does not count: it adds up between two optimizer steps, not across one. A
+    single step may carry gradients over (for example after an exception that was caught); two in a
+    row are a property of the loop.
 
     ## What to do
-    Call `optimizer.zero_grad()` once for each `optimizer.step()`, before the first backward pass
-    or after the step. With several optimizers each one clears its own.
+    Call `optimizer.zero_grad()` once for each `optimizer.step()`, before the first backward pass or
+    after the step. With several optimizers, clear the gradients of each one.
 
     ## References
     PyTorch, "What does zero_grad do" and `Optimizer.zero_grad`.
@@ -49,14 +48,14 @@ class GradientsNotCleared(Check):
     @dataclass(frozen=True)
     class Limits:
         steps: int = 2
-        """So many steps in a row must carry the gradients of the step before."""
+        """Consecutive steps that must include the gradients of the step before."""
 
     def start(self) -> None:
         self.in_a_row: dict[str, int] = {}
 
     def observe(self, record: StepRecord) -> Iterable[Finding]:
         if record.held:
-            return  # the guard drops the gradients of a step it holds back
+            return  # the guard drops the gradients of a step that it skips
         carried = [name for name, value in record.family("grads_carried") if value]
         if not carried and not self.in_a_row:
             return
@@ -70,7 +69,7 @@ class GradientsNotCleared(Check):
 
     @staticmethod
     def _stepped(record: StepRecord, name: str) -> bool:
-        """Whether this record is of the optimizer in question: with several, each has its own."""
+        """Whether this record belongs to that optimizer: with several, each has its own records."""
         own_norm = name.replace("grads_carried", "grad_norm")
         return "optimizers" not in record.values or own_norm in record.values
 
@@ -79,12 +78,12 @@ class GradientsNotCleared(Check):
         whose = f" of optimizer {number}" if number else ""
         return self.find(
             record,
-            f"the gradients{whose} were not cleared: {self.limits.steps} steps in a row were taken "
-            "with the gradients of the steps before still in the sum",
+            f"the gradients{whose} were not cleared: {self.limits.steps} steps in a row include "
+            f"the gradients of earlier steps",
             subject=name,
             remedies=[
-                "Call optimizer.zero_grad() once for every optimizer.step(). When accumulating, "
-                "clear after the step, not between its micro-batches."
+                "Call optimizer.zero_grad() once for every optimizer.step(). With gradient "
+                "accumulation, clear after the step, not between its micro-batches."
             ],
             steps_in_a_row=self.in_a_row[name],
             grad_norm=record.values.get(name.replace("grads_carried", "grad_norm")),

@@ -14,38 +14,40 @@ from headway.core.signals import Signal
 from headway.core.window import Window
 
 FEWEST = 32
-"""Rows of a log that a window holds at least."""
+"""Smallest window, in rows of a log."""
 LOSSES = 20
-"""So many losses after the onset are compared with as many later ones."""
+"""Number of losses after the onset that are compared with as many later ones."""
 
 
 class GradientSpike(Check):
-    """One step's gradient norm is far outside the run's own recent spread.
+    """The gradient norm of one step is far outside the run's own recent spread.
 
     ## What it checks
-    The global gradient norm before clipping, against the norms of this run's last 128 good steps.
+    The global gradient norm before clipping, against the norms of the last 128 good steps of this
+    run.
 
     ## Why it matters
-    A single batch a hundred times the usual norm moves the weights further than hundreds of good
-    steps can mend, and fills the optimizer's second moment, which then shrinks updates for long.
+    A single batch with a hundred times the usual norm moves the weights further than hundreds of
+    good steps can repair. It also fills the optimizer's second moment, which then shrinks the
+    updates for a long time.
 
     ## How it is measured
-    On logarithms: out of bounds is a norm above the median (that of the last 16 where it is higher)
-    by more than 8 robust standard deviations (median absolute deviation) and by more than a factor
-    of 10. Nothing is judged in the first 20 steps. A value out of bounds is never learned, so
-    spikes cannot hide later ones; eight in a row are taken for the run's new level. The live brake
-    enforces the same bound before the step. A spike that was not held back is told when it has
-    passed, or after 50 steps, at the step where it began.
+    On logarithms. A norm is out of bounds if it exceeds the median (or that of the last 16, if that
+    is higher) by more than 8 robust standard deviations (median absolute deviation) and by more
+    than a factor of 10. The first 20 steps are not judged. A value out of bounds is never added to
+    the window, so spikes cannot hide later ones; eight in a row count as the run's new level. The
+    guard's brake enforces the same bound before the step. A spike that was not skipped is reported
+    when it has passed, or after 50 steps, at the step where it started.
 
     ## False alarms
-    A norm that climbs over many steps, as a variance that is learned shrinks, takes the level of
-    the last 16 with it and stays in bounds. A spike that was not held back and passed by itself is
-    information only. So is one that stays while the loss falls: the run has left a plateau, or
-    learns from new data.
+    A norm that climbs over many steps, as when a learned variance shrinks, raises the median of the
+    last 16 and stays in bounds. A spike that was applied and then passed is information only. So is
+    one that stays while the loss falls: the run has left a plateau, or learns from new data.
 
     ## What to do
-    Look at that batch: a corrupt sample, an empty mask, a rare long sequence. If spikes cluster,
-    the learning rate is too high for the run's present state, or the warm-up too short.
+    Inspect that batch for a corrupt sample, an empty mask or an unusually long sequence. If spikes
+    cluster, the learning rate is too high for the current state of the run, or the warm-up too
+    short.
 
     ## References
     Chowdhery et al., "PaLM", section 5.1; OLMo-core's skip-step optimizer, whose 6-sigma rule this
@@ -62,17 +64,17 @@ class GradientSpike(Check):
     @dataclass(frozen=True)
     class Limits:
         patience: int = 50
-        """A norm that is not back after so many steps has left its level for good."""
+        """Steps after which a norm out of bounds has left its level permanently."""
 
     def start(self) -> None:
         self.histories: dict[str, History] = {}
         self.spikes: dict[str, dict[str, Any]] = {}
-        """The spike each norm is in now, where it was not held back."""
+        """The open spike of each norm, if its step was applied."""
 
     def observe(self, record: StepRecord) -> Iterable[Finding]:
         for name, norm in record.family("grad_norm"):
             history = self.histories.get(name) or self._open(name)
-            # The brake wrote down the limit it enforced: judge by that one, not by a later one.
+            # The brake recorded the limit that it enforced: judge by that one, not by a later one.
             enforced = record.values.get(name.replace("grad_norm", "grad_norm_limit"))
             outside = not norm <= enforced if enforced is not None else history.out_of_bounds(norm)
             limit = history.limit() if outside and enforced is None else enforced
@@ -91,7 +93,7 @@ class GradientSpike(Check):
                     "losses": Window(LOSSES),
                 }
                 if record.held:
-                    yield self._finding(name, spike, "the update was held back", held=True)
+                    yield self._finding(name, spike, "update skipped, weights unchanged", held=True)
                     continue
                 self.spikes[name] = spike
             if name in self.spikes and not record.held:
@@ -99,11 +101,13 @@ class GradientSpike(Check):
 
     def finish(self) -> Iterable[Finding]:
         for name, spike in self.spikes.items():
-            yield self._finding(name, spike, "the record ends before it came back", passed=True)
+            yield self._finding(
+                name, spike, "it has not recovered when the record ends", passed=True
+            )
 
     def _open(self, name: str) -> History:
-        """In a log whose rows lie far apart the window holds as many steps: 128 rows would hold the
-        large norms of the start, and their spread would hide every spike."""
+        """In a log with sparse rows, use a window that covers the same number of steps: 128 rows
+        would include the large norms of the start, whose spread would hide every spike."""
         bound, header = self.bound, self.context.header
         if header.foreign:
             steps = header.signals.get(name, Signal()).steps
@@ -111,13 +115,13 @@ class GradientSpike(Check):
         return self.histories.setdefault(name, History(bound))
 
     def _follow(self, record: StepRecord, name: str, norm: float) -> Iterable[Finding]:
-        """Wait for the norm to come back, and say how it ended."""
+        """Wait until the norm is back in bounds, and report how the spike ended."""
         spike = self.spikes[name]
         if norm <= spike["limit"]:
             del self.spikes[name]
             steps = spike["steps"]
             yield self._finding(
-                name, spike, f"it came back after {steps} step{'s' * (steps > 1)}", passed=True
+                name, spike, f"it recovered after {steps} step{'s' * (steps > 1)}", passed=True
             )
             return
         spike["steps"] += 1
@@ -129,7 +133,7 @@ class GradientSpike(Check):
             del self.spikes[name]
             falls = spike["losses"].median < spike["first_losses"].quantile(0.2)
             then = " while the loss falls" if falls else ""
-            ending = f"it has not come back in {spike['steps']} steps{then}"
+            ending = f"it has not recovered in {spike['steps']} steps{then}"
             yield self._finding(name, spike, ending, passed=falls)
 
     def _finding(
@@ -143,9 +147,12 @@ class GradientSpike(Check):
     ) -> Finding:
         norm, usual, limit = spike["norm"], spike["usual"], spike["limit"]
         applied = "" if held else "the update was applied; "
-        remedies = ["Look at this step's batch: a corrupt sample, an empty mask, a rare length."]
+        remedies = [
+            "Inspect the batch of this step for a corrupt sample, an empty mask or an unusual "
+            "length."
+        ]
         if not held and not passed:
-            remedies.append("Go on from a checkpoint before this step, past its batch.")
+            remedies.append("Resume from a checkpoint before this step and skip its batch.")
         return self.find(
             record_at(spike["at"]),
             f"{name} is {say(norm)}, {say(norm / usual)} times its usual {say(usual)} "

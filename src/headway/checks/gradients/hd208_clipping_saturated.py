@@ -15,48 +15,48 @@ from headway.core.signals import Signal
 from headway.core.window import Window
 
 EVERY = 25
-"""The window is judged at every so-many-th step."""
+"""Interval in steps at which the window is judged."""
 LOSSES = 100
-"""So many first losses are compared with as many recent ones."""
+"""Number of first losses that are compared with as many recent ones."""
 PLAIN = ("SGD", "ASGD")
-"""Optimizers whose step is as long as the gradient."""
+"""Optimizers whose step is proportional to the gradient."""
 HARD = 0.02
-"""In another tool's log a milder factor is worth knowing only: little is known of such a run."""
+"""In another tool's log a milder factor is information only: little is known about such a run."""
 FEWEST = 10
-"""So many rows of another tool's log at least."""
+"""Smallest number of rows of another tool's log."""
 LEARNED = 0.05
-"""A loss that fell by this share, and below most of the first ones, is being learned from."""
+"""If the loss fell by this share, and below most of the first ones, the run learns."""
 
 
 class ClippingSaturated(Check):
     """Most steps are clipped by a large factor: the clip, not the schedule, sets the step size.
 
     ## What it checks
-    The factor the gradients were multiplied by when clipped (`clip_coef`), over 200 steps.
+    The factor by which the gradients are multiplied when clipped (`clip_coef`), over 200 steps.
 
     ## Why it matters
-    Clipping is a seat belt for rare steps. When every step hangs in it, each update has the same
-    length whatever the gradient says: under SGD the learning rate is silently divided by the
-    factor, and the schedule is no longer the one that was written.
+    Clipping is meant for rare steps. If it applies to every step, each update has the same length
+    whatever the gradient is: under SGD the learning rate is silently divided by the factor, and the
+    schedule is no longer the one that was configured.
 
     ## How it is measured
     The median factor is below 0.05 and nine of ten steps are clipped to less than half, while the
-    learning rate is not rising. Where the loss is known it decides: if it fell by a twentieth or
-    more, and below most of its first 100 values, the run learns in spite of it, and the finding is
-    information only. Before it is a warning, the run has 1000 steps' time for that. A run that is
-    over after 30 to 100 steps is judged if nine of ten steps were clipped to a hundredth or less
-    under plain SGD, and the loss did not fall.
+    learning rate is not rising. If the loss is known, it decides: if it fell by 5 % or more, and
+    below most of its first 100 values, the run learns anyway and the finding is information only.
+    The run has 1000 steps for that before it is a warning. A run that ends after 30 to 100 steps is
+    judged if nine of ten steps were clipped to a hundredth or less under plain SGD, and the loss
+    did not fall.
 
     ## False alarms
-    Being clipped at every step by a mild factor is common and harmless; so are hard clips during
-    warm-up. Under Adam a constant factor cancels out of the update: such a run learns, and is not
-    warned about.
+    Clipping every step by a mild factor is common and harmless; so is strong clipping during
+    warm-up. Under Adam a constant factor cancels out of the update: such a run learns and gets no
+    warning.
 
     ## What to do
     Find out why the gradient is large: a loss that is summed instead of averaged, a component with
     a huge weight, unscaled targets, gradients clipped before `scaler.unscale_`. Under SGD a limit
-    near the 90th percentile of the norm restores the schedule. Under Adam raising the limit
-    changes nothing as long as every step is clipped; the loss and the rate are the levers.
+    near the 90th percentile of the norm restores the schedule. Under Adam a higher limit changes
+    nothing as long as every step is clipped; change the loss or the learning rate instead.
 
     ## References
     Google's "Deep Learning Tuning Playbook" (more than half of the steps clipped is too many);
@@ -73,22 +73,22 @@ class ClippingSaturated(Check):
     @dataclass(frozen=True)
     class Limits:
         factor: float = 0.05
-        """The median factor below which clipping is saturated."""
+        """Median factor below which clipping is saturated."""
         mild: float = 0.5
         """Nine of ten steps must be clipped to less than this."""
         window: int = 200
         patience: int = 1000
-        """Steps a run that does not learn must have been clipped like this."""
+        """Steps for which a run that does not learn must be clipped like this."""
         short: int = 30
-        """Steps of a run that is over sooner, under an optimizer whose step is as long as the
-        gradient …"""
+        """Steps of a shorter run, under an optimizer whose step is proportional to the gradient
+        …"""
         short_factor: float = 0.01
-        """… and the factor all but a tenth of them must have been clipped to."""
+        """… and the factor to which nine of ten of them must be clipped."""
 
     def start(self) -> None:
         self.windows: dict[str, Window] = {}
         self.since: dict[str, tuple[Moment, int]] = {}
-        """Where each optimizer's clipping began to be hard, and at which step seen."""
+        """Where strong clipping started for each optimizer, and after how many observed steps."""
         self.told: set[str] = set()
         self.first_losses = Window(LOSSES)
         self.losses = Window(LOSSES)
@@ -96,11 +96,11 @@ class ClippingSaturated(Check):
         self.rate_rises = False
         self.seen = 0
         self.plain: bool | None = None
-        """Whether all optimizers' steps are as long as the gradient says; None: not known."""
+        """Whether the steps of all optimizers are proportional to the gradient; None: unknown."""
 
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
         if isinstance(record, SetupRecord):
-            self._take_optimizer(Facts.of(record))
+            self._add_optimizer(Facts.of(record))
             return
         if record.held:
             return
@@ -125,16 +125,16 @@ class ClippingSaturated(Check):
             yield from self._judge(name, window, self.limits.window // 2)
             yield from self._judge_short(name, window)
 
-    def _take_optimizer(self, facts: Facts) -> None:
+    def _add_optimizer(self, facts: Facts) -> None:
         if facts.text("optimizer") in PLAIN and self.plain is not False:
             self.plain = True
         else:
             self.plain = False
 
     def _judge_short(self, name: str, window: Window) -> Iterable[Finding]:
-        """Under plain SGD a factor is a factor: few steps suffice to see that nothing is learned.
+        """Under plain SGD the factor applies directly, so few steps show that nothing is learned.
 
-        Others divide by the size of the gradient, and the factor cancels out.
+        Other optimizers divide by the size of the gradient, and the factor cancels out.
         """
         limits: ClippingSaturated.Limits = self.limits
         enough = limits.short <= self.seen <= LOSSES and self.plain is True
@@ -152,7 +152,7 @@ class ClippingSaturated(Check):
             yield self._finding(name, window, learns=False)
 
     def _judge_log(self, name: str, window: Window) -> Iterable[Finding]:
-        """A log may have few rows, each for many steps."""
+        """Judge a log, which may have few rows that cover many steps each."""
         limits: ClippingSaturated.Limits = self.limits
         steps = self.context.header.signals.get(name, Signal()).steps
         enough = len(window) >= FEWEST and self.seen * steps >= limits.window
@@ -162,7 +162,7 @@ class ClippingSaturated(Check):
         losses = [*self.first_losses.values, *self.losses.values]
         third = max(len(losses) // 3, 1)
         if len(losses) < FEWEST or has_competing_losses(self.context.header):
-            return  # nothing says whether the run learns
+            return  # it is unknown whether the run learns
         last = median(losses[-third:])
         fell = (
             (first - last) / max(abs(first), 1e-12)
@@ -188,7 +188,7 @@ class ClippingSaturated(Check):
         saturated = window.median < self.limits.factor and window.quantile(0.9) < self.limits.mild
         if not saturated or self.rate_rises or name in self.told:
             return
-        # NaN where no loss is known: then nothing speaks for the run.
+        # NaN if no loss is known: then there is no evidence that the run learns.
         first, later = self.first_losses, self.losses.median
         learns = later < min(first.quantile(0.3), first.median - LEARNED * abs(first.median))
         if learns or self.seen - self.since[name][1] >= patience:
@@ -197,19 +197,19 @@ class ClippingSaturated(Check):
 
     def _finding(self, name: str, window: Window, learns: bool) -> Finding:
         mild = self.context.header.foreign and window.median > HARD
-        then = ", and the loss falls all the same" if learns and not mild else ""
+        then = "; the loss still falls" if learns and not mild else ""
         return self.find(
             record_at(self.since[name][0]),
             f"{name}: half of {len(window)} steps were clipped to {say(window.median)} of their "
             f"gradient or less (limit {say(self.limits.factor)}), nine of ten to less than "
-            f"{say(window.quantile(0.9))}{then}: the clip sets the step size, not the schedule",
+            f"{say(window.quantile(0.9))}: the clip sets the step size, not the schedule{then}",
             subject=name,
             severity=Severity.INFO if learns else None,
             remedies=[
                 "Find out why the gradient is large: a summed loss, a component with a huge "
                 "weight, unscaled targets, clipping before scaler.unscale_.",
-                "Under SGD set the limit near the 90th percentile of the gradient norm. Under Adam "
-                "the limit is the wrong lever: a constant factor cancels out of the update.",
+                "Under SGD, set the limit near the 90th percentile of the gradient norm. Under "
+                "Adam the limit has no effect: a constant factor cancels out of the update.",
             ],
             median=window.median,
             nine_of_ten=window.quantile(0.9),

@@ -12,26 +12,27 @@ from headway.core.records import SetupRecord
 
 
 class AccumulationUnscaled(Check):
-    """Gradients of several micro-batches are summed where they should be averaged.
+    """Gradients of several micro-batches are summed instead of averaged.
 
     ## What it checks
-    Several backward passes before one step, from one line: the weight with which the mean loss
-    of a micro-batch enters each of them, and what becomes of the gradients before the step.
+    Several backward passes from one line before one step: the weight with which the mean loss of a
+    micro-batch enters each of them, and what happens to the gradients before the step.
 
     ## Why it matters
-    The gradient is as many times too large as there are micro-batches. The learning rate is so
-    many times what it says, clipping cuts where it should not, and changing the accumulation
-    changes the training.
+    With n micro-batches the gradient is n times too large. The effective learning rate is n times
+    the configured one, clipping applies where it should not, and a different number of
+    micro-batches changes the training.
 
     ## How it is measured
-    The mean loss is changed a little while the recorded ops are run again: what becomes of the
-    total is its weight. It must be 1, with all passes made of the same ops and weights on different
-    data, nothing cleared in between, and no division of the gradients by their number afterwards.
+    The mean loss is changed slightly while the recorded ops are run again; the change of the total
+    gives its weight. The weight must be 1, all passes must use the same ops and weights on
+    different data, nothing may be cleared in between, and the gradients must not be divided by the
+    number of passes afterwards.
 
     ## False alarms
     Losses that are sums (over tokens, over an episode), several tasks or heads, losses from
-    different lines, and frameworks that divide by themselves are not reported. Where the rate was
-    chosen for the sum, ignore the code.
+    different lines, and frameworks that divide themselves are not reported. If the learning rate
+    was chosen for the sum, ignore the code.
 
     ## What to do
     Divide the loss by the number of micro-batches before `backward()`.
@@ -49,9 +50,9 @@ class AccumulationUnscaled(Check):
     @dataclass(frozen=True)
     class Limits:
         near: float = 0.1
-        """A weight this near to 1 is one that nothing was divided by."""
+        """Largest distance from 1 of a weight that was not divided."""
         divided: float = 0.2
-        """Gradients this near to their mean, relative, were divided."""
+        """Largest relative distance from the mean of gradients that were divided."""
 
     def start(self) -> None:
         self.told = False
@@ -72,9 +73,9 @@ class AccumulationUnscaled(Check):
         name, weight = whole
         yield self.find(
             record,
-            f"{count} micro-batches are summed into one step and not averaged: {name} enters "
-            f"each backward pass with a weight of {say(weight)} instead of {say(1 / count)}, so "
-            f"the gradient is {count} times that of the mean",
+            f"{count} micro-batches are summed into one step, not averaged: {name} enters each "
+            f"backward pass with a weight of {say(weight)} instead of {say(1 / count)}, so the "
+            f"gradient is {count} times that of the mean",
             where=facts.where(rank=record.rank),
             remedies=[f"Divide the loss by {count} before backward(): (loss / {count}).backward()"],
             micro_batches=count,
@@ -84,7 +85,7 @@ class AccumulationUnscaled(Check):
         )
 
     def _whole(self, facts: Facts) -> tuple[str, float] | None:
-        """The mean that most of the loss is made of, if it enters as it is."""
+        """The mean that makes up most of the loss, if it enters undivided."""
         root = facts.number("root")
         for part in facts.tables("parts"):
             weight, value = part.number("weight"), part.number("value")
