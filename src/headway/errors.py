@@ -15,7 +15,8 @@ A message says what, where, the measured value against the limit, and the next a
 
 from __future__ import annotations
 
-from typing import ClassVar
+import importlib
+from typing import Any, ClassVar
 
 
 class HeadwayError(Exception):
@@ -60,3 +61,21 @@ class RankLost(HeadwayError):
 
 class InternalError(HeadwayError):
     """A defect of headway itself."""
+
+
+def import_optional(*names: str, user: str, extra: str) -> Any:
+    """Import the first of these modules that is installed, for `user`.
+
+    Raises FrameworkMissing with the command that installs the first one.
+    """
+    for name in names:
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            # A dependency of an installed package is missing: its own message is the better one.
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise
+    package = names[0].partition(".")[0]
+    raise FrameworkMissing(
+        f"{user} needs {package}, which is not installed: pip install 'headway[{extra}]'"
+    )

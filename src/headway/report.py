@@ -95,7 +95,7 @@ class Report:
     def plot(self, signal: str = "loss", ax: Any = None) -> Any:
         """Draw the loss over the steps with matplotlib, findings marked; gives the axes."""
         from headway.errors import UsageError
-        from headway.output.plots import plot_curve
+        from headway.output.notebook import plot_curve
 
         if signal != "loss" or self.curve is None:
             kept = "only the loss is kept" if self.curve is not None else "no loss was read"

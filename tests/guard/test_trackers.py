@@ -18,7 +18,7 @@ import headway
 from headway.core.findings import Finding
 from headway.guard import recorder as tracking
 from headway.integrations import deepspeed
-from headway.output.trackers import tracker_queue
+from headway.output.trackers import tracker_group
 from headway.output.trackers.base import MetricsRow
 
 FINDINGS = {"HD101", "HD201"}
@@ -60,7 +60,7 @@ class Raises(Keeps):
 
 @pytest.fixture
 def short_end(monkeypatch: pytest.MonkeyPatch) -> float:
-    monkeypatch.setattr(tracker_queue, "CLOSE_SECONDS", 0.3)
+    monkeypatch.setattr(tracker_group, "CLOSE_SECONDS", 0.3)
     return 0.3
 
 

@@ -12,9 +12,9 @@ import pytest
 from headway.core.findings import Finding, Severity, Where
 from headway.diagnosis import Cause
 from headway.engine import Engine
-from headway.output.code_annotations import github_commands, sarif_document
 from headway.output.console import ReportPrinter
 from headway.output.display_text import clean, shorten_local_paths
+from headway.output.machine_formats import github_commands, sarif_document
 from headway.output.terminal import TerminalPage
 from headway.output.view import format_where
 from headway.report import Report

@@ -14,11 +14,10 @@ import pytest
 from headway.core.findings import Severity
 from headway.engine import Engine
 from headway.postmortem import diagnose as postmortem
-from headway.postmortem import long_run
-from headway.postmortem.long_run import LongRun
-from headway.postmortem.screening import RunScreen, SelectionLimits
+from headway.rundir import triage
 from headway.rundir.run_reader import RunDir
 from headway.rundir.step_columns import decode_steps
+from headway.rundir.triage import LongRun, RunScreen, SelectionLimits
 
 STEPS, TENSORS, EVERY = 6000, 6, 10
 SMALL = SelectionLimits(head=300, tail=300, stretch=60, stretches=12, most=4000)
@@ -163,8 +162,8 @@ def test_the_report_says_so_and_reads_the_steps_once(
     with open(run / "steps.rank0.jsonl", "ab") as file:
         file.write(b'\x00\xff\n{"seg":0,"se')
     monkeypatch.setattr(postmortem, "SHORT", 1000)
-    monkeypatch.setattr(long_run, "LONG", 1000)
-    monkeypatch.setattr(long_run, "SelectionLimits", lambda: SMALL)
+    monkeypatch.setattr(triage, "LONG_RUN_STEPS", 1000)
+    monkeypatch.setattr(triage, "SelectionLimits", lambda: SMALL)
     report = postmortem.diagnose(run)
     assert [item.code for item in report.causes] == ["HD101"]
     assert any(f"of {STEPS} steps were looked at closely" in note for note in report.notes)

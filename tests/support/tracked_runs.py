@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headway import Guard
 from headway.core.records import Header, StepRecord
-from headway.output.trackers.tracker_queue import make_metrics_row
+from headway.output.trackers.tracker_group import make_metrics_row
 from headway.rundir.run_reader import RunDir
 from support.trainings import batches, make_net, squared_error
 

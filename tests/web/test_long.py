@@ -12,7 +12,7 @@ from support.report_runs import sick_records, write
 pytest.importorskip("starlette")
 
 from headway.web import own_run
-from headway.web.file_access import ServedFolder
+from headway.web.access import ServedFolder
 from headway.web.own_run import OwnRun
 
 

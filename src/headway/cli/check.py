@@ -14,6 +14,7 @@ from headway import registry
 from headway.cli import options
 from headway.cli.checks import FAMILIES
 from headway.cli.exit_codes import INTERRUPTED, print_message
+from headway.cli.options import FORMATS
 from headway.cli.script_command import (
     is_first_rank,
     redirect_script_output,
@@ -21,7 +22,6 @@ from headway.cli.script_command import (
     resolve_script,
     script_arguments,
     show_crash,
-    write_machine_format,
 )
 from headway.core.findings import Severity
 from headway.core.numbers import say, say_bytes
@@ -83,7 +83,7 @@ UNREACHED = 2
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Keep the run."
 )
-@options.output_format("text", "json", "github", "sarif")
+@options.output_format(*FORMATS)
 @options.which_checks
 @options.fail_on
 @options.config_file
@@ -176,7 +176,7 @@ def _write_result(done: CheckResult, target: Any, form: str, *, verbose: bool) -
     more = {"steps": done.steps, **done.tables}
     if done.unreached is not None:
         more["unreached"] = str(done.unreached)
-    write_machine_format(done.report, form, target, more)
+    options.print_reports(form, [(Path(str(target)), done.report)], extra=more)
 
 
 def _next_command(done: CheckResult, target: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ import click
 
 from headway.cli import options
 from headway.cli.exit_codes import print_message
+from headway.cli.options import FORMATS
 from headway.config import Settings
 from headway.core.findings import Severity
 from headway.core.numbers import say
@@ -34,7 +34,7 @@ Read = list[tuple[Path, "Report"]]
 @click.argument(
     "paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
-@options.output_format("text", "json", "github", "sarif")
+@options.output_format(*FORMATS)
 @options.which_checks
 @options.fail_on
 @options.config_file
@@ -87,25 +87,10 @@ def _read(paths: Sequence[Path], settings: Settings) -> tuple[Read, list[Unreada
 
 
 def _write(read: Read, form: str, *, alone: bool, verbose: bool) -> None:
-    if form == "json":
-        click.echo(read[0][1].to_json() if alone else _json_list(read))
-    elif form == "github":
-        from headway.output.code_annotations import github_commands
-
-        for _, report in read:
-            for line in github_commands(report):
-                click.echo(line)
-    elif form == "sarif":
-        from headway.output.code_annotations import sarif_document
-
-        click.echo(json.dumps(sarif_document(read), indent=2))
-    else:
+    if form == "text":
         _write_text(read, alone=alone, verbose=verbose)
-
-
-def _json_list(read: Read) -> str:
-    items = [{"path": str(path), **report.to_dict()} for path, report in read]
-    return json.dumps(items, indent=2, allow_nan=False, default=str)
+    else:
+        options.print_reports(form, read, listed=not alone)
 
 
 def _write_text(read: Read, *, alone: bool, verbose: bool) -> None:

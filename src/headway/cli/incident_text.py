@@ -11,7 +11,7 @@ from headway.explain.incident_file.incident_readme import GUILT_TEXT, say_range,
 from headway.output.display_text import shorten_local_paths
 
 if TYPE_CHECKING:
-    from headway.cli.user_script import ScriptCrash
+    from headway.cli.script_command import ScriptCrash
     from headway.explain.incident_file.incident_folder import IncidentFolder
     from headway.explain.replay_outcome import ReplayOutcome
     from headway.output.terminal import StyledText, TerminalPage

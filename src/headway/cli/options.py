@@ -1,8 +1,8 @@
-"""Options that several commands share, and the settings they come to."""
+"""Options that several commands share, the settings they result in, and `--format`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,7 +11,10 @@ import click
 
 from headway.config import Settings, nearest_name
 from headway.errors import UsageError
+from headway.output.view import ReportView
 from headway.policy import Policy
+
+FORMATS = ("text", "json", "github", "sarif")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -24,19 +27,33 @@ def output_format(*choices: str) -> Callable[[Command], Command]:
         type=click.Choice(choices),
         default=choices[0],
         show_default=True,
-        help="How to write the result.",
+        help="Output format.",
     )
+
+
+def print_reports(
+    form: str,
+    reports: Sequence[tuple[Path, ReportView]],
+    *,
+    listed: bool = False,
+    extra: Mapping[str, Any] | None = None,
+) -> None:
+    """Print reports in the chosen machine-readable format."""
+    from headway.output.machine_formats import render_reports
+
+    if text := render_reports(form, reports, listed=listed, extra=extra):
+        click.echo(text)
 
 
 def which_checks(command: Command) -> Command:
     """`--select` and `--ignore`."""
-    for name, verb in (("--ignore", "Leave out"), ("--select", "Run only")):
+    for name, verb in (("--ignore", "Skip"), ("--select", "Run only")):
         command = click.option(
             name,
             multiple=True,
             metavar="CODES",
             callback=_split,
-            help=f"{verb} these checks: codes, beginnings of codes or names, by commas.",
+            help=f"{verb} these checks: comma-separated codes, code prefixes or names.",
         )(command)
     return command
 
@@ -47,7 +64,7 @@ def config_file(command: Command) -> Command:
         "--config",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="Settings from this TOML file instead of the nearest pyproject.toml.",
+        help="Read settings from this TOML file instead of the nearest pyproject.toml.",
     )(command)
 
 
@@ -57,7 +74,7 @@ def fail_on(command: Command) -> Command:
         "--fail-on",
         type=click.Choice(["error", "warning", "never"]),
         default=None,
-        help="The severity that makes the exit code 1.  [default: error]",
+        help="Exit with code 1 for findings of this severity or above.  [default: error]",
     )(command)
 
 
@@ -68,12 +85,12 @@ def settings_from(
     ignore: Sequence[str] = (),
     fail_on: str | None = None,
 ) -> Settings:
-    """The settings of the file, with what was typed put over them.
+    """The settings of the file, overridden by the command line.
 
-    A typed selection replaces the file's choice altogether; a typed `--ignore` alone adds to it.
+    `--select` replaces the file's selection and its ignored checks; `--ignore` alone adds to them.
     """
     settings = Settings.load(config)
-    Policy.from_mapping(settings.policy)  # a misspelt key is told by every command, used or not
+    Policy.from_mapping(settings.policy)  # every command reports a misspelt key
     kept = () if select else settings.ignore
     return replace(
         settings,
@@ -84,7 +101,7 @@ def settings_from(
 
 
 def known_codes(wanted: Sequence[str]) -> tuple[str, ...]:
-    """The codes, or beginnings of codes, that were meant. Raises UsageError for an unknown one."""
+    """Codes or code prefixes for the given words. Raises UsageError for an unknown one."""
     if not wanted:
         return ()
     from headway import registry

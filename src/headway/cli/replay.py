@@ -22,7 +22,7 @@ from headway.errors import UsageError
 from headway.output.terminal import spinner
 
 if TYPE_CHECKING:
-    from headway.cli.user_script import Script, ScriptCrash
+    from headway.cli.script_command import Script, ScriptCrash
     from headway.explain.incident_file.incident_folder import IncidentFolder
     from headway.explain.replay_outcome import ReplayOutcome
 
@@ -187,7 +187,7 @@ def _require_verdict(done: ReplayCommandResult) -> None:
 
 def _script(capsule: IncidentFolder, given: Path | None, args: tuple[str, ...]) -> Script:
     """The script that is meant. Raises UsageError if there is none."""
-    from headway.cli.user_script import Script
+    from headway.cli.script_command import Script
 
     recorded = capsule.script or {}
     argv = args or tuple(map(str, recorded.get("argv", ())))
@@ -210,7 +210,7 @@ def _script(capsule: IncidentFolder, given: Path | None, args: tuple[str, ...]) 
 
 
 def _run(capsule: IncidentFolder, script: Script) -> ReplayCommandResult:
-    from headway.cli.user_script import run_catching, stdout_to_stderr
+    from headway.cli.script_command import run_catching, stdout_to_stderr
     from headway.rerun import in_script
 
     told: list[ReplayOutcome] = []
@@ -236,7 +236,7 @@ def _run(capsule: IncidentFolder, script: Script) -> ReplayCommandResult:
 
 
 def _call(capsule: IncidentFolder, call: str) -> ReplayCommandResult:
-    from headway.cli.user_script import run_catching, stdout_to_stderr
+    from headway.cli.script_command import run_catching, stdout_to_stderr
     from headway.guard.script.script_guard import rerun_call
 
     found: list[ReplayOutcome] = []

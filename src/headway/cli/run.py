@@ -13,6 +13,7 @@ import click
 
 from headway.cli import options
 from headway.cli.exit_codes import INTERRUPTED, print_message
+from headway.cli.options import FORMATS
 from headway.cli.script_command import (
     is_first_rank,
     redirect_script_output,
@@ -20,12 +21,11 @@ from headway.cli.script_command import (
     resolve_script,
     script_arguments,
     show_crash,
-    write_machine_format,
 )
 from headway.output.terminal import spinner
 
 if TYPE_CHECKING:
-    from headway.cli.user_script import Script
+    from headway.cli.script_command import Script
     from headway.guard.script.guarded_run import GuardedRunResult
 
 CRASHED = 3
@@ -46,7 +46,7 @@ RUNS = Path("headway-runs")
     metavar="DIR",
     help="Where the run is written down.  [default: headway-runs/SCRIPT-TIME]",
 )
-@options.output_format("text", "json", "github", "sarif")
+@options.output_format(*FORMATS)
 @options.which_checks
 @options.fail_on
 @options.config_file
@@ -85,7 +85,8 @@ def command(
         if form == "text":
             _write(done, folder, target)
         else:
-            write_machine_format(done.report, form, target, _beside(done, folder))
+            extra = _extra_keys(done, folder)
+            options.print_reports(form, [(Path(str(target)), done.report)], extra=extra)
     if done.interrupted:
         return INTERRUPTED
     if done.error is not None:
@@ -93,7 +94,7 @@ def command(
     return int(done.report.fails(settings.fail_on))
 
 
-def _beside(done: GuardedRunResult, folder: Path) -> dict[str, Any]:
+def _extra_keys(done: GuardedRunResult, folder: Path) -> dict[str, Any]:
     """What a run has beside its findings."""
     more: dict[str, Any] = {
         "steps": done.steps,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ import click
 
 from headway.cli import options
 from headway.cli.exit_codes import print_message
+from headway.cli.options import FORMATS
 from headway.errors import UnreadableInput
 from headway.output.console import ReportPrinter, write_checkpoint_table
 from headway.output.terminal import TerminalPage, progress_bar
@@ -25,7 +25,7 @@ from headway.report import Report
 @click.argument(
     "paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
-@options.output_format("text", "json", "github", "sarif")
+@options.output_format(*FORMATS)
 @options.which_checks
 @options.fail_on
 @options.config_file
@@ -89,19 +89,10 @@ def _last_good(path: Path | None, paths: Sequence[Path]) -> int:
 
 
 def _write(report: Report, form: str, paths: Sequence[Path], *, verbose: bool) -> None:
-    if form == "json":
-        click.echo(report.to_json())
-    elif form == "github":
-        from headway.output.code_annotations import github_commands
-
-        for line in github_commands(report):
-            click.echo(line)
-    elif form == "sarif":
-        from headway.output.code_annotations import sarif_document
-
-        click.echo(json.dumps(sarif_document([(paths[0], report)]), indent=2))
-    else:
+    if form == "text":
         write_scan_page(report, paths, verbose=verbose)
+    else:
+        options.print_reports(form, [(paths[0], report)])
 
 
 # What `headway scan` shows a person: verdict, checkpoints, worst tensors, the last clean one.

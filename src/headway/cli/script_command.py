@@ -1,18 +1,20 @@
-"""What `check` and `run` share: the script's arguments, its output, a line per step, machine-
-readable formats.
-"""
+"""What `check`, `run` and `replay` share: the user's script, how it runs, and its output."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
-import json
 import math
 import os
+import runpy
+import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -20,14 +22,6 @@ from headway.core.numbers import say
 from headway.core.records import Record, StepRecord
 from headway.errors import UsageError
 from headway.output.terminal import TerminalPage
-
-if TYPE_CHECKING:
-    from headway.cli.user_script import Script
-    from headway.report import Report
-
-
-# What `check` and `run` share: the script that is meant, the rank that speaks, how it crashed,
-# and the forms for machines.
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -44,77 +38,47 @@ def script_arguments(command: Command) -> Command:
 
 
 def resolve_script(script: str | None, module: str | None, args: tuple[str, ...]) -> Script:
-    """The script that is meant. Raises UsageError if there is none."""
-    from headway.cli.user_script import Script
-
+    """The script to run. Raises UsageError if there is none."""
     if module is not None:
         given = args if script is None else (script, *args)
         return Script(Path(module), given, module)
     if script is None:
-        raise UsageError("which script? `headway check train.py`, or `-m package.module`")
+        raise UsageError("no script given: use `headway check train.py` or `-m package.module`")
     path = Path(script)
     if path.is_dir() and (path / "__main__.py").is_file():
         path = path / "__main__.py"
     if not path.is_file():
-        what = "is a folder" if path.is_dir() else "is not there"
-        raise UsageError(f"the script {script} {what}: give the file that trains")
+        what = "is a folder" if path.is_dir() else "does not exist"
+        raise UsageError(f"the script {script} {what}: give the path of the training script")
     return Script(path.absolute(), args)
 
 
 def is_first_rank() -> bool:
-    """Whether this process speaks for all of them."""
+    """Whether this process prints for all ranks."""
     return os.environ.get("RANK", "0") in ("", "0")
 
 
 def show_crash(error: BaseException) -> None:
-    """The script's own traceback, without our frames."""
-    from headway.cli.user_script import ScriptCrash
-
+    """The script's own traceback, without headway's frames."""
     ScriptCrash(error).show()
 
 
 def redirect_script_output(form: str) -> AbstractContextManager[None]:
-    """Machine-readable forms have stdout to themselves."""
+    """Send the script's output to stderr while a machine-readable format is written to stdout."""
     if form == "text":
         return nullcontext()
-    from headway.cli.user_script import stdout_to_stderr
-
     return stdout_to_stderr()
 
 
-def write_machine_format(
-    report: Report, form: str, target: object, more: Mapping[str, Any]
-) -> None:
-    """The report as JSON with `more` beside it, as annotations of a code host, or as SARIF."""
-    if form == "json":
-        from headway.core.numbers import encode_numbers
-
-        content = {**report.to_dict(), **dict(encode_numbers(dict(more)))}
-        click.echo(json.dumps(content, indent=2, allow_nan=False, default=str))
-    elif form == "github":
-        from headway.output.code_annotations import github_commands
-
-        for line in github_commands(report):
-            click.echo(line)
-    else:
-        from headway.output.code_annotations import sarif_document
-
-        click.echo(json.dumps(sarif_document([(Path(str(target)), report)]), indent=2))
-
-
-# A line a step while a script runs: loss, gradient norm, rate, and how many gradients are zero or
-# not finite. Told beside the output.
-
-
 class StepLines:
-    """Prints every n-th step."""
+    """Prints loss, gradient norm and learning rate of every n-th step to stderr."""
 
     def __init__(self, interval: int) -> None:
         self._interval = interval
         self._page = TerminalPage(sys.stderr)
 
     def banner(self) -> None:
-        """What it runs on."""
+        """Print the torch version and the devices."""
         from headway.cli.env import torch_facts
 
         facts = torch_facts()
@@ -126,33 +90,158 @@ class StepLines:
         if not isinstance(record, StepRecord) or record.step % self._interval:
             return
         values = record.values
-        told = [f"step {record.step:>4}"]
+        parts = [f"step {record.step:>4}"]
         for name, word in (("loss", "loss"), ("grad_norm", "grad norm"), ("lr", "lr")):
             if name in values:
-                told.append(f"{word} {say(values[name], 4)}")
+                parts.append(f"{word} {say(values[name], 4)}")
         if values.get("clip_coef", 1.0) < 1.0:
-            told.append(f"clipped to {say(values['grad_norm'] * values['clip_coef'], 3)}")
+            parts.append(f"clipped to {say(values['grad_norm'] * values['clip_coef'], 3)}")
         norms = record.columns.get("param/grad_norm")
         if norms is not None and len(norms.values) > 1:
-            told.append(f"tensors {_range(norms.values)}")
-            told.append(f"zero {sum(norm == 0 for norm in norms.values)}/{len(norms.values)}")
+            parts.append(f"tensors {_range(norms.values)}")
+            parts.append(f"zero {sum(norm == 0 for norm in norms.values)}/{len(norms.values)}")
             bad = sum(not math.isfinite(norm) for norm in norms.values)
-            told.append(f"NaN/Inf {bad}/{len(norms.values)}")
+            parts.append(f"NaN/Inf {bad}/{len(norms.values)}")
         if record.held:
-            told.append("held back")
-        print("  ".join(told), file=sys.stderr, flush=True)
+            parts.append("update skipped")
+        print("  ".join(parts), file=sys.stderr, flush=True)
 
 
 def _range(norms: Sequence[float]) -> str:
-    """The smallest and the largest that are numbers."""
+    """The smallest and the largest finite norm."""
     finite = [norm for norm in norms if math.isfinite(norm)]
     return f"{say(min(finite), 2)}–{say(max(finite), 2)}" if finite else "none finite"
 
 
 def require_torch(what: str) -> None:
-    """Raise UsageError where torch is not installed."""
+    """Raise UsageError if torch is not installed."""
     if importlib.util.find_spec("torch") is None:
         raise UsageError(
-            f"{what} runs a training and needs torch, which is not installed: "
+            f"{what} runs a training script and needs torch, which is not installed: "
             "pip install 'headway[torch]'"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """The user's script and its arguments."""
+
+    file: Path
+    argv: tuple[str, ...] = ()
+    module: str | None = None
+    """The module name if it runs as `python -m MODULE`."""
+    cwd: Path | None = None
+    """The folder to run it in; None for the current one."""
+
+    @property
+    def said(self) -> str:
+        """The script as typed on a command line."""
+        if self.module is not None:
+            return f"-m {self.module}"
+        return shlex.quote(os.path.relpath(self.file))
+
+    def __str__(self) -> str:
+        return self.module or str(self.file)
+
+    def run(self) -> Any:
+        """Run it as `__main__`. Exceptions, SystemExit included, propagate."""
+        with _set_argv(str(self.file), self.argv), _change_folder(self.cwd):
+            if self.module is not None:
+                with _prepend_sys_path(os.getcwd()):
+                    return runpy.run_module(self.module, run_name="__main__", alter_sys=True)
+            with _prepend_sys_path(str(self.file.parent)):
+                return runpy.run_path(str(self.file), run_name="__main__")
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptCrash:
+    """The exception that ended a script."""
+
+    error: BaseException
+
+    def __str__(self) -> str:
+        if isinstance(self.error, SystemExit):
+            return f"exited with code {self.error.code}"
+        lines = str(self.error).splitlines()
+        return f"{type(self.error).__name__}: {lines[0] if lines else ''}".rstrip(": ")
+
+    def show(self) -> None:
+        """Print the traceback as Python would, without headway's own frames."""
+        if isinstance(self.error, SystemExit):
+            if isinstance(self.error.code, str):  # `sys.exit("why")` prints why
+                print(self.error.code, file=sys.stderr)
+            return
+        shown = traceback.TracebackException.from_exception(self.error)
+        _drop_own_frames(shown)
+        print("".join(shown.format()), file=sys.stderr, end="")
+
+
+def _drop_own_frames(shown: traceback.TracebackException | None) -> None:
+    from headway.torch_adapters.frames import is_headway_file, is_internal_file  # imports torch
+
+    while shown is not None:
+        kept = [frame for frame in shown.stack if not is_headway_file(frame.filename)]
+        # Frames above the script's first line belong to runpy.
+        first = next(
+            (at for at, frame in enumerate(kept) if not is_internal_file(frame.filename)), len(kept)
+        )
+        shown.stack = traceback.StackSummary.from_list(kept[first:] or kept)
+        _drop_own_frames(shown.__cause__)
+        shown = shown.__context__
+
+
+def run_catching(work: Callable[[], Any]) -> ScriptCrash | None:
+    """Run `work`; the crash, if there was one. `sys.exit()` and `sys.exit(0)` are no crash."""
+    try:
+        work()
+    except SystemExit as error:
+        return ScriptCrash(error) if error.code not in (None, 0) else None
+    except Exception as error:  # any error of the script
+        return ScriptCrash(error)
+    return None
+
+
+@contextlib.contextmanager
+def stdout_to_stderr() -> Iterator[None]:
+    """Send everything that this process and its children print to stderr."""
+    sys.stdout.flush()
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError, ValueError):  # closed, or no files at all
+            kept = os.dup(1)
+            stack.callback(os.close, kept)
+            os.dup2(2, 1)
+            stack.callback(os.dup2, kept, 1)
+            stack.callback(sys.stdout.flush)
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        yield
+
+
+@contextlib.contextmanager
+def _set_argv(name: str, argv: Sequence[str]) -> Iterator[None]:
+    before = sys.argv
+    sys.argv = [name, *argv]
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
+@contextlib.contextmanager
+def _change_folder(folder: Path | None) -> Iterator[None]:
+    before = os.getcwd()
+    if folder is not None:
+        os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+@contextlib.contextmanager
+def _prepend_sys_path(folder: str) -> Iterator[None]:
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(folder)

@@ -24,8 +24,7 @@ from headway.engine import Engine
 from headway.guard.measure.sampling import SamplingPlan
 from headway.guard.ranks.rank_table import COLUMNS
 from headway.output.notices import Notices, logger
-from headway.output.trackers.factory import open_trackers
-from headway.output.trackers.tracker_queue import TrackerGroup
+from headway.output.trackers.tracker_group import TrackerGroup, open_trackers
 from headway.policy import Action, Ladder, Policy, Rung, StepVerdict
 from headway.rerun import in_script
 from headway.rundir.writer import RunDirWriter

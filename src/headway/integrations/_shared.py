@@ -4,14 +4,13 @@ without side effects.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
 
-from headway.errors import FrameworkMissing
+from headway.errors import import_optional
 from headway.torch_adapters.saved_state import ObjectSnapshot
 
 # A framework's forward and backward, once more and without being noticed.
@@ -58,23 +57,6 @@ def do_nothing(*args: Any, **kwargs: Any) -> None:
     """Instead of a method that nobody shall hear."""
 
 
-# Bringing a framework in, or saying how to install it.
-
-
 def import_framework(*names: str, extra: str) -> Any:
     """The first of these modules that is installed; `extra` is what installs the first."""
-    for name in names:
-        try:
-            return importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name not in _with_parents(name):
-                raise  # installed, but something it needs is not: its own message is the better one
-    raise FrameworkMissing(
-        f"headway.integrations.{extra} needs {names[0].partition('.')[0]}, "
-        f"which is not installed: pip install 'headway[{extra}]'"
-    )
-
-
-def _with_parents(name: str) -> list[str]:
-    parts = name.split(".")
-    return [".".join(parts[: count + 1]) for count in range(len(parts))]
+    return import_optional(*names, user=f"headway.integrations.{extra}", extra=extra)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from headway.logs.log_names import Named
 from headway.logs.log_table import Series, Table
+from headway.rundir.downsample import PICKED_ROWS, pick_rows
 
 Rows = NDArray[np.int64]
 Numbers = NDArray[np.float64]
@@ -27,8 +28,6 @@ STRETCH, STRETCHES = 100, 40
 """Neighbouring rows, and how many such stretches there are at regular distances."""
 BEFORE, AFTER = 300, 100
 """Rows around what stands out: enough before it that a check knows what was usual."""
-PLACES = 6
-"""So many places of each kind at most, the strongest and the first."""
 BLOCK = 64
 """Columns are screened in blocks of so many values."""
 LOSSES = ("loss", "grad_norm")
@@ -45,7 +44,7 @@ def select_rows(
     count = len(table)
     if count <= LONG:
         return None
-    places: list[int] = [int(row) for row in spread(np.fromiter(also, np.int64))]
+    places: list[int] = [int(row) for row in pick_rows(np.fromiter(also, np.int64))]
     places += _restarts(table)
     for raw, named in names.items():
         series = table.series.get(raw)
@@ -72,19 +71,10 @@ def summed(table: Table, raw: str, kept: Rows) -> dict[int, float]:
     return dict(zip(kept[found].tolist(), sums[found].tolist(), strict=True))
 
 
-def spread(rows: Rows, most: int = PLACES) -> Rows:
-    """Of many rows the first few, and of the rest some at regular distances."""
-    if len(rows) <= most:
-        return rows
-    half = most // 2
-    later = np.linspace(half, len(rows) - 1, most - half).astype(np.int64)
-    return np.concatenate([rows[:half], rows[later]])
-
-
 def _restarts(table: Table) -> list[int]:
     steps = np.frombuffer(table.steps, dtype=np.int64)
     back = np.flatnonzero(steps[1:] < steps[:-1]) + 1
-    return [int(row) for row in spread(back)]
+    return [int(row) for row in pick_rows(back)]
 
 
 def _places(name: str, series: Series) -> list[int]:
@@ -113,7 +103,7 @@ def _events(flags: NDArray[np.bool_]) -> list[int]:
     breaks = np.flatnonzero(np.diff(at) > AFTER)
     begins = at[np.concatenate([[0], breaks + 1])]
     ends = at[np.concatenate([breaks, [len(at) - 1]])]
-    return [int(row) for row in (*spread(begins), *spread(ends))]
+    return [int(row) for row in (*pick_rows(begins), *pick_rows(ends))]
 
 
 def _blocks(values: Numbers) -> Numbers:
@@ -169,7 +159,7 @@ def _strongest(strength: Numbers, at: Rows, least: float) -> list[int]:
     strong = np.flatnonzero(strength > least)
     if not len(strong):
         return []
-    if len(strong) > PLACES:
-        order = strong[np.argsort(-strength[strong], kind="stable")[:PLACES]]
+    if len(strong) > PICKED_ROWS:
+        order = strong[np.argsort(-strength[strong], kind="stable")[:PICKED_ROWS]]
         strong = np.unique(np.concatenate([order, strong[:3]]))
     return [int(place) for place in at[strong]]

@@ -26,8 +26,8 @@ from headway.rundir import run_reader
 if TYPE_CHECKING:
     from headway.logs.log_folders import RunLogs
     from headway.logs.log_table import Log
-    from headway.postmortem.long_run import LongRun
     from headway.rundir.chart_data import ChartData
+    from headway.rundir.triage import LongRun
 
 _CHECKPOINT = re.compile(r"^checkpoint-(\d{1,15})$")
 SHORT = 2_000_000
@@ -130,7 +130,7 @@ def _long(source: run_reader.RunDir) -> LongRun | None:
     if not path.is_file() or path.stat().st_size < SHORT or not source.one_tells_all:
         return None
     # A short run of our own needs no numpy.
-    from headway.postmortem.long_run import LongRun
+    from headway.rundir.triage import LongRun
 
     return LongRun.of(source.path)
 

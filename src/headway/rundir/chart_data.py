@@ -14,12 +14,16 @@ import numpy as np
 from headway.core.incident_events import INCIDENT
 from headway.core.records import EventRecord, Header, Record, SetupRecord, StepRecord
 from headway.core.signals import family
-from headway.rundir.downsample import BUCKETS, Downsampler, Floats, Ints
-from headway.rundir.heat_map import CELLS, HeatMap, HeatSampler
-from headway.rundir.step_columns import (
-    StepColumns,
-    TensorColumns,
+from headway.rundir.downsample import (
+    BUCKETS,
+    CELLS,
+    Downsampler,
+    Floats,
+    HeatMap,
+    HeatSampler,
+    Ints,
 )
+from headway.rundir.step_columns import StepColumns, TensorColumns
 from headway.rundir.timeline import MAX_X, AxisJump, Timeline, find_offset
 
 # From a stream of records, however long, to what a chart shows. Memory does not grow with the

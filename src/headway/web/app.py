@@ -21,10 +21,9 @@ from starlette.routing import Route
 from headway.output.display_text import make_path_shortener
 from headway.rundir.timeline import MAX_X
 from headway.web import page_data
-from headway.web.file_access import ServedFolder
-from headway.web.foreign_run import ForeignRun
+from headway.web.access import ServedFolder
 from headway.web.own_run import OwnRun
-from headway.web.run_entry import POINTS
+from headway.web.run_entry import POINTS, ForeignRun
 from headway.web.run_index import RunIndex
 
 # Telling many browsers that something has changed, without waiting for any of them.

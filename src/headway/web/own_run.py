@@ -20,7 +20,7 @@ from headway.report import Report
 from headway.rundir.chart_data import ChartData
 from headway.rundir.run_files import last_lines, read_header
 from headway.rundir.run_reader import EVENTS, STEPS, RunFollower
-from headway.web.file_access import ServedFolder
+from headway.web.access import ServedFolder
 from headway.web.run_entry import IDLE_SECONDS, POINTS, RunCharts, RunEntry
 
 # What the checks say of a run directory, every record looked at once, however long it grows.

@@ -23,9 +23,9 @@ from headway.output.html.incident_section import (
 from headway.output.view import find_missing_signal, format_where, read_source_lines
 from headway.report import Report
 from headway.rundir.chart_data import ChartData
-from headway.web.file_access import ServedFolder
-from headway.web.foreign_run import ForeignRun
+from headway.web.access import ServedFolder
 from headway.web.own_run import OwnRun
+from headway.web.run_entry import ForeignRun
 
 MAX_TEXT_LENGTH = 1200
 MAX_LINE_LENGTH = 300

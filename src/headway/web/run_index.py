@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from headway.web.file_access import ServedFolder
-from headway.web.foreign_run import ForeignRun
+from headway.web.access import ServedFolder
 from headway.web.own_run import OwnRun
+from headway.web.run_entry import ForeignRun
 
 GLANCE_INTERVAL = 0.5
 """Seconds from one glance at all runs to the next."""

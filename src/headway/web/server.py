@@ -12,9 +12,8 @@ from types import FrameType
 import uvicorn
 
 from headway.errors import UsageError
-from headway.web.access import LOOPBACK, AccessMiddleware, is_loopback
+from headway.web.access import LOOPBACK, AccessMiddleware, ServedFolder, is_loopback
 from headway.web.app import WebApp
-from headway.web.file_access import ServedFolder
 
 
 class _Server(uvicorn.Server):

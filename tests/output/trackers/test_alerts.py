@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headway.core.findings import Finding, Remedy, Severity, Where
-from headway.output.trackers import finding_text
+from headway.output.trackers import base
 
 HOSTILE = Finding(
     "HD201",
@@ -17,7 +17,7 @@ HOSTILE = Finding(
 
 
 def test_the_text_says_what_where_and_what_to_do() -> None:
-    lines = finding_text.text(HOSTILE).split("\n")
+    lines = base.finding_text(HOSTILE).split("\n")
     assert lines[0].startswith("error: step 4: of ")
     assert lines[1:] == [
         "at train.py:3 in main",
@@ -28,7 +28,7 @@ def test_the_text_says_what_where_and_what_to_do() -> None:
 
 
 def test_markdown_renders_nothing_of_a_name() -> None:
-    text = finding_text.markdown(HOSTILE)
+    text = base.finding_markdown(HOSTILE)
     assert "<" not in text
     assert "\\[x\\](javascript:y)" in text
     assert text.startswith("**HD201 nonfinite-gradient** error: ")
@@ -37,6 +37,6 @@ def test_markdown_renders_nothing_of_a_name() -> None:
 
 def test_a_finding_without_a_place_names_its_module_or_nothing() -> None:
     bare = Finding("HD101", "x", Severity.INFO, None, "said")
-    assert finding_text.lines(bare) == ["info: said"]
+    assert base.finding_lines(bare) == ["info: said"]
     placed = Finding("HD101", "x", Severity.INFO, None, "said", where=Where(module="head"))
-    assert finding_text.lines(placed) == ["info: said", "in head"]
+    assert base.finding_lines(placed) == ["info: said", "in head"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from headway.core.records import Column, StepRecord
-from headway.output.trackers.tracker_queue import make_metrics_row
+from headway.output.trackers.tracker_group import make_metrics_row
 
 NAMES = ("a.weight", "a.bias", "b.weight")
 

@@ -12,9 +12,9 @@ import pytest
 
 from headway.core.findings import Finding, Severity
 from headway.core.records import Column, Header, StepRecord
-from headway.output.trackers import tracker_queue
+from headway.output.trackers import tracker_group
 from headway.output.trackers.base import MetricsRow
-from headway.output.trackers.tracker_queue import QueuedTracker, TrackerGroup
+from headway.output.trackers.tracker_group import QueuedTracker, TrackerGroup
 
 FINDING = Finding("HD101", "nonfinite-loss", Severity.ERROR, 3, "loss is NaN")
 
@@ -155,7 +155,7 @@ def test_several_share_one_time_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
         one.gate.clear()
     told = Told()
     queues = [QueuedTracker(one, f"t{at}", told) for at, one in enumerate(hanging)]
-    monkeypatch.setattr(tracker_queue, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(tracker_group, "time", SimpleNamespace(monotonic=lambda: now))
     for queued in queues:
         monkeypatch.setattr(queued._thread, "join", wait)
     TrackerGroup(queues).close(0.3)
@@ -177,7 +177,7 @@ def test_the_child_of_a_fork_does_not_wait(
 ) -> None:
     listener.gate.clear()
     queued = QueuedTracker(listener, "mine", Told())
-    monkeypatch.setattr(tracker_queue.os, "getpid", lambda: -1)
+    monkeypatch.setattr(tracker_group.os, "getpid", lambda: -1)
     monkeypatch.setattr(queued._thread, "join", pytest.fail)
     close(queued, 20)
     monkeypatch.undo()
@@ -210,4 +210,4 @@ def test_one_that_computes_much_is_made_to_rest_until_the_end(
     assert resting.wait(30)
     close(queued)
     assert len(computes.rows) == len(rests) == 10
-    assert min(rests) >= 0.1 * (1 / tracker_queue.SHARE - 1)
+    assert min(rests) >= 0.1 * (1 / tracker_group.MAX_TIME_SHARE - 1)

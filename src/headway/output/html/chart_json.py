@@ -18,8 +18,7 @@ from headway.core.numbers import say, say_bytes
 from headway.core.signals import family
 from headway.output.display_text import clean
 from headway.rundir.chart_data import ChartData
-from headway.rundir.downsample import Downsampler
-from headway.rundir.heat_map import ABSENT, BAD, ZERO, HeatMap
+from headway.rundir.downsample import ABSENT, BAD, ZERO, Downsampler, HeatMap
 
 MAX_FLAGS = 500
 """Findings marked in the charts."""

@@ -1,14 +1,18 @@
-"""The `Tracker` protocol, a row of metrics, and the import of a tracker's package."""
+"""The `Tracker` protocol, a row of metrics, findings as text, and the import of a tracker's
+package.
+"""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from headway.core.findings import Finding
-from headway.errors import FrameworkMissing
+from headway.errors import import_optional
+from headway.output.display_text import clean
+
+# The `Tracker` protocol, a row of metrics, and the import of a tracker's package.
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +39,46 @@ class Tracker(Protocol):
 
 def import_tracker(module: str, *, extra: str) -> Any:
     """A tracker's module, or the command that installs it."""
-    package = module.partition(".")[0]
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # installed, but something it needs is not: its own message is the better one
-    raise FrameworkMissing(
-        f"the tracker {extra!r} needs {package}, which is not installed: "
-        f"pip install 'headway[{extra}]'"
+    return import_optional(module, user=f"the tracker {extra!r}", extra=extra)
+
+
+# A finding as title, plain text and Markdown for trackers.
+
+
+def finding_title(finding: Finding) -> str:
+    """Short enough for a list of alerts."""
+    return clean(f"{finding.code} {finding.name}")
+
+
+def finding_lines(finding: Finding) -> list[str]:
+    """What was found, where, and what to do about it."""
+    step = "" if finding.step is None else f"step {finding.step}: "
+    told = [f"{finding.severity}: {step}{finding.message}"]
+    where = finding.where
+    if where.file is not None:
+        line = "" if where.line is None else f":{where.line}"
+        told.append(f"at {where.file}{line}" + (f" in {where.function}" if where.function else ""))
+    elif where.module is not None:
+        told.append(f"in {where.module}")
+    for remedy in finding.remedies:
+        tried = " (tested: it cured this step)" if remedy.tested and remedy.cured else ""
+        told.append(f"try: {remedy.text}{tried}")
+    return [clean(line) for line in told]
+
+
+def finding_text(finding: Finding) -> str:
+    """All of it, plain."""
+    return "\n".join(finding_lines(finding))
+
+
+def finding_markdown(finding: Finding) -> str:
+    """The same, for a page that renders Markdown: nothing in it is taken for a link or a tag."""
+    head, *rest = (_escaped(line) for line in finding_lines(finding))
+    return "\n".join(
+        [f"**{_escaped(finding_title(finding))}** {head}", "", *(f"- {line}" for line in rest)]
     )
+
+
+def _escaped(line: str) -> str:
+    marked = "".join(f"\\{mark}" if mark in "\\`*_[]#|" else mark for mark in line)
+    return marked.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.findings import Finding
-from headway.output.trackers import finding_text
+from headway.output.trackers import base
 from headway.output.trackers.base import MetricsRow, import_tracker
 
 ARTIFACT = "headway/findings.txt"
@@ -57,10 +57,10 @@ class MlflowTracker:
 
     def finding(self, finding: Finding) -> None:
         self._send()
-        text = finding_text.text(finding)
-        self._found.append(f"{finding_text.title(finding)}\n{text}\n")
+        text = base.finding_text(finding)
+        self._found.append(f"{base.finding_title(finding)}\n{text}\n")
         if self._codes.setdefault(finding.code, len(self._found)) == len(self._found):
-            tag = f"{finding_text.title(finding)}: {text}"[:_LONGEST_TAG]
+            tag = f"{base.finding_title(finding)}: {text}"[:_LONGEST_TAG]
             self._client.set_tag(self._run_id, f"headway.{finding.code}", tag)
         self._client.log_text(self._run_id, "\n".join(self._found), ARTIFACT)
 

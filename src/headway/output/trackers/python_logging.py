@@ -7,7 +7,7 @@ from pathlib import Path
 
 from headway.core.findings import Finding, Severity
 from headway.core.numbers import say
-from headway.output.trackers import finding_text
+from headway.output.trackers import base
 from headway.output.trackers.base import MetricsRow
 
 LOGGER = "headway.steps"
@@ -40,11 +40,11 @@ class LoggingTracker:
     def finding(self, finding: Finding) -> None:
         if self._said_anyway and finding.severity >= Severity.WARNING:
             return
-        text = "; ".join(finding_text.lines(finding))
+        text = "; ".join(base.finding_lines(finding))
         told = finding.to_dict()
         level = _LEVELS[finding.severity]
         self._logger.log(
-            level, "%s: %s", finding_text.title(finding), text, extra={"headway": told}
+            level, "%s: %s", base.finding_title(finding), text, extra={"headway": told}
         )
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.findings import Finding
-from headway.output.trackers import finding_text
+from headway.output.trackers import base
 from headway.output.trackers.base import MetricsRow, import_tracker
 
 FINDINGS = "headway/findings"
@@ -44,7 +44,7 @@ class EventFileTracker:
     def finding(self, finding: Finding) -> None:
         about = self._text.create_summary_metadata(display_name="", description="")
         words = self._tensors.TensorProto(
-            dtype=self._types.DT_STRING, string_val=[finding_text.markdown(finding).encode()]
+            dtype=self._types.DT_STRING, string_val=[base.finding_markdown(finding).encode()]
         )
         value = self._summaries.Summary.Value(tag=FINDINGS, metadata=about, tensor=words)
         self._write(finding.step or 0, [value])
@@ -70,7 +70,7 @@ class SummaryWriterTracker:
             self._writer.add_scalar(key, number, row.step)
 
     def finding(self, finding: Finding) -> None:
-        self._writer.add_text(FINDINGS, finding_text.markdown(finding), finding.step or 0)
+        self._writer.add_text(FINDINGS, base.finding_markdown(finding), finding.step or 0)
 
     def close(self) -> None:
         self._writer.flush()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.findings import Finding, Severity
-from headway.output.trackers import finding_text
+from headway.output.trackers import base
 from headway.output.trackers.base import MetricsRow, import_tracker
 
 PROJECT = "headway"
@@ -28,11 +28,11 @@ class TrackioTracker:
 
     def finding(self, finding: Finding) -> None:
         if self._levels is None or not hasattr(self._run, "alert"):  # before trackio had alerts
-            self._run.log({"headway/finding": finding_text.text(finding)}, step=finding.step)
+            self._run.log({"headway/finding": base.finding_text(finding)}, step=finding.step)
             return
         self._run.alert(
-            title=finding_text.title(finding),
-            text=finding_text.text(finding),
+            title=base.finding_title(finding),
+            text=base.finding_text(finding),
             level=self._levels[_LEVELS[finding.severity]],
             step=finding.step,
         )

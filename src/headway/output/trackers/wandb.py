@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.findings import Finding, Severity
-from headway.output.trackers import finding_text
+from headway.output.trackers import base
 from headway.output.trackers.base import MetricsRow, import_tracker
 
 STEP = "headway/step"
@@ -47,8 +47,8 @@ class WandbTracker:
 
     def finding(self, finding: Finding) -> None:
         self._run.alert(
-            title=finding_text.title(finding),
-            text=finding_text.text(finding),
+            title=base.finding_title(finding),
+            text=base.finding_text(finding),
             level=_LEVELS[finding.severity],
         )
 

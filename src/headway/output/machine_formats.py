@@ -1,16 +1,42 @@
-"""Findings as annotations of source lines: GitHub workflow commands and SARIF 2.1.0."""
+"""Reports for other programs: JSON, GitHub workflow commands and SARIF 2.1.0."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headway import registry
 from headway._version import __version__
 from headway.core.findings import Finding, Severity
+from headway.core.numbers import encode_numbers
 from headway.output.display_text import clean
 from headway.output.view import ReportView
+
+
+def render_reports(
+    form: str,
+    reports: Sequence[tuple[Path, ReportView]],
+    *,
+    listed: bool = False,
+    extra: Mapping[str, Any] | None = None,
+) -> str:
+    """Reports, each with the path it is about, as `json`, `github` or `sarif`.
+
+    JSON is one object with the keys of `extra` added, or a list with paths where `listed`.
+    """
+    if form == "github":
+        return "\n".join(line for _, report in reports for line in github_commands(report))
+    if form == "sarif":
+        return json.dumps(sarif_document(reports), indent=2)
+    own = dict(encode_numbers(dict(extra or {})))
+    items = [
+        {**({"path": str(path)} if listed else {}), **report.to_dict(), **own}
+        for path, report in reports
+    ]
+    return json.dumps(items if listed else items[0], indent=2, allow_nan=False, default=str)
+
 
 # Findings as GitHub workflow commands: they appear beside the code in a pull request.
 
