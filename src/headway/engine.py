@@ -16,7 +16,7 @@ from typing import Any
 
 from headway import registry
 from headway.config import Settings
-from headway.core.check import Check, Context, Observed
+from headway.core.check import Check, Context, Needs, Observed
 from headway.core.episodes import FindingEpisodes, RecordDistance, full_distance
 from headway.core.findings import Finding, NotRun
 from headway.core.incident_events import read_incident
@@ -51,7 +51,7 @@ class _CheckSlot:
     """A check and where it stands in this run."""
 
     kind: type[Check]
-    columns_only: bool
+    needs: Needs
     create: Callable[[], Check]
     check: Check | None = None
     """None until a record comes that the check wants: most sources lack what most checks need."""
@@ -64,13 +64,19 @@ class _CheckSlot:
     crashed: bool = False
     checkpoints: int = 0
     """How many have come."""
+    columns_only: bool = False
+    """Whether it looks at columns alone, so that a step without any is no concern of it."""
+
+    def __post_init__(self) -> None:
+        wanted = (*self.needs.signals, *self.needs.any_of)
+        self.columns_only = bool(wanted) and all(axis_of(name) for name in wanted)
 
     def looks_at(self, record: Observed) -> bool:
         """Whether the check wants this record; notes that it could run."""
         if type(record) is StepRecord:  # most records are, and nothing more is asked of them
             self.seen = True
             return True
-        needs = self.kind.needs
+        needs = self.needs
         if isinstance(record, TensorRecord) and needs.roles and record.role not in needs.roles:
             return False
         if isinstance(record, EventRecord) and needs.events and record.kind not in needs.events:
@@ -90,7 +96,7 @@ class _CheckSlot:
         return True
 
     def _looks_at_checkpoint(self, record: TensorRecord | EventRecord) -> bool:
-        needs = self.kind.needs
+        needs = self.needs
         if isinstance(record, EventRecord):
             self.checkpoints += record.kind == CHECKPOINT
         # Without any, it is a tensor of a running training, and no evidence.
@@ -121,13 +127,12 @@ class Engine:
         """
         if checks is None:
             self._seats = [
-                _CheckSlot(kind, _columns_only(kind), partial(kind, limits))
+                _CheckSlot(kind, kind.needs, partial(kind, limits))
                 for kind, limits in registry.chosen_limits(settings or Settings()).items()
             ]
         else:
             self._seats = [
-                _CheckSlot(type(check), _columns_only(type(check)), type(check), check)
-                for check in checks
+                _CheckSlot(type(check), check.needs, type(check), check) for check in checks
             ]
         self._strict = strict
         self._header: Header | None = None
@@ -231,8 +236,8 @@ class Engine:
         said = event.data.get("roles")
         roles = said if isinstance(said, (list, tuple)) else ()  # a log may hold anything
         for seat in self._by_kind[TensorRecord]:
-            wanted = seat.kind.needs.roles or roles
-            if seat.kind.needs.checkpoints:
+            wanted = seat.needs.roles or roles
+            if seat.needs.checkpoints:
                 continue  # they judge what was saved, and have been handed all of it
             seat.seen = seat.seen or any(role in wanted for role in roles)
 
@@ -248,7 +253,7 @@ class Engine:
         context = Context(header, self._places)
         found: list[Finding] = []
         for seat in self._seats:
-            seat.reason = seat.kind.needs.unmet(header)
+            seat.reason = seat.needs.unmet(header)
             if seat.check is None:
                 continue
             seat.check.context = context
@@ -263,7 +268,7 @@ class Engine:
             self._by_kind[kind] = [
                 seat
                 for seat in self._active()
-                if kind in seat.kind.needs.kinds and not (kind is StepRecord and seat.reason)
+                if kind in seat.needs.kinds and not (kind is StepRecord and seat.reason)
             ]
 
     def _active(self) -> list[_CheckSlot]:
@@ -274,7 +279,9 @@ class Engine:
             found = self._guarded(seat, self._create_check, seat)
             if seat.check is None:
                 return found
-        return self._guarded(seat, seat.check.observe, record)
+        check = seat.check
+        row = type(record) is StepRecord and check.context.rows
+        return self._guarded(seat, check.observe_row if row else check.observe, record)
 
     def _create_check(self, seat: _CheckSlot) -> tuple[Finding, ...]:
         self._check_of(seat)
@@ -333,14 +340,14 @@ class Engine:
     def _why_not(self, seat: _CheckSlot) -> str | None:
         if seat.crashed:
             return "it crashed and was taken out (HD001)"
-        kinds = seat.kind.needs.kinds
+        kinds = seat.needs.kinds
         if seat.seen:
             return None
         saved = seat.checkpoints or kinds == (EventRecord,)
         if saved and (reason := _no_checkpoints(seat)) is not None:
             return reason
         if TensorRecord in kinds and self._header and self._header.source == CHECKPOINT:
-            wanted = " or ".join(f"{role}s" for role in seat.kind.needs.roles)
+            wanted = " or ".join(f"{role}s" for role in seat.needs.roles)
             return f"the checkpoints hold no {wanted or 'tensors'}"
         if seat.reason and (StepRecord in kinds or kinds == (EventRecord,)):
             return seat.reason
@@ -348,8 +355,8 @@ class Engine:
             return seat.unavailable
         if kinds == (EventRecord,):  # nothing happened that it is about
             return None
-        if seat.kind.needs.topics and SetupRecord in kinds:
-            topics = " or ".join(topic.replace("-", " ") for topic in seat.kind.needs.topics)
+        if seat.needs.topics and SetupRecord in kinds:
+            topics = " or ".join(topic.replace("-", " ") for topic in seat.needs.topics)
             return f"nothing was seen of {topics}; `headway check` looks for it"
         if (reason := _no_checkpoints(seat)) is not None:
             return reason
@@ -360,7 +367,7 @@ class Engine:
 
 
 def _no_checkpoints(seat: _CheckSlot) -> str | None:
-    needs = seat.kind.needs
+    needs = seat.needs
     if not needs.checkpoints:
         return None
     if not seat.checkpoints:
@@ -374,8 +381,3 @@ def _no_checkpoints(seat: _CheckSlot) -> str | None:
 def _begin_check(check: Check, header: Header) -> tuple[Finding, ...]:
     check.begin(header)
     return ()
-
-
-def _columns_only(check: type[Check]) -> bool:
-    wanted = (*check.needs.signals, *check.needs.any_of)
-    return bool(wanted) and all(axis_of(name) for name in wanted)

@@ -6,6 +6,7 @@ do with a stream is in `test_conformance_streams.py`, with a bound in `…_bound
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from dataclasses import fields, is_dataclass
@@ -15,6 +16,7 @@ from typing import get_args
 from support.every_check import for_every_check
 from support.literate_cases import read_page
 
+import headway.checks
 from headway import registry
 from headway.core.check import HEADINGS, Check, Status
 from headway.core.findings import Severity
@@ -100,6 +102,20 @@ def test_name_and_severity_are_the_published_ones(check: type[Check]) -> None:
     assert check.name == NAMES[check.code]
     expected = Severity.ERROR if check.code in ERRORS.split() else Severity.WARNING
     assert check.severity == expected
+
+
+def test_no_check_asks_where_its_records_come_from() -> None:
+    """A rule depends on what its signals mean and on the cadence, never on who wrote the log."""
+    asked = []
+    for file in sorted(Path(headway.checks.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and node.attr in ("source", "foreign"):
+                asked.append(f"{file.name}:{node.lineno} .{node.attr}")
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("headway."):
+                part = (node.module or "").split(".")[1]
+                if part not in ("core", "checks"):
+                    asked.append(f"{file.name}:{node.lineno} imports {node.module}")
+    assert not asked
 
 
 @for_every_check

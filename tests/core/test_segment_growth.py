@@ -5,14 +5,14 @@ from __future__ import annotations
 from headway.checks.resources._shared import SegmentGrowth
 from headway.core.growth import GrowthRule
 from headway.core.records import Header, StepRecord
-from headway.core.signals import Signal
+from headway.core.signals import Cadence, Signal
 from headway.core.state import decode, encode
 
 RULE = GrowthRule(ratio=1.1, grace=0, horizon=100)
 
 
-def header(segment: int, *, foreign: bool = False) -> Header:
-    return Header("a tool", {"m": Signal()}, segment=segment, seq=1, foreign=foreign)
+def header(segment: int, cadence: Cadence = "steps") -> Header:
+    return Header("a tool", {"m": Signal()}, segment=segment, seq=1, cadence=cadence)
 
 
 def feed(growth: SegmentGrowth, segment: int, slope: float, steps: int = 400) -> list[int]:
@@ -36,10 +36,10 @@ def test_a_live_run_is_told_at_once_and_anew_in_each_segment() -> None:
 def test_a_log_is_judged_at_its_end_with_the_segments_that_are_kept() -> None:
     for segments, found in ((4, 1), (0, 0)):
         growth = SegmentGrowth()
-        growth.begin(header(0, foreign=True), "m", segments=segments)
+        growth.begin(header(0, "rows"), "m", segments=segments)
         assert feed(growth, 0, 1.0) == []
         growth = decode(encode(growth))
-        growth.begin(header(1, foreign=True), "m", segments=segments)
+        growth.begin(header(1, "rows"), "m", segments=segments)
         feed(growth, 1, 0.0)
         told = list(growth.at_the_end(RULE))
         assert len(told) == found

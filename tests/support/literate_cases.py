@@ -104,7 +104,7 @@ def read_records(lines: list[str]) -> list[Record]:
         if key == "source":
             header["source"] = rest
         elif key == "foreign":
-            header |= {"source": rest, "foreign": True}
+            header |= {"source": rest, "cadence": "rows"}
         elif key == "ranks":
             header["world_size"] = int(rest)
         elif key == "signal":

@@ -20,8 +20,8 @@ _SIDES = re.compile(
 
 
 def has_competing_losses(header: Header) -> bool:
-    """Whether a log of another tool is that of reinforcement learning or of adversaries."""
-    if not header.foreign:
+    """Whether a log is that of reinforcement learning or of adversaries."""
+    if header.cadence != "rows":
         return False
     return "reward" in header.signals or any(
         name.startswith("loss/") and _SIDES.search(name.removeprefix("loss/"))

@@ -91,6 +91,11 @@ class Context:
     places: Mapping[str, Any] = field(default_factory=dict)
     """`backward`, `step`, `optimizer`, `clip`, …: the user's lines, where they have been seen."""
 
+    @property
+    def rows(self) -> bool:
+        """Whether the records are rows of a finished log, see `Cadence`."""
+        return self.header.cadence == "rows"
+
     def names(self, axis: str) -> Sequence[str]:
         """Names along an axis of the columns."""
         return self.header.names(axis)
@@ -147,6 +152,10 @@ class Check:
     def observe(self, record: Any) -> Iterable[Finding]:
         """Look at one record of the kinds in `needs`, and say what is wrong with it."""
         raise NotImplementedError
+
+    def observe_row(self, record: Any) -> Iterable[Finding]:
+        """Look at one row of a finished log; without an own rule, as at a step."""
+        return self.observe(record)
 
     def finish(self) -> Iterable[Finding]:
         """The stream is over: say what could only be said now."""

@@ -126,8 +126,8 @@ def _header_to_json(header: Header) -> dict[str, Any]:
         "axes": {name: list(names) for name, names in header.axes.items()},
         "facts": _plain(header.facts),
     }
-    if header.foreign:
-        line["foreign"] = True
+    if header.cadence != "steps":
+        line["cadence"] = header.cadence
     return line
 
 
@@ -141,7 +141,7 @@ def _header_from_json(line: Mapping[str, Any], rank: int) -> Header:
         segment=_count(line.get("seg", 0)),
         seq=_count(line.get("seq", 0)),
         rank=rank,
-        foreign=bool(line.get("foreign", False)),
+        cadence="rows" if line.get("cadence") == "rows" else "steps",
     )
 
 

@@ -13,8 +13,6 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from headway.core.records import Header
-from headway.core.signals import Signal
 from headway.core.state import remember
 from headway.core.window import MAD_TO_SIGMA, Thinned
 
@@ -85,11 +83,6 @@ def steady_growth(points: Sequence[tuple[float, float]], rule: GrowthRule) -> Gr
         if growth.after >= level * rule.ratio and growth.after - level >= rule.amount:
             return growth
     return None
-
-
-def steps_per_label(header: Header, signal: str) -> int:
-    """Steps from one number of a record to the next, in the log of another tool."""
-    return header.signals.get(signal, Signal()).per_label if header.foreign else 1
 
 
 def scale_rule(per_label: int, rule: GrowthRule) -> GrowthRule:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from headway.core.signals import Signal, family
+from headway.core.signals import Cadence, Signal, family
 
 # The five kinds of record, and nothing else, travel the stream.
 
@@ -52,13 +52,22 @@ class Header:
     segment: int = 0
     seq: int = 0
     rank: int = 0
-    foreign: bool = False
-    """Whether it is the log of another tool: all of it is there, and it may be all there is. Rows
-    are few and thin, so checks wait for the end where that tells a passing fault from a lasting."""
+    cadence: Cadence = "steps"
+    """How densely and when the source delivers its numbers."""
 
     def names(self, axis: str) -> Sequence[str]:
         """The names along an axis; empty when the source does not know it."""
         return self.axes.get(axis, ())
+
+    def steps_per_value(self, name: str) -> int:
+        """How many steps one value of a signal stands for."""
+        signal = self.signals.get(name, Signal())
+        # In a log the values between two rows are missing; a live run samples others in between.
+        return signal.steps if self.cadence == "rows" else signal.span
+
+    def steps_per_label(self, name: str) -> int:
+        """Steps from one number of a record to the next: more than 1 where a log counts epochs."""
+        return self.signals.get(name, Signal()).per_label if self.cadence == "rows" else 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,9 @@ from typing import Any, Literal, get_args
 Fold = Literal["last", "mean", "sum", "max", "min"]
 NonFinite = Literal["kept", "filtered"]
 Scope = Literal["rank", "global"]
+Cadence = Literal["steps", "rows"]
+"""`steps`: one record per optimizer step, as it happens. `rows`: the rows of a finished log; they
+are few, each may stand for many steps, and what follows a row is known when it is judged."""
 
 
 @dataclass(frozen=True, slots=True)

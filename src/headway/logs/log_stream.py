@@ -184,7 +184,7 @@ class LogStream:
             norm = signals.get("grad_norm", rhythm)
             signals["clip_coef"] = Signal(every=norm.every, span=norm.span, fold=norm.fold)
         facts = {**log.facts, "unit": log.unit, "path": str(log.path)}
-        return Header(source=log.format, signals=signals, facts=facts, foreign=True)
+        return Header(source=log.format, signals=signals, facts=facts, cadence="rows")
 
 
 def loss_of(log: Log, names: dict[str, Named]) -> tuple[list[int], list[float]]:

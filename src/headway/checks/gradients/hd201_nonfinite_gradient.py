@@ -77,9 +77,6 @@ class NonfiniteGradient(Check):
         """In the log of another tool: the non-finite rows since the last finite ones."""
 
     def observe(self, record: StepRecord) -> Iterable[Finding]:
-        if self.context.header.foreign:
-            yield from self._follow(record)
-            return
         for name, norm in record.family("grad_norm"):
             if math.isfinite(norm):
                 self.finite_before += 1
@@ -92,7 +89,7 @@ class NonfiniteGradient(Check):
             yield self._episode_finding(self.episode)
             self.episode = None
 
-    def _follow(self, record: StepRecord) -> Iterable[Finding]:
+    def observe_row(self, record: StepRecord) -> Iterable[Finding]:
         """For a log: collect the non-finite rows, and report them once it is clear how they end."""
         self.seen += 1
         norm = record.values.get("grad_norm")

@@ -172,8 +172,6 @@ class ExplodingGradient(Check):
     def observe(self, record: StepRecord) -> Iterable[Finding]:
         if record.held:
             return
-        if self.context.header.foreign:
-            yield from self._note_row(record)
         for name, norm in record.family("grad_norm"):
             if not 0 < norm < math.inf:
                 continue
@@ -185,6 +183,10 @@ class ExplodingGradient(Check):
             if (growth or slow) and name not in self.told:
                 self.told[name] = (growth or slow)[0][1]
                 yield self._finding(name, growth or slow, slow=bool(slow))
+
+    def observe_row(self, record: StepRecord) -> Iterable[Finding]:
+        yield from self._note_row(record)
+        yield from self.observe(record)
 
     def finish(self) -> Iterable[Finding]:
         yield from self._ending(3 + 2, RAN_OUT, lasted=True)

@@ -10,7 +10,6 @@ from headway.core.check import Check, Needs
 from headway.core.findings import Finding, Severity
 from headway.core.numbers import say
 from headway.core.records import StepRecord, moment_of, record_at
-from headway.core.signals import Signal
 from headway.core.window import Window
 
 FEWEST = 32
@@ -108,10 +107,8 @@ class GradientSpike(Check):
     def _open(self, name: str) -> History:
         """In a log with sparse rows, use a window that covers the same number of steps: 128 rows
         would include the large norms of the start, whose spread would hide every spike."""
-        bound, header = self.bound, self.context.header
-        if header.foreign:
-            steps = header.signals.get(name, Signal()).steps
-            bound = replace(bound, window=min(bound.window, max(bound.window // steps, FEWEST)))
+        size, steps = self.bound.window, self.context.header.steps_per_value(name)
+        bound = replace(self.bound, window=min(size, max(size // steps, FEWEST)))
         return self.histories.setdefault(name, History(bound))
 
     def _follow(self, record: StepRecord, name: str, norm: float) -> Iterable[Finding]:

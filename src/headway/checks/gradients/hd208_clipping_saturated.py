@@ -11,7 +11,6 @@ from headway.core.facts import Facts
 from headway.core.findings import Finding, Severity
 from headway.core.numbers import say
 from headway.core.records import Moment, SetupRecord, StepRecord, moment_of, record_at
-from headway.core.signals import Signal
 from headway.core.window import Window
 
 EVERY = 25
@@ -114,12 +113,12 @@ class ClippingSaturated(Check):
                 self.since.setdefault(name, (moment_of(record), self.seen))
             elif window.median >= self.limits.factor:
                 self.since.pop(name, None)
-            if self.seen % EVERY == 0 and window.full and not self.context.header.foreign:
+            if self.seen % EVERY == 0 and window.full and not self.context.rows:
                 yield from self._judge(name, window, self.limits.patience)
 
     def finish(self) -> Iterable[Finding]:
         for name, window in self.windows.items():
-            if self.context.header.foreign:
+            if self.context.rows:
                 yield from self._judge_log(name, window)
                 continue
             yield from self._judge(name, window, self.limits.window // 2)
@@ -154,7 +153,7 @@ class ClippingSaturated(Check):
     def _judge_log(self, name: str, window: Window) -> Iterable[Finding]:
         """Judge a log, which may have few rows that cover many steps each."""
         limits: ClippingSaturated.Limits = self.limits
-        steps = self.context.header.signals.get(name, Signal()).steps
+        steps = self.context.header.steps_per_value(name)
         enough = len(window) >= FEWEST and self.seen * steps >= limits.window
         saturated = window.median < limits.factor and window.quantile(0.9) < limits.mild
         if not enough or not saturated or name in self.told or name not in self.since:
@@ -196,7 +195,7 @@ class ClippingSaturated(Check):
             yield self._finding(name, window, learns)
 
     def _finding(self, name: str, window: Window, learns: bool) -> Finding:
-        mild = self.context.header.foreign and window.median > HARD
+        mild = self.context.rows and window.median > HARD
         then = "; the loss still falls" if learns and not mild else ""
         return self.find(
             record_at(self.since[name][0]),

@@ -61,9 +61,6 @@ class NonfiniteLoss(Check):
         """In the log of another tool: the non-finite rows since the last finite ones."""
 
     def observe(self, record: StepRecord) -> Iterable[Finding]:
-        if self.context.header.foreign:
-            yield from self._follow(record)
-            return
         for name, value in record.family("loss"):
             if math.isfinite(value):
                 self.finite_before += 1
@@ -98,7 +95,7 @@ class NonfiniteLoss(Check):
             )
         return remedies
 
-    def _follow(self, record: StepRecord) -> Iterable[Finding]:
+    def observe_row(self, record: StepRecord) -> Iterable[Finding]:
         """For a log: collect the non-finite rows, and report them once it is clear how they end."""
         value = record.values.get("loss")
         if value is None and "loss" not in self.context.header.signals:

@@ -11,7 +11,6 @@ from headway.core.check import Check, Needs
 from headway.core.findings import Finding, Severity
 from headway.core.numbers import say
 from headway.core.records import StepRecord, moment_of, record_at
-from headway.core.signals import Signal
 from headway.core.window import Window, detrended_sigma
 
 UPPER, UPPER_SIGMAS = 0.95, 1.645
@@ -103,8 +102,6 @@ class LossSpike(Check):
         self.seen += 1
         if record.held:
             return
-        if self.context.header.foreign:
-            yield from self._start_new_training(record)
         for name, loss in record.family("loss"):
             if not math.isfinite(loss):
                 continue
@@ -130,6 +127,10 @@ class LossSpike(Check):
             if name not in self.starts and len(window) >= FIRST:
                 self.starts[name] = window.median
 
+    def observe_row(self, record: StepRecord) -> Iterable[Finding]:
+        yield from self._start_new_training(record)
+        yield from self.observe(record)
+
     def finish(self) -> Iterable[Finding]:
         for name in list(self.spikes):
             yield self._close(name, "and has not recovered when the record ends")
@@ -145,10 +146,8 @@ class LossSpike(Check):
     def _open(self, name: str) -> Window:
         """A window of about the same number of steps. In a log with sparse rows, 64 of them would
         include the initial fall of the loss, whose spread would hide every spike."""
-        size, header = self.limits.window, self.context.header
-        if header.foreign:
-            steps = header.signals.get(name, Signal()).steps
-            size = min(size, max(size // steps, self.limits.grace))
+        size, steps = self.limits.window, self.context.header.steps_per_value(name)
+        size = min(size, max(size // steps, self.limits.grace))
         return self.windows.setdefault(name, Window(size))
 
     def _limit(self, name: str, window: Window, loss: float) -> float:
@@ -164,7 +163,7 @@ class LossSpike(Check):
             progress = limits.undone * (math.log(start) - math.log(level))
             reach = max(limits.sigmas * spread, math.log(limits.min_ratio), progress)
             limit = level * math.exp(min(reach, 700))
-            if self.context.header.foreign:
+            if self.context.rows:
                 limit = min(limit, _calm_run_limit(window.values, progress))
             return limit
         spread = max(window.sigma(log=False), (upper - level) / UPPER_SIGMAS)

@@ -149,15 +149,18 @@ class LossDivergence(Check):
         loss = record.values.get("loss")
         if loss is None or record.held or self._has_rivals(record):
             return
-        if self.context.header.foreign:
-            if has_competing_losses(self.context.header):
-                return
-            if record.segment != self.segment and self.pending:
-                # The run was restarted, so it did not recover by itself.
-                yield self._finding(self.pending)
-                self.pending = ""
-            self._note_row(record, loss)
         yield from self._observe_loss(record, loss)
+
+    def observe_row(self, record: StepRecord) -> Iterable[Finding]:
+        loss = record.values.get("loss")
+        if loss is None or has_competing_losses(self.context.header):
+            return
+        if record.segment != self.segment and self.pending:
+            # The run was restarted, so it did not recover by itself.
+            yield self._finding(self.pending)
+            self.pending = ""
+        self._note_row(record, loss)
+        yield from self.observe(record)
 
     def _observe_loss(self, record: StepRecord, loss: float) -> Iterable[Finding]:
         if not math.isfinite(loss):
@@ -170,7 +173,7 @@ class LossDivergence(Check):
         if self.onset is None and loss <= self.best.band:
             self.before.push(loss)
             self.best.learn(record.step, loss)
-            if self.context.header.foreign:
+            if self.context.rows:
                 self.quiet.append((moment_of(record), loss))
                 if len(self.quiet) > 2 * SLOW * QUIET:
                     del self.quiet[: -SLOW * QUIET]
@@ -232,7 +235,7 @@ class LossDivergence(Check):
     def _grows_at_the_end(self, least: int) -> bool:
         """Whether the last rows of a finished log, or the rows before a NaN, rise beyond all rows
         before them."""
-        if not self.context.header.foreign or self.onset is None or self.told:
+        if not self.context.rows or self.onset is None or self.told:
             return False
         best = self.best
         losses = [loss for _, loss in self.rise.points]
@@ -263,7 +266,7 @@ class LossDivergence(Check):
 
     def _report(self, ending: str) -> Iterable[Finding]:
         """Report at once; for a log, only when it is known that the run did not recover."""
-        if not self.context.header.foreign:
+        if not self.context.rows:
             return (self._finding(ending),)
         self.told = self.ever_told = True
         self.pending = ending
@@ -346,7 +349,7 @@ class LossDivergence(Check):
     def _gradual(self) -> bool:
         """For a log: whether the rise began without a jump. Rows are sparse and the rise may begin
         within the band, so the first loss above it is compared with the last ones below."""
-        if not self.context.header.foreign or len(self.quiet) < 3:
+        if not self.context.rows or len(self.quiet) < 3:
             return False
         before = max(self.best.level, median(loss for _, loss in self.quiet[-3:]))
         return self.worst - self.best.level > GROWN * (self.first_jump - before)
@@ -357,7 +360,7 @@ class LossDivergence(Check):
         if self.signed or best.level <= 0 or min(late) <= 0:
             # Signed losses (policy gradients, critics) drift: they must be worse than ever before.
             least = 2 * max(best.progress, abs(best.first))
-            if self.context.header.foreign:
+            if self.context.rows:
                 least = max(least, 10 * max(map(abs, self.before.values), default=0.0))
             return level - best.level > max(8 * detrended_sigma(late), least)
         before = [math.log(loss) for loss in self.before.values if loss > 0]

@@ -116,7 +116,7 @@ class LossStalled(Check):
         if len(self.begun) < 3:
             self.begun.append(loss)
         self._observe_loss(record, loss)
-        if self.count % 10 == 0 and not self.context.header.foreign:  # a log is judged at its end
+        if self.count % 10 == 0 and not self.context.rows:  # a log is judged at its end
             yield from self._judge()
 
     def finish(self) -> Iterable[Finding]:
@@ -155,8 +155,8 @@ class LossStalled(Check):
     def _judge(self) -> Iterable[Finding]:
         header = self.context.header
         signal = header.signals.get("loss", Signal())
-        steps = self.count * (signal.steps if header.foreign else signal.span)
-        if header.foreign and self.onset is not None:
+        steps, rows = self.count * header.steps_per_value("loss"), self.context.rows
+        if rows and self.onset is not None:
             # A log that begins late belongs to a resumed run, which may be near its end.
             late = self.onset[2] > max(MAY_BEGIN, 5 * signal.every) // signal.per_label
             if late or self.rate == 0 or has_competing_losses(header):
@@ -174,11 +174,11 @@ class LossStalled(Check):
         if moved > max(5 * noise, 0.03 * start):
             self.over = True  # it can learn, so whatever follows is not a stall from the start
             return
-        if header.foreign and median_low(self.begun) > 1.02 * level + 3 * noise:
+        if rows and median_low(self.begun) > 1.02 * level + 3 * noise:
             return  # it learned in its first rows, while the rate still rose
         guess = any(0.85 * item <= level <= 1.15 * item for item in self.guesses)
         soon = guess and self.passes >= self.limits.passes
-        if header.foreign and steps >= 2 * self.limits.guess_steps:
+        if rows and steps >= 2 * self.limits.guess_steps:
             soon = soon or self.recent.sigma(log=False) <= TIGHT * start
         if steps < (self.limits.guess_steps if soon else self.limits.steps):
             return

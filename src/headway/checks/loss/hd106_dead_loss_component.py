@@ -117,9 +117,7 @@ class DeadLossComponent(Check):
                 continue
             if math.isfinite(value):
                 self._count(record, key, value)
-                waits = (
-                    self.context.header.foreign
-                )  # it may start late (annealing): judge at the end
+                waits = self.context.rows  # it may start late (annealing): judge at the end
                 if key not in self.told and key not in self.alive and not waits:
                     yield from self._judge(key, self.limits.gradients)
 
@@ -171,7 +169,7 @@ class DeadLossComponent(Check):
         for key in self.first:
             if key in self.told | self.alive:
                 continue
-            if key.startswith(GRADIENT) or self.context.header.foreign:
+            if key.startswith(GRADIENT) or self.context.rows:
                 yield from self._judge(key, 1)
 
     def _count(self, record: StepRecord, key: str, value: float) -> None:
@@ -194,8 +192,8 @@ class DeadLossComponent(Check):
             enough = self.limits.zero_steps if constant == 0 else self.limits.constant_steps
             exact = constant == 0 or (signal.digits or EXACT_DIGITS) >= EXACT_DIGITS
             others_move = self.total_moves or any(other.startswith(VALUE) for other in self.alive)
-            steps = count * (signal.steps if self.context.header.foreign else signal.span)
-            if self.context.header.foreign and constant == 0 and count >= ROWS:
+            steps = count * self.context.header.steps_per_value(key)
+            if self.context.rows and constant == 0 and count >= ROWS:
                 steps = max(steps, enough)
             dead = exact and others_move and count >= FEWEST and steps >= enough
         if dead:
@@ -214,7 +212,7 @@ class DeadLossComponent(Check):
         component = key.removeprefix(GRADIENT).removeprefix(VALUE)
         pinned = cure is PINNED
         severity = Severity.WARNING if pinned else None
-        if self.context.header.foreign and OPTIONAL.search(component):
+        if self.context.rows and OPTIONAL.search(component):
             severity = Severity.INFO
         return self.find(
             record_at(self.first[key][0]),

@@ -117,7 +117,7 @@ class DominantLossComponent(Check):
             return
         if record.held and "scaler_skipped" not in record.values:
             return  # steps that a scaler skips while it finds its scale are valid samples
-        look = self.seen % EVERY == 0 or self.context.header.foreign
+        look = self.seen % EVERY == 0 or self.context.rows
         self.seen += 1
         if not look and self.seen > RECENT:
             return
@@ -140,7 +140,7 @@ class DominantLossComponent(Check):
 
     def finish(self) -> Iterable[Finding]:
         yield from self._by_gradient(1)
-        enough = self.context.header.foreign and len(self.rests) >= FIRST
+        enough = self.context.rows and len(self.rests) >= FIRST
         if enough and not self.told and self.rests.median < self.limits.rest:
             yield from self._judge(self.leader)
 
@@ -204,7 +204,7 @@ class DominantLossComponent(Check):
     def _note_value(self, name: str, value: float) -> None:
         window = self.recent.setdefault(name, Window(RECENT))
         window.push(value)
-        if name not in self.starts and len(window) >= (3 if self.context.header.foreign else FIRST):
+        if name not in self.starts and len(window) >= (3 if self.context.rows else FIRST):
             self.starts[name] = window.median
 
     def _by_value(self, record: StepRecord, values: dict[str, float]) -> Iterable[Finding]:
@@ -218,7 +218,7 @@ class DominantLossComponent(Check):
             self.leader, self.led_since = leader, moment_of(record)
             self.rests.clear()
         self.rests.push(1 - values[leader] / total)
-        if self.context.header.foreign:
+        if self.context.rows:
             return  # a log is judged at its end
         if self.rests.full and leader not in self.told and self.rests.median < self.limits.rest:
             yield from self._judge(leader)
@@ -239,8 +239,7 @@ class DominantLossComponent(Check):
         ]
         starved = len(starve) == len(others)
         then = "have not improved" if starved else "still improve"
-        foreign = self.context.header.foreign
-        length = f"{len(self.rests)} rows" if foreign else f"{limits.window} steps"
+        length = f"{len(self.rests)} rows" if self.context.rows else f"{limits.window} steps"
         message = (
             f"leaves at most {say(100 * rest)} % of the loss to the others (limit "
             f"{say(100 * limits.rest)} %) for {length}; the others "

@@ -99,11 +99,11 @@ class LossOscillation(Check):
         ratios = [] if column is None else [v for v in column.values if math.isfinite(v)]
         if ratios:
             self.ratios.push(max(ratios))
-        if len(self.first) < (FIRST + 1 if self.context.header.foreign else FIRST):
+        if len(self.first) < (FIRST + 1 if self.context.rows else FIRST):
             self.first.append(loss)
         self.recent.push(loss)
         self.seen += 1
-        if self.context.header.foreign:
+        if self.context.rows:
             self.rows.append((moment_of(record), loss))
             if len(self.rows) > 4 * self.limits.values:
                 del self.rows[: -2 * self.limits.values]
@@ -112,7 +112,7 @@ class LossOscillation(Check):
 
     def finish(self) -> Iterable[Finding]:
         short = SHORTEST <= len(self.recent) < self.limits.values
-        if self.context.header.foreign and short and not self.told and not self.several:
+        if self.context.rows and short and not self.told and not self.several:
             yield from self._judge(record_at(self.rows[-1][0]))
 
     def _judge(self, record: StepRecord) -> Iterable[Finding]:
@@ -138,17 +138,13 @@ class LossOscillation(Check):
         if not _steady(values):
             return
         self.told = True
-        at = (record.segment, record.seq, max(record.step - len(values) + 1, 0), record.rank)
-        if self.context.header.foreign:
+        at = moment_of(record)
+        if self.context.rows:
             at = self.rows[_first_swing([item for _, item in self.rows], swing)][0]
+        elif record.segment == 0:
+            at = (0, record.seq, max(record.step - len(values) + 1, 0), record.rank)
         yield self.find(
-            record_at(
-                at
-                if self.context.header.foreign
-                else at
-                if record.segment == 0
-                else moment_of(record)
-            ),
+            record_at(at),
             f"the loss swings by {say(swing)} around {say(level)} from step to step and stays "
             f"above its start ({say(start)}): the updates overshoot",
             remedies=[

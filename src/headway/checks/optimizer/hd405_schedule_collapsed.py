@@ -84,10 +84,8 @@ class ScheduleCollapsed(Check):
                 yield from self._take(record, key, rate)
 
     def _take(self, record: StepRecord, key: str, rate: float) -> Iterable[Finding]:
-        header = self.context.header
-        signal = header.signals.get(key, Signal())
-        span = signal.steps if header.foreign else signal.span
-        if header.foreign:
+        span = self.context.header.steps_per_value(key)
+        if self.context.rows:
             first = self.spans.get(key, (record.step, 0, 0.0))[0]
             self.spans[key] = (min(first, record.step), record.step, rate)
         peak = self.peaks[key] = max(self.peaks.get(key, 0.0), rate)
@@ -98,11 +96,11 @@ class ScheduleCollapsed(Check):
         if key not in self.low:
             self.onset[key] = moment_of(record)
         self.low[key] = self.low.get(key, 0) + span
-        if not header.foreign:
+        if not self.context.rows:
             yield from self._judge(key, rate)
 
     def finish(self) -> Iterable[Finding]:
-        if not self.context.header.foreign:  # a log is judged at its end
+        if not self.context.rows:  # a log is judged at its end
             return
         for key, (first, last, rate) in self.spans.items():
             if key in self.low:
@@ -116,7 +114,7 @@ class ScheduleCollapsed(Check):
     def _judge(self, key: str, rate: float) -> Iterable[Finding]:
         peak, count, low = self.peaks[key], self.counts[key], self.low[key]
         share = self.limits.share
-        if self.context.header.foreign and rate <= NOTHING * peak:
+        if self.context.rows and rate <= NOTHING * peak:
             share /= 2  # schedules end at 0, but none is meant to stay there for long
         enough = max(self.limits.steps, share * count)
         if low >= enough and key not in self.told and "foreseen" not in self.told:

@@ -88,7 +88,7 @@ class LearningRateJump(Check):
         self.excused = self.excused and not resumed
         self.fell = self.fell or rate < self.last
         self.last, self.peak = rate, max(self.peak, rate)
-        if self.context.header.foreign:
+        if self.context.rows:
             self.course.push(record.step, rate)
 
     def _as_before(self, record: StepRecord, rate: float) -> bool:
@@ -102,8 +102,8 @@ class LearningRateJump(Check):
     def _leaps(self, record: StepRecord, rate: float) -> bool:
         """Whether the rate of a log that shows no resume goes far above all before, after a fall: a
         warm restart goes back to its peak and not beyond."""
-        foreign = self.context.header.foreign and record.segment not in self.told
-        return foreign and self.fell and self.last > 0 and rate >= self.limits.leap * self.peak
+        may_leap = self.context.rows and record.segment not in self.told and self.fell
+        return may_leap and self.last > 0 and rate >= self.limits.leap * self.peak
 
     def _judge(self, record: StepRecord, before: float, rate: float) -> Iterable[Finding]:
         limits = self.limits

@@ -83,7 +83,7 @@ class SilentSkips(Check):
         self.row = self.row + skipped if skipped == span else 0
         if settled and skipped:
             self.skips.append((self.steps, skipped))
-            if self.context.header.foreign:
+            if self.context.rows:
                 self.moments.append((self.steps, moment_of(record)))
         if self.skips:
             yield from self._judge(record, max(self.limits.recent, span))

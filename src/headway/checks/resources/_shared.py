@@ -14,7 +14,6 @@ from headway.core.growth import (
     GrowthWatch,
     growth_onset,
     scale_rule,
-    steps_per_label,
 )
 from headway.core.records import EventRecord, Header, Moment, StepRecord, moment_of, record_at
 from headway.core.state import remember
@@ -95,37 +94,37 @@ def describe_line(origin: AllocationSite) -> str:
 class SegmentGrowth:
     """Follows a signal through the segments of a run: a new process has a level of its own."""
 
-    __slots__ = ("foreign", "latest", "past", "per_label", "watch")
+    __slots__ = ("latest", "past", "per_label", "rows", "watch")
 
     def __init__(self) -> None:
         self.watch = GrowthWatch()
-        self.foreign = False
+        self.rows = False
         self.per_label = 1
         self.latest: Moment | None = None
         self.past: list[tuple[Moment, GrowthWatch]] = []
-        """In a log of another tool, which is judged at its end: the segments before."""
+        """In a log, which is judged at its end: the segments before."""
 
     def begin(self, header: Header, signal: str, *, segments: int = 0) -> None:
         """A segment begins. `segments`: so many before it are judged at the end of a log, too."""
-        if header.foreign and self.latest is not None and segments:
+        if header.cadence == "rows" and self.latest is not None and segments:
             self.past = [*self.past, (self.latest, self.watch)][-segments:]
             self.watch = GrowthWatch()
         self.watch.restart()
-        self.foreign = header.foreign
-        self.per_label = steps_per_label(header, signal)
+        self.rows = header.cadence == "rows"
+        self.per_label = header.steps_per_label(signal)
 
     def admit(self, record: StepRecord, value: float, rule: GrowthRule) -> Growth | None:
         """Learn a value; the growth it completes, if any."""
         self.latest = moment_of(record)
         rule = scale_rule(self.per_label, rule)
-        if self.foreign:
+        if self.rows:
             self.watch.note(record.step, value, rule)
             return None
         return self.watch.admit(record.step, value, rule)
 
     def at_the_end(self, rule: GrowthRule) -> Iterator[tuple[StepRecord, Growth]]:
         """The first growth of a log, dated by where it began."""
-        if not self.foreign or self.latest is None:
+        if not self.rows or self.latest is None:
             return
         rule = scale_rule(self.per_label, rule)
         for at, watch in (*self.past, (self.latest, self.watch)):
@@ -135,10 +134,10 @@ class SegmentGrowth:
                 return
 
     def to_state(self) -> Any:
-        return [self.watch, self.foreign, self.per_label, self.latest, self.past]
+        return [self.watch, self.rows, self.per_label, self.latest, self.past]
 
     @classmethod
     def from_state(cls, state: Any) -> SegmentGrowth:
         found = cls()
-        found.watch, found.foreign, found.per_label, found.latest, found.past = state
+        found.watch, found.rows, found.per_label, found.latest, found.past = state
         return found

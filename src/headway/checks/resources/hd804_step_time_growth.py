@@ -9,7 +9,6 @@ from headway.core.findings import Finding
 from headway.core.growth import Growth, GrowthRule
 from headway.core.numbers import say
 from headway.core.records import Header, StepRecord
-from headway.core.signals import Signal
 from headway.core.window import Window
 
 SIGNAL = "step_time_s"
@@ -72,10 +71,8 @@ class StepTimeGrowth(Check):
     def begin(self, header: Header) -> None:
         # A new process may be on another machine, with a pace of its own.
         self.growth.begin(header, SIGNAL)
-        self.lately.clear()
-        if header.foreign:  # a row may already be a mean over so many steps
-            steps = header.signals.get(SIGNAL, Signal()).steps
-            self.lately = Window(max(TOGETHER // steps, 1))
+        # A row of a log may already be a mean over many steps.
+        self.lately = Window(max(TOGETHER // header.steps_per_value(SIGNAL), 1))
 
     def observe(self, record: StepRecord) -> Iterable[Finding]:
         seconds = record.values.get(SIGNAL)

@@ -65,9 +65,10 @@ class BlindSource(Check):
         self.told = False
 
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
-        if isinstance(record, SetupRecord):
-            return self._misread(record)
-        if self.context.header.foreign and record.values:
+        return self._misread(record) if isinstance(record, SetupRecord) else ()
+
+    def observe_row(self, record: StepRecord) -> Iterable[Finding]:
+        if record.values:
             self.first = self.first or moment_of(record)
             norm = record.values.get("grad_norm")
             if norm is None:

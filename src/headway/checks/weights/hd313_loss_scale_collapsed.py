@@ -101,8 +101,7 @@ class LossScaleCollapsed(Check):
         if record.step - latest > max(limits.within, 5 * every):
             onset = moment_of(record)  # what fell long ago was the scaler's search
         self.began[name] = (onset, record.step)
-        foreign = self.context.header.foreign
-        within = max(limits.within, 10 * every) if foreign else limits.within
+        within = max(limits.within, 10 * every)
         falls = [
             (step, halvings)
             for step, halvings in self.falls.get(name, ())
@@ -130,7 +129,7 @@ class LossScaleCollapsed(Check):
         )
         return self.find(
             # In a log of few rows the collapse is dated by its beginning.
-            record_at(self.began[name][0]) if self.context.header.foreign else record,
+            record_at(self.began[name][0]) if self.context.rows else record,
             f"{name} fell from {say(highest, 6)} to {say(scale, 6)} ({how}): gradients overflow at "
             "step after step, every such step is skipped, and nothing is learned in it",
             subject=name,
