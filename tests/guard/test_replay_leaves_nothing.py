@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway import Guard, Policy
-from headway.rerun.sandbox_state import WriteUndo
+from headway.torch_adapters.modes import WriteUndo
 
 BAD, SAMPLE = 3, 1
 

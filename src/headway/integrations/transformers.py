@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from headway.integrations._shared import (
 from headway.integrations.accelerate import torch_optimizer
 from headway.policy import Action
 from headway.rerun import in_script
+from headway.torch_adapters.frames import current_frame, walk_callers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -251,10 +251,8 @@ class HeadwayCallback(TrainerCallback):
 
 def _trainer_calling(callback: HeadwayCallback) -> Any:
     """The Trainer up the stack that has this callback; None when something else calls it."""
-    frame = sys._getframe(1).f_back
-    while frame is not None:
+    for frame in walk_callers(current_frame(2)):
         owner = frame.f_locals.get("self")
         if isinstance(owner, _transformers.Trainer):
             return owner if callback in owner.callback_handler.callbacks else None
-        frame = frame.f_back
     return None

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from headway.torch_adapters import nonfinite_scan
+from headway.torch_adapters.compat import tensor_version
 from headway.torch_adapters.dataloader import IndexedIterator
 
 # A batch's content as a short text: the same in every process, run and year.
@@ -321,7 +322,7 @@ class ObservedLoader:
 
 
 def _versions(batch: Any) -> int:
-    return sum(tensor._version for tensor in _changeable(batch))
+    return sum(map(tensor_version, _changeable(batch)))
 
 
 def _changeable(batch: Any) -> list[Tensor]:

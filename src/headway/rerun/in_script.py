@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -33,6 +32,7 @@ from headway.rerun.bad_step import BadStep
 from headway.rerun.batch_identity import RecordedBatch
 from headway.rerun.sandbox import format_error
 from headway.torch_adapters import rng
+from headway.torch_adapters.frames import current_frame
 
 Done = Callable[[ReplayOutcome], NoReturn]
 Run = Callable[[Any], Any]
@@ -197,7 +197,7 @@ def _run(asked: _Request, guard: ReplayGuard, loader: Iterable[Any]) -> Iterator
     finally:
         asked.result = judge_replay(capsule, first.outcome, notes)
     if asked.result.reproduces:
-        yield from guard.look_into_again(incident, sys._getframe().f_back)
+        yield from guard.look_into_again(incident, current_frame(1))
         asked.result = add_reasons(asked.result, guard, capsule)
 
 

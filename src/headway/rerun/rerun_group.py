@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from headway.errors import RankLost
 from headway.torch_adapters import sharded_tensors
 from headway.torch_adapters.local_gradients import LocalGradientMonitor
-from headway.torch_adapters.rank_group import LOST, RankGroup, SingleProcess
+from headway.torch_adapters.modes import TorchDispatchMode
+from headway.torch_adapters.op_schema import op_name
+from headway.torch_adapters.rank_group import LOST, RankGroup, SingleProcess, sync_buffers
 from headway.torch_adapters.sharded_tensors import local_part
 
 # Nobody waits for a rank that will not come.
@@ -80,7 +81,7 @@ class CollectiveGate(TorchDispatchMode):
         """Whether it ended on some rank before it was over."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace in _NAMESPACES and _name(func) != _WAITING:
+        if func.namespace in _NAMESPACES and op_name(func) != _WAITING:
             self._before(func, args)
         return func(*args, **(kwargs or {}))
 
@@ -95,7 +96,7 @@ class CollectiveGate(TorchDispatchMode):
         """A collective is about to begin on this rank."""
         if self._ended:
             raise StepAborted("another rank's step ended early")
-        alone = _name(func) in _BETWEEN_TWO  # a pipeline: its ranks do different things
+        alone = op_name(func) in _BETWEEN_TWO  # a pipeline: its ranks do different things
         place = self._rounds.ask(
             RankPosition.FAILED if alone else RankPosition.TOGETHER, _what(func, args)
         )
@@ -108,14 +109,9 @@ class CollectiveGate(TorchDispatchMode):
             )
 
 
-def _name(func: Any) -> str:
-    name: str = func._schema.name
-    return name.rpartition("::")[2]
-
-
 def _what(func: Any, args: Any) -> str:
     """The same for collectives that go together."""
-    return repr((_name(func), [size for item in args if (size := _size(item))]))
+    return repr((op_name(func), [size for item in args if (size := _size(item))]))
 
 
 def _size(item: Any) -> int | None:
@@ -270,6 +266,5 @@ class RerunGroup:
     def _keep_to_itself(self, replica: nn.parallel.DistributedDataParallel) -> None:
         for name in ("require_backward_grad_sync", "require_forward_param_sync"):
             self._undo.callback(setattr, replica, name, getattr(replica, name))
-        if replica.will_sync_module_buffers():
-            replica._sync_buffers()
+        sync_buffers(replica)
         replica.require_backward_grad_sync = replica.require_forward_param_sync = False

@@ -15,7 +15,6 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
-from torch.utils._python_dispatch import _disable_current_modes
 
 from headway.errors import RankLost
 from headway.explain.failing_step import FAILED_ON_OTHER_RANK, Outcome, StepPass
@@ -23,15 +22,17 @@ from headway.rerun.bad_step import BadStep
 from headway.rerun.batch_identity import RecordedBatch
 from headway.rerun.host import RerunHost, trained_parameters
 from headway.rerun.rerun_group import StepAborted
-from headway.rerun.sandbox_state import SavedState, WriteUndo
+from headway.rerun.sandbox_state import SavedState
 from headway.rerun.strategies.iteration_rerun import IterationRerun
 from headway.torch_adapters import patching
+from headway.torch_adapters.modes import WriteUndo, no_dispatch_modes, no_function_modes
 from headway.torch_adapters.optimizer_adapter import (
     AnsweredClosure,
     HostBrake,
     LineSearchState,
     LossScaling,
     find_closure,
+    rewind_scaler,
     with_closure,
 )
 from headway.torch_adapters.rng import RngState
@@ -139,9 +140,8 @@ class RerunSandbox:
         for parameter in self._parameters():
             parameter.grad = None
         scaler = self._scaling.scaler
-        if scaler is not None and self._scale is not None and scaler._scale is not None:
-            scaler._scale.copy_(self._scale)
-            scaler._per_optimizer_states.clear()
+        if scaler is not None and self._scale is not None:
+            rewind_scaler(scaler, self._scale)
         self._before.restore()
         # "again" asks whether compiled code is at fault: it must run as it did.
         if one.purpose != "again" or not compiled_code_runs():
@@ -199,7 +199,7 @@ class RerunSandbox:
         self._look_at_gradients(optimizer)
         self._settled = self._settled or not steps.isdisjoint(self._judged)
         brake = self._brakes.setdefault(id(optimizer), HostBrake())
-        with torch._C.DisableTorchFunction():  # a remedy's mode must not come between
+        with no_function_modes():  # a remedy's mode must not come between
             brake.hold([p for group in optimizer.param_groups for p in group["params"]])
         return None if answer is None else with_closure(args, kwargs, answer)
 
@@ -308,7 +308,7 @@ class RerunSandbox:
         if not parameters:
             return {}
         gradients = [local_part(p.grad) for p in parameters if p.grad is not None]
-        with _disable_current_modes():  # nobody needs to see what is only read
+        with no_dispatch_modes():  # nobody needs to see what is only read
             read = _read_norms([g.coalesce().values() if g.is_sparse else g for g in gradients])
         scale = self._scaling.scale()
         divisor = 1.0 if scale is None else float(scale)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from inspect import unwrap
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from headway.torch_adapters.autocast_regions import autocast_off
+from headway.torch_adapters.op_schema import read_schema, tensor_arguments
 from headway.torch_adapters.private_parts import private_part
+from headway.torch_adapters.tensor_values import plain_tensor, storage_address
 
 # Switching modes off, for our own work in the middle of the user's.
 
@@ -207,3 +211,88 @@ class ModePause:
     def __exit__(self, *_: object) -> None:
         if self._taken.pop() and _push_function_mode is not None:
             _push_function_mode(self._mode)
+
+
+# Undoing the writes of a pass that is run again.
+
+# A loop's body does not only train: it updates a teacher, fills a memory bank, adds up losses in a
+# tensor. Running it again must not update, fill or add a second time.
+
+MAX_KEPT_BYTES = 1 << 30
+"""Bytes of one tensor; a larger one is left as the pass leaves it."""
+
+UNDECLARED_WRITES = ("running_mean", "running_var")
+"""What batch normalisation changes without saying so in its schema."""
+
+
+class WriteUndo(TorchDispatchMode):
+    """Copies memory older than a pass before the pass writes to it; `put_back` restores it."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._young: set[int] = set()
+        self._kept: list[tuple[Tensor, Tensor]] = []
+        self._known: set[tuple[object, ...]] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        with no_function_modes():  # a remedy's mode has had its say above autograd
+            return self._look_and_run(func, args, kwargs or {})
+
+    def _look_and_run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        facts = read_schema(func)
+        given = list(tensor_arguments(facts, args, kwargs))
+        mutated = facts.mutated or (UNDECLARED_WRITES if facts.aten.endswith("batch_norm") else ())
+        if mutated and not facts.collective:
+            for name, tensor in given:
+                if name.partition("[")[0] in mutated:
+                    self._keep(plain_tensor(tensor))
+        result = func(*args, **kwargs)
+        if not (facts.mutated or facts.view or facts.constant):
+            old = {
+                storage_address(own)
+                for _, tensor in given
+                if (own := plain_tensor(tensor)) is not None
+            }
+            self._young.update({storage_address(tensor) for tensor in _tensors(result)} - old)
+        return result
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """Everything as it was before the pass."""
+        for tensor, value in reversed(self._kept):  # of two that overlap, the first knew more
+            if _is_there(tensor):
+                tensor.copy_(value)
+        self._kept.clear()
+        self._known.clear()
+
+    def _keep(self, tensor: Tensor | None) -> None:
+        if tensor is None or tensor.is_inference() or storage_address(tensor) in self._young:
+            return
+        key = (storage_address(tensor), tensor.storage_offset(), tensor.shape, tensor.stride())
+        if key not in self._known and tensor.nbytes <= MAX_KEPT_BYTES:
+            self._known.add(key)
+            own = tensor.detach()
+            self._kept.append((own, own.clone()))
+
+
+def _is_there(tensor: Tensor) -> bool:
+    """Whether its memory has not been given up meanwhile: FSDP frees what it has gathered."""
+    if tensor.numel() == 0:
+        return False
+    reach = sum((n - 1) * abs(by) for n, by in zip(tensor.shape, tensor.stride(), strict=True))
+    needed = (tensor.storage_offset() + reach + 1) * tensor.element_size()
+    return tensor.untyped_storage().nbytes() >= needed
+
+
+def _tensors(result: Any) -> Iterator[Tensor]:
+    if isinstance(result, Tensor):
+        own = plain_tensor(result)
+        if own is not None:
+            yield own
+    elif isinstance(result, (list, tuple)):
+        for item in result:
+            yield from _tensors(item)

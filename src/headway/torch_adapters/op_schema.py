@@ -148,6 +148,14 @@ def read_schema(func: Any) -> OpSchema:
     return found
 
 
+def op_name(func: Any) -> str:
+    """The name of an op without namespace and overload: `allreduce_`."""
+    schema = getattr(func, "_schema", None)
+    if schema is None:
+        return str(getattr(func, "__name__", func)).partition(".")[0]
+    return str(schema.name).rpartition("::")[2]
+
+
 def _parse_schema(func: Any) -> OpSchema:
     schema = getattr(func, "_schema", None)
     if schema is None:  # a higher-order op: what it does inside is its own affair

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils._python_dispatch import _disable_current_modes
 
 from headway.explain.failing_step import Outcome
 from headway.rerun.strategies import loop_body, loop_source
@@ -31,6 +30,7 @@ from headway.rerun.strategies.iteration_state import (
 )
 from headway.rerun.strategies.loop_source import LoopSource
 from headway.torch_adapters.dataloader import redeliver_batches
+from headway.torch_adapters.modes import no_dispatch_modes
 from headway.torch_adapters.rng import RngState
 from headway.torch_adapters.saved_state import ObjectSnapshot
 
@@ -193,7 +193,7 @@ class IterationRerun:
         frame = loop_source.frame_at(self._function.__code__, self._loop.line)
         if frame is not None:
             made = read_variables(frame, self._loop.early)
-            with _disable_current_modes():  # nobody needs to see what is only read
+            with no_dispatch_modes():  # nobody needs to see what is only read
                 another = next(
                     (
                         name

@@ -9,13 +9,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
-from types import FrameType, FunctionType
+from types import FrameType
 from typing import Any
 
 from torch import nn
 
-from headway.torch_adapters.frames import is_installed_file, is_internal_file
+from headway.torch_adapters.frames import (
+    is_user_frame,
+    walk_callers,
+)
 from headway.torch_adapters.saved_state import ObjectSnapshot
+from headway.torch_adapters.source import compile_function
 
 # What a `for` loop binds at every turn, and where in it the batch is.
 
@@ -150,8 +154,6 @@ TURN = "__headway_turn__"
 MAX_FRAMES = 12
 """Frames between the guard's iterator and the loop: tqdm and its like put one or two there."""
 _UNLIFTABLE = (ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith, ast.Nonlocal)
-_FUTURES = 0x1FF0000
-"""The flags of `from __future__ import …` in a code object."""
 
 
 class LoopBody:
@@ -243,13 +245,7 @@ def find_loop_body(frame: FrameType | None, latest: Any, ages: Sequence[int]) ->
 
 def user_frames(frame: FrameType | None, farthest: int = MAX_FRAMES) -> Iterator[FrameType]:
     """The frames of the user's own code, from this one outwards."""
-    for _ in range(farthest):
-        if frame is None:
-            return
-        file = frame.f_code.co_filename
-        if not is_internal_file(file) and not is_installed_file(file):
-            yield frame
-        frame = frame.f_back
+    return filter(is_user_frame, walk_callers(frame, farthest))
 
 
 def source_file(frame: FrameType) -> ast.Module | None:
@@ -339,14 +335,6 @@ def compile_body(
     function = ast.FunctionDef(
         name=name, args=signature, body=[again], decorator_list=[], returns=None, **more
     )
-    module = ast.Module(body=[ast.copy_location(function, loop)], type_ignores=[])
+    ast.copy_location(function, loop)
     ast.copy_location(again, loop)
-    ast.fix_missing_locations(module)
-    built = compile(
-        module, code.co_filename, "exec", flags=code.co_flags & _FUTURES, dont_inherit=True
-    )
-    made: dict[str, Any] = {}
-    exec(built, frame.f_globals, made)
-    result: FunctionType = made[name]
-    result.__code__ = result.__code__.replace(co_name=code.co_name)  # `<module>`, where it is one
-    return result
+    return compile_function(function, code, frame.f_globals)

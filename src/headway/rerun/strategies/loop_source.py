@@ -19,7 +19,13 @@ from types import CodeType, FrameType
 
 from headway.rerun.strategies import loop_body
 from headway.rerun.strategies.loop_body import bound_names
-from headway.torch_adapters.frames import is_installed_file, is_internal_file
+from headway.torch_adapters.frames import (
+    current_frame,
+    find_frame,
+    is_installed_file,
+    is_internal_file,
+    walk_callers,
+)
 
 LoopNode = ast.For | ast.While
 MAX_FRAMES = 24
@@ -73,21 +79,14 @@ class NoLoop:
 
 def frame_of(loop: LoopSource, frame: FrameType | None) -> FrameType | None:
     """The frame that is in this loop, at its step; None if another step is being made."""
-    for _ in range(MAX_FRAMES):
-        if frame is None:
-            return None
-        if frame.f_code is loop.code:
-            return frame if frame.f_lineno == loop.line else None
-        frame = frame.f_back
-    return None
+    inside = find_frame(loop.code, frame, MAX_FRAMES)
+    return inside if inside is not None and inside.f_lineno == loop.line else None
 
 
 def frame_at(code: CodeType, line: int) -> FrameType | None:
     """The frame that runs this code now, if it is at this line."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code is not code:
-        frame = frame.f_back
-    return frame if frame is not None and frame.f_lineno == line else None
+    inside = find_frame(code, current_frame(1), sys.maxsize)
+    return inside if inside is not None and inside.f_lineno == line else None
 
 
 def find_loop(frame: FrameType | None) -> LoopSource | NoLoop:
@@ -117,18 +116,15 @@ def find_loop(frame: FrameType | None) -> LoopSource | NoLoop:
 def _own_frames(frame: FrameType | None) -> Iterator[FrameType | None]:
     """The user's frames around a step; None where a framework has called them."""
     began = False
-    for _ in range(MAX_FRAMES):
-        if frame is None:
-            return
-        file = frame.f_code.co_filename
+    for candidate in walk_callers(frame, MAX_FRAMES):
+        file = candidate.f_code.co_filename
         if not is_internal_file(file):
             installed = is_installed_file(file)
             if not installed:
-                yield frame
+                yield candidate
             elif began:
                 yield None
             began = began or not installed
-        frame = frame.f_back
 
 
 def _describe_loop(frame: FrameType, loop: LoopNode) -> LoopSource:

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from headway.explain.failing_step import FailingStep
 from headway.output.notices import logger
@@ -25,6 +24,7 @@ from headway.rerun.bad_step import BadStep, MissedStep, RerunResults
 from headway.rerun.batch_identity import RecordedBatch
 from headway.rerun.host import RerunHost
 from headway.torch_adapters import patching
+from headway.torch_adapters.modes import current_dispatch_mode
 from headway.torch_adapters.nonfinite_scan import batch_tensors, scan_batch
 from headway.torch_adapters.rng import RngState
 
@@ -143,7 +143,7 @@ class _TracedStep:
         self._inside = False
         self._feeding.remove()
         patching.remove_listener(self)
-        on_top: Any = _get_current_dispatch_mode()
+        on_top: Any = current_dispatch_mode()
         if on_top is not self._trace:  # a mode of the script's own is on top
             self._trace.blind()
             return
