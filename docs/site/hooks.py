@@ -98,8 +98,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Info strings as the renderer knows them, links as the site has them, the drawn layers."""
     if page.file.src_uri.startswith(f"{outside.PLACE}/"):
         page.meta["search"] = {"exclude": True}
-    if layers.MARK in markdown:
-        markdown = markdown.replace(layers.MARK, layers.drawing())
+    markdown = layers.drawn(markdown)
     return outside.rewritten(fences.for_display(markdown), page.file.src_uri)
 
 

@@ -109,7 +109,17 @@ def test_the_layers_are_those_of_the_contract() -> None:
     drawn = layers.drawing()
     assert drawn.splitlines()[1] == "cli"
     assert drawn.splitlines()[-2] == "errors"
-    assert layers.MARK in (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    architecture = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert layers.MARK in architecture
+    assert layers.PARTS_MARK in architecture
+
+
+def test_contributing_shows_the_layout_as_it_is() -> None:
+    """`python docs/site/layers.py` rewrites the blocks."""
+    page = layers.CONTRIBUTING.read_text(encoding="utf-8")
+    assert layers.MARK in page
+    assert layers.PARTS_MARK in page
+    assert layers.drawn(page) == page
 
 
 def test_the_pages_are_made_without_torch() -> None:
