@@ -90,7 +90,7 @@ TIMED_KEYS = {*VOLATILE_SIGNALS, "seconds", "bytes", "memory", "time"}
 TEXT_KEYS = {
     *("message", "text", "reason", "why", "headline", "summary", "cause", "notes", "shown"),
 }
-CODE_KEYS = {"source", "function"}
+CODE_KEYS = {"source", "function", "tried"}
 _SIZES = re.compile(r"\b\d[\d.,]*(e[+-]?\d+)?\s?(ns|µs|us|ms|s|min|h|kB|KB|MB|GB|KiB|MiB|GiB)\b")
 _PATH = re.compile(r"(?<![\w./])/(?:[^\s/:'\"`,()]+/)+([^\s/:'\"`,()]*)")
 _STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?([+-]\d\d:?\d\d|Z)?")
@@ -176,7 +176,7 @@ class Splitter:
         found = []
         for at, item in enumerate(value):
             self.text[f"{place}.{at}"] = mask(str(item["text"]), timed=self.timed)
-            found.append({"tested": item["tested"], "cured": item["cured"]})
+            found.append({"tested": item["tested"], "cured": item.get("cured")})
         return found
 
 
@@ -539,18 +539,27 @@ def explained(guard: Any) -> dict[str, Any]:
         for birth in told.get("births", ()):  # all of a birth is in section `runs`
             for name in ("inputs", "output", "reached", "cause"):
                 birth.pop(name, None)
+            for name in ("place", "called_from"):
+                (birth.get(name) or {}).pop("source", None)
         for trial in told.get("trials", ()):  # their texts are those of the remedies
             trial.pop("text", None)
-        incidents[path.parent.name] = {"captured": incident["captured"], "explanation": told}
+        incidents[path.parent.name] = told
     findings = [plain(item) for item in guard.findings if item.code not in SPEED_OR_MEMORY]
     for item in findings:
         if "why" in item["evidence"]:  # then it is the incident's
             item["evidence"] = {"kind": item["evidence"].get("kind")}
-    return {
-        "findings": findings,
-        "actions": [[item.step, item.to_dict()["action"]] for item in guard.actions],
-        "incidents": incidents,
-    }
+    actions = [[item.step, item.to_dict()["action"]] for item in guard.actions]
+    return dict(pruned({"findings": findings, "actions": actions, "incidents": incidents}))
+
+
+def pruned(value: Any) -> Any:
+    """Without the fields that are None or empty, to keep the file small."""
+    if isinstance(value, list):
+        return [pruned(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {key: pruned(item) for key, item in value.items()}
+    return {key: item for key, item in kept.items() if item not in (None, "", [], {})}
 
 
 def plain(finding: Any) -> dict[str, Any]:
@@ -767,10 +776,8 @@ def read_golden(section: str, kind: str) -> dict[str, Any]:
 
 def write_golden(section: str, kind: str, records: Mapping[str, Any]) -> None:
     """One record per line, sorted, so that a change shows as one changed line."""
-    lines = [
-        f"{json.dumps(name)}: {json.dumps(records[name], sort_keys=True, ensure_ascii=False)}"
-        for name in sorted(records)
-    ]
+    form: dict[str, Any] = {"sort_keys": True, "ensure_ascii": False, "separators": (",", ":")}
+    lines = [f"{json.dumps(name)}: {json.dumps(records[name], **form)}" for name in sorted(records)]
     text = "{\n" + ",\n".join(lines) + "\n}\n"
     golden_file(section, kind).write_text(text, encoding="utf-8")
 
