@@ -162,7 +162,7 @@ def main() -> None:
             "date": time.strftime("%Y-%m-%d"),
             "python": platform.python_version(),
             "torch": torch.__version__,
-            "headway": headway._version.__version__,
+            "headway": headway.__version__,
             "machine": f"{platform.machine()}, {os.cpu_count()} cores, CPU only, one thread",
             "limit": LIMIT,
             "scripts": results,

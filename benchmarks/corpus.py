@@ -102,7 +102,7 @@ def _record(marks: list[Mark]) -> dict[str, object]:
         "date": time.strftime("%Y-%m-%d"),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "headway": headway._version.__version__,
+        "headway": headway.__version__,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, CPU only",
         "all": summary(marks),
         "halves": {half: summary(some) for half, some in halves.items() if some},

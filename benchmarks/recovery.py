@@ -374,7 +374,7 @@ def main() -> None:
             "machine": machine,
             "torch": torch.__version__,
             "python": platform.python_version(),
-            "headway": headway._version.__version__,
+            "headway": headway.__version__,
             "seeds": options.seeds,
             "scale": asdict(scale),
             "results": results,

@@ -262,7 +262,7 @@ def main() -> None:
             "date": time.strftime("%Y-%m-%d"),
             "python": platform.python_version(),
             "torch": torch.__version__,
-            "headway": headway._version.__version__,
+            "headway": headway.__version__,
             "machine": where,
             "dtype": args.dtype,
             "compiled": args.compile,

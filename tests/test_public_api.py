@@ -74,7 +74,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_the_version_is_one_a_package_index_accepts() -> None:
-    assert re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc|\.dev|\.post)\d+)?", headway._version.__version__)
+    assert re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc|\.dev|\.post)\d+)?", headway.__version__)
 
 
 def test_the_errors_form_the_tree_their_docstring_draws() -> None:

@@ -89,7 +89,7 @@ def test_the_json_has_exactly_the_keys_of_schema_1() -> None:
     assert data == {
         "schema": 1,
         "tool": "headway",
-        "version": headway._version.__version__,
+        "version": headway.__version__,
         "command": "diagnose",
         "verdict": "findings",
         "coverage": {"ran": 2, "of": 3},

@@ -15,7 +15,7 @@ def test_text(invoke):
     assert result.exit_code == 0
     for name in ("headway:", "python:", "os:", "cores:", "memory:", "torch:", "packages:"):
         assert f"\n{name}" in result.stdout
-    assert headway._version.__version__ in result.stdout
+    assert headway.__version__ in result.stdout
 
 
 def test_json(invoke):

@@ -124,7 +124,7 @@ def test_version(invoke):
     python = ".".join(map(str, sys.version_info[:3]))
     assert result.exit_code == 0
     assert re.fullmatch(
-        rf"headway {re.escape(headway._version.__version__)} \(Python {python}, (torch "
+        rf"headway {re.escape(headway.__version__)} \(Python {python}, (torch "
         rf"\S+|no torch)\)\n",
         result.stdout,
     )

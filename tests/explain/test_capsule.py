@@ -139,7 +139,7 @@ def test_the_index_is_strict_json_with_versions_and_script(
     )
     assert index["schema"] == 1
     assert index["versions"].keys() == {"headway", "torch", "python", "device"}
-    assert index["versions"]["headway"] == headway._version.__version__
+    assert index["versions"]["headway"] == headway.__version__
     assert index["script"]["cwd"] == os.getcwd()
     assert index["script"]["argv"] == sys.argv[1:]
     assert index["explanation"]["loss"] == "NaN"

@@ -90,7 +90,7 @@ def sdist() -> Path:
 
 def _built(pattern: str) -> Path:
     found = sorted((ROOT / "dist").glob(pattern))
-    if len(found) != 1 or headway._version.__version__ not in found[0].name:
+    if len(found) != 1 or headway.__version__ not in found[0].name:
         pytest.fail(f"run `make dist` first: dist/ holds {[path.name for path in found]}")
     return found[0]
 
@@ -118,7 +118,7 @@ def with_torch(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    info = f"headway-{headway._version.__version__}.dist-info"
+    info = f"headway-{headway.__version__}.dist-info"
     strange = [name for name in names if not name.startswith(("headway/", f"{info}/"))]
     assert not strange, strange
     refuse = re.compile(r"__pycache__|\.py[co]$|(^|/)tests?/|\.(orig|rej|swp|tmp)$|~$|\.DS_Store")
@@ -153,9 +153,9 @@ def test_what_is_vendored_comes_with_its_licence(wheel: Path) -> None:
 
 def test_the_metadata_says_what_a_stranger_looks_for(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
-    text = archive.read(f"headway-{headway._version.__version__}.dist-info/METADATA").decode()
+    text = archive.read(f"headway-{headway.__version__}.dist-info/METADATA").decode()
     for line in (
-        f"Version: {headway._version.__version__}",
+        f"Version: {headway.__version__}",
         "License-Expression: Apache-2.0",
         "License-File: LICENSE",
         "Requires-Python: >=3.10",
@@ -200,7 +200,7 @@ def test_without_torch_everything_that_reads_works(without_torch: Place) -> None
     place = without_torch
     assert place.python("import headway; print(headway.__file__)").startswith(str(place.site))
     said = place.headway("--version")
-    assert said.stdout.startswith(f"headway {headway._version.__version__} (Python ")
+    assert said.stdout.startswith(f"headway {headway.__version__} (Python ")
     assert said.stdout.endswith(", no torch)\n")
     module = place.run(str(place.bin / "python"), "-m", "headway", "--version")
     assert module.stdout == said.stdout

@@ -67,7 +67,7 @@ def test_the_range_of_versions_is_the_declared_one() -> None:
 
 def test_the_citation_names_this_version() -> None:
     text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
-    assert f"version: {headway._version.__version__}\n" in text
+    assert f"version: {headway.__version__}\n" in text
 
 
 def test_the_news_can_be_printed() -> None:
