@@ -25,8 +25,7 @@ from headway.checkpoints import zip_archive
 from headway.checkpoints.checkpoint_discovery import open_checkpoint
 from headway.checkpoints.mistaken_files import describe_head
 from headway.checkpoints.tensor_statistics import measure, measure_all
-from headway.checkpoints.tensor_tally import ALL_ZEROS
-from headway.checkpoints.value_counts import CHUNK
+from headway.checkpoints.value_counts import CHUNK, EXACT_ZEROS
 from headway.cli.main import cli
 from headway.core.checkpoint_tensors import short_name
 from headway.postmortem.scan import scan
@@ -332,7 +331,7 @@ LARGE = 3 * CHUNK + 12
 def large(dtype: str, kind: str) -> torch.Tensor:
     torch.manual_seed(0)
     wide = torch.float64 if dtype == "float64" else torch.float32
-    count = ALL_ZEROS // wide.itemsize + LARGE // 4
+    count = EXACT_ZEROS // wide.itemsize + LARGE // 4
     values = torch.randn(count, dtype=wide)
     values = {"positive": values.abs() + 0.01, "negative": -values.abs() - 0.01}.get(kind, values)
     if kind == "one nan":

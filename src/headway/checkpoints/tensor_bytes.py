@@ -1,42 +1,50 @@
-"""Locates the bytes of each tensor that a pickle describes, and checks the range."""
+"""Locates the bytes of the tensors that a pickle describes, checks the range, and reads them."""
 
 from __future__ import annotations
 
+import math
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, BinaryIO, Literal, cast
+
+import numpy as np
 
 from headway.checkpoints import dtypes
 from headway.checkpoints.checkpoint_info import Inflate, SavedTensor, Span
 from headway.checkpoints.formats.torch_legacy import ViewRef
 from headway.checkpoints.pickle_rebuild import NOWHERE, ArrayRef, StorageRef, TensorRef
 from headway.checkpoints.pickle_values import Blob, Located
+from headway.errors import UnreadableInput
 
 MAX_ELEMENTS = 1 << 46
 MAX_AXES = 64
+MAX_GATHERED = 1 << 24
+"""Bytes of a strided tensor gathered at a time."""
 
 
 class Lost(Exception):
-    """The tensor's bytes are not all there, or its description makes no sense."""
+    """The bytes of the tensor are incomplete, or its description is inconsistent."""
 
 
 class Unsupported(Exception):
-    """Elements of a kind that is not measured."""
+    """The element type is not supported."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedStorage:
-    """Where a storage's bytes are."""
+    """Where the bytes of a storage are."""
 
     file: Path
     offset: int
     length: int
     packed: int | None = None
-    """Bytes in the file where it is deflated there; None: as it is."""
+    """Length in the file if it is compressed there; None if it is not."""
 
 
 def size_of(shape: tuple[int, ...]) -> int:
-    """The number of elements; refused where no file could hold them."""
+    """The number of elements. Raises Lost if no file could contain that many."""
     if len(shape) > MAX_AXES:
         raise Lost(f"it has {len(shape)} axes (limit {MAX_AXES})")
     count = 1
@@ -50,7 +58,7 @@ def size_of(shape: tuple[int, ...]) -> int:
 
 
 def contiguous(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
-    """Whether the strides are those of a plain array."""
+    """Whether the strides are those of a contiguous array."""
     expected = 1
     for size, step in zip(reversed(shape), reversed(stride), strict=True):
         if size == 0:
@@ -69,14 +77,14 @@ class StoragePlaces:
         self.byteorder = byteorder
         self.keys: dict[str, PlacedStorage] = {}
         self.base: int | None = 0
-        """Where the pickle starts in the file; None: it is deflated, so nothing in it is placed."""
+        """Where the pickle starts in the file; None if it is compressed."""
 
     def of(self, ref: StorageRef) -> PlacedStorage:
         """Where a storage is."""
         root = ref.root if isinstance(ref, ViewRef) else ref
         if root.at is not None:
             if self.base is None:
-                raise Lost("it lies in a compressed pickle")
+                raise Lost("it is inside a compressed pickle")
             return PlacedStorage(self.file, self.base + root.at, root.nbytes)
         if root.key == NOWHERE:
             raise Unsupported("written as text")
@@ -86,7 +94,7 @@ class StoragePlaces:
 
 
 def locate_tensor(ref: TensorRef, places: StoragePlaces, name: str, role: str) -> SavedTensor:
-    """The range of a tensor."""
+    """The range of a tensor in the file."""
     if ref.dtype not in dtypes.SIZES:
         raise Unsupported(ref.dtype)
     item = dtypes.SIZES[ref.dtype]
@@ -138,3 +146,115 @@ def locate_array(ref: ArrayRef, places: StoragePlaces, name: str, role: str) -> 
     span = Span(places.file, places.base + ref.data.at, length)
     order: Literal["little", "big"] = "big" if ref.dtype.order == ">" else "little"
     return SavedTensor(name, role, kind, ref.shape, span, stride, order)
+
+
+# Reading.
+
+
+def is_one_range(tensor: SavedTensor) -> bool:
+    """Whether its elements are one range of the file, uncompressed, in any order of the axes."""
+    return tensor.inflate is None and (tensor.stride is None or is_dense(tensor))
+
+
+def is_dense(tensor: SavedTensor) -> bool:
+    """Whether its elements fill its span, in any order of the axes."""
+    return tensor.numel * dtypes.SIZES[tensor.dtype] == tensor.nbytes and _distinct(tensor)
+
+
+def _distinct(tensor: SavedTensor) -> bool:
+    assert tensor.stride is not None
+    expected = 1
+    for step, size in sorted(zip(tensor.stride, tensor.shape, strict=True)):
+        if size == 1:
+            continue
+        if step != expected:
+            return False
+        expected *= size
+    return True
+
+
+def tensor_bytes(tensor: SavedTensor, file: BinaryIO) -> Iterator[Any]:
+    """The bytes of a tensor that is not one range of the file: compressed, or a strided view."""
+    if tensor.inflate is not None and (tensor.stride is None or is_dense(tensor)):
+        yield from _inflated(tensor, file)
+        return
+    void: Any = np.dtype(f"V{dtypes.SIZES[tensor.dtype]}")
+    for block in _gathered(tensor, tensor.shape, tensor.stride or (), 0, file, void):
+        flat: Any = np.ascontiguousarray(block).reshape(-1).view(np.uint8)
+        yield memoryview(flat)
+
+
+def _inflated(tensor: SavedTensor, file: BinaryIO) -> Iterator[bytes]:
+    """The uncompressed bytes; raises UnreadableInput if there are too few."""
+    assert tensor.inflate is not None
+    file.seek(tensor.span.offset)
+    unpack = zlib.decompressobj(-15)
+    packed, skip, left = tensor.span.length, tensor.inflate.skip, tensor.inflate.length
+    try:
+        while packed and not unpack.eof and (data := file.read(min(packed, 1 << 16))):
+            packed -= len(data)
+            while data and not unpack.eof:
+                out = unpack.decompress(data, 1 << 18)
+                data = unpack.unconsumed_tail
+                wanted = out[skip : skip + left]
+                skip -= min(skip, len(out))
+                left -= len(wanted)
+                yield wanted
+    except zlib.error as error:
+        raise UnreadableInput(
+            f"{tensor.span.file}: {tensor.name} cannot be decompressed"
+        ) from error
+    if left:
+        raise UnreadableInput(
+            f"{tensor.span.file}: {tensor.name} decompresses to {left} bytes less than expected"
+        )
+
+
+def _gathered(
+    tensor: SavedTensor,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    offset: int,
+    file: BinaryIO,
+    form: Any,
+) -> Iterator[np.ndarray[Any, Any]]:
+    """Arrays that together are the tensor, each from at most `MAX_GATHERED` bytes of the file."""
+    item = form.itemsize
+    reach = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+    count = math.prod(shape)
+    if reach * item <= MAX_GATHERED and count * item <= MAX_GATHERED:
+        data: Any = np.empty(reach * item, np.uint8)
+        if tensor.inflate is not None:
+            raise UnreadableInput(
+                f"{tensor.span.file}: {tensor.name} is compressed and not contiguous"
+            )
+        file.seek(tensor.span.offset + offset * item)
+        read_exactly(file, memoryview(data), tensor)
+        steps = tuple(s * item for s in stride)
+        yield np.lib.stride_tricks.as_strided(data.view(form), shape, steps, writeable=False)
+        return
+    rest = 1 + sum((n - 1) * s for n, s in zip(shape[1:], stride[1:], strict=True))
+    rows = MAX_GATHERED // max((math.prod(shape[1:])) * item, 1)
+    if stride[0]:
+        rows = min(rows, (MAX_GATHERED // item - rest) // stride[0] + 1)
+    if rows < 1:
+        for index in range(shape[0]):
+            yield from _gathered(
+                tensor, shape[1:], stride[1:], offset + index * stride[0], file, form
+            )
+        return
+    for index in range(0, shape[0], rows):
+        some = (min(rows, shape[0] - index), *shape[1:])
+        yield from _gathered(tensor, some, stride, offset + index * stride[0], file, form)
+
+
+def read_exactly(file: BinaryIO, view: memoryview, tensor: SavedTensor) -> None:
+    """Fills the view. Raises UnreadableInput at the end of the file."""
+    got = file.readinto(view) or 0  # type: ignore[attr-defined]
+    while got < len(view):
+        count = file.readinto(view[got:])  # type: ignore[attr-defined]
+        if not count:
+            raise UnreadableInput(
+                f"{tensor.span.file} ended while {tensor.name} was read: the file changed"
+            )
+        got += count
