@@ -13,7 +13,7 @@ JOBS   ?= 2
 ARGS   ?=
 
 # What is linted and formatted: the folders of ours that exist.
-CODE := $(wildcard src tests examples benchmarks corpus docs)
+FOLDERS := $(wildcard src tests examples benchmarks corpus docs)
 
 # Each pytest worker gets one core; numerical threads on top of that only fight over it.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
@@ -22,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow test-nightly test-long test-gpu test-browser test-trackers test-dist test-versions examples docs lint format bench news dist api-snapshot clean distclean
+.PHONY: help setup demo test test-slow test-nightly test-long test-gpu test-browser test-trackers test-dist test-versions examples docs lint format bench new-check news dist api-snapshot clean distclean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -111,14 +111,17 @@ $(DOCS)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 lint: $(STAMP) ## ruff, mypy and import-linter; changes nothing
-	$(BIN)/ruff check $(CODE)
-	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(FOLDERS)
+	$(BIN)/ruff format --check $(FOLDERS)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
 format: $(STAMP) ## repair what ruff can repair
-	$(BIN)/ruff check --fix $(CODE)
-	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix $(FOLDERS)
+	$(BIN)/ruff format $(FOLDERS)
+
+new-check: $(STAMP) ## write the two files of a check: make new-check CODE=HD118 NAME=shifted-labels
+	@$(BIN)/python tests/support/new_check.py '$(CODE)' '$(NAME)'
 
 bench: $(STAMP) ## run every benchmark; each prints its claim as a ratio
 	@set -e; for script in $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))); do \
@@ -141,7 +144,7 @@ news: $(STAMP) ## show the news of the next release as it would be printed
 
 clean: ## remove build results and caches
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis htmlcov .coverage
-	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+	find $(FOLDERS) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## clean, and remove .venv and the others beside it too
 	rm -rf $(VENV) $(VENV)-*
