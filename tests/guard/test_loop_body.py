@@ -166,15 +166,6 @@ def test_found_from_within_a_function_that_the_body_calls() -> None:
     assert seen == [4, 9]
 
 
-def test_what_a_body_prints_is_not_printed_again(capsys: pytest.CaptureFixture[str]) -> None:
-    given = Given([1])
-    for batch in given:
-        print("batch", batch)
-    assert given.found is not None
-    given.found([2])
-    assert capsys.readouterr().out == "batch 1\n"
-
-
 def test_what_the_body_reaches_is_put_back() -> None:
     history: dict[str, Any] = {"train": {"loss": [1.0]}}
 

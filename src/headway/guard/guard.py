@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
@@ -49,11 +47,10 @@ from headway.output.notebook import guard_html
 from headway.output.notices import Notices
 from headway.policy import Action, Policy
 from headway.rerun import in_script
-from headway.rerun.bad_step import AppliedRemedy, BadStep, Rerun
+from headway.rerun.bad_step import AppliedRemedy, BadStep
 from headway.rerun.batch_identity import BatchOrigin, ObservedLoader
+from headway.rerun.protocol import RerunMoment
 from headway.rerun.sandbox import RerunSandbox
-from headway.rerun.strategies import loop_body
-from headway.rerun.strategies.iteration_rerun import IterationRerun
 from headway.torch_adapters import (
     dataloader,
     optimizer_adapter,
@@ -67,8 +64,6 @@ from headway.torch_adapters.module_stack import unwrap_model
 from headway.torch_adapters.rank_group import Agreement, SingleProcess
 
 Batch = TypeVar("Batch")
-
-RERUNNING = "looking into a bad step"
 
 _guards: weakref.WeakKeyDictionary[Optimizer, weakref.ref[Guard]] = weakref.WeakKeyDictionary()
 
@@ -182,6 +177,7 @@ class Guard:
         self._search: optimizer_adapter.LineSearchState | None = None
         self._failed_rank = FailedRank(self._session)
         self._observer = self._shield.around(self._session, self._failed_rank)
+        self._session.incidents.connect(self._shield, self._observer)
         patching.add_listener(self._observer)
         self._at_exit = weakref.finalize(self, recorder.flush)
         weakref.finalize(self, self._trackers.close)
@@ -246,7 +242,7 @@ class Guard:
         """
         if not self._closed and not self.replaying:
             self._shield(self._session.batch_wanted)
-            self._look_into()
+            self._session.incidents.rerun(RerunMoment.STEP_COMPLETE)
             self._go_on()
 
     @property
@@ -269,23 +265,12 @@ class Guard:
         return list(self._session.incidents.rerun_results.cures)
 
     def run_again(self, frame: FrameType | None) -> Iterator[Any]:
-        """A bad step waits to be looked into, by the body of the loop that this frame is in.
+        """The loop that this frame is in asks for a batch: run a bad step again first.
 
-        Where the body cannot be taken out of its loop: the batches to be given to it once more.
+        Yields batches for the loop to take, where its body cannot be called.
         """
-        if not self._look_into(frame):
-            yield from self._redeliver_batches()
-
-    def _redeliver_batches(self) -> Iterator[Any]:
-        """The batches of the waiting step; the loop must not pay for a failure of ours."""
-        again = self._session.incidents.redeliver(self._observer)
-        drawn: list[Any] = []
-        with closing(again):
-            while self._shield.spare(RERUNNING, lambda: drawn.extend(islice(again, 1))):
-                if not drawn:
-                    return
-                yield drawn.pop()
-        self._session.incidents.give_up()
+        if not self._closed:
+            yield from self._session.incidents.rerun_in_loop(frame)
 
     @property
     def step_waits(self) -> bool:
@@ -363,12 +348,11 @@ class Guard:
     def give_again(self, incident: BadStep, one: OnePass) -> Generator[Any, None, None]:
         """The batches of a captured incident for the loop, while nothing is updated."""
         self._session.state_replaced()
-        return self._session.incidents.give(incident, one, self._observer)
+        return self._session.incidents.run_captured(incident, one)
 
     def look_into_again(self, incident: BadStep, frame: FrameType | None) -> Iterator[Any]:
         """Find out why a captured incident went bad, as of a step of one's own."""
-        self._session.incidents.set_pending(incident)
-        return self.run_again(frame)
+        return self._session.incidents.explain_captured(incident, frame)
 
     def close(self) -> None:
         """Stop watching: torch and the optimizers are as before. Closing twice does nothing."""
@@ -378,7 +362,7 @@ class Guard:
         """`last`: nobody goes on writing the record."""
         if self._closed:
             return
-        self._session.incidents.abandon()
+        self._session.incidents.close()
         self._shield(partial(self._session.finish, well=well))
         self._closed = True
         if self._origins is not None:
@@ -419,78 +403,7 @@ class Guard:
 
     @property
     def _stage(self) -> RerunSandbox | None:
-        stage = self._session.incidents.stage
-        return stage if stage is not None and stage.is_running_pass else None
-
-    def _look_into(self, frame: FrameType | None = None) -> bool:
-        """Run the bad step that waits again, where it can be called.
-
-        False: the loop may be given its batches once more instead.
-        """
-        incidents = self._session.incidents
-        if self._closed or not incidents.pending:
-            return True
-        if incidents.iteration is not None and incidents.latest is None:
-            return True  # it waits for its loop to come to the step again
-        if self._shield.tripped or incidents.latest is None:  # the other ranks ask all the same
-            return not incidents.rerun_expected or not incidents.all_ranks_can(False)
-        run: Rerun | None = incidents.framework()
-        if run is None and frame is None:
-            return True
-        latest, found = self._session.latest or incidents.latest, None
-        if run is None:
-            found = self._shield(
-                loop_body.find_loop_body, frame, latest.batch, incidents.ages(latest)
-            )
-            run = None if found is None else found.body
-        can = bool(self._shield(incidents.can_rerun, run))
-        if incidents.all_ranks_can(can) and run is not None:
-            if self._ranks is not None:  # the others must hear of it
-                self._shield(incidents.investigate_pending, run, self._observer)
-            elif not self._shield.spare(
-                RERUNNING, incidents.investigate_pending, run, self._observer
-            ):
-                incidents.give_up()
-            return True
-        # With other ranks, a loop that sees more batches than its neighbours' may stop too soon.
-        if found is not None and found.again and self._ranks is None:
-            return False
-        incidents.forget()
-        return True
-
-    def _rerun_iteration(self, frame: FrameType | None, *, late: bool) -> None:
-        """Run the bad step that waits again where its loop makes its own data.
-
-        `late`: the loop has gone on to its next step meanwhile.
-        """
-        incidents = self._session.incidents
-        if self._closed or self._shield.tripped or incidents.iteration is None:
-            return
-        if incidents.framework() is not None:
-            return
-        latest = incidents.latest
-        if latest is not None and not late:
-            found = self._shield(
-                loop_body.find_loop_body, frame, latest.batch, incidents.ages(latest)
-            )
-            if found is not None and (found.body is not None or found.again):
-                return  # it is over batches, and will be run again when it asks for the next
-        run = self._shield(self._session.turns.run_of, incidents.iteration, frame, late)
-        if not isinstance(run, IterationRerun):
-            incidents.forget(run or "")
-            return
-        incidents.treat_as_iteration(by_hand=run.by_hand)
-        if not incidents.can_rerun(run):
-            incidents.forget("it changed its batch in place")
-            return
-        if not self._shield.spare(RERUNNING, incidents.investigate_pending, run, self._observer):
-            incidents.give_up()
-
-    def _report_not_rerun(self) -> None:
-        """If the last step went bad and cannot be run again."""
-        missed = self._session.incidents.collect_missed()
-        if missed is not None:
-            self._session.incidents.report_not_rerun(missed)
+        return self._session.incidents.sandbox
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         if self._stage is not None:
@@ -519,8 +432,8 @@ class Guard:
             watch.let_go()
         self._follow_ranks()
         self._shield(self._session.step_ended)
-        self._rerun_iteration(current_frame(1), late=False)
-        self._shield(self._report_not_rerun)
+        self._session.incidents.rerun(RerunMoment.AFTER_STEP, current_frame(1))
+        self._shield(self._session.incidents.step_complete)
         self._go_on()
 
     def _go_on(self) -> None:
@@ -544,12 +457,7 @@ class Guard:
         self._shield(watch.transfer.collect)
         if self._shield.tripped:
             self._failed_rank.hear(watch)
-        frame = current_frame(2)
-        if self._session.incidents.latest is None:
-            self._rerun_iteration(frame, late=True)
-        if not self._look_into(frame):
-            # Past this step the weights are others, and the step before it cannot be run again.
-            self._session.incidents.forget()
+        self._session.incidents.rerun(RerunMoment.NEXT_STEP, current_frame(2))
         held = self._shield(watch.before)
         if self._shield.tripped:
             self._failed_rank.step(watch)

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from headway.core.bound import LARGEST
 from headway.core.incident_events import INCIDENT
@@ -20,18 +20,14 @@ from headway.output.notices import Notices, logger
 from headway.policy import Policy
 from headway.rerun.batch_identity import RecordedBatch
 from headway.rerun.host import RerunHost
-from headway.rerun.strategies.self_fed_loop import LoopIteration
 from headway.torch_adapters.rng import RngState
-from headway.torch_adapters.saved_state import ObjectSnapshot
 
 if TYPE_CHECKING:
     from headway.explain.investigation import InvestigationPlan, InvestigationResult
+    from headway.rerun.strategies.self_fed_loop import LoopIteration
 
 
 # A bad step that can be run again, and how.
-
-Rerun = Callable[[Sequence[Any]], None]
-"""Runs the step once more, over these batches: forward and backward at least."""
 
 
 @dataclass(slots=True)
@@ -57,22 +53,6 @@ class BadStep:
     def named(self) -> SampleNames:
         """What the data set calls the samples."""
         return self.sample_names or _sample_names(self.batches)
-
-
-class FrameworkStepRerun:
-    """The batches of a step, each run as its framework runs it."""
-
-    def __init__(self, runs: Sequence[Callable[[Any], Any]]) -> None:
-        self._runs = runs
-
-    def __call__(self, batches: Sequence[Any]) -> None:
-        for run, batch in zip(self._runs, batches, strict=True):
-            run(batch)
-
-    def keep(self, trained: Sequence[nn.Module], *, tensors: bool) -> ObjectSnapshot | None:
-        """What the framework wants to have put back afterwards."""
-        keep = getattr(self._runs[0], "keep", None)
-        return None if keep is None else keep(trained, tensors=tensors)
 
 
 def _sample_names(batches: Sequence[RecordedBatch]) -> SampleNames:

@@ -1,17 +1,20 @@
-"""Decides which bad steps are run again, and runs them.
+"""Decides which bad steps are run again, by which strategy, and runs them.
 
-Kept at every step: the state of the random number generators, and the batches by reference. The
-rest is there anyway: weights were held back, buffers have their copies.
+Kept at every step: the state of the random number generators, and references to the batches. The
+rest is there anyway: the update of a bad step was skipped, and buffers have their copies.
 """
 
 from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
@@ -19,70 +22,113 @@ from headway.errors import RankLost
 from headway.explain.failing_step import FailingStep, StepPass
 from headway.output.notices import Notices, logger
 from headway.policy import Policy, StepVerdict
-from headway.rerun.bad_step import (
-    BadStep,
-    FrameworkStepRerun,
-    MissedStep,
-    PlanResult,
-    Rerun,
-    RerunResults,
-)
+from headway.rerun.bad_step import BadStep, MissedStep, PlanResult, RerunResults
 from headway.rerun.batch_identity import RecordedBatch
 from headway.rerun.host import RerunHost
+from headway.rerun.protocol import Rerun, RerunCase, RerunMoment
 from headway.rerun.rerun_group import StepAborted
-from headway.rerun.sandbox import RerunSandbox, explain_difference
-from headway.rerun.strategies.iteration_rerun import IterationRerun
-from headway.rerun.strategies.loop_body import LoopBody
+from headway.rerun.sandbox import RerunSandbox
+from headway.rerun.strategies.framework import FrameworkRerun
+from headway.rerun.strategies.iteration_rerun import SelfFedLoopRerun
+from headway.rerun.strategies.loop_body import LoopBodyRerun
+from headway.rerun.strategies.redeliver import RedeliverBatches
 from headway.rerun.strategies.self_fed_loop import LoopIteration, SelfFedLoop
 from headway.torch_adapters.patching import allow_device_sync
 from headway.torch_adapters.rng import RngState
-from headway.torch_adapters.runtime_state import compiled_code_runs
 
 if TYPE_CHECKING:
-    from headway.explain.investigation import ControlRuns
     from headway.rerun.bad_step import StepContext
+    from headway.rerun.strategies.next_step import NextStepTrace
+
+STRATEGIES: tuple[type[Rerun], ...] = (
+    FrameworkRerun,
+    LoopBodyRerun,
+    SelfFedLoopRerun,
+    RedeliverBatches,
+)
+"""In the order in which they are tried. In scripts, the next step is traced if all fail."""
 
 WEIGHTS_MOVED = (
     "other weights of the model had been updated within the same step, so it could not be run "
     "again as it was"
 )
-
 QUIET_STEPS = 200
-"""Steps for which nothing more is said about steps that cannot be run again."""
-DRAWN_BY_HAND = "its loop draws the batches by hand, not by a `for` over them"
+"""Steps without another message about steps that cannot be run again."""
+RERUNNING = "looking into a bad step"
+TRACING_NEXT_STEP = "watching the step after a bad one"
+BATCH_CHANGED = "it changed its batch in place"
+OTHER_RANK = "another rank cannot run it again"
+
+
+class ProtectedCalls(Protocol):
+    """Runs our own code so that a defect in it does not stop the training."""
+
+    tripped: bool
+    """Whether the guard has switched itself off."""
+
+    def __call__(self, work: Callable[..., Any], *args: Any) -> Any:
+        """The result; an error switches the guard off."""
+
+    def spare(self, what: str, work: Callable[..., Any], *args: Any) -> bool:
+        """Whether the work succeeded; an error is reported, and the guard goes on."""
 
 
 class RerunController:
-    """The investigations of one guard."""
+    """The re-runs of one guard."""
 
     def __init__(self, host: RerunHost, policy: Policy, notices: Notices) -> None:
         self._host = host
-        self.self_fed_loop = SelfFedLoop(lambda: host.latest)
-        """Follows loops that make their own data."""
         self._policy = policy
         self._notices = notices
+        self._protected: ProtectedCalls | None = None
+        self._observer: Any = None
         self._left = policy.replays if policy.replay else 0
         self._not_before = 0
         self.moment: RngState | None = None
-        """The random numbers before the present step."""
+        """The random numbers before the current step."""
         self._pending: BadStep | None = None
-        self.rerun_expected = False
+        self._rerun_expected = False
         """Whether the other ranks will ask about a bad step."""
         self._healthy: Sequence[RecordedBatch] = ()
         self.changing = False
         """The loop changes its batches in place: from then on, each is copied beforehand."""
         self._moved: RngState | None = None
-        """Since then weights have moved."""
-        self._moved_turn: LoopIteration | None = None
-        """They have moved within this turn."""
-        self._say_again_from = 0
-        self.missed: MissedStep | None = None
-        """The last bad step that nothing was there to be run again for."""
+        """Weights have changed in the step that began with these random numbers."""
+        self._moved_iteration: LoopIteration | None = None
+        """Weights have changed in this iteration."""
+        self._silent_until = 0
+        self._missed: MissedStep | None = None
+        """The last bad step that has not been run again."""
+        self._unreported: MissedStep | None = None
+        """A bad step that was not run again, and that the next one may explain."""
         self.rerun_results = RerunResults(host, policy, notices)
-        self.stage: RerunSandbox | None = None
-        """While a step is being run again."""
+        self.self_fed_loop = SelfFedLoop(lambda: host.latest)
+        """Follows loops that make their own data."""
+        self.next_step: NextStepTrace | None = None
+        """Traces the step after one that cannot be run again, where that is wanted."""
+        self._sandbox: RerunSandbox | None = None
 
-    # Called by the guard.
+    def connect(self, protected: ProtectedCalls, observer: Any) -> None:
+        """`observer` listens to torch for the guard, except during a re-run."""
+        self._protected, self._observer = protected, observer
+
+    @property
+    def sandbox(self) -> RerunSandbox | None:
+        """The sandbox of the pass that runs now."""
+        sandbox = self._sandbox
+        return sandbox if sandbox is not None and sandbox.is_running_pass else None
+
+    @property
+    def pending(self) -> bool:
+        """Whether a bad step waits to be run again, or other ranks will ask about one."""
+        return self._pending is not None or self._rerun_expected
+
+    @property
+    def looking(self) -> bool:
+        """Whether a step of a loop that makes its own data would be run again."""
+        return bool(self._left) and self._host.rerun_group is None
+
+    # Called by the guard as steps go by.
 
     def step_begins(self) -> None:
         """The first batch of a step is about to be handed to the loop."""
@@ -91,7 +137,7 @@ class RerunController:
     def on_good_step(self, note: StepContext) -> None:
         self._healthy = [kept for kept in note.batches[-1:] if not kept.lost]
         self._notice_changes(note)
-        self._moved, self._moved_turn = note.before, note.iteration
+        self._moved, self._moved_iteration = note.before, note.iteration
         pending = self._pending
         if pending is not None and (
             pending.before is note.before is not None
@@ -102,10 +148,10 @@ class RerunController:
     def on_bad_step(
         self, verdict: StepVerdict, note: StepContext, parameters: Sequence[Tensor]
     ) -> None:
-        """An optimizer's step was held back: worth a look?"""
+        """The update of an optimizer was skipped: is the step to be run again?"""
         self._notice_changes(note)
         if not verdict.spike and self._policy.replay:
-            self.missed = MissedStep(note.step, note.parameters)
+            self._missed = MissedStep(note.step, note.parameters)
         if self._pending is not None or not note.again:
             return
         if not self._left or note.step < self._not_before or note.step != self._host.step:
@@ -120,263 +166,292 @@ class RerunController:
             note.scale,
             note.limit if verdict.spike else None,
             parameters,
-            WEIGHTS_MOVED if self._has_moved(note) else "",
+            WEIGHTS_MOVED if self._weights_moved(note) else "",
             note.iteration,
         )
 
-    def _has_moved(self, note: StepContext) -> bool:
-        """Whether weights have moved since the step began."""
+    def _weights_moved(self, note: StepContext) -> bool:
+        """Whether weights have changed since the step began."""
         if note.iteration is not None:
-            return note.iteration is self._moved_turn
+            return note.iteration is self._moved_iteration
         return note.before is self._moved
-
-    def abandon(self) -> None:
-        """The guard is closed, perhaps in the middle of a pass: nothing may listen any more."""
-        if self.stage is not None:
-            self.stage.leave(None)
 
     def _notice_changes(self, note: StepContext) -> None:
         self.changing = self.changing or any(kept.changed for kept in note.batches)
 
     def foresee(self, note: StepContext) -> None:
-        """All ranks hold this step back, and know it: once it is over, they ask one another whether
+        """All ranks skip this step, and know it: once it is over, they ask one another whether
         they can run it again. Whatever happens to one of them meanwhile, that question comes."""
         worth = bool(self._left) and note.step >= self._not_before
-        self.rerun_expected = worth and self._host.rerun_group is not None
+        self._rerun_expected = worth and self._host.rerun_group is not None
 
-    def can_rerun(self, run: Rerun | None) -> bool:
-        """Whether this rank can run the step again as it was."""
-        batches = () if self._pending is None else self._pending.batches
-        if any(kept.lost for kept in batches):
+    def step_complete(self) -> None:
+        """`optimizer.step()` is over: report a bad step that cannot be run again."""
+        if self.next_step is None:  # otherwise the next step may explain it
+            self._report(self._collect_missed())
+
+    def trace_next_step(self) -> None:
+        """A step of a script is over: explain the one before, and trace the next if need be."""
+        assert self.next_step is not None
+        assert self._protected is not None
+        missed, explained = self._collect_missed(), len(self.rerun_results.found)
+        self._protected.spare(
+            TRACING_NEXT_STEP, self.next_step.step_over, self._host, self.rerun_results, missed
+        )
+        unreported, self._unreported = self._unreported, None
+        self._protected(self._report, unreported)
+        if missed is not None and len(self.rerun_results.found) == explained:
+            self._protected.spare(TRACING_NEXT_STEP, self.next_step.arm, self._host, missed)
+            self._unreported = missed
+
+    def close(self) -> None:
+        """The guard closes, perhaps in the middle of a pass: nothing may listen any more."""
+        unreported, self._unreported = self._unreported, None
+        if self._protected is not None:
+            self._protected(self._report, unreported)
+        if self._sandbox is not None:
+            self._sandbox.leave(None)
+
+    def _collect_missed(self) -> MissedStep | None:
+        """The last step, if it was bad and does not wait to be run again."""
+        missed, self._missed = self._missed, None
+        if missed is None or self._pending is not None:
+            return missed
+        return replace(missed, why=missed.why or self.self_fed_loop.obstacle)
+
+    def _report(self, missed: MissedStep | None) -> None:
+        """Tell the user why a bad step was not run again, but not again and again."""
+        if missed is None or not missed.why or not self._policy.replay:
+            return
+        quiet = max(self._policy.replay_gap, QUIET_STEPS)
+        if missed.step < self._silent_until or any(
+            missed.step - found.step < quiet for found in self.rerun_results.found
+        ):
+            return  # a line is known that most likely is this step's too
+        self._silent_until = missed.step + quiet
+        self.rerun_results.unexplained(missed.step, missed.why)
+
+    # The choice of a strategy.
+
+    def rerun(self, moment: RerunMoment, frame: FrameType | None = None) -> None:
+        """Run the bad step that waits, if a strategy can do it now."""
+        deque(self._try(moment, frame), maxlen=0)
+
+    def rerun_in_loop(self, frame: FrameType | None) -> Iterator[Any]:
+        """The same when the loop asks for its next batch: yields batches for the loop to take."""
+        yield from self._try(RerunMoment.NEXT_BATCH, frame)
+
+    def _try(self, moment: RerunMoment, frame: FrameType | None) -> Iterator[Any]:
+        if not self.pending or self._protected is None:
+            return
+        if self._protected.tripped or self._pending is None:
+            if self.next_step is not None and frame is not None:
+                self.next_step.disarm()
+            if self._rerun_expected and moment is not RerunMoment.AFTER_STEP:
+                self._all_ranks_can(False)  # the others ask all the same
+            return
+        explained = len(self.rerun_results.found)
+        chosen: list[Rerun | str | None] = []
+        case = RerunCase(self._pending, moment, frame, self._host, self.self_fed_loop)
+        if not self._attempt(lambda: chosen.append(self._choose(case))):
+            self._left = 0
+        strategy = chosen[0] if chosen else ""
+        if strategy is None:
+            return
+        if self._all_ranks_can(isinstance(strategy, Rerun)) and isinstance(strategy, Rerun):
+            yield from self._run(strategy)
+        else:
+            self._forget(strategy if isinstance(strategy, str) else OTHER_RANK)
+        if len(self.rerun_results.found) > explained:
+            self._missed = self._unreported = None
+
+    def _choose(self, case: RerunCase) -> Rerun | str | None:
+        """The strategy, or why there is none; None: it must wait for a later moment."""
+        bad, why = case.bad_step, ""
+        if case.moment is RerunMoment.AFTER_STEP and bad.iteration is None:
+            return None
+        if self._next_step_explains(case):
+            self._pending = None
+            return None
+        for kind in STRATEGIES:
+            strategy = kind(case)
+            readiness = strategy.prepare()
+            if readiness.later:
+                return None
+            if readiness.can:
+                return self._obstacle(bad) or strategy
+            why = why or readiness.why_not
+        return why
+
+    def _next_step_explains(self, case: RerunCase) -> bool:
+        """Whether the trace of this step names the line of the bad one before it."""
+        bad, moment, trace = case.bad_step, case.moment, self.next_step
+        if trace is None:
+            return False
+        own_data = bad.iteration is not None and (
+            moment is RerunMoment.AFTER_STEP
+            or (moment is RerunMoment.NEXT_STEP and not bad.batches)
+        )
+        if own_data and trace.knows():
+            return True
+        if own_data or case.frame is not None or all(kept.run for kept in bad.batches):
+            trace.disarm()  # it must not watch the re-run
+        return False
+
+    def _obstacle(self, bad: BadStep) -> str:
+        """Why no strategy can run the step as it was; empty: one can."""
+        if any(kept.lost for kept in bad.batches):
             self._notices.once(
                 "replay-changed",
                 "the loop changed its batch in place, so a bad step cannot be run again as it was: "
                 "no line can be named",
             )
-            return False
-        company = self._host.rerun_group
-        if company is not None and not company.able:
+            return BATCH_CHANGED
+        group = self._host.rerun_group
+        if group is not None and not group.able:
             self._notices.once(
                 "replay-ranks",
                 "a bad step cannot be run again in this kind of distributed training, so the line "
                 "that made it is not known",
             )
-            return False
-        return run is not None and (bool(batches) or isinstance(run, IterationRerun))
+            return "it cannot be run again in this kind of distributed training"
+        return ""
 
-    def all_ranks_can(self, can: bool) -> bool:
-        """Whether every rank can."""
-        self.rerun_expected = False
+    def _all_ranks_can(self, can: bool) -> bool:
+        self._rerun_expected = False
         return self._host.agreement.all_agree(can)
 
-    def give_up(self) -> None:
-        """Looking into a step has failed: no other is looked into."""
-        self._left, self._pending = 0, None
-
-    def forget(self, why: str = "") -> None:
-        """What waited can no longer be run again."""
+    def _forget(self, why: str) -> None:
+        """The step that waits can no longer be run again."""
         pending, self._pending = self._pending, None
         if pending is not None:
-            self.report_not_rerun(MissedStep(pending.step, why=why or DRAWN_BY_HAND))
+            self._report(MissedStep(pending.step, why=why))
 
-    def report_not_rerun(self, missed: MissedStep) -> None:
-        """A bad step has not been run again: that its line is not known shall surprise nobody."""
-        if missed.step < self._say_again_from or not self._policy.replay or not missed.why:
-            return
-        quiet = max(self._policy.replay_gap, QUIET_STEPS)
-        if any(missed.step - found.step < quiet for found in self.rerun_results.found):
-            return  # lines have been told: this step's is most likely the same
-        self._say_again_from = missed.step + quiet
-        self.rerun_results.unexplained(missed.step, missed.why)
+    def _run(self, strategy: Rerun) -> Iterator[Any]:
+        """Investigate the step; a failure of ours ends the investigation and not the training."""
+        assert self._protected is not None
+        drawn: list[Any] = []
+        with closing(self._investigate(strategy)) as passes:
 
-    def collect_missed(self) -> MissedStep | None:
-        """The step that was made last, if it went bad and waits for nobody."""
-        missed, self.missed = self.missed, None
-        if missed is None or self._pending is not None:
-            return missed
-        return replace(missed, why=missed.why or self.self_fed_loop.obstacle)
+            def next_pass() -> None:
+                drawn.extend(islice(passes, 1))
 
-    @property
-    def pending(self) -> bool:
-        """Whether a step waits to be looked into, or other ranks to be told about one."""
-        return self._pending is not None or self.rerun_expected
-
-    @property
-    def latest(self) -> RecordedBatch | None:
-        """The last batch of the step that waits."""
-        batches = () if self._pending is None else self._pending.batches
-        return batches[-1] if batches else None
-
-    @property
-    def looking(self) -> bool:
-        """Whether a step of a loop that makes its own data would be looked into."""
-        return bool(self._left) and self._host.rerun_group is None
-
-    @property
-    def iteration(self) -> LoopIteration | None:
-        """The turn that waits to be looked into, of a loop that makes its own data."""
-        return None if self._pending is None else self._pending.iteration
-
-    def drop_pending(self) -> None:
-        """What waited is explained by something else."""
-        self._pending = None
-
-    def treat_as_iteration(self, *, by_hand: bool) -> None:
-        """The step that waits is to be run again as a turn: no batch leads back to its loop.
-
-        `by_hand`: its batches are those that it has drawn itself.
-        """
-        incident = self._pending
-        assert incident is not None
-        assert incident.iteration is not None
-        incident.batches = incident.batches if by_hand else ()
-        incident.before = incident.iteration.begin.moment
-
-    def set_pending(self, incident: BadStep) -> None:
-        """A step from elsewhere waits to be looked into."""
-        self._pending, self.rerun_results.captured = incident, True
-
-    def give(self, incident: BadStep, one: StepPass, observer: Any) -> Generator[Any, None, None]:
-        """One pass by giving the batches to the loop."""
-        with self._staged(incident, observer) as stage:
-            stage.enter(one)
-            try:
-                yield from one.batches
-            finally:
-                stage.leave(None)
-
-    def ages(self, latest: RecordedBatch) -> list[int]:
-        """How many batches before the latest those of the waiting step came."""
-        batches = () if self._pending is None else self._pending.batches
-        return [
-            0
-            if kept.origin is None or latest.origin is None
-            else latest.origin.number - kept.origin.number
-            for kept in batches
-        ]
-
-    def framework(self) -> Rerun | None:
-        """How the framework that made the step runs it again; None in a loop of the user's own."""
-        runs = [] if self._pending is None else [kept.run for kept in self._pending.batches]
-        if not runs or None in runs:
-            return None
-
-        return FrameworkStepRerun([run for run in runs if run is not None])
-
-    # Looking into it.
-
-    def investigate_pending(self, run: Rerun, observer: Any) -> None:
-        """Investigate the step that waits, by calling it."""
-        company, step = self._host.rerun_group, self._host.step
-        answer: PlanResult | None = None
-        try:
-            data = run.data() if isinstance(run, IterationRerun) else None
-            incident, answer = self._begin(gentle=False, data=data)
-            with self._staged(incident, observer) as stage, self._kept_by(run):
-                if isinstance(run, IterationRerun) and (
-                    why := explain_difference(stage, run, incident)
-                ):
-                    self.report_not_rerun(MissedStep(incident.step, why=why))
+            while self._attempt(next_pass):
+                if not drawn:
                     return
-                for one in answer:
-                    stage.run_pass(one, run)
+                yield drawn.pop()
+        self._left, self._pending = 0, None
+
+    def _attempt(self, work: Callable[[], None]) -> bool:
+        assert self._protected is not None
+        if self._host.rerun_group is None:
+            return self._protected.spare(RERUNNING, work)
+        self._protected(work)  # the other ranks must know if it fails
+        return not self._protected.tripped
+
+    # The investigation.
+
+    def _investigate(self, strategy: Rerun) -> Generator[Any, None, None]:
+        bad, self._pending = self._pending, None
+        assert bad is not None
+        group, answer = self._host.rerun_group, None
+        try:
+            answer = self._plan(bad, strategy)
+            with self._enter_sandbox(bad) as sandbox:
+                try:
+                    if strategy.needs_proof and (why := self._disprove(sandbox, strategy, bad)):
+                        self._report(MissedStep(bad.step, why=why))
+                        return
+                    for one in answer:
+                        yield from sandbox.run_pass(one, strategy)
+                finally:
+                    strategy.undo()
         except StepAborted:
-            logger.warning("headway: step %s: another rank could not look into it", step)
+            logger.warning("headway: step %s: another rank could not look into it", bad.step)
             return
         except Exception as error:  # ours: the others must not wait for this rank
-            open_still = answer is None or answer.findings is None
-            if company is not None and open_still and not isinstance(error, RankLost):
-                company.give_up()
+            unfinished = answer is None or answer.findings is None
+            if group is not None and unfinished and not isinstance(error, RankLost):
+                group.give_up()
             raise
-        if isinstance(run, IterationRerun) and answer.blames_data:
-            self._host.inspect_batches(incident.step, [RecordedBatch(run.bad_inputs())])
-        self._conclude(incident, answer)
+        if answer.blames_data and (inputs := strategy.bad_inputs()):
+            self._host.inspect_batches(bad.step, [RecordedBatch(inputs)])
+        if answer.findings is not None:
+            self.rerun_results.draw(bad, answer.findings, self._failing_step(bad, may_raise=True))
 
-    def redeliver(self, observer: Any) -> Generator[Any, None, None]:
-        """The same where the step cannot be called: its batches, to be given to the loop."""
-        incident, answer = self._begin(gentle=True)
-        with self._staged(incident, observer) as stage:
-            for one in answer:
-                stage.enter(one)
-                try:
-                    yield from one.batches
-                finally:
-                    stage.leave(None)
-        self._conclude(incident, answer)
-
-    @contextmanager
-    def _kept_by(self, run: Rerun) -> Iterator[None]:
-        """What a loop's body reaches through its variables, or a framework through its trainer, is
-        as before afterwards."""
-        put_back = None
-        if isinstance(run, (LoopBody, IterationRerun, FrameworkStepRerun)):
-            put_back = run.keep(self._host.models, tensors=compiled_code_runs())
-        try:
-            yield
-        finally:
-            if put_back is not None:
-                put_back()
-
-    def _begin(
-        self, *, gentle: bool, data: Mapping[str, Tensor] | None = None
-    ) -> tuple[BadStep, PlanResult]:
-        incident, self._pending = self._pending, None
-        assert incident is not None
-        # Only now: reading it in takes time that a healthy run need not spend.
-        replay = importlib.import_module("headway.explain.investigation")
-        together, company = self._host.agreement, self._host.rerun_group
-        plan = replay.investigate(
-            self._scene(incident, gentle=gentle, data=data),
-            self._elsewhere(incident, replay.ControlRuns),
-            together.gather if company is None else company.agree,
-            together.rank,
+    def _plan(self, bad: BadStep, strategy: Rerun) -> PlanResult:
+        # Imported only now: a healthy run need not spend the time.
+        explain = importlib.import_module("headway.explain.investigation")
+        agreement, group = self._host.agreement, self._host.rerun_group
+        return PlanResult(
+            explain.investigate(
+                self._failing_step(bad, may_raise=strategy.may_raise, data=strategy.inputs()),
+                explain.ControlRuns(
+                    self._host.older_weights(bad.step), [kept.batch for kept in self._healthy]
+                ),
+                agreement.gather if group is None else group.agree,
+                agreement.rank,
+            )
         )
-        return incident, PlanResult(plan)
+
+    def _disprove(self, sandbox: RerunSandbox, strategy: Rerun, bad: BadStep) -> str:
+        """Why the step that runs is not the one that failed; empty: it is."""
+        first = StepPass("again", [kept.batch for kept in bad.batches])
+        deque(sandbox.run_pass(first, strategy), maxlen=0)
+        return strategy.proof(first.outcome)
 
     @contextmanager
-    def _staged(self, incident: BadStep, observer: Any) -> Iterator[RerunSandbox]:
-        assert incident.before is not None
-        stage = RerunSandbox(
+    def _enter_sandbox(self, bad: BadStep) -> Iterator[RerunSandbox]:
+        assert bad.before is not None
+        sandbox = RerunSandbox(
             self._host,
-            observer,
-            before=incident.before,
-            scale=incident.scale,
-            batches=[*incident.batches, *self._healthy],
-            judged=incident.parameters if incident.limit is not None else (),
+            self._observer,
+            before=bad.before,
+            scale=bad.scale,
+            batches=[*bad.batches, *self._healthy],
+            judged=bad.parameters if bad.limit is not None else (),
         )
         began = time.perf_counter()
-        self.stage = stage
+        self._sandbox = sandbox
         try:
-            with allow_device_sync(), stage:
-                yield stage
+            with allow_device_sync(), sandbox:
+                yield sandbox
         finally:
-            self.stage = None
+            self._sandbox = None
             self._host.exclude_time(time.perf_counter() - began)
 
-    def _scene(
-        self, incident: BadStep, *, gentle: bool, data: Mapping[str, Tensor] | None = None
+    def _failing_step(
+        self, bad: BadStep, *, may_raise: bool, data: Mapping[str, Tensor] | None = None
     ) -> FailingStep:
-        host, company = self._host, self._host.rerun_group
+        host, group = self._host, self._host.rerun_group
         return FailingStep(
             models=host.models,
             optimizers=host.optimizers,
-            batches=[kept.batch for kept in incident.batches],
+            batches=[kept.batch for kept in bad.batches],
             names=host.parameter_names(),
-            step=incident.step,
-            symptom="spike" if incident.symptom == "spike" else "nonfinite",
+            step=bad.step,
+            symptom="spike" if bad.symptom == "spike" else "nonfinite",
             scaler=host.scaling.scaler,
-            limit=incident.limit,
+            limit=bad.limit,
             usual=host.usual(),
             data=data or {},
-            sample_names=incident.named(),
-            gentle=gentle,
-            inexact=incident.inexact or ("" if company is None else company.inexact),
+            sample_names=bad.named(),
+            gentle=not may_raise,
+            inexact=bad.inexact or ("" if group is None else group.inexact),
         )
 
-    def _elsewhere(self, incident: BadStep, kind: type[ControlRuns]) -> ControlRuns:
-        return kind(self._host.older_weights(incident.step), [kept.batch for kept in self._healthy])
+    # A step that another run has captured.
 
-    def _conclude(self, incident: BadStep, answer: PlanResult) -> None:
-        if answer.findings is not None:
-            scene = self._scene(incident, gentle=False)
-            self.rerun_results.draw(incident, answer.findings, scene)
+    def run_captured(self, bad: BadStep, one: StepPass) -> Generator[Any, None, None]:
+        """Hand its batches to the loop for one pass."""
+        with self._enter_sandbox(bad) as sandbox:
+            sandbox.enter(one)
+            try:
+                yield from one.batches
+            finally:
+                sandbox.leave(None)
+
+    def explain_captured(self, bad: BadStep, frame: FrameType | None) -> Iterator[Any]:
+        """Run it again as a bad step of this run."""
+        self._pending, self.rerun_results.captured = bad, True
+        yield from self._try(RerunMoment.NEXT_BATCH, frame)

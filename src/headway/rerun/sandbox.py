@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,12 +21,11 @@ from torch.optim.optimizer import (
 
 from headway.errors import RankLost
 from headway.explain.failing_step import FAILED_ON_OTHER_RANK, Outcome, StepPass
-from headway.rerun.bad_step import BadStep
 from headway.rerun.batch_identity import RecordedBatch
 from headway.rerun.host import RerunHost, trained_parameters
+from headway.rerun.protocol import Rerun
 from headway.rerun.rerun_group import StepAborted
 from headway.rerun.sandbox_state import SavedState
-from headway.rerun.strategies.iteration_rerun import IterationRerun
 from headway.torch_adapters import patching
 from headway.torch_adapters.modes import WriteUndo, no_dispatch_modes, no_function_modes
 from headway.torch_adapters.optimizer_adapter import (
@@ -170,12 +172,20 @@ class RerunSandbox:
             told = error is not None and not isinstance(error, StepAborted)
             one.outcome.error = format_error(error) if told else FAILED_ON_OTHER_RANK
 
-    def run_pass(self, one: StepPass, run: Callable[[Sequence[Any]], None]) -> None:
-        """A pass by calling the step; whatever it raises is part of the outcome."""
+    def run_pass(self, one: StepPass, rerun: Rerun) -> Iterator[Any]:
+        """Run one pass; whatever the step raises is part of the outcome.
+
+        Yields the batches that the user's loop must take, where the step cannot be called.
+        """
         error: BaseException | None = None
         try:
             self.enter(one)
-            run(one.batches)
+            if rerun.may_raise:
+                # Not for a pass in the user's own loop: a traceback would be lost.
+                self._within.enter_context(silenced())
+            yield from rerun.run(one.batches)
+        except GeneratorExit:  # the loop was left
+            raise
         except BaseException as raised:  # of the user's own step, whatever it is
             error = raised
             if not isinstance(raised, Exception):
@@ -319,6 +329,29 @@ class RerunSandbox:
         return trained_parameters(self._host)
 
 
+@contextmanager
+def silenced() -> Iterator[None]:
+    """What the step has printed, logged or drawn as a progress bar is not shown again."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    # A progress bar writes to the stream that it found when it was created.
+    tqdm = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
+    bars = [bar for bar in getattr(tqdm, "_instances", ()) if not getattr(bar, "disable", True)]
+    for bar in bars:
+        bar.disable = True
+    try:
+        with (
+            open(os.devnull, "w", encoding="utf-8") as nowhere,
+            redirect_stdout(nowhere),
+            redirect_stderr(nowhere),
+        ):
+            yield
+    finally:
+        logging.disable(before)
+        for bar in bars:
+            bar.disable = False
+
+
 def format_error(error: BaseException | None) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
@@ -341,14 +374,3 @@ def _read_norms(tensors: Sequence[Tensor]) -> list[float]:
 def _wide(tensor: Tensor) -> torch.dtype | None:
     """Sums of squares in the tensor's own dtype would overflow in half precision."""
     return torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else None
-
-
-def explain_difference(stage: RerunSandbox, run: IterationRerun, incident: BadStep) -> str:
-    """Why a turn that is run again is not the one that failed; empty: it is."""
-    run.weights_moved = bool(incident.inexact)
-    proof = StepPass("again", [kept.batch for kept in incident.batches])
-    stage.run_pass(proof, run)
-    why = run.why_different(proof.outcome)
-    if not why and proof.outcome.cured(incident.limit):
-        return "run again, it went well: something that it reads has moved on, or it was transient"
-    return why

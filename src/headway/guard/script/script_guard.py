@@ -24,7 +24,7 @@ from headway.guard.measure.sampling import SamplingPlan
 from headway.guard.recorder import Recorder
 from headway.guard.recovery.snapshots import Snapshots
 from headway.rerun import in_script
-from headway.rerun.bad_step import MissedStep
+from headway.rerun.protocol import RerunMoment
 from headway.rerun.strategies.next_step import NextStepTrace
 
 # A captured incident without the script: one function builds the model, another makes the step.
@@ -65,9 +65,6 @@ def _require_model(made: Any) -> tuple[nn.Module, StepFunction]:
     )
 
 
-TRACING_NEXT_STEP = "watching the step after a bad one"
-
-
 ScaledLoss: TypeAlias = tuple[GradScaler, Tensor, "weakref.ref[Tensor]"]
 """Who multiplied a loss, the loss as it was, and what came of it."""
 
@@ -86,10 +83,8 @@ class ScriptGuard(Guard):
     ) -> None:
         self._make_recorder = make_recorder  # type: ignore[assignment]
         self._rhythm = rhythm
-        self.next_step = next_step
-        self._untold: MissedStep | None = None
-        """A bad step that was not run again and that the next one may explain."""
         super().__init__(models, optimizers, **more)
+        self._next_step = self._session.incidents.next_step = next_step
         self.models = tuple(models)
         self.optimizers = tuple(optimizers)
 
@@ -110,63 +105,15 @@ class ScriptGuard(Guard):
         self._observer.backward_begins(roots)
 
     def rerun_last_step(self, frame: FrameType | None) -> None:
-        """No step will follow: look into the last, if it went bad, while its loop is there."""
+        """No step will follow: explain the last, if it was bad, while its loop is there."""
         if self.last_step_waits():
-            self._look_into(frame)
+            self._session.incidents.rerun(RerunMoment.LAST_STEP, frame)
 
     def step_over(self) -> None:
-        """A step is complete: what was watched of it is told; the next is watched if need be."""
-        incidents = self._session.incidents
-        missed = incidents.collect_missed()
-        explained = len(incidents.rerun_results.found)
-        self._shield.spare(
-            TRACING_NEXT_STEP,
-            self.next_step.step_over,
-            self._session,
-            incidents.rerun_results,
-            missed,
-        )
-        self._report_last()
-        if missed is not None and len(incidents.rerun_results.found) == explained:
-            self._shield.spare(TRACING_NEXT_STEP, self.next_step.arm, self._session, missed)
-            self._untold = missed
-
-    def _report_not_rerun(self) -> None:
-        """The next step may tell more: see `step_over`."""
-
-    def _report_last(self) -> None:
-        untold, self._untold = self._untold, None
-        if untold is not None:
-            self._shield(self._session.incidents.report_not_rerun, untold)
-
-    def _rerun_iteration(self, frame: FrameType | None, *, late: bool) -> None:
-        incidents = self._session.incidents
-        if incidents.iteration is not None:
-            if self.next_step.knows():
-                incidents.drop_pending()
-                return
-            self.next_step.disarm()
-        explained = len(incidents.rerun_results.found)
-        super()._rerun_iteration(frame, late=late)
-        if len(incidents.rerun_results.found) > explained:
-            incidents.missed = self._untold = None
-
-    def _look_into(self, frame: FrameType | None = None) -> bool:
-        incidents = self._session.incidents
-        if incidents.pending and (frame is not None or incidents.framework() is not None):
-            self.next_step.disarm()
-        explained = len(incidents.rerun_results.found)
-        done = super()._look_into(frame)
-        if len(incidents.rerun_results.found) > explained:
-            incidents.missed = None
-        return done
-
-    def _close(self, *, well: bool, last: bool = True) -> None:
-        if not self._closed:
-            self._report_last()
-        super()._close(well=well, last=last)
+        """A step is complete: explain the one before it, and trace the next if need be."""
+        self._session.incidents.trace_next_step()
 
     def retire(self) -> None:
         """Stop watching and leave the record open: another guard takes over."""
-        self.next_step.disarm()
+        self._next_step.disarm()
         self._close(well=True, last=False)

@@ -9,19 +9,19 @@ nothing may be concluded from the turn.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, redirect_stdout, suppress
-from io import StringIO
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from itertools import repeat
 from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from headway.explain.failing_step import Outcome
+from headway.rerun.protocol import CAN, LATER, NOT_APPLICABLE, Readiness, Rerun, RerunMoment
 from headway.rerun.strategies import loop_body, loop_source
 from headway.rerun.strategies.iteration_state import (
     IterationState,
@@ -32,6 +32,7 @@ from headway.rerun.strategies.loop_source import LoopSource
 from headway.torch_adapters.dataloader import redeliver_batches
 from headway.torch_adapters.modes import no_dispatch_modes
 from headway.torch_adapters.rng import RngState
+from headway.torch_adapters.runtime_state import compiled_code_runs
 from headway.torch_adapters.saved_state import ObjectSnapshot
 
 MAX_ITERATIONS = 256
@@ -48,22 +49,38 @@ class _StepDone(BaseException):
     """The optimizer has stepped. No Exception: the body's own `except Exception` is not meant."""
 
 
-class IterationRerun:
-    """A turn, ready to be run again."""
+class SelfFedLoopRerun(Rerun):
+    """Calls the body of a loop that makes its own data, as the failed iteration began."""
 
-    def __init__(
-        self,
-        loop: LoopSource,
-        begin: IterationState,
-        end: IterationState,
-        frame: FrameType,
-        *,
-        late: bool,
+    needs_proof = True
+
+    def prepare(self) -> Readiness:
+        case = self._case
+        bad, moment = case.bad_step, case.moment
+        if bad.iteration is None or (bad.batches and moment is not RerunMoment.AFTER_STEP):
+            return NOT_APPLICABLE
+        if moment in (RerunMoment.STEP_COMPLETE, RerunMoment.NEXT_BATCH):
+            return LATER  # the loop comes to its next step, and the frame is known there
+        begin, end = bad.iteration.begin, bad.iteration.end
+        frame = loop_source.frame_of(bad.iteration.loop, case.frame)
+        if end is None or frame is None:
+            return Readiness(why_not="its loop has moved on")
+        try:
+            self._lift_body(bad.iteration.loop, begin, end, frame)
+        except NotRepeatable as error:
+            return Readiness(why_not=str(error))
+        except (SyntaxError, ValueError):  # legal in its place, not in a function
+            return Readiness(why_not="its body cannot run outside of its function")
+        # No batch leads back to this loop, but for those that it drew itself.
+        bad.batches = bad.batches if begin.moving.by_hand else ()
+        bad.before = begin.moment
+        self._save()
+        return CAN
+
+    def _lift_body(
+        self, loop: LoopSource, begin: IterationState, end: IterationState, frame: FrameType
     ) -> None:
-        """`late`: the loop has gone on since, and its variables are those of the next turn.
-
-        Raises Unrepeatable.
-        """
+        """Compile the iteration into a function of its variables. Raises NotRepeatable."""
         if begin.moving.iterator:
             raise NotRepeatable(
                 f"it draws from `{begin.moving.iterator}`, and what an iterator has given is gone"
@@ -72,6 +89,8 @@ class IterationRerun:
         self._begin = begin
         self._end = end
         self._frame = frame
+        # After the next step has begun, the loop's variables are those of the next iteration.
+        late = self._case.moment is RerunMoment.NEXT_STEP
         self._made = {} if late else read_variables(frame, loop.early)
         at_module_level = frame.f_locals is frame.f_globals
         wanted = frozenset(loop.bound if at_module_level else loop_body.used_names([loop.node]))
@@ -79,61 +98,50 @@ class IterationRerun:
         self._values = self._turns(arguments, frame, late=late)
         self._arguments = {name: value for name, value in arguments.items() if name in wanted}
         self._function = loop_body.compile_body(frame, loop.node, list(self._arguments))
-        names = frozenset(loop_body.used_names(loop.node.body))
-        reached = {**frame.f_globals, **read_variables(frame, names)}
-        self._reachable = [
+        self._seen: _IterationEnd | None = None
+
+    def _save(self) -> None:
+        names = frozenset(loop_body.used_names(self._loop.node.body))
+        reached = {**self._frame.f_globals, **read_variables(self._frame, names)}
+        reachable = [
             reached[name]
             for name in sorted(names & reached.keys())
             if not loop_body.is_headway_object(reached[name])
         ]
-        self._seen: _IterationEnd | None = None
-        self.by_hand = begin.moving.by_hand
-        """The body draws its batches itself, from a loader: it is given those it had."""
-        self.weights_moved = False
-        """Another optimizer has stepped in this turn: what comes of weights need not be the
-        same."""
+        now = IterationState(self._loop, self._frame, self._begin.moving)
+        trained, tensors = self._case.host.models, compiled_code_runs()
+        objects = ObjectSnapshot(reachable, trained, tensors=tensors)
 
-    def __call__(self, batches: Sequence[Any]) -> None:
-        """Run the turn to its optimizer's step; what it prints is not printed again."""
+        def undo() -> None:
+            objects()
+            now.restore()
+
+        self._undo = undo
+
+    def run(self, batches: Sequence[Any]) -> tuple[()]:
+        """Run the iteration up to its optimizer's step."""
         self._begin.restore()
         self._seen = None
         hook = register_optimizer_step_post_hook(self._stepped)
+        by_hand = self._begin.moving.by_hand
         try:
-            with (
-                redirect_stdout(StringIO()),
-                loop_body.without_logs(),
-                redeliver_batches(batches) if self.by_hand else nullcontext(),
-                suppress(_StepDone),
-            ):
+            with redeliver_batches(batches) if by_hand else nullcontext(), suppress(_StepDone):
                 self._function(self._values, **self._arguments)
         finally:
             hook.remove()
+        return ()
 
-    def keep(self, trained: Sequence[nn.Module], *, tensors: bool) -> Callable[[], None]:
-        """What the body can reach, to be put back afterwards."""
-        now = IterationState(self._loop, self._frame, self._begin.moving)
-        put_back = ObjectSnapshot(self._reachable, trained, tensors=tensors)
-
-        def undo() -> None:
-            put_back()
-            now.restore()
-
-        return undo
-
-    def data(self) -> dict[str, Tensor]:
-        """What the turn makes its batch of, as far as that are tensors."""
+    def inputs(self) -> dict[str, Tensor]:
         return find_input_tensors(self._loop, self._frame)
 
     def bad_inputs(self) -> dict[str, Tensor]:
-        """The first tensor that the turn has made without the model, and that is not finite."""
         for name in self._loop.in_order(self._made):
             value = self._made[name]
             if isinstance(value, Tensor) and not value.requires_grad and _bad(value):
                 return {name: value}
         return {}
 
-    def why_different(self, outcome: Outcome) -> str:
-        """Why the turn that was just run is not the one that failed; empty: it is."""
+    def proof(self, outcome: Outcome) -> str:
         if outcome.error is not None:
             return f"run again, it raised {outcome.error}"
         seen, self._seen = self._seen, None
@@ -150,6 +158,10 @@ class IterationRerun:
             return (
                 "random numbers were drawn between the step before it and its own beginning, so "
                 "its own are not known"
+            )
+        if outcome.cured(self._case.bad_step.limit):
+            return (
+                "run again, it went well: something that it reads has moved on, or it was transient"
             )
         return ""
 
@@ -191,6 +203,8 @@ class IterationRerun:
 
     def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         frame = loop_source.frame_at(self._function.__code__, self._loop.line)
+        # Another optimizer has stepped in this iteration: what depends on weights may differ.
+        weights_moved = bool(self._case.bad_step.inexact)
         if frame is not None:
             made = read_variables(frame, self._loop.early)
             with no_dispatch_modes():  # nobody needs to see what is only read
@@ -198,7 +212,7 @@ class IterationRerun:
                     (
                         name
                         for name in self._loop.in_order(self._made)
-                        if not (self.weights_moved and _comes_of_weights(self._made[name]))
+                        if not (weights_moved and _comes_of_weights(self._made[name]))
                         and _differ(self._made[name], made.get(name))
                     ),
                     None,

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import ast
 import linecache
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
-from io import StringIO
 from types import FrameType
 from typing import Any
 
 from torch import nn
 
-from headway.torch_adapters.frames import (
-    is_user_frame,
-    walk_callers,
+from headway.rerun.protocol import (
+    CAN,
+    LATER,
+    NOT_APPLICABLE,
+    Readiness,
+    Rerun,
+    RerunCase,
+    RerunMoment,
 )
+from headway.torch_adapters.frames import is_user_frame, walk_callers
+from headway.torch_adapters.runtime_state import compiled_code_runs
 from headway.torch_adapters.saved_state import ObjectSnapshot
 from headway.torch_adapters.source import compile_function
 
@@ -151,6 +155,7 @@ def _fits(target: ast.expr, value: Any, variables: Mapping[str, Any], rebound: s
 
 VALUES = "__headway_values__"
 TURN = "__headway_turn__"
+NOT_A_LOOP_OVER_BATCHES = "its loop draws the batches by hand, not by a `for` over them"
 MAX_FRAMES = 12
 """Frames between the guard's iterator and the loop: tqdm and its like put one or two there."""
 _UNLIFTABLE = (ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith, ast.Nonlocal)
@@ -176,13 +181,12 @@ class LoopBody:
         self._function = compile_body(frame, loop, list(self._arguments))
 
     def __call__(self, batches: Sequence[Any]) -> None:
-        """Run the body once for each batch; what it prints is not printed again."""
+        """Run the body once for each batch."""
         ages = self._ages if len(self._ages) == len(batches) else [0] * len(batches)
         values = [
             self._variable.holding(batch, age) for batch, age in zip(batches, ages, strict=True)
         ]
-        with redirect_stdout(StringIO()), without_logs():
-            self._function(values, **self._arguments)
+        self._function(values, **self._arguments)
 
     def keep(self, trained: Sequence[nn.Module], *, tensors: bool) -> ObjectSnapshot:
         """What the body can reach through its variables, to be put back afterwards.
@@ -191,17 +195,6 @@ class LoopBody:
         `tensors`: all others are to be copied, for nobody sees what is written to them.
         """
         return ObjectSnapshot(self._reachable, trained, tensors=tensors)
-
-
-@contextmanager
-def without_logs() -> Iterator[None]:
-    """What was logged once is not logged again."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +234,47 @@ def find_loop_body(frame: FrameType | None, latest: Any, ages: Sequence[int]) ->
             except (SyntaxError, ValueError):  # legal in its place, not in a function
                 return FoundLoop(again=not variable.beside)
     return handed_on or FoundLoop()
+
+
+def find_loop_of(case: RerunCase) -> FoundLoop:
+    """The loop of a bad step that has batches; looked for once."""
+    if case.found_loop is None:
+        batches = case.bad_step.batches
+        latest = batches[-1]
+        if case.moment is not RerunMoment.AFTER_STEP:  # the loop may have drawn others since
+            latest = case.host.latest or latest
+        ages = [
+            0
+            if kept.origin is None or latest.origin is None
+            else latest.origin.number - kept.origin.number
+            for kept in batches
+        ]
+        case.found_loop = find_loop_body(case.frame, latest.batch, ages)
+    return case.found_loop
+
+
+class LoopBodyRerun(Rerun):
+    """Calls the body of the user's loop over batches."""
+
+    def prepare(self) -> Readiness:
+        case = self._case
+        if not case.bad_step.batches:
+            return NOT_APPLICABLE
+        if case.moment is RerunMoment.STEP_COMPLETE:
+            return LATER  # when the loop asks for its next batch, its frame is known
+        found = find_loop_of(case)
+        if case.moment is RerunMoment.AFTER_STEP and (found.body is not None or found.again):
+            return LATER  # the rest of the body still runs
+        if found.body is None:
+            return Readiness(why_not=NOT_A_LOOP_OVER_BATCHES)
+        self._undo = found.body.keep(case.host.models, tensors=compiled_code_runs())
+        return CAN
+
+    def run(self, batches: Sequence[Any]) -> tuple[()]:
+        body = find_loop_of(self._case).body
+        assert body is not None
+        body(batches)
+        return ()
 
 
 def user_frames(frame: FrameType | None, farthest: int = MAX_FRAMES) -> Iterator[FrameType]:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from headway.output.notices import logger
 from headway.rerun.strategies import iteration_state, loop_body, loop_source
 from headway.rerun.strategies import loop_body as loop_variable
-from headway.rerun.strategies.iteration_rerun import IterationRerun, NotRepeatable
 from headway.rerun.strategies.iteration_state import IterationState, MovingState
 from headway.rerun.strategies.loop_source import NO_LOOP, LoopSource, NoLoop
 
@@ -110,23 +109,6 @@ class SelfFedLoop:
     def forget(self) -> None:
         """Nobody will ask any more."""
         self._last = self.present = None
-
-    def run_of(
-        self, turn: LoopIteration, frame: FrameType | None, late: bool
-    ) -> IterationRerun | str:
-        """A turn as something to call; a text says why it cannot be.
-
-        `late`: the loop has gone on to its next step meanwhile.
-        """
-        inside = loop_source.frame_of(turn.loop, frame)
-        if turn.end is None or inside is None:
-            return "its loop has gone on meanwhile"
-        try:
-            return IterationRerun(turn.loop, turn.begin, turn.end, inside, late=late)
-        except NotRepeatable as error:
-            return str(error)
-        except (SyntaxError, ValueError):  # legal in its place, not in a function
-            return "its body cannot be taken out of its function"
 
     def _find(self, frame: FrameType | None) -> tuple[LoopSource, FrameType] | NoLoop:
         inside = None if self._loop is None else loop_source.frame_of(self._loop, frame)
