@@ -32,6 +32,7 @@ from headway.preflight.observers.model.device_use import MEMORY_TOPIC as MEMORY
 from headway.preflight.observers.model.parameter_structure import INVENTORY_TOPIC as INVENTORY
 from headway.preflight.trial.update_trials import OVERFIT
 from headway.report import Report
+from headway.torch_adapters.autocast_regions import regions_disabled
 
 # The precision somebody asked the check to run in, put over the script's own.
 
@@ -44,28 +45,12 @@ def override_precision(dtype: str | None) -> Iterator[None]:
     if dtype is None:
         yield
     elif dtype == "none":
-        with _no_autocast():
+        with regions_disabled():
             yield
     else:
         kind = "cuda" if torch.cuda.is_available() else "cpu"
         with torch.autocast(kind, dtype=DTYPES[dtype]):
             yield
-
-
-@contextmanager
-def _no_autocast() -> Iterator[None]:
-    """The script's autocast regions are entered with autocast off."""
-    original: Any = torch.autocast.__enter__
-
-    def enter(self: Any) -> Any:
-        self._enabled = False
-        return original(self)
-
-    torch.autocast.__enter__ = enter  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        torch.autocast.__enter__ = original  # type: ignore[method-assign]
 
 
 # A few steps of somebody's training under full watch, and the report about them.

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -23,8 +22,14 @@ from torch.nn.modules.module import (
 from torch.optim import Optimizer
 
 from headway.guard.script.launcher import ScriptLauncher
-from headway.torch_adapters.frames import is_installed_file, is_internal_file
+from headway.torch_adapters.compat import is_registered
+from headway.torch_adapters.frames import (
+    describe_frame,
+    is_installed_file,
+    running_frames,
+)
 from headway.torch_adapters.module_stack import user_path
+from headway.torch_adapters.patching import wrap_function
 
 # Where modules and weights come from: the lines that construct, attach and initialise them.
 
@@ -97,8 +102,7 @@ class ModuleProvenance:
         at = None if owner is None else owner()
         if at is None:
             return None, 0
-        there = at._parameters.get(name) is item or at._modules.get(name) is item
-        return (place, when) if there else (None, 0)
+        return (place, when) if is_registered(at, name, item) else (None, 0)
 
     def _registers(self, owner: nn.Module, name: str, item: Any) -> None:
         if len(self._given) >= MOST_PROVENANCE_LINES:
@@ -175,9 +179,9 @@ class ScriptContext:
         foreign: FrameType | None = None
         for frame in self.frames():
             if not is_installed_file(frame.f_code.co_filename):
-                return _describe_frame(frame)
+                return describe_frame(frame).to_dict()
             foreign = foreign or frame
-        return None if foreign is None else _describe_frame(foreign)
+        return None if foreign is None else describe_frame(foreign).to_dict()
 
     def users_own_call(self) -> bool:
         """Whether the user's own line made the call that runs now, not a framework's."""
@@ -186,16 +190,7 @@ class ScriptContext:
 
     def frames(self) -> Iterator[FrameType]:
         """The frames that run now, innermost first, without torch's, Python's and ours."""
-        frame: FrameType | None = sys._getframe(1)
-        machinery = self._machinery
-        while frame is not None:
-            code = frame.f_code
-            ours = machinery.get(code)
-            if ours is None:
-                ours = machinery[code] = is_internal_file(code.co_filename)
-            if not ours:
-                yield frame
-            frame = frame.f_back
+        return running_frames(self._machinery)
 
     def _forget_names(self) -> None:
         self._paths.clear()
@@ -209,11 +204,6 @@ class ScriptContext:
                 self._paths.setdefault(id(module), prefix + user_path(path))
             for path, parameter in model.named_parameters():
                 self._parameters.setdefault(id(parameter), prefix + user_path(path))
-
-
-def _describe_frame(frame: FrameType) -> dict[str, Any]:
-    code = frame.f_code
-    return {"file": code.co_filename, "line": frame.f_lineno, "function": code.co_name}
 
 
 # Which call of a script this is: the module it was made in, the line, and how often so far.
@@ -302,35 +292,30 @@ def observe_method(
 
     What is told may fail without harm to the script: it is told no more.
     """
-    original = getattr(owner, name, None)
-    if original is None:  # another torch
-        return
     strict = _is_strict()
-    deaf = [False]
+    failed = [False]
 
-    def tell(told: Callable[..., None] | None, *about: Any, **named: Any) -> None:
-        if told is None or deaf[0]:
+    def notify(observer: Callable[..., None] | None, *args: Any, **kwargs: Any) -> None:
+        if observer is None or failed[0]:
             return
         try:
-            told(*about, **named)
-        except Exception:  # ours, whatever it is: the script must not pay for it
-            deaf[0] = True
+            observer(*args, **kwargs)
+        except Exception:  # ours, whatever it is: the script goes on
+            failed[0] = True
             if strict:
                 raise
 
-    @functools.wraps(original)
-    def method(*args: Any, **kwargs: Any) -> Any:
-        tell(before, *args, **kwargs)
-        result = original(*args, **kwargs)
-        tell(after, result, *args, **kwargs)
-        return result
+    def wrap(original: Any) -> Any:
+        @functools.wraps(original)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            notify(before, *args, **kwargs)
+            result = original(*args, **kwargs)
+            notify(after, result, *args, **kwargs)
+            return result
 
-    def put_back() -> None:
-        if getattr(owner, name, None) is method:
-            setattr(owner, name, original)
+        return method
 
-    setattr(owner, name, method)
-    scene.undo.callback(put_back)
+    scene.undo.callback(wrap_function(owner, name, wrap))
 
 
 def _is_strict() -> bool:

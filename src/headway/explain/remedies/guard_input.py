@@ -18,7 +18,7 @@ from headway.explain.failing_step import FailingStep
 from headway.explain.remedies.base import StepRemedy
 from headway.explain.remedies.edits import edits_for
 from headway.explain.remedies.edits.base import CallEdit
-from headway.torch_adapters.frames import current_frame, is_internal_file
+from headway.torch_adapters.frames import current_frame, is_internal_file, walk_callers
 from headway.torch_adapters.modes import ReentrantFunctionMode, can_reenter, find_user_callback
 from headway.torch_adapters.runtime_state import run_eagerly
 from headway.torch_adapters.source import SourceLine, read_statement
@@ -108,9 +108,8 @@ class _LineEditMode(ReentrantFunctionMode):
         return result
 
     def _is_from_the_line(self) -> bool:
-        frame = current_frame(2)
-        while frame is not None and _is_machinery(frame.f_code.co_filename):
-            frame = frame.f_back
+        callers = walk_callers(current_frame(2))
+        frame = next((at for at in callers if not _is_machinery(at.f_code.co_filename)), None)
         return (
             frame is not None
             and frame.f_lineno == self._line

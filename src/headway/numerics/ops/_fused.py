@@ -16,19 +16,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from headway.numerics import _torch_compat
+
 if TYPE_CHECKING:
     from headway.numerics.ops._kernels import Kernel
 
 
-_transformed, _watching_modes, _tracing, _keys = (
-    getattr(torch._C, name, None)
-    for name in (
-        "_are_functorch_transforms_active",
-        "_len_torch_dispatch_stack",
-        "_is_tracing",
-        "_dispatch_keys",
-    )
-)
+_transformed, _watching_modes = _torch_compat.transforms_active, _torch_compat.dispatch_depth
+_tracing, _keys = _torch_compat.is_tracing, _torch_compat.dispatch_keys
 
 
 def can_fuse(x: Tensor, *others: Tensor) -> bool:
@@ -80,7 +75,7 @@ def launch(kernel: Kernel, tensors: tuple[Tensor, ...], numbers: dict[str, float
 
     As `torch.cuda.jiterator` calls it. The numbers are in the order of the kernel's parameters.
     """
-    return torch._C._cuda_jiterator_compile_and_launch_kernel(
+    return _torch_compat.launch_kernel(
         kernel.code, kernel.name, kernel.outputs > 1, kernel.outputs, tensors, numbers
     )
 
@@ -123,7 +118,7 @@ def _ordinary_keys(device: torch.device) -> frozenset[int]:
     plain = torch.empty(0, device=device)
     with torch.inference_mode():
         inference = torch.empty(0, device=device)
-    return frozenset(torch._C._dispatch_keys(item).raw_repr() for item in (plain, inference))
+    return frozenset(_torch_compat.dispatch_keys(item).raw_repr() for item in (plain, inference))
 
 
 def direct_apply(function: type[torch.autograd.Function]) -> Callable[..., Tensor]:

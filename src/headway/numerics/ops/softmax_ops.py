@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headway.numerics._torch_compat import log_softmax_backward, softmax_backward
 from headway.numerics.ops import _kernels
 from headway.numerics.ops._fused import again, can_fuse, must_be_plain
 from headway.numerics.ops._shared import holds, is_half, may_look, wide
@@ -163,10 +164,7 @@ class _MaskedSoftmax(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (shares,) = ctx.saved_tensors
-        back: Tensor = torch.ops.aten._softmax_backward_data(
-            gradient, shares, ctx.dim, shares.dtype
-        )
-        return back, None, None
+        return softmax_backward(gradient, shares, ctx.dim), None, None
 
 
 class _MaskedLogSoftmax(torch.autograd.Function):
@@ -189,10 +187,7 @@ class _MaskedLogSoftmax(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         (found,) = ctx.saved_tensors
         counted: Tensor = torch.ops.aten.threshold_backward(gradient, found, ctx.lowest)
-        back: Tensor = torch.ops.aten._log_softmax_backward_data(
-            counted, found, ctx.dim, found.dtype
-        )
-        return back, None, None, None
+        return log_softmax_backward(counted, found, ctx.dim), None, None, None
 
 
 def _fused_filled(x: Tensor, mask: Tensor | None) -> Tensor:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
-from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.amp.grad_scaler import GradScaler, OptState
+from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from headway.preflight.observer import Observer, TorchCall
 from headway.torch_adapters.compat import find_aliases
+from headway.torch_adapters.frames import current_frame, find_caller, walk_callers
+from headway.torch_adapters.optimizer_adapter import gradients_are_scaled
 
 # Clipping that sees gradients still multiplied by a GradScaler's scale.
 
@@ -57,7 +57,7 @@ class ScaledClipping(Observer):
         self._look({id(p) for p in parameters}, "clip_grad_norm_", total, _argument("max_norm"))
 
     def function_begins(self, call: TorchCall) -> None:
-        frame = _frame_of("clip_grad_value_")
+        frame = find_caller(("clip_grad_value_",), 25)
         if frame is None:
             return
         tensors = call.args[0] if call.args else ()
@@ -83,8 +83,7 @@ class ScaledClipping(Observer):
                 own = {id(p) for group in optimizer.param_groups for p in group["params"]}
                 if not own & clipped:
                     continue
-                state: Any = scaler._per_optimizer_states[id(optimizer)]
-                scaled = state["stage"] is OptState.READY and not self._divided_by(scale)
+                scaled = gradients_are_scaled(scaler, optimizer) and not self._divided_by(scale)
                 self._tell(scaled, scale, name, total, limit)
                 return
 
@@ -120,24 +119,11 @@ def _norm(gradient: Tensor | None) -> float:
         return float(gradient.float().norm())
 
 
-def _frame_of(function: str) -> FrameType | None:
-    frame: FrameType | None = sys._getframe(2)
-    for _ in range(25):
-        if frame is None or frame.f_code.co_name == function:
-            return frame
-        frame = frame.f_back
-    return None
-
-
 def _argument(name: str) -> Any:
     """An argument of the clipping that runs now."""
-    frame: FrameType | None = sys._getframe(2)
-    for _ in range(12):
-        if frame is None:
-            return None
+    for frame in walk_callers(current_frame(2), 12):
         if name in frame.f_locals:
             return frame.f_locals[name]
-        frame = frame.f_back
     return None
 
 
@@ -199,7 +185,7 @@ class ScaledReadings(Observer):
 
     def _hear(self, item: Tensor, result: Tensor) -> None:
         left = self._left.get(item.data_ptr())
-        if left is None or _within(_CLIPPING):
+        if left is None or find_caller(_CLIPPING, 14) is not None:
             return
         norm = float(result)
         # What was divided meanwhile, by the scaler or by hand, is another number now.
@@ -237,15 +223,3 @@ class ScaledReadings(Observer):
 
     def _forget(self) -> None:
         self._left, self._read, self._place = {}, {}, None
-
-
-def _within(names: frozenset[str]) -> bool:
-    """Whether one of these functions is what calls this."""
-    frame: FrameType | None = sys._getframe(2)
-    for _ in range(14):
-        if frame is None:
-            return False
-        if frame.f_code.co_name in names:
-            return True
-        frame = frame.f_back
-    return False

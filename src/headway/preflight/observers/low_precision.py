@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.script_context import observe_method
+from headway.torch_adapters.autocast_regions import is_region_enabled
 from headway.torch_adapters.compat import find_aliases
 
 # What autocast is asked for, and in which precision the matrix work of training is done.
@@ -63,12 +64,12 @@ class AutocastWork(Observer):
         **more: Any,
     ) -> None:
         # Torch switches a region off that cannot work here; what was asked is known only now.
-        region._headway_asked = bool(enabled)
+        region.headway_requested = bool(enabled)
 
     def _enters(self, result: Any, region: Any) -> None:
         facts: dict[str, Any] = {
-            "asked": bool(getattr(region, "_headway_asked", region._enabled)),
-            "enabled": bool(region._enabled),
+            "asked": bool(getattr(region, "headway_requested", is_region_enabled(region))),
+            "enabled": is_region_enabled(region),
             "device_type": str(region.device),
             "dtype": str(region.fast_dtype).removeprefix("torch."),
         }

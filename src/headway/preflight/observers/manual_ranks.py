@@ -19,6 +19,7 @@ from headway.guard.ranks.rank_table import checksum_tensors
 from headway.preflight.observer import Observer
 from headway.preflight.script_context import observe_method
 from headway.torch_adapters.nested_state import find_tensors
+from headway.torch_adapters.rank_group import default_store
 
 SIGNAL = "rank/weights_hash"
 CLOSELY, EVERY = 10, 10
@@ -81,7 +82,7 @@ class ManualRanks(Observer):
         if not self._sent and not every:
             return  # activations of a model that is spread over the ranks
         checksum = checksum_tensors(weights, torch.device("cpu"))
-        store = _store()
+        store = default_store()
         if checksum is None or store is None:
             return
         store.set(_key(step, dist.get_rank()), repr(float(checksum)))
@@ -109,8 +110,3 @@ class ManualRanks(Observer):
 
 def _key(step: int, rank: int) -> str:
     return f"headway/weights/{step}/{rank}"
-
-
-def _store() -> Any:
-    found = getattr(dist.distributed_c10d, "_get_default_store", None)
-    return None if found is None else found()

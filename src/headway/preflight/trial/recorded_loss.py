@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headway.torch_adapters.modes import no_autocast, no_function_modes
 from headway.torch_adapters.op_recording.op_recorder import OpRecorder
 from headway.torch_adapters.op_recording.op_replay import (
     CannotReplay,
@@ -19,6 +20,7 @@ from headway.torch_adapters.op_recording.op_replay import (
     OpReplay,
 )
 from headway.torch_adapters.op_recording.recorded_ops import ParameterRef, RecordedOp, RecordedRoot
+from headway.torch_adapters.tensor_values import storage_address
 
 # What a loss is made of: the weight of each mean on the way to it.
 
@@ -129,7 +131,7 @@ def _weights(player: OpReplay) -> set[int]:
 
 def _collect(value: Any, found: set[int]) -> None:
     if isinstance(value, ParameterRef):
-        found.add(value.tensor.untyped_storage()._cdata)
+        found.add(storage_address(value.tensor))
     elif isinstance(value, (list, tuple)):
         for item in value:
             _collect(item, found)
@@ -196,11 +198,11 @@ def _overfit_copies(
     for copy in copies:
         copy.requires_grad_()
     by_memory = {
-        weight.untyped_storage()._cdata: copy for weight, copy in zip(weights, copies, strict=True)
+        storage_address(weight): copy for weight, copy in zip(weights, copies, strict=True)
     }
     optimizer = _Adam(copies, rate)
     losses: list[float] = []
-    with torch.enable_grad(), torch._C.DisableTorchFunction(), torch._C._DisableAutocast():
+    with torch.enable_grad(), no_function_modes(), no_autocast():
         for _ in range(steps + 1):
             total = DifferentiableReplay(player, by_memory).loss()
             losses.append(float(total.detach()))

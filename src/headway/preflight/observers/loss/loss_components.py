@@ -34,8 +34,8 @@ from headway.preflight.observers.loss.value_names import (
     oldest_sequence_number,
     read_levels,
 )
-from headway.torch_adapters.autograd_graph import walk_graph
-from headway.torch_adapters.compat import find_aliases
+from headway.torch_adapters.autograd_graph import node_inputs, saved_tensor_hooks_active, walk_graph
+from headway.torch_adapters.compat import find_aliases, has_backward_hooks
 from headway.torch_adapters.live_objects import find_leaves
 from headway.torch_adapters.loss_graph import LossTerm, find_terms
 
@@ -122,8 +122,7 @@ class LossComponents(Observer):
 
     def module_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if not self._checkpointed and self._backwards < FIRST:
-            top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-            self._checkpointed = top is not None and top(False) is not None
+            self._checkpointed = saved_tensor_hooks_active()
 
     def scaled(self, scaler: GradScaler, loss: Tensor, result: Tensor) -> None:
         self._scaled = {id(result): (result, float(scaler.get_scale()))}
@@ -302,7 +301,7 @@ class LossComponents(Observer):
             return False
         if self._hooked is None or self._backwards <= GRADIENTS_FIRST:
             self._hooked = any(
-                module._backward_hooks or module._backward_pre_hooks
+                has_backward_hooks(module)
                 for model in self.script.models
                 for module in model.modules()
             )
@@ -321,7 +320,7 @@ class LossComponents(Observer):
         usable = {name: members for name, members in usable.items() if members}
         if not 1 < len(usable) <= GRADIENTS_OF:
             return
-        parameters = [leaf for leaf in find_leaves([root]) if not leaf._backward_hooks]
+        parameters = [leaf for leaf in find_leaves([root]) if not has_backward_hooks(leaf)]
         if not parameters:
             return
         found: dict[str, list[Tensor | None]] = {}
@@ -329,9 +328,9 @@ class LossComponents(Observer):
             edges = [GradientEdge(term.node, term.number) for term, _ in members]
             seeds = [
                 torch.full(
-                    term.node._input_metadata[term.number].shape,
+                    node_inputs(term.node)[term.number].shape,
                     weight or 0.0,
-                    dtype=term.node._input_metadata[term.number].dtype,
+                    dtype=node_inputs(term.node)[term.number].dtype,
                     device=parameters[0].device,
                 )
                 for term, weight in members

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from headway.preflight.observer import TorchCall
+from headway.torch_adapters.autograd_graph import node_inputs, saved_value
 from headway.torch_adapters.compat import find_aliases
 
 # Which activation a prediction comes straight from, seen through reshapes and the like.
@@ -75,7 +76,7 @@ class OutputActivation:
     @property
     def dim(self) -> int | None:
         """The axis of a softmax, counted from the front."""
-        dim = getattr(self.node, "_saved_dim", None)
+        dim = saved_value(self.node, "dim")
         shape = self.shape
         if not isinstance(dim, int) or not shape:
             return None
@@ -86,7 +87,7 @@ class OutputActivation:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the activation's output."""
-        described = getattr(self.node, "_input_metadata", None)
+        described = node_inputs(self.node)
         return tuple(described[0].shape) if described else ()
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from torch import Tensor, nn
 
 from headway.preflight.observer import Observer, TorchCall
+from headway.torch_adapters.autograd_graph import saved_value
 from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.loss_graph import add_note, read_note
 from headway.torch_adapters.nested_state import find_tensors
@@ -224,7 +225,7 @@ def _square(given: Interval) -> Interval:
 
 
 def _power(node: Any, given: Interval) -> Interval:
-    exponent = getattr(node, "_saved_exponent", None)
+    exponent = saved_value(node, "exponent")
     if isinstance(exponent, bool) or not isinstance(exponent, (int, float)) or exponent <= 0:
         return ANYTHING
     if exponent == 2:
@@ -237,8 +238,8 @@ def _exp(end: float) -> float:
 
 
 def _clamped(node: Any, given: Interval) -> Interval:
-    low = _number(node, "_saved_min", "_saved_min_val")
-    high = _number(node, "_saved_max", "_saved_max_val")
+    low = _number(node, "min", "min_val")
+    high = _number(node, "max", "max_val")
     low = given[0] if low is None else max(given[0], low)
     high = given[1] if high is None else min(given[1], high)
     return (low, max(low, high))
@@ -246,15 +247,15 @@ def _clamped(node: Any, given: Interval) -> Interval:
 
 def _number(node: Any, *names: str) -> float | None:
     for name in names:
-        value = getattr(node, name, None)
+        value = saved_value(node, name)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return float(value)
     return None
 
 
 def _elu(node: Any, given: Interval) -> Interval:
-    alpha = _number(node, "_saved_alpha") or 1.0
-    scale = _number(node, "_saved_scale") or 1.0
+    alpha = _number(node, "alpha") or 1.0
+    scale = _number(node, "scale") or 1.0
     return (max(given[0], -alpha) * scale, math.inf)
 
 

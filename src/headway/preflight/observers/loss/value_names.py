@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from headway.torch_adapters.autograd_graph import LEAF, walk_graph
+from headway.torch_adapters.autograd_graph import LEAF, node_number, walk_graph
 from headway.torch_adapters.frames import is_installed_file
 
 # What the user calls a value that is being computed: read from the line that computes it.
@@ -213,9 +213,7 @@ def find_sources(node: Any, known: dict[Any, Scalar], oldest: int) -> list[Scala
 
 def oldest_sequence_number(scalars: Iterable[Scalar]) -> int:
     """The number of the first node among them."""
-    return min(
-        (item.node._sequence_nr() for item in scalars if item.node is not None), default=LEAF
-    )
+    return min((node_number(item.node) for item in scalars if item.node is not None), default=LEAF)
 
 
 def choose_names(groups: Sequence[Sequence[Scalar]]) -> list[str]:

@@ -15,7 +15,8 @@ from torch.optim import Optimizer
 
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.source_lines import find_line, locate_crash
-from headway.torch_adapters.autograd_graph import walk_graph
+from headway.torch_adapters.autograd_graph import node_number, saved_value_errors, walk_graph
+from headway.torch_adapters.compat import base_tensor, tensor_version
 
 # Whether backward passes run in anomaly mode, and who switched it on.
 
@@ -151,7 +152,7 @@ class InPlaceWrites(Observer):
             return  # the optimizer's own writes are known as its step
         self._heard, self._running = call, call.name
         target = _target(call)
-        self._before = None if target is None else (target._version, _makers(target))
+        self._before = None if target is None else (tensor_version(target), _makers(target))
 
     def function_ended(self, call: TorchCall) -> None:
         if call is not self._heard:
@@ -160,7 +161,7 @@ class InPlaceWrites(Observer):
         before, self._before = self._before, None
         target = _target(call)
         if target is not None and before is not None:
-            if target._version != before[0]:
+            if tensor_version(target) != before[0]:
                 self._note_write(call, target, before[1])
         elif self.every_function:
             self._note_made(call)
@@ -205,12 +206,12 @@ class InPlaceWrites(Observer):
         self._roots, self._updates, self._heard = (), [], None
 
     def _note_write(self, call: TorchCall, target: Tensor, makers: tuple[str, ...]) -> None:
-        base = target._base
+        base = base_tensor(target)
         shapes = [tuple(target.shape)] + ([] if base is None else [tuple(base.shape)])
         self._writes.append(
             InPlaceWrite(
                 tuple(shapes),
-                target._version,
+                tensor_version(target),
                 makers,
                 call.name,
                 self._module(),
@@ -222,7 +223,7 @@ class InPlaceWrites(Observer):
         result = call.result[0] if isinstance(call.result, tuple) and call.result else call.result
         node = getattr(result, "grad_fn", None) if isinstance(result, Tensor) else None
         if node is not None:
-            number = node._sequence_nr()
+            number = node_number(node)
             self._made.append(_Made(number, call.name, self._module(), self.script.place()))
 
     def _module(self) -> str | None:
@@ -272,15 +273,15 @@ class InPlaceWrites(Observer):
             for group in optimizer.param_groups:
                 for weight in group["params"]:
                     own = tuple(weight.shape)
-                    if weight._version == version and shape in (own, own[::-1]):
+                    if tensor_version(weight) == version and shape in (own, own[::-1]):
                         return place or {}
         return None
 
     def _needing(self, complaint: str) -> _Made | None:
         """The operation whose backward found its tensor changed."""
         for node in walk_graph((root.grad_fn for root in self._roots), most=MOST_NODES):
-            if complaint in _complaints(node):
-                number = node._sequence_nr()
+            if complaint in "\n".join(saved_value_errors(node)):
+                number = node_number(node)
                 later = [made for made in self._made if made.number >= number]
                 return min(later, key=lambda made: made.number, default=None)
         return None
@@ -304,7 +305,7 @@ def _is_true(call: TorchCall, position: int) -> bool:
 
 
 def _makers(tensor: Tensor) -> tuple[str, ...]:
-    base = tensor._base
+    base = base_tensor(tensor)
     made = [tensor.grad_fn] + ([] if base is None else [base.grad_fn])
     return tuple(node.name() for node in made if node is not None)
 
@@ -312,14 +313,3 @@ def _makers(tensor: Tensor) -> tuple[str, ...]:
 def _same_node(said: str, names: Sequence[str]) -> bool:
     plain = re.sub(r"(Backward)?\d*$", "", said)
     return any(re.sub(r"(Backward)?\d*$", "", name) == plain for name in names)
-
-
-def _complaints(node: Any) -> str:
-    found = []
-    for name in dir(node):
-        if name.startswith("_saved_"):
-            try:
-                getattr(node, name)
-            except RuntimeError as error:
-                found.append(str(error))
-    return "\n".join(found)

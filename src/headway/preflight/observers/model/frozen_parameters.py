@@ -4,7 +4,6 @@ anyway.
 
 from __future__ import annotations
 
-import gc
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +20,7 @@ from headway.preflight.source_lines import (
     is_freezing_by_name,
     is_under_time_condition,
 )
+from headway.torch_adapters.live_objects import find_instances
 
 FROZEN, ATTEMPT = "frozen", "freeze-attempt"
 MOVED, CHANGE = "frozen-moved", "freeze-change"
@@ -284,8 +284,8 @@ def _whole_models(frozen: Sequence[Tensor]) -> bool:
     known = {id(p) for p in frozen}
     tops = [
         module
-        for module in gc.get_objects()
-        if issubclass(type(module), nn.Module) and any(id(p) in known for p in module.parameters())
+        for module in find_instances(nn.Module)
+        if any(id(p) in known for p in module.parameters())
     ]
     return any(
         {id(p) for p in top.parameters()} >= known

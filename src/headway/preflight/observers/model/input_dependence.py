@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from headway.preflight.observer import Observer
+from headway.torch_adapters.compat import tensor_version
 from headway.torch_adapters.model_copy import (
     MOST_FORWARDS,
     CannotCopy,
@@ -174,7 +175,9 @@ class InputDependence(Observer):
         ):
             return "edges of a graph"
         key = id(forward.module)
-        now = tuple((tensor.data_ptr(), tensor._version, tuple(tensor.shape)) for tensor in inputs)
+        now = tuple(
+            (tensor.data_ptr(), tensor_version(tensor), tuple(tensor.shape)) for tensor in inputs
+        )
         before, self._inputs[key] = self._inputs.get(key), now
         if before == now and self._drawn is None:
             return "the same inputs at every step"

@@ -5,7 +5,7 @@ norm.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import ref
@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.script_context import CallSite, CallSites, is_measured_step
-from headway.torch_adapters.compat import find_aliases
+from headway.torch_adapters.compat import find_aliases, spectral_norms
 from headway.torch_adapters.loss_graph import BackwardGraph
 from headway.torch_adapters.nested_state import find_tensors
 
@@ -205,14 +205,14 @@ class SpectralNorms(Observer):
             layers = [
                 (path, inner)
                 for path, inner in module.named_modules()
-                if next(_estimates(inner), None) is not None
+                if next(spectral_norms(inner), None) is not None
             ]
             known = self._known[id(module)] = (ref(module), layers)
         for path, layer in known[1]:
             key = (id(layer), layer.training)
             self._looks[key] = self._looks.get(key, 0) + 1
             if self._looks[key] <= NORM_LOOKS:
-                for weight, left, right in _estimates(layer):
+                for weight, left, right in spectral_norms(layer):
                     self._tell(path or type(layer).__name__, layer, weight, left, right)
 
     def _tell(
@@ -234,18 +234,3 @@ class SpectralNorms(Observer):
                 "place": self.script.place(),
             },
         )
-
-
-def _estimates(module: nn.Module) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """(weight as a matrix, left vector, right vector) of each spectral norm of a module."""
-    for hook in getattr(module, "_forward_pre_hooks", {}).values():
-        if type(hook).__name__ == "SpectralNorm" and hasattr(hook, "reshape_weight_to_matrix"):
-            weight = getattr(module, hook.name + "_orig", None)
-            left = getattr(module, hook.name + "_u", None)
-            right = getattr(module, hook.name + "_v", None)
-            if weight is not None and left is not None and right is not None:
-                yield hook.reshape_weight_to_matrix(weight), left, right
-    for kept in (vars(module).get("_modules") or {}).get("parametrizations", {}).values():
-        for norm in kept:
-            if type(norm).__name__ == "_SpectralNorm" and hasattr(norm, "_u"):
-                yield norm._reshape_weight_to_matrix(kept.original), norm._u, norm._v

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.script_context import CallSite, CallSites
-from headway.torch_adapters.compat import find_aliases
+from headway.torch_adapters.compat import base_tensor, find_aliases
 from headway.torch_adapters.loss_graph import (
     BackwardGraph,
     is_leaf,
@@ -286,7 +286,7 @@ class LinearLayers(Observer):
 
 def _parameter_of(weight: Tensor) -> Tensor | None:
     """The parameter a weight is, or is a view of."""
-    for item in (weight, weight._base):
+    for item in (weight, base_tensor(weight)):
         if isinstance(item, Tensor) and item.is_leaf and item.requires_grad:
             return item
     return weight if isinstance(weight, nn.Parameter) else None

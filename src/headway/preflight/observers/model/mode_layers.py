@@ -13,12 +13,11 @@ from weakref import ref
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.script_context import CallSite, CallSites, ScriptContext, observe_method
-from headway.torch_adapters.compat import find_aliases
+from headway.torch_adapters.compat import BatchNorm, Dropout, find_aliases
+from headway.torch_adapters.patching import install_patch
 
 # The layers of a model that do one thing in training and another in evaluation.
 
@@ -38,7 +37,7 @@ class ModeLayer:
 
     @property
     def is_norm(self) -> bool:
-        return isinstance(self.layer, _BatchNorm)
+        return isinstance(self.layer, BatchNorm)
 
     @property
     def rate(self) -> float:
@@ -54,7 +53,7 @@ def find_mode_layers(root: nn.Module) -> list[ModeLayer]:
 def _layers_within(module: nn.Module, path: str, owner: nn.Module) -> Iterator[ModeLayer]:
     if next(module.parameters(), None) is not None:
         owner = module
-    if isinstance(module, _BatchNorm) or _has_rate(module):
+    if isinstance(module, BatchNorm) or _has_rate(module):
         yield ModeLayer(module, path or type(module).__name__, owner)
     for name, child in module.named_children():
         yield from _layers_within(child, f"{path}.{name}" if path else name, owner)
@@ -73,7 +72,7 @@ def dropout_rate(module: nn.Module) -> float:
 def _has_rate(module: nn.Module) -> bool:
     if isinstance(module, nn.RNNBase) and module.num_layers < 2:
         return False
-    if isinstance(module, (_DropoutNd, nn.MultiheadAttention, nn.RNNBase)):
+    if isinstance(module, (Dropout, nn.MultiheadAttention, nn.RNNBase)):
         return True
     leaf = next(module.children(), None) is None and next(module.parameters(), None) is None
     return leaf and "drop" in type(module).__name__.lower() and dropout_rate(module) > 0
@@ -117,21 +116,14 @@ class ModeSwitches:
             self._evaluations.append((ref(module), self._scene.place()))
 
     def _hear_rates(self) -> None:
-        if "__setattr__" in vars(_DropoutNd):  # another torch, or somebody else
-            return
-        switches = self
-
-        def set_attribute(layer: _DropoutNd, name: str, value: Any) -> None:
+        def set_attribute(layer: nn.Module, name: str, value: Any) -> None:
             if name == "p" and value == 0 and vars(layer).get("p"):
-                switches.zeroed = switches._scene.place()
+                self.zeroed = self._scene.place()
             nn.Module.__setattr__(layer, name, value)
 
-        def put_back() -> None:
-            if vars(_DropoutNd).get("__setattr__") is set_attribute:
-                del _DropoutNd.__setattr__
-
-        _DropoutNd.__setattr__ = set_attribute  # type: ignore[assignment]
-        self._scene.undo.callback(put_back)
+        for kind in Dropout if isinstance(Dropout, tuple) else (Dropout,):
+            if "__setattr__" not in vars(kind):  # else it is another library's
+                self._scene.undo.callback(install_patch(kind, "__setattr__", set_attribute))
 
 
 def _contains(outer: nn.Module, inner: nn.Module) -> bool:

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.observers.model.mode_layers import ModeLayer, ModeSwitches, find_mode_layers
-from headway.torch_adapters.compat import find_aliases
+from headway.torch_adapters.compat import Dropout, find_aliases
 from headway.torch_adapters.nested_state import find_tensors
 
 DROPOUTS = find_aliases("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout")
@@ -175,7 +175,7 @@ class TrainingModes(Observer):
         One in a plain list is not: `model.eval()` does not reach it.
         """
         runs = self.script.stack[-1]
-        if not isinstance(runs, nn.modules.dropout._DropoutNd):
+        if not isinstance(runs, Dropout):
             return False
         return not runs.training or any(item is runs for item in root.modules())
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Mapping, Sequence
-from types import FrameType
 from typing import Any
 
 import torch
@@ -15,7 +13,12 @@ from headway.core.facts import LISTED
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.script_context import observe_method
 from headway.torch_adapters.compat import find_aliases
-from headway.torch_adapters.frames import Location, is_installed_file, is_internal_file
+from headway.torch_adapters.frames import (
+    current_frame,
+    describe_frame,
+    is_user_frame,
+    walk_callers,
+)
 
 # Which lines fill weights in place: `nn.init`, `normal_`, `copy_`, an assignment to `.data`.
 
@@ -144,14 +147,11 @@ class WeightLoading(Observer):
         """The user's lines that run now, the outermost first; down to the last `apply`, which is
         the one that means it."""
         lines: list[dict[str, Any]] = []
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            code = frame.f_code
-            if code is nn.Module.apply.__code__:
+        for frame in walk_callers(current_frame(1)):
+            if frame.f_code is nn.Module.apply.__code__:
                 lines.clear()
-            elif not is_internal_file(code.co_filename) and not is_installed_file(code.co_filename):
-                lines.insert(0, Location(code.co_filename, frame.f_lineno, code.co_name).to_dict())
-            frame = frame.f_back
+            elif is_user_frame(frame):
+                lines.insert(0, describe_frame(frame).to_dict())
         return lines
 
     @torch.no_grad()
