@@ -17,23 +17,23 @@ class ParameterNotOptimized(Check):
     optimizers.
 
     ## Why it matters
-    Such a parameter gets its gradient and never moves. Training works otherwise, so all that shows
-    is a model that is worse than it should be.
+    Such a parameter gets a gradient and never changes. Training works otherwise, so the only
+    symptom is a model that is worse than it should be.
 
     ## How it is measured
     By identity of the tensors, at the start and whenever the model or an optimizer changes. A
-    parameter that is unfrozen later must be added to the optimizer, too. `headway check` knows
-    more: there only parameters count that a backward pass has left a gradient on.
+    parameter that is unfrozen later must be added to the optimizer, too. `headway check` is more
+    precise: it counts only parameters for which a backward pass produced a gradient.
 
     ## False alarms
-    Frozen parameters (a teacher, a frozen backbone) do not count. One that is meant to stay as it
-    is but requires a gradient costs time and memory for nothing: set `requires_grad_(False)`. In
-    a check, a feature extractor under `no_grad` passes, and a loaded body in front of a trained
-    head, or a network that only a trained input goes through, is information.
+    Frozen parameters (a teacher, a frozen backbone) do not count. A parameter that is meant to stay
+    constant but requires a gradient wastes time and memory: set `requires_grad_(False)`. In a
+    check, a feature extractor under `no_grad` passes; a loaded body before a trained head, or a
+    network through which only a trained input passes, is information.
 
     ## What to do
-    Build the optimizer after the model is complete and every head or adapter is attached, from all
-    of its parameters; or add those made later with `optimizer.add_param_group`.
+    Create the optimizer after the model is complete and every head or adapter is attached, from all
+    of its parameters; or add later ones with `optimizer.add_param_group`.
 
     ## References
     huggingface/accelerate#3209 (a head attached after the optimizer was built).
@@ -50,14 +50,14 @@ class ParameterNotOptimized(Check):
     def start(self) -> None:
         self.told: set[str] = set()
         self.by_gradients = False
-        """Whether somebody looks at which parameters get a gradient at all."""
+        """Whether it is observed which parameters get a gradient at all."""
 
     def begin(self, header: Header) -> None:
-        self.told = set()  # a new process built its optimizer anew
+        self.told = set()  # a new process creates its optimizer again
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         if record.topic == "optimizer-coverage":
-            yield from self._take_coverage(record)
+            yield from self._judge_coverage(record)
             return
         parameters = None if self.by_gradients else Parameters.of(record)
         if parameters is None or parameters.trainable is None or parameters.optimized is None:
@@ -68,12 +68,12 @@ class ParameterNotOptimized(Check):
         if news:
             yield self._finding(record, parameters, missing)
 
-    def _take_coverage(self, record: SetupRecord) -> Iterable[Finding]:
+    def _judge_coverage(self, record: SetupRecord) -> Iterable[Finding]:
         self.by_gradients = True
         facts = Facts.of(record)
         names = facts.texts("unoptimized")
         if (facts.whole("stale_count") or 0) > 0:
-            return  # the optimizer holds their forerunners: HD402
+            return  # the optimizer has their predecessors: HD402
         news, self.told = set(names) - self.told, set(names)
         if news:
             yield self._found_by_gradients(record, facts, names)
@@ -115,7 +115,7 @@ class ParameterNotOptimized(Check):
 
 def _remedies(names: list[str]) -> list[str]:
     return [
-        "Build the optimizer after the model is complete, from `model.parameters()`, or "
+        "Create the optimizer after the model is complete, from `model.parameters()`, or "
         f"add {say_list(names, 1)} with `optimizer.add_param_group`.",
-        "If they are meant to stay as they are: `requires_grad_(False)`.",
+        "If they are meant to stay constant, call `requires_grad_(False)` on them.",
     ]

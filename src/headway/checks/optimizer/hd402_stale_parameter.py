@@ -10,27 +10,27 @@ from headway.core.records import Header, SetupRecord
 
 
 class StaleParameter(Check):
-    """The optimizer holds tensors that are no longer the model's.
+    """The optimizer has tensors that are no longer those of the model.
 
     ## What it checks
-    The tensors of every optimizer, against those the losses send gradients to.
+    The tensors of every optimizer, against those for which the losses produce gradients.
 
     ## Why it matters
-    The optimizer steps, its tensors get no gradient, and the model that computes the loss is not
-    touched. Nothing raises; the loss stays where it began, or only part of the model learns.
+    The optimizer steps, its tensors get no gradient, and the model that computes the loss does not
+    change. No error is raised; the loss stays at its start, or only part of the model learns.
 
     ## How it is measured
-    An optimizer holds tensors without any gradient that belong to no module, or to a model no loss
-    reaches, while trainable tensors that do get gradients are in no optimizer.
+    An optimizer has tensors without any gradient that belong to no module, or to a model that no
+    loss depends on, while trainable tensors that do get gradients are in no optimizer.
 
     ## False alarms
-    Old tensors alone are harmless and are not told: a head that was replaced and added to the
-    optimizer, a second model whose turn has not come. A layer that is part of the model but never
-    called is another matter (HD204).
+    Old tensors alone are harmless and are not reported: a head that was replaced and added to the
+    optimizer, or a second model that is trained later. A layer that is part of the model but never
+    called is HD204.
 
     ## What to do
-    Build the optimizer after the model is final: after wrapping, copying, replacing layers,
-    adding adapters, and loading that makes a new object.
+    Create the optimizer after the model is final: after wrapping, copying, replacing layers, adding
+    adapters, and loading that creates a new object.
 
     ## References
     huggingface/accelerate#3256; pytorch/pytorch#149205.
@@ -39,7 +39,7 @@ class StaleParameter(Check):
     code = "HD402"
     name = "stale-parameter"
     severity = Severity.ERROR
-    summary = "the optimizer holds tensors that are no longer the model's"
+    summary = "the optimizer has tensors that are no longer those of the model"
     needs = Needs(kinds=(SetupRecord,), topics=("optimizer-coverage",))
     explains = (
         *POOR_FIT,
@@ -71,18 +71,17 @@ class StaleParameter(Check):
         names, news = facts.texts("stale"), facts.texts("unoptimized")
         held = facts.whole("held") or stale
         made_at = facts.table("optimizer_at").whole("line")
-        before = f"; the optimizer was built before that, on line {made_at}" if made_at else ""
+        before = f"; the optimizer was created earlier, on line {made_at}" if made_at else ""
         yield self.find(
             record,
-            f"{stale} of the {held} tensors in the optimizer are no part of the model that is "
-            f"trained ({say_list(names)}), and {outside} trainable parameters of that "
-            "model are in no "
+            f"{stale} of {held} tensors in the optimizer do not belong to the trained model "
+            f"({say_list(names)}), and {outside} trainable parameters of that model are in no "
             f"optimizer: {say_list(news)}{before}",
             where=facts.where(rank=record.rank, module=news[0] if news else None),
             remedies=[
-                "Build the optimizer after the model is final: below the last line that copies, "
+                "Create the optimizer after the model is final: below the last line that copies, "
                 "wraps or replaces the model or a part of it.",
-                "For a layer that was replaced: `optimizer.add_param_group` with its parameters.",
+                "For a replaced layer, call `optimizer.add_param_group` with its parameters.",
             ],
             stale=names,
             stale_count=stale,

@@ -13,9 +13,9 @@ from headway.core.numbers import say
 from headway.core.records import Moment, SetupRecord, record_at
 
 SURE, LONG = 8, 30
-"""After so many steps it is known whether a run gains anything, and what its noise is like."""
+"""Steps after which it is known whether a run makes progress, and how noisy it is."""
 BLOWN_UP = 20.0
-"""A loss that was this many times its start has been blown up."""
+"""Multiple of its start at which a loss has blown up."""
 
 
 class LearningRateTooHigh(Check):
@@ -25,24 +25,25 @@ class LearningRateTooHigh(Check):
     The loss of a step's own batch before and after its update, and at parts of it.
 
     ## Why it matters
-    A step that jumps over the valley lands higher than it started. The loss grows, swings or rests
-    at chance, units die, and numbers end in NaN: all of that is often taken for other faults.
+    A step that jumps over the minimum ends higher than it started. The loss grows, oscillates or
+    stays at chance level, units die, and values become NaN: these symptoms are often mistaken for
+    other faults.
 
     ## How it is measured
-    A trial overshoots where the whole update leaves the loss at least 10 % higher while a part of
-    it lowers it, and far where it doubles it. The run must have gained nothing: its loss is no
-    number, or has doubled after 3 steps, or is not 5 % below its start after 8 (not half of it,
-    where it had been 20 times as high). And it must have been the steps: half of the trials
-    overshoot, or one does so far and the loss then went to 1.5 times its start, or, in 30 steps
-    and more, a tenth of the trials overshoot and a twentieth of the losses went so high.
+    A trial overshoots if the whole update leaves the loss at least 10 % higher while a part of it
+    lowers it, and it overshoots far if the loss doubles. The run must have made no progress: its
+    loss is non-finite, or has doubled after 3 steps, or is not 5 % below its start after 8 (not
+    half of it, if it had been 20 times as high). And the steps must be the cause: half of the
+    trials overshoot, or one overshoots far and the loss then reached 1.5 times its start, or, in 30
+    steps and more, a tenth of the trials overshoot and a twentieth of the losses were that high.
 
     ## False alarms
-    A run that makes progress is left alone, whatever its steps do: near the edge of stability
+    A run that makes progress is not reported, whatever its steps do: near the edge of stability
     single steps overshoot all the time. Several optimizers (GANs), losses below 0 (rewards) and
     gradients that are not those of the loss are not judged.
 
     ## What to do
-    Divide the learning rate by the factor named, warm it up, or clip the gradients.
+    Divide the learning rate by the reported factor, use a warm-up, or clip the gradients.
 
     ## References
     Schneider et al., "Cockpit" (the step size alpha); TheDeepChecker.
@@ -51,7 +52,7 @@ class LearningRateTooHigh(Check):
     code = "HD403"
     name = "learning-rate-too-high"
     severity = Severity.ERROR
-    summary = "step sizes overshoot on this very loss"
+    summary = "update steps overshoot on the loss of their own batch"
     needs = Needs(kinds=(SetupRecord,), topics=(TRIAL,))
     explains = (
         *BAD_STEPS,
@@ -71,21 +72,21 @@ class LearningRateTooHigh(Check):
     @dataclass(frozen=True)
     class Limits:
         rise: float = 0.1
-        """A whole update that raises the loss by this share overshoots …"""
+        """Share by which a whole update that overshoots raises the loss …"""
         doubled: float = 2.0
-        """… and by this factor it does so beyond doubt."""
+        """… and the factor from which it overshoots far."""
         share: float = 0.5
-        """Of the trials that show anything."""
+        """Share of the informative trials that must overshoot."""
         progress: float = 0.05
-        """A loss this share below its start is progress."""
+        """Share by which the loss must fall below its start to count as progress."""
 
     def start(self) -> None:
         self.course = Course()
         self.trials = self.over = self.far = 0
-        """Trials that show anything, those that overshoot, those that do so beyond doubt."""
+        """Informative trials, those that overshoot, and those that overshoot far."""
         self.onset: Moment | None = None
         self.worst: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 1.0)
-        """Loss before, after, lowest on the way, and the part of the update it was at."""
+        """Loss before, after, lowest in between, and the part of the update where it is lowest."""
         self.lr: float | None = None
         self.place: tuple[str | None, int | None, str | None] = (None, None, None)
         self.unfit = False
@@ -113,7 +114,7 @@ class LearningRateTooHigh(Check):
             self.onset is not None
             and not self.unfit
             and self._by_steps()
-            and self._gained_nothing()
+            and self._made_no_progress()
         ):
             yield self._finding(self.onset)
 
@@ -129,7 +130,7 @@ class LearningRateTooHigh(Check):
             self.place = (where.file, where.line, where.function)
 
     def _by_steps(self) -> bool:
-        """Whether the steps are what keeps the run from learning."""
+        """Whether the steps are what prevents the run from learning."""
         course = self.course
         rose = course.high > 0 or course.bad > 0
         often = self.over >= 2 and self.over >= self.limits.share * self.trials
@@ -140,7 +141,7 @@ class LearningRateTooHigh(Check):
         )
         return often or (self.far > 0 and rose) or now_and_then
 
-    def _gained_nothing(self) -> bool:
+    def _made_no_progress(self) -> bool:
         course = self.course
         if not course.known:
             return course.bad > 0
@@ -160,19 +161,19 @@ class LearningRateTooHigh(Check):
         course = self.course
         rate = "" if self.lr is None else f" of {say(self.lr)}"
         factor = 1 / part if 0 < part < 1 else 10.0
-        ends = "no number" if not course.last else say(course.level, 4)
-        raised = "to no number" if math.isinf(after) else f"to {say(after, 4)}"
+        ends = "a non-finite value" if not course.last else say(course.level, 4)
+        raised = "to a non-finite value" if math.isinf(after) else f"to {say(after, 4)}"
         return self.find(
             record_at(onset),
-            f"the learning rate{rate} overshoots: the update raised the loss of its own batch from "
-            f"{say(before, 4)} {raised}, while {say(part)} of it would have lowered it to "
-            f"{say(lowest, 4)}; so in {self.over} of {self.trials} trials, and the run went from "
+            f"the learning rate{rate} overshoots in {self.over} of {self.trials} trials: an "
+            f"update raised the loss of its own batch from {say(before, 4)} {raised}, while "
+            f"{say(part)} of it would have lowered it to {say(lowest, 4)}. The loss went from "
             f"{say(course.start, 4)} to {ends} in {course.count} steps",
             where=Where(file=self.place[0], line=self.place[1], function=self.place[2]),
             remedies=[
                 f"Divide the learning rate by about {say(factor)}"
                 + ("" if self.lr is None else f" (to {say(self.lr / factor, 2)})")
-                + " and warm it up over the first steps."
+                + " and use a warm-up over the first steps."
             ],
             loss_before=before,
             loss_after=after,

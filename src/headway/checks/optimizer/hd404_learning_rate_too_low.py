@@ -14,25 +14,25 @@ YOUNG = 5
 
 
 class LearningRateTooLow(Check):
-    """The loss falls, but a step a thousand times larger would still go straight down.
+    """The loss falls, but a step a thousand times larger would still lower it proportionally.
 
     ## What it checks
     How the loss of a step's own batch falls along its update, up to 1000 times the update.
 
     ## Why it matters
-    A rate with three zeros too many trains nothing in the time there is. The loss does fall, so the
-    run looks like one that merely needs patience.
+    A learning rate with three zeros too many trains nothing in the available time. The loss does
+    fall, so the run looks as if it only needs patience.
 
     ## How it is measured
-    The loss is computed at 1, 10, 100 and 1000 times the update. It must still fall nearly in
-    proportion at 1000 (5 times as far as at 100) in at least 3 trials and in all of them, and at
-    this pace, momentum included, a tenth of the loss must take more than 10000 steps.
+    The loss is computed at 1, 10, 100 and 1000 times the update. It must still fall almost
+    proportionally at 1000 (5 times as far as at 100) in at least 3 trials and in all of them, and
+    at this rate, including momentum, a fall by a tenth must take more than 10000 steps.
 
     ## False alarms
-    Not judged: while the rate rises (warm-up), is below half of its peak or of the rate its
-    schedule is built on, where clipping cuts the gradient to a fifth, where the gradient itself
-    is small (a run that has converged), and with several optimizers. A rate that has risen since
-    begins the count anew.
+    Not judged: while the learning rate rises (warm-up), is below half of its peak or of the base
+    rate of its schedule, if clipping reduces the gradient to a fifth, if the gradient itself is
+    small (a converged run), and with several optimizers. If the learning rate has risen since, the
+    count restarts.
 
     ## What to do
     Raise the learning rate by factors of 10 until a step ten times larger no longer helps.
@@ -43,20 +43,20 @@ class LearningRateTooLow(Check):
 
     code = "HD404"
     name = "learning-rate-too-low"
-    summary = "loss falls, but far slower than the same step scaled up would"
+    summary = "the loss falls, but far more slowly than with a larger step"
     needs = Needs(kinds=(SetupRecord,), topics=(TRIAL,))
     explains = ("HD105", "HD307")
 
     @dataclass(frozen=True)
     class Limits:
         straight: float = 5.0
-        """Ten times the step must lower the loss so many times as far."""
+        """Factor by which ten times the step must lower the loss further."""
         steps: float = 10_000.0
-        """Steps that a tenth of the loss would take at this pace."""
+        """Steps that a fall of the loss by a tenth would take."""
         trials: int = 3
         """Trials that must agree."""
         gradient: float = 1e-3
-        """The gradient must be at least this share of the weights."""
+        """Smallest gradient norm, as a share of the weight norm."""
 
     def start(self) -> None:
         self.crawls = 0
@@ -87,7 +87,7 @@ class LearningRateTooLow(Check):
             yield self._finding(self.onset)
 
     def _fit(self, tried: TriedUpdate) -> bool:
-        """Whether the rate is the one the run is meant to have now, and sets the step alone."""
+        """Whether the learning rate is at its intended value, and alone determines the step."""
         lr = tried.facts.number("lr")
         if lr is None or lr <= 0 or not tried.alone or tried.facts.flag("maximize"):
             return False
@@ -130,15 +130,15 @@ class LearningRateTooLow(Check):
         last = self.last
         return self.find(
             record_at(onset),
-            f"the learning rate of {say(last['lr'])} is far too low: an update lowers the loss of "
-            f"{say(last['loss'], 4)} by {say(-last['slope'])}, one {say(last['farthest'], 7)} "
-            f"times as large by {say(last['far'])}; at this pace a tenth of the loss takes about "
-            f"{say(last['steps'], 2)} steps",
+            f"the learning rate of {say(last['lr'])} is far too low: an update lowers the loss "
+            f"of {say(last['loss'], 4)} by {say(-last['slope'])}, one {say(last['farthest'], 7)} "
+            f"times as large by {say(last['far'])}. At this rate, a fall of the loss by a tenth "
+            f"takes about {say(last['steps'], 2)} steps",
             where=Where(file=self.place[0], line=self.place[1], function=self.place[2]),
             remedies=[
                 f"Raise the learning rate by {say(last['farthest'], 7)} (to "
-                f"{say(last['farthest'] * last['lr'], 2)}) and go on from there by factors of 3 to "
-                "10, until a larger step no longer helps."
+                f"{say(last['farthest'] * last['lr'], 2)}), then by further factors of 3 to 10 "
+                f"until a larger step no longer helps."
             ],
             lr=last["lr"],
             drop=-last["slope"],

@@ -13,32 +13,32 @@ from headway.core.records import Header, Moment, SetupRecord, StepRecord, moment
 from headway.core.signals import Signal
 
 NOTHING = 1e-6
-"""Of the highest rate: a smaller one is none."""
+"""Share of the highest rate below which a rate counts as 0."""
 
 
 class ScheduleCollapsed(Check):
     """The learning rate reaches about 0 long before the run ends.
 
     ## What it checks
-    The rate over the run; and, in a check, a schedule that is stepped once per batch: whether the
-    length it was given is long enough for that.
+    The learning rate over the run; and, in a check, a schedule that is stepped once per batch:
+    whether its configured length is long enough for that.
 
     ## Why it matters
-    A schedule counted in epochs and stepped per batch is through with its decay in the first
-    epoch. What follows is computed, logged and paid for, and changes nothing.
+    A schedule that is counted in epochs but stepped per batch finishes its decay in the first
+    epoch. The rest of the run is computed, logged and paid for, but changes nothing.
 
     ## How it is measured
-    In a log: the rate has been below a thousandth of its highest value for at least 20 steps and a
-    third of the run so far. In a check: from the schedule's own settings, the step at which it
-    gets there, against the steps of one pass over the loader, or of all the epochs the script
-    names: less than half of them.
+    In a log: the learning rate has been below a thousandth of its highest value for at least 20
+    steps and a third of the run so far. In a check: from the settings of the schedule, the step at
+    which that happens, against the steps of one pass over the loader, or of all epochs that the
+    script names: less than half of them.
 
     ## False alarms
-    Schedules that end at 0 spend the last few percent there. Restarts come back. Warm-up is the
-    other end. A rate that was never high is not judged.
+    Schedules that end at 0 spend the last few percent there. Restarts rise again. Warm-up is at the
+    other end of the run. A learning rate that was never high is not judged.
 
     ## What to do
-    Step the schedule once per epoch, or give it its length in steps: epochs * len(loader).
+    Step the schedule once per epoch, or configure its length in steps: epochs * len(loader).
 
     ## References
     ivadomed/ivadomed#55; automl/Auto-PyTorch#210.
@@ -54,13 +54,13 @@ class ScheduleCollapsed(Check):
     @dataclass(frozen=True)
     class Limits:
         floor: float = 1e-3
-        """Of the highest rate: below it nothing is learned."""
+        """Share of the highest rate below which nothing is learned."""
         steps: int = 20
-        """Steps it must stay there."""
+        """Smallest number of steps below it."""
         share: float = 1 / 3
-        """Of all steps so far."""
+        """Smallest share of all steps so far."""
         early: float = 0.5
-        """Of the steps foreseen: a schedule that is through before that ends too early."""
+        """Share of the planned steps before which a schedule must not end."""
 
     def start(self) -> None:
         self.peaks: dict[str, float] = {}
@@ -69,7 +69,7 @@ class ScheduleCollapsed(Check):
         self.onset: dict[str, Moment] = {}
         self.told: set[str] = set()
         self.spans: dict[str, tuple[int, int, float]] = {}
-        """In a log of another tool: the first and the latest step, and the rate there."""
+        """In the log of another tool: the first and the latest step, and the latest rate."""
 
     def begin(self, header: Header) -> None:
         self.low, self.onset = {}, {}
@@ -81,9 +81,9 @@ class ScheduleCollapsed(Check):
             return
         for key, rate in record.family("lr"):
             if math.isfinite(rate) and rate >= 0:
-                yield from self._take(record, key, rate)
+                yield from self._observe_rate(record, key, rate)
 
-    def _take(self, record: StepRecord, key: str, rate: float) -> Iterable[Finding]:
+    def _observe_rate(self, record: StepRecord, key: str, rate: float) -> Iterable[Finding]:
         span = self.context.header.steps_per_value(key)
         if self.context.rows:
             first = self.spans.get(key, (record.step, 0, 0.0))[0]
@@ -104,7 +104,7 @@ class ScheduleCollapsed(Check):
             return
         for key, (first, last, rate) in self.spans.items():
             if key in self.low:
-                # Of a long log not every row is seen: the numbers of the rows say how long it was.
+                # Not every row of a long log is read: use the step numbers for its length.
                 signal = self.context.header.signals.get(key, Signal())
                 low = last - self.onset[key][2] + signal.every
                 self.low[key] = max(low * signal.per_label, 1)
@@ -115,14 +115,14 @@ class ScheduleCollapsed(Check):
         peak, count, low = self.peaks[key], self.counts[key], self.low[key]
         share = self.limits.share
         if self.context.rows and rate <= NOTHING * peak:
-            share /= 2  # schedules end at 0, but none is meant to stay there for long
+            share /= 2  # schedules end at 0, but none should stay there for long
         enough = max(self.limits.steps, share * count)
         if low >= enough and key not in self.told and "foreseen" not in self.told:
             self.told.add(key)
             yield self.find(
                 record_at(self.onset[key]),
-                f"the learning rate fell from {say(peak)} to {say(rate)} and has stayed there for "
-                f"{low} of {count} steps: nothing is learned any more, and the run goes on",
+                f"the learning rate fell from {say(peak)} to {say(rate)} and has stayed there "
+                f"for {low} of {count} steps: nothing is learned any more",
                 subject=key,
                 remedies=_REMEDIES,
                 signal=key,
@@ -156,8 +156,8 @@ class ScheduleCollapsed(Check):
             whole = f"of the {say(foreseen, 6)} steps of one epoch"
         yield self.find(
             record,
-            f"{kind}{given} is stepped with every batch: its rate is at a thousandth or less after "
-            f"{say(after, 6)} steps {whole}",
+            f"{kind}{given} is stepped with every batch: its learning rate falls to a thousandth "
+            f"or less after {say(after, 6)} {whole}",
             subject="foreseen",
             where=facts.where(rank=record.rank),
             remedies=_REMEDIES,
@@ -170,5 +170,5 @@ class ScheduleCollapsed(Check):
 
 _REMEDIES = [
     "Step the schedule once per epoch, after the loop over the batches.",
-    "Or give it its length in steps: epochs * len(loader).",
+    "Or configure its length in steps: epochs * len(loader).",
 ]

@@ -16,26 +16,27 @@ class LearningRateJump(Check):
     """The learning rate jumps up where the run was resumed.
 
     ## What it checks
-    The first rate after a resume, against the last one before it or the one in the checkpoint.
+    The first learning rate after a resume, against the last one before it or the one in the
+    checkpoint.
 
     ## Why it matters
-    A schedule that was not restored begins anew: weights that had settled at a small rate get the
-    large one of the start, and lose in a few steps what the end of the schedule had gained.
+    A schedule that was not restored restarts: weights that had settled at a small learning rate get
+    the large one of the start, and lose in a few steps what the end of the schedule had gained.
 
     ## How it is measured
-    In a log: a new segment begins at twice the last rate or more, at what was about the highest
-    rate, while the rate had been falling. Where a log shows no resume, the rate must rise at once
-    to three times its highest so far, after a fall. In a check: an optimizer's state was loaded, a
-    schedule was made after that, and the first step's rate is twice the loaded one or more. A
-    schedule that is made by hand is told by its course: up at once, then down step by step.
+    In a log: a new segment starts at twice the last rate or more, close to the highest rate, while
+    the rate had been falling. If a log shows no resume, the rate must rise at once to three times
+    its highest value so far, after a fall. In a check: the state of an optimizer was loaded, a
+    schedule was created after that, and the rate of the first step is at least twice the loaded
+    one. A hand-written schedule is recognised by its course: up at once, then down step by step.
 
     ## False alarms
-    Restarts, cycles and warm-up within a run are not resumes. A rate set by hand after loading, new
-    training stages with another optimizer, and rates that come down are not told.
+    Restarts, cycles and warm-up within a run are not resumes. A rate that is set by hand after
+    loading, new training stages with another optimizer, and rates that fall are not reported.
 
     ## What to do
-    Save and load the schedule with the optimizer, `scheduler.load_state_dict(…)`, and make the
-    schedule before the optimizer's state is loaded.
+    Save and load the schedule with the optimizer, `scheduler.load_state_dict(…)`, and create the
+    schedule before the state of the optimizer is loaded.
 
     ## References
     ultralytics/yolov5#292.
@@ -43,20 +44,20 @@ class LearningRateJump(Check):
 
     code = "HD406"
     name = "learning-rate-jump"
-    summary = "the rate jumps at a resume or restart"
+    summary = "the learning rate jumps at a resume or restart"
     needs = Needs(signals=("lr",), kinds=(StepRecord, SetupRecord))
     explains = ("HD103", "HD104", "HD202", "HD207", "HD208", "HD308", "HD403")
 
     @dataclass(frozen=True)
     class Limits:
         factor: float = 2.0
-        """The first rate over the last one."""
+        """Ratio of the first rate to the last one before."""
         near_peak: float = 0.5
-        """Of the highest rate so far: a schedule that begins anew is up there."""
+        """Share of the highest rate so far that a restarted schedule reaches."""
         leap: float = 3.0
-        """Times the highest rate so far, where a log shows no resume."""
+        """Multiple of the highest rate so far, if a log shows no resume."""
         watched: int = 10
-        """Steps without a fall before the resume: a rate that was constant had no schedule."""
+        """Steps without a fall before the resume: a constant rate has no schedule."""
 
     def start(self) -> None:
         self.last = 0.0
@@ -66,7 +67,7 @@ class LearningRateJump(Check):
         self.excused = False
         self.told: set[int] = set()
         self.course = Thinned(512)
-        """In a log of another tool: (step, rate) so far."""
+        """In the log of another tool: (step, rate) so far."""
 
     def begin(self, header: Header) -> None:
         self.resumed = self.peak > 0.0
@@ -74,7 +75,7 @@ class LearningRateJump(Check):
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
         if isinstance(record, SetupRecord):
             if record.topic == "resume":
-                yield from self._take_facts(record)
+                yield from self._judge_resume(record)
             return
         rate = record.values.get("lr", math.nan)
         if not math.isfinite(rate) or rate < 0:
@@ -92,16 +93,16 @@ class LearningRateJump(Check):
             self.course.push(record.step, rate)
 
     def _as_before(self, record: StepRecord, rate: float) -> bool:
-        """Whether the rate is what it was at this step the first time: a log may hold a training
-        that was begun anew, or one that went back some steps."""
+        """Whether the rate equals that of the first time at this step: a log may contain a
+        restarted training, or one that went back some steps."""
         past = [before for step, before in self.course.points if step <= record.step]
         if not self.course.points or record.step > max(step for step, _ in self.course.points):
             return False
         return not past or rate < self.limits.factor * past[-1]
 
     def _leaps(self, record: StepRecord, rate: float) -> bool:
-        """Whether the rate of a log that shows no resume goes far above all before, after a fall: a
-        warm restart goes back to its peak and not beyond."""
+        """Whether the rate of a log without a resume rises far above all before, after a fall: a
+        warm restart returns to its peak and not beyond."""
         may_leap = self.context.rows and record.segment not in self.told and self.fell
         return may_leap and self.last > 0 and rate >= self.limits.leap * self.peak
 
@@ -114,9 +115,9 @@ class LearningRateJump(Check):
             self.told.add(record.segment)
             yield self._finding(record, before, rate, None)
 
-    def _take_facts(self, record: SetupRecord) -> Iterable[Finding]:
+    def _judge_resume(self, record: SetupRecord) -> Iterable[Finding]:
         facts = Facts.of(record)
-        # In a check a new segment is a new optimizer: only its facts tell a resume.
+        # In a check a new segment is a new optimizer: only its facts show a resume.
         self.excused = True
         before, rate = facts.number("restored_rate"), facts.number("rate")
         if before is None or rate is None or before <= 0 or rate < self.limits.factor * before:
@@ -134,24 +135,25 @@ class LearningRateJump(Check):
         *,
         leaps: bool = False,
     ) -> Finding:
-        source = "loaded with the optimizer" if facts is not None else "in force before"
-        said = (
+        source = "loaded with the optimizer" if facts is not None else "used before"
+        message = (
             f"after the resume the learning rate is {say(rate)}, {say(rate / before)} times the "
-            f"{say(before)} that was {source}: the schedule began anew"
+            f"{say(before)} that was {source}: the schedule restarted"
         )
         if leaps:
-            said = (
-                f"the learning rate jumps from {say(before)} to {say(rate)} here, "
+            message = (
+                f"the learning rate jumps from {say(before)} to {say(rate)}, "
                 f"{say(rate / self.peak)} times the highest before (limit {self.limits.leap:g}): "
-                "no schedule does that, a resume with other settings does"
+                "probably a resume with other settings, because no schedule does that"
             )
         return self.find(
             record,
-            said,
+            message,
             where=None if facts is None else facts.where(rank=record.rank),
             remedies=[
                 "Save `scheduler.state_dict()` with the checkpoint and load it on resume.",
-                "Make the schedule first, then load the optimizer's and the schedule's states.",
+                "Create the schedule first, then load the states of the optimizer and the "
+                "schedule.",
             ],
             value=rate,
             before=before,

@@ -11,32 +11,32 @@ from headway.core.records import EventRecord, Header, SetupRecord, TensorRecord,
 
 
 class OptimizerStateLost(Check):
-    """Training goes on with trained weights and an optimizer that begins anew.
+    """Training continues with trained weights and an optimizer without its state.
 
     ## What it checks
-    Every optimizer that makes its first step: whether its weights had been trained before by one of
-    the same settings, and whether the moments came along. In the checkpoints of a run: whether the
-    optimizer's own count of its steps goes on.
+    Every optimizer at its first step: whether its weights had been trained before by an optimizer
+    with the same settings, and whether the moments were restored. In the checkpoints of a run:
+    whether the optimizer's own step count continues.
 
     ## Why it matters
-    Adam's and momentum's averages take hundreds of steps to settle. Without them the first updates
-    are of full size in every direction: the loss bumps at each resume, and part of the training is
-    lost.
+    The averages of Adam and momentum take hundreds of steps to settle. Without them the first
+    updates have full size in every direction: the loss jumps at each resume, and part of the
+    training is lost.
 
     ## How it is measured
-    The optimizer keeps moments and has none at its first step. Its weights are those another
-    optimizer of the same kind and settings has moved in this process (the same tensors, or loaded
-    from what it had left), or come from a checkpoint that holds the moments of an optimizer like
-    this one, which nobody loaded. Between two checkpoints: the later one has the higher step, and
-    the higher count of steps in its optimizer's state is in the earlier one.
+    The optimizer uses moments and has none at its first step. Its weights were changed by another
+    optimizer of the same kind and settings in this process (the same tensors, or loaded from its
+    result), or come from a checkpoint that contains the moments of such an optimizer, which were
+    not loaded. Between two checkpoints: the later one has the higher step, but the step count in
+    its optimizer state is lower.
 
     ## False alarms
-    SGD without momentum has nothing to lose. Fine-tuning with a new rate, another optimizer or
-    other parameters is a new training, and so are weights without a checkpoint of moments. Copies
-    that another run continues from an earlier point are not told either.
+    SGD without momentum has no state to lose. Fine-tuning with a new learning rate, another
+    optimizer or other parameters is a new training, and so are weights without a checkpoint of
+    moments. Copies that another run continues from an earlier point are not reported either.
 
     ## What to do
-    Save `optimizer.state_dict()` with the weights and load it on resume; build the optimizer once,
+    Save `optimizer.state_dict()` with the weights and load it on resume; create the optimizer once,
     not in every epoch.
 
     ## References
@@ -45,7 +45,7 @@ class OptimizerStateLost(Check):
 
     code = "HD407"
     name = "optimizer-state-lost"
-    summary = "resume lost the moments: step counts reset, loss bumps"
+    summary = "the resume lost the optimizer state: step counts restart, the loss jumps"
     needs = Needs(
         kinds=(SetupRecord, TensorRecord, EventRecord),
         topics=("resume",),
@@ -86,14 +86,15 @@ class OptimizerStateLost(Check):
     def _between(self, now: Saved, before: Saved) -> Finding:
         return self.find(
             record_at(now.moment),
-            f"the optimizer had counted {say(before.count or 0)} steps in {before.name} and counts "
-            f"{say(now.count or 0)} in {now.name}: in between it began anew, without its moments",
+            f"the optimizer state counts {say(before.count or 0)} steps in {before.name} but "
+            f"only {say(now.count or 0)} in {now.name}: it was restarted in between, without its "
+            f"moments",
             subject=now.path,
             where=Where(file=now.path),
             remedies=[
                 "Load the optimizer's state with the weights when you resume: "
                 "`optimizer.load_state_dict(checkpoint[…])`.",
-                "Build the optimizer once, before the loop over the epochs.",
+                "Create the optimizer once, before the loop over the epochs.",
             ],
             path=now.path,
             before=before.path,
@@ -113,12 +114,12 @@ class OptimizerStateLost(Check):
         kind = facts.text("optimizer") or "the optimizer"
         yield self.find(
             record,
-            f"{source}, and {kind} begins without its moments: they were not restored",
+            f"{source}, but {kind} starts without its moments: they were not restored",
             where=facts.where(rank=record.rank),
             remedies=[
                 "Load the optimizer's state with the weights: "
                 "`optimizer.load_state_dict(checkpoint[…])`, and save it with them.",
-                "Build the optimizer once, before the loop over the epochs.",
+                "Create the optimizer once, before the loop over the epochs.",
             ],
             optimizer=kind,
             steps_before=facts.whole("before_steps"),
@@ -129,9 +130,9 @@ class OptimizerStateLost(Check):
 def _source(facts: Facts) -> str | None:
     steps = facts.whole("before_steps") or 0
     if steps > 0 and facts.flag("same_objects"):
-        return f"these weights were moved by another optimizer for {steps} steps"
+        return f"these weights were trained by another optimizer for {steps} steps"
     if steps > 0 and facts.flag("loaded"):
-        return f"these weights were loaded as they were left after {steps} steps"
+        return f"these weights were loaded from a training of {steps} steps"
     if facts.flag("checkpoint_moments") and not facts.flag("checkpoint_used"):
         name = facts.text("checkpoint")
         return f"these weights come from a checkpoint{f' ({name})' if name else ''} with moments"

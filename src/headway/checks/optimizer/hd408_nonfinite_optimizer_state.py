@@ -8,27 +8,27 @@ from headway.core.records import TensorRecord
 
 
 class NonfiniteOptimizerState(Check):
-    """A moment of the optimizer holds NaN or Inf.
+    """A moment of the optimizer contains NaN or Inf.
 
     ## What it checks
-    The tensors an optimizer keeps for each parameter (momentum, first and second moment), wherever
-    they were looked at: at a bad step, at a resume, in a checkpoint.
+    The tensors that an optimizer keeps for each parameter (momentum, first and second moment),
+    wherever they are read: at a bad step, at a resume, in a checkpoint.
 
     ## Why it matters
-    A moment is a running mean, and a mean that holds one NaN is NaN for ever. Every further step
-    writes it into the weight, so clean weights with a bad moment are lost at the next step.
+    A moment is a running mean, and a mean with one NaN stays NaN forever. Every further step writes
+    it into the weight, so finite weights with a non-finite moment are lost at the next step.
 
     ## How it is measured
     Elements that are NaN or infinite are counted; one is enough. Further tensors of the same scan
-    are counted into the same finding.
+    are counted in the same finding.
 
     ## False alarms
-    None: no optimizer means to keep such a value.
+    None: no optimizer stores such a value on purpose.
 
     ## What to do
-    Go back to a checkpoint whose weights and moments are both finite. Where there is none and the
-    weights are finite, drop the state of these parameters and warm the rate up again; the moments
-    fill within a few hundred steps. Skipping steps does not help: the state stays bad.
+    Go back to a checkpoint whose weights and moments are both finite. If there is none and the
+    weights are finite, delete the state of these parameters and repeat the warm-up; the moments
+    settle within a few hundred steps. Skipping steps does not help: the state stays non-finite.
 
     ## References
     Kingma and Ba, "Adam"; PyTorch, `torch.optim.Optimizer.state_dict`.
@@ -37,7 +37,7 @@ class NonfiniteOptimizerState(Check):
     code = "HD408"
     name = "nonfinite-optimizer-state"
     severity = Severity.ERROR
-    summary = "a moment holds NaN or Inf"
+    summary = "a moment contains NaN or Inf"
     needs = Needs(kinds=(TensorRecord,), roles=("moment",))
     explains = ("HD101", "HD102", "HD201", "HD301", "HD303", "HD602")
     yields_to = ("HD301",)
@@ -50,15 +50,15 @@ class NonfiniteOptimizerState(Check):
         of = f" of {size}" if size else ""
         yield self.find(
             record,
-            f"optimizer state {record.name} holds {nan} NaN and {inf} Inf{of}: every further step "
-            "writes them into the weights",
+            f"optimizer state {record.name} contains {nan} NaN and {inf} Inf{of}: every further "
+            f"step writes them into the weights",
             where=Where(
                 module=record.name, file=record.facts.get("file"), rank=record.rank or None
             ),
             remedies=[
                 "Go back to a checkpoint whose weights and moments are both finite.",
-                "If only the moments are bad: drop the optimizer's state of these parameters and "
-                "warm the learning rate up again.",
+                "If only the moments are non-finite, delete the optimizer state of these "
+                "parameters and repeat the warm-up.",
             ],
             tensor=record.name,
             nan=nan,

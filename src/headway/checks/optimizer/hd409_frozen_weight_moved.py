@@ -13,34 +13,34 @@ class FrozenWeightMoved(Check):
     """A weight that is meant to be frozen changes.
 
     ## What it checks
-    Parameters with `requires_grad` False that an optimizer's step moves; and freezes that freeze
-    nothing: `module.requires_grad = False`, a mistyped name on a parameter, a condition on names
-    that nothing meets, a freeze of a copy, and one that is undone before the first step. In two
-    checkpoints of a run: weights that moved though the optimizer holds no moments for them.
+    Parameters with `requires_grad` False that an optimizer step changes; and freezes without
+    effect: `module.requires_grad = False`, a mistyped attribute on a parameter, a condition on
+    names that matches nothing, a freeze of a copy, and one that is undone before the first step. In
+    two checkpoints of a run: weights that changed although the optimizer has no moments for them.
 
     ## Why it matters
-    `module.requires_grad = False` sets an attribute nobody reads. An optimizer that has seen a
-    gradient before the freeze goes on moving the weight by momentum and weight decay. A pretrained
-    body that drifts without anyone knowing is worse than one that trains on purpose.
+    `module.requires_grad = False` sets an attribute that nothing reads. An optimizer that saw a
+    gradient before the freeze continues to change the weight by momentum and weight decay. A
+    pretrained body that drifts unnoticed is worse than one that is trained on purpose.
 
     ## How it is measured
-    The frozen parameters of an optimizer before and after a step, bit by bit; attributes of modules
+    The frozen parameters of an optimizer before and after a step, bitwise; attributes of modules
     and parameters; and every change of `requires_grad` up to the first step. In checkpoints,
-    weights bit by bit; that a weight has no moments is known by name, order or shape, or not at
-    all.
+    weights are compared bitwise; whether a weight has no moments is determined by name, order or
+    shape, or not at all.
 
     ## False alarms
-    Freezing everything and unfreezing a part is not undone: some of it stays frozen. An EMA teacher
-    moves by hand, outside the optimizer. BatchNorm's running statistics are no parameters. In
-    checkpoints it is information where every weight without moments moves: an optimizer that keeps
-    none, or whose state was not saved, may train them all.
+    Freezing everything and unfreezing a part is not an undone freeze: some of it stays frozen. An
+    EMA teacher is changed by hand, outside the optimizer. BatchNorm's running statistics are not
+    parameters. In checkpoints it is information if every weight without moments changes: an
+    optimizer without moments, or whose state was not saved, may train them all.
 
     ## What to do
-    `module.requires_grad_(False)`, and hand the optimizer only what trains; after a freeze in the
-    middle of a run set the gradients to None.
+    Call `module.requires_grad_(False)`, and pass only the trained parameters to the optimizer.
+    After a freeze in the middle of a run, set the gradients to None.
 
     ## References
-    open-mmlab/mmpretrain#702 (as TrainCheck tells it); PyTorch, "Autograd mechanics".
+    open-mmlab/mmpretrain#702 (as reported by TrainCheck); PyTorch, "Autograd mechanics".
     """
 
     code = "HD409"
@@ -60,7 +60,7 @@ class FrozenWeightMoved(Check):
     def start(self) -> None:
         self.saved = Succession()
         self.rested: set[str] = set()
-        """Weights without moments that did not move between two checkpoints."""
+        """Weights without moments that did not change between two checkpoints."""
 
     def begin(self, header: Header) -> None:
         self.start()
@@ -92,19 +92,20 @@ class FrozenWeightMoved(Check):
         self.rested.update(name for name in frozen if now.same(before, name))
         if not moved:
             return
-        # Where all of them move, always, an optimizer without moments may train them.
+        # If all of them always change, an optimizer without moments may train them.
         sure = len(moved) < len(frozen) or bool(still_once)
         yield self.find(
             record_at(now.moment),
-            f"{len(moved)} of {len(frozen)} weights without moments in the optimizer moved between "
+            f"{len(moved)} of {len(frozen)} weights without moments in the optimizer changed "
+            f"between "
             f"{before.name} (step {before.step}) and {now.name} (step {now.step}): "
             f"{say_list(moved)}",
             subject=moved[0],
             severity=Severity.ERROR if sure else Severity.INFO,
             where=Where(file=now.path, module=moved[0]),
             remedies=[
-                "If they are meant to be frozen, look for what writes them: a second optimizer, an "
-                "initialisation, a load between the two.",
+                "If they are meant to be frozen, look for what changes them: a second optimizer, "
+                "an initialisation, or a load between the two.",
             ],
             path=now.path,
             before=before.path,
@@ -122,9 +123,9 @@ class FrozenWeightMoved(Check):
         if record.topic == "frozen-moved":
             yield self._moved(record, facts, names, count)
             return
-        said = _said(facts, names, count)
-        if said is not None:
-            message, remedy = said
+        explained = _explain_attempt(facts, names, count)
+        if explained is not None:
+            message, remedy = explained
             yield self.find(
                 record,
                 message,
@@ -142,12 +143,12 @@ class FrozenWeightMoved(Check):
         by = "an old gradient that was never cleared" if stale > 0 else "momentum or weight decay"
         return self.find(
             record,
-            f"{count} frozen parameters (requires_grad=False) were moved by a step of {kind}, by "
+            f"a step of {kind} changed {count} frozen parameters (requires_grad=False) through "
             f"{by}: {say_list(names)}",
             subject=names[0],
             where=facts.where(rank=record.rank, module=names[0]),
             remedies=[
-                "Take them out of the optimizer: build it from the parameters that require a "
+                "Remove them from the optimizer: create it from the parameters that require a "
                 "gradient.",
                 "Or clear their gradients when you freeze them: `p.grad = None`.",
             ],
@@ -158,7 +159,7 @@ class FrozenWeightMoved(Check):
         )
 
 
-def _said(facts: Facts, names: list[str], count: int) -> tuple[str, str] | None:
+def _explain_attempt(facts: Facts, names: list[str], count: int) -> tuple[str, str] | None:
     kind, attribute = facts.text("kind"), facts.text("attribute") or "requires_grad"
     where = facts.text("where") or names[0]
     if kind == "module":
@@ -169,28 +170,28 @@ def _said(facts: Facts, names: list[str], count: int) -> tuple[str, str] | None:
         )
     if kind == "parameter":
         return (
-            f"`.{attribute} = False` on a parameter is a name torch does not know and freezes "
-            f"nothing: {count} parameters still require gradients ({say_list(names)})",
+            f"`.{attribute} = False` on a parameter sets an attribute that torch does not use "
+            f"and freezes nothing: {count} parameters still require gradients ({say_list(names)})",
             "Write `parameter.requires_grad = False`.",
         )
     if kind == "undone":
         line = facts.table("undone_at").whole("line")
-        at = "" if line is None else f" in line {line}"
+        at = "" if line is None else f" on line {line}"
         return (
-            f"{count} parameters were frozen and unfrozen again{at} before the first step: none of "
-            f"that freeze is left ({say_list(names)})",
-            "Freeze last: after everything that sets `requires_grad` to True.",
+            f"{count} parameters were frozen and unfrozen again{at} before the first step: the "
+            f"freeze has no effect ({say_list(names)})",
+            "Freeze last, after everything that sets `requires_grad` to True.",
         )
     if kind == "unmatched":
         return (
-            "this freeze has a condition on the name that no parameter meets, and freezes nothing; "
-            f"the names are {say_list(names)}",
-            "Print `[name for name, _ in model.named_parameters()]` and mend the condition.",
+            f"this freeze has a condition on the name that matches no parameter, so it freezes "
+            f"nothing; the names are {say_list(names)}",
+            "Print `[name for name, _ in model.named_parameters()]` and fix the condition.",
         )
     if kind == "elsewhere":
         return (
-            f"{count} parameters were frozen on another object than the one that trains, of which "
-            "nothing is frozen",
-            "Freeze the model that is handed to the optimizer, after it was built for good.",
+            f"{count} parameters were frozen on another object than the trained model, of which "
+            f"nothing is frozen",
+            "Freeze the model that is passed to the optimizer, after it is final.",
         )
     return None

@@ -10,28 +10,28 @@ from headway.core.records import Header, SetupRecord
 
 
 class NothingTrainable(Check):
-    """All parameters, or all but those of norm layers and biases, are frozen.
+    """All parameters, or all except norm layers and biases, are frozen.
 
     ## What it checks
     Which parameters require a gradient: none at all, or none of the weight matrices.
 
     ## Why it matters
-    Without any, `backward` fails or nothing is learned. With norm layers and biases alone the loss
-    moves a little at first and then stays flat, which looks like a learning rate that is too low.
+    If none does, `backward` fails or nothing is learned. With norm layers and biases alone the loss
+    changes a little at first and then stays flat, which looks like a learning rate that is too low.
 
     ## How it is measured
-    By `requires_grad` of every parameter, at the start and whenever it changes.
+    From `requires_grad` of every parameter, at the start and whenever it changes.
 
     ## False alarms
     A trainable head, adapters (LoRA, prompts, own scaling vectors) and a single unfrozen layer all
-    pass. Tuning the biases of frozen layers on purpose (BitFit) is information only. Tuning norm
-    layers alone on purpose cannot be told from a freeze that went too far: ignore this finding
-    there.
+    pass. Tuning the biases of frozen layers on purpose (BitFit) is information only. Tuning only
+    norm layers on purpose cannot be distinguished from a freeze that went too far: ignore this
+    finding there.
 
     ## What to do
-    Look at the line that sets `requires_grad`: a condition on names that matches too much, a
-    freeze that runs after the head is attached, `requires_grad_(False)` on the whole model, or a
-    freeze from the first phase that was never lifted.
+    Check the line that sets `requires_grad`: a condition on names that matches too much, a freeze
+    that runs after the head is attached, `requires_grad_(False)` on the whole model, or a freeze
+    from the first phase that was never lifted.
 
     ## References
     Ben Zaken et al., "BitFit"; TrainCheck's case forum-84911 (everything frozen but batch norm).
@@ -49,7 +49,7 @@ class NothingTrainable(Check):
         self.told = False
         self.file: str | None = None
         self.line: int | None = None
-        """Where the freeze is, if somebody has heard it."""
+        """Where the freeze is, if it was observed."""
 
     def begin(self, header: Header) -> None:
         self.told = False
@@ -72,7 +72,7 @@ class NothingTrainable(Check):
     ) -> Finding | None:
         names = parameters.names
         where = Where(file=self.file, line=self.line, rank=record.rank or None)
-        remedy = "Look at the line that sets `requires_grad`: it freezes more than it should."
+        remedy = "Check the line that sets `requires_grad`: it freezes more than it should."
         if not trainable:
             return self.find(
                 record,
@@ -84,9 +84,9 @@ class NothingTrainable(Check):
             )
         small = parameters.norm_or_bias or frozenset()
         frozen = set(range(len(names))) - small
-        if not frozen or not trainable <= small or _made_to_be_tuned(parameters, trainable):
+        if not frozen or not trainable <= small or _is_adapter(parameters, trainable):
             return None
-        on_purpose = _biases_picked(parameters, trainable)
+        on_purpose = _biases_selected(parameters, trainable)
         return self.find(
             record,
             f"all {len(frozen)} weight matrices are frozen; only {len(trainable)} parameters of "
@@ -101,14 +101,14 @@ class NothingTrainable(Check):
         )
 
 
-def _made_to_be_tuned(parameters: Parameters, trainable: frozenset[int]) -> bool:
-    """A vector with a name of its own (a prompt, an adapter's scaling) was put in to be trained."""
+def _is_adapter(parameters: Parameters, trainable: frozenset[int]) -> bool:
+    """Whether a vector has its own name (a prompt, an adapter's scaling): it was added to train."""
     leaves = {parameters.name(position).rpartition(".")[2] for position in trainable}
     return not leaves <= {"weight", "bias"}
 
 
-def _biases_picked(parameters: Parameters, trainable: frozenset[int]) -> bool:
-    """Whether most frozen matrices have a trainable bias beside them: somebody chose the biases."""
+def _biases_selected(parameters: Parameters, trainable: frozenset[int]) -> bool:
+    """Whether most frozen matrices have a trainable bias, as in BitFit."""
     small = parameters.norm_or_bias or frozenset()
     where = {name: position for position, name in enumerate(parameters.names)}
     beside = [

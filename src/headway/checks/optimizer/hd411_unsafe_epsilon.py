@@ -15,27 +15,27 @@ SMALLEST = {"float16": 2.0**-24, "bfloat16": 9.2e-41, "float32": 1.4e-45, "float
 
 
 class UnsafeEpsilon(Check):
-    """The optimizer's eps is 0, rounds to 0, or is too small to do anything.
+    """The optimizer's eps is 0, rounds to 0, or is too small to have an effect.
 
     ## What it checks
     The `eps` of every optimizer that divides by a running size of the gradient.
 
     ## Why it matters
-    Where a gradient has been 0 or nearly so, the update is one tiny number over another: full-sized
-    steps made of rounding noise, and 0/0 where both are 0. It strikes rarely and late.
+    If a gradient has been 0 or almost 0, the update is one tiny number divided by another:
+    full-sized steps made of rounding noise, and 0/0 if both are 0. This happens rarely and late.
 
     ## How it is measured
     From the parameter groups. Reported: 0; less than 1e-12; and a value that rounds to 0 in the
-    dtype of the state, as 1e-8 does in float16 (a fused optimizer computes in float32, so there
-    that is fine).
+    dtype of the state, as 1e-8 does in float16 (a fused optimizer computes in float32, so that is
+    fine there).
 
     ## False alarms
     Some fields (radiance fields) use 1e-15 on purpose: ignore the code there, or set `least`.
-    Adafactor's pair of values means something else and is not looked at.
+    Adafactor's pair of values has another meaning and is not checked.
 
     ## What to do
-    Leave it at its default of 1e-8, or raise it to 1e-6 for noisy gradients; keep weights in
-    float32 rather than raise it for float16.
+    Keep the default of 1e-8, or raise it to 1e-6 for noisy gradients. Keep weights in float32
+    rather than raise it for float16.
 
     ## References
     TheDeepChecker (an Adam eps of 1e-16).
@@ -43,14 +43,14 @@ class UnsafeEpsilon(Check):
 
     code = "HD411"
     name = "unsafe-epsilon"
-    summary = "the optimizer's eps is 0, rounds to 0 or is absurdly small"
+    summary = "the optimizer's eps is 0, rounds to 0 or is far too small"
     needs = Needs(kinds=(SetupRecord,), topics=("optimizer",))
     explains = (*NONFINITE_OR_RANK, "HD103", "HD207", "HD308")
 
     @dataclass(frozen=True)
     class Limits:
         least: float = 1e-12
-        """An eps below this protects nothing."""
+        """An eps below this has no effect."""
 
     def start(self) -> None:
         self.told: set[str] = set()
@@ -67,11 +67,11 @@ class UnsafeEpsilon(Check):
             if eps < SMALLEST.get(dtype, 0.0) / 2 and not facts.flag("fused")
         ]
         if eps == 0:
-            what = "is 0: an update becomes 0/0 where a gradient was always 0"
+            what = "is 0: an update becomes 0/0 if a gradient was always 0"
         elif lost:
             what = f"rounds to 0 in {lost[0]}, the dtype of its state"
         elif eps < self.limits.least:
-            what = f"is below {say(self.limits.least)}: nearly-0 gradients get full-sized steps"
+            what = f"is below {say(self.limits.least)}: gradients of almost 0 get full-sized steps"
         else:
             return
         self.told.add(name)
@@ -80,7 +80,7 @@ class UnsafeEpsilon(Check):
             f"eps={say(eps)} of {name} {what}",
             subject=name,
             where=facts.where(rank=record.rank),
-            remedies=["Leave eps at 1e-8, or raise it to 1e-6."]
+            remedies=["Keep eps at 1e-8, or raise it to 1e-6."]
             if not lost
             else ["Keep the weights in float32 (autocast for the rest), or set eps=1e-4."],
             eps=eps,

@@ -13,26 +13,27 @@ from headway.core.records import Moment, SetupRecord, record_at
 
 
 class OverRegularised(Check):
-    """Weight decay or a penalty shrinks the weights faster than the loss can move them.
+    """Weight decay or a penalty shrinks the weights faster than the loss can train them.
 
     ## What it checks
-    The direction of the update against the weights themselves, and what becomes of their norm.
+    The direction of the update against the weights themselves, and the change of their norm.
 
     ## Why it matters
-    Decay that outweighs the gradient pulls every weight to 0, and the model with them: it predicts
-    the mean whatever it is given, and the loss rests where it started.
+    Decay that outweighs the gradient pulls every weight to 0: the model predicts the mean whatever
+    the input is, and the loss stays at its start.
 
     ## How it is measured
-    From the weight matrices at tried updates: the share of the update that points at 0 (the cosine
-    between the update and the negative weights) is at least 0.7, and it takes at least 0.05 % of
-    the weight each step. That must be so in half of the trials made before the norm has fallen to
-    half, 3 at least; the norm must have fallen by 30 % (or at least 1 % at every step of a short
-    run), and the loss without the penalty must not have fallen by 10 %, nor by more than batches
-    differ.
+    From the weight matrices in trial updates: the share of the update that points towards 0 (the
+    cosine between the update and the negative weights) is at least 0.7, and it removes at least
+    0.05 % of the weight per step. That must be so in half of the trials before the norm has fallen
+    to half, in at least 3; the norm must have fallen by 30 % (or by at least 1 % in every step of a
+    short run), and the loss without the penalty must not have fallen by 10 %, nor by more than
+    batches differ.
 
     ## False alarms
-    A run that learns is left alone, however its norms fall. Once a run has converged only decay is
-    left of the update, but then it is slow: a decay of 0.1 at a rate of 0.001 takes 0.01 % a step.
+    A run that learns is not reported, however its norms fall. Once a run has converged the update
+    consists only of decay, but then it is slow: a decay of 0.1 at a learning rate of 0.001 removes
+    0.01 % per step.
 
     ## What to do
     Lower the weight decay or the weight of the penalty by factors of 10. With SGD and Adam
@@ -44,22 +45,22 @@ class OverRegularised(Check):
 
     code = "HD412"
     name = "over-regularised"
-    summary = "decay or a penalty shrinks the weights faster than the loss moves them"
+    summary = "decay or a penalty shrinks the weights faster than the loss trains them"
     needs = Needs(kinds=(SetupRecord,), topics=(TRIAL,))
     explains = (*POOR_FIT, "HD105", "HD203", "HD205", "HD307", "HD308", "HD404")
 
     @dataclass(frozen=True)
     class Limits:
         share: float = 0.7
-        """Cosine between the update and the way to 0."""
+        """Cosine between the update and the direction to 0."""
         pace: float = 5e-4
-        """Share of the weight that a step takes away."""
+        """Share of the weight that a step removes."""
         fast: float = 0.01
-        """The same, where a run is too short to see the norm fall."""
+        """The same, if a run is too short to see the norm fall."""
         fallen: float = 0.7
-        """The norm must have fallen to this."""
+        """Share of its start to which the norm must have fallen."""
         progress: float = 0.1
-        """A loss this share below its start is progress."""
+        """Share by which the loss must fall below its start to count as progress."""
 
     def start(self) -> None:
         self.course, self.task = Course(), Course()
@@ -68,7 +69,7 @@ class OverRegularised(Check):
         self.last_norm = 0.0
         self.lowest_norm = float("inf")
         self.onset: Moment | None = None
-        self.told: dict[str, float] = {}
+        self.shown: dict[str, float] = {}
         self.place: tuple[str | None, int | None, str | None] = (None, None, None)
         self.unfit = False
 
@@ -85,7 +86,7 @@ class OverRegularised(Check):
         self.lowest_norm = min(self.lowest_norm, norm)
         self.last_norm = norm
         if norm < self.first_norm / 2:
-            return ()  # what is left of the weights tells nothing of what took them
+            return ()  # the remaining weights do not show what shrank them
         self.trials += 1
         pace = tried.number("shrinking")
         if tried.shrinks >= self.limits.share and pace >= self.limits.pace:
@@ -94,7 +95,7 @@ class OverRegularised(Check):
             self.onset = self.onset or setup_moment(record)
             where = tried.line("made_at" if tried.number("weight_decay") else "place")
             self.place = (where.file, where.line, where.function)
-            self.told = {
+            self.shown = {
                 "share": tried.shrinks,
                 "pace": pace,
                 "weight_decay": tried.number("weight_decay"),
@@ -115,24 +116,25 @@ class OverRegularised(Check):
         return (self.task if self.task.known else self.course).learned(self.limits.progress)
 
     def _finding(self, onset: Moment, first: float) -> Finding:
-        told = self.told
-        decay = told.get("weight_decay", 0.0)
+        shown = self.shown
+        decay = shown.get("weight_decay", 0.0)
         by = f"weight decay of {say(decay)}" if decay else "a penalty on the weights"
         return self.find(
             record_at(onset),
-            f"the weights are shrunk, not trained: {say(100 * told['share'])} % of the update "
-            f"points at 0 and takes {say(100 * told['pace'])} % of the weights each step ({by}); "
-            f"their norm went from {say(first)} to {say(self.last_norm)} while the loss stayed",
+            f"the weights shrink instead of being trained: {say(100 * shown['share'])} % of the "
+            f"update points towards 0 and removes {say(100 * shown['pace'])} % of the weights "
+            f"per step ({by}). Their norm went from {say(first)} to {say(self.last_norm)} while "
+            f"the loss did not fall",
             where=Where(file=self.place[0], line=self.place[1], function=self.place[2]),
             remedies=[
                 f"Lower the weight decay of {say(decay)} by factors of 10."
                 if decay
                 else "Lower the weight of the penalty by factors of 10, until the loss falls."
             ],
-            share=told["share"],
-            pace=told["pace"],
+            share=shown["share"],
+            pace=shown["pace"],
             weight_decay=decay,
-            lr=told.get("lr"),
+            lr=shown.get("lr"),
             norm_before=first,
             norm_after=self.last_norm,
             trials=self.trials,

@@ -12,38 +12,38 @@ from headway.core.numbers import say
 from headway.core.records import Moment, SetupRecord, record_at
 
 TURNED = (-1.1, -0.9)
-"""The measured slope over the gradient's, where all gradients were negated on their way."""
+"""Ratio of the measured slope to that of the gradient, if all gradients are negated."""
 WHOLE = 0.25
-"""The known losses must make up the total, as near as this."""
+"""Largest relative difference between the known losses and the total."""
 
 
 class AscendingUpdate(Check):
-    """The update raises the loss on its own batch, whatever its size: a sign is flipped.
+    """The update raises the loss on its own batch at any step size: a sign is flipped.
 
     ## What it checks
-    What an update does to the loss of the very batch it was made from; and the sign with which a
-    loss function of torch's enters what `backward` is called on.
+    How an update changes the loss of the batch it was computed from; and the sign with which a
+    torch loss function enters the tensor that `backward` is called on.
 
     ## Why it matters
-    A flipped sign trains the model to be as wrong as it can be. The loss rises slowly enough to be
-    taken for a rate that is too high, and no rate mends it.
+    A flipped sign trains the model to be as wrong as possible. The loss may rise so slowly that it
+    looks like a learning rate that is too high, but no learning rate fixes it.
 
     ## How it is measured
     After a step the loss is computed again at small parts of its update. It must rise at all of
-    them, in every one of at least 3 trials, the first step's among them: whatever the momentum and
-    the noise, a first step goes downhill. A loss that enters with a negative weight is told where
-    nothing else is in the total, in 2 steps.
+    them, in every one of at least 3 trials including the first step: whatever the momentum and the
+    noise, a first step must go downhill. A loss that enters with a negative weight is reported if
+    the total contains nothing else, in 2 steps.
 
     ## False alarms
-    Where several optimizers step, one may climb on purpose (GANs, minimax). `maximize=True` is
-    meant for rewards: it is reported only where a loss function of torch's is what is maximised.
-    Gradient reversal layers change the gradient on its way and are not judged, nor are updates
-    that mostly shrink the weights. An attack on an input is no training of a model. Entropy
-    bonuses, -ELBO and -reward have no negative loss function in them.
+    If several optimizers step, one may ascend on purpose (GANs, minimax). `maximize=True` is meant
+    for rewards: it is reported only if a torch loss function is maximised. Gradient reversal layers
+    change the gradient in the backward pass and are not judged, nor are updates that mostly shrink
+    the weights. An attack on an input does not train a model. Entropy bonuses, -ELBO and -reward
+    contain no negative loss function.
 
     ## What to do
-    Look for `p.grad.neg_()`, a `+` where the step subtracts, `maximize=True`, or a minus before
-    the loss.
+    Look for `p.grad.neg_()`, a `+` where the step subtracts, `maximize=True`, or a minus before the
+    loss.
 
     ## References
     TheDeepChecker, "sign flipped" among its seeded faults.
@@ -72,13 +72,13 @@ class AscendingUpdate(Check):
         trials: int = 3
         """Trials that must agree."""
         objectives: int = 2
-        """Steps at which a loss must enter with the wrong sign."""
+        """Steps in which a loss must enter with the wrong sign."""
 
     def start(self) -> None:
         self.uphill: dict[int, int] = {}
         """Trials that went uphill, by optimizer."""
         self.cleared: set[int] = set()
-        """Optimizers that went downhill, or whose climbing is meant."""
+        """Optimizers that went downhill, or that ascend on purpose."""
         self.onset: dict[int, Moment] = {}
         self.negative = 0
         self.negative_onset: Moment | None = None
@@ -88,13 +88,13 @@ class AscendingUpdate(Check):
         if self.told:
             return
         if record.topic == OBJECTIVE:
-            yield from self._look_at_objective(record, Facts.of(record))
+            yield from self._judge_objective(record, Facts.of(record))
             return
         tried = TriedUpdate.of(record)
         if tried is not None and not tried.facts.flag("maximize"):
-            yield from self._look_at_trial(record, tried)
+            yield from self._judge_trial(record, tried)
 
-    def _look_at_trial(self, record: SetupRecord, tried: TriedUpdate) -> Iterable[Finding]:
+    def _judge_trial(self, record: SetupRecord, tried: TriedUpdate) -> Iterable[Finding]:
         number = tried.facts.whole("number") or 0
         if number in self.cleared or tried.slope is None:
             return
@@ -129,7 +129,7 @@ class AscendingUpdate(Check):
             where = tried.where
         elif stepped is not None and stepped > 0:
             what = "the optimizer adds the gradient instead of subtracting it"
-            cure = "Subtract the gradient where the weights are updated: p -= lr * grad."
+            cure = "Subtract the gradient when you update the weights: p -= lr * grad."
             own = tried.facts.table("own_step").text("file") is not None
             where = tried.line("own_step" if own else "step_place")
         else:
@@ -138,8 +138,9 @@ class AscendingUpdate(Check):
             where = tried.line("step_place")
         return self.find(
             record_at(onset),
-            f"the update raises the loss on its own batch at every size tried, in all {count} "
-            f"trials (last: {say(tried.loss, 4)} before, {say(tried.after, 4)} after it): {what}",
+            f"the update raises the loss on its own batch at every tested step size, in all "
+            f"{count} trials (last: {say(tried.loss, 4)} before, {say(tried.after, 4)} after): "
+            f"{what}",
             where=where,
             remedies=[cure],
             loss_before=tried.loss,
@@ -149,7 +150,7 @@ class AscendingUpdate(Check):
             optimizer=tried.facts.text("optimizer"),
         )
 
-    def _look_at_objective(self, record: SetupRecord, facts: Facts) -> Iterable[Finding]:
+    def _judge_objective(self, record: SetupRecord, facts: Facts) -> Iterable[Finding]:
         known = [part for part in facts.tables("parts") if part.flag("known")]
         weights = [part.number("weight") or 0.0 for part in known]
         maximize = facts.flag("maximize")
@@ -166,19 +167,19 @@ class AscendingUpdate(Check):
         self.told = True
         name = known[-1].text("name") or "a loss"
         what = (
-            f"{name} is maximised: the optimizer was made with maximize=True"
+            f"{name} is maximised: the optimizer was created with maximize=True"
             if maximize
-            else f"backward is called on the negative of {name} (weight {say(weights[-1])}): "
-            "every step makes it worse"
+            else f"backward() is called on the negative of {name} (weight {say(weights[-1])}): "
+            f"every step raises it"
         )
         yield self.find(
             record_at(self.negative_onset),
             what,
             where=facts.where(rank=record.rank),
             remedies=[
-                "Leave maximize=True out: it is meant for rewards."
+                "Remove maximize=True: it is meant for rewards."
                 if maximize
-                else "Take the minus away: a loss is minimised as it is."
+                else "Remove the minus: the optimizer already minimises the loss."
             ],
             loss=name,
             weight=weights[-1],
@@ -191,5 +192,5 @@ class AscendingUpdate(Check):
         root = facts.number("root")
         if root is None:
             return False
-        told = sum((p.number("weight") or 0.0) * (p.number("value") or 0.0) for p in known)
-        return abs(root - told) <= WHOLE * max(abs(root), abs(told))
+        explained = sum((p.number("weight") or 0.0) * (p.number("value") or 0.0) for p in known)
+        return abs(root - explained) <= WHOLE * max(abs(root), abs(explained))

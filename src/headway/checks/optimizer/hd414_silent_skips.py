@@ -15,30 +15,30 @@ ONE_STEP = Signal()
 
 
 class SilentSkips(Check):
-    """Optimizer steps are being skipped, and nobody is told.
+    """Optimizer steps are skipped silently.
 
     ## What it checks
-    Steps a GradScaler left out because of an overflow, and the count of skipped steps that other
-    frameworks log. Steps the guard held back do not count: those were told.
+    Steps that a GradScaler skips because of an overflow, and the count of skipped steps that other
+    frameworks log. Steps that the guard skips do not count: those are reported.
 
     ## Why it matters
-    A skipped step raises nothing and logs nothing, while the loss is still logged, the schedule
-    goes on and the step counter counts. A run that skips half of its steps trains half as long as
-    it says.
+    A skipped step raises no error and logs nothing, while the loss is still logged, the schedule
+    continues and the step counter counts. A run that skips half of its steps trains half as long as
+    it reports.
 
     ## How it is measured
     At least 10, and more than a fifth, of the last 100 steps; or 8 in a row. The first 30 steps of
-    a segment are left out, in which a scaler finds its scale, but a row that goes on beyond them
-    counts whole. Told once, until the share has fallen to half of the limit.
+    a segment, in which a scaler finds its scale, are ignored, but a streak that continues beyond
+    them counts in full. It is reported once, until the share has fallen to half of the limit.
 
     ## False alarms
-    The first skips of a fresh scaler, and one skip every so often when it tries a larger scale,
-    are how it works, and stay far below the limit.
+    The first skips of a new scaler, and an occasional skip when it tries a larger scale, are normal
+    and stay far below the limit.
 
     ## What to do
-    Find what overflows and run it in fp32; bf16 instead of fp16 removes the cause where the
-    hardware has it. Step the scheduler only when the optimizer stepped: then the scale has not
-    fallen during `scaler.update()`.
+    Find what overflows and run it in fp32; bf16 instead of fp16 removes the cause if the hardware
+    supports it. Step the scheduler only when the optimizer stepped, that is, when the scale did not
+    fall during `scaler.update()`.
 
     ## References
     PyTorch, "Automatic Mixed Precision examples"; Megatron-LM's "number of skipped iterations".
@@ -46,30 +46,30 @@ class SilentSkips(Check):
 
     code = "HD414"
     name = "silent-skips"
-    summary = "optimizer steps are being skipped and nobody is told"
+    summary = "optimizer steps are skipped silently"
     needs = Needs(signals=(SIGNAL,))
     explains = ()
 
     @dataclass(frozen=True)
     class Limits:
         share: float = 0.2
-        """Of the recent steps."""
+        """Share of the recent steps."""
         least: int = 10
-        """Fewer skips than this are no share."""
+        """Smallest number of skips for which the share counts."""
         in_a_row: int = 8
         recent: int = 100
-        """Steps the share is taken of."""
+        """Number of recent steps for the share."""
         grace: int = 30
-        """Steps of a segment in which a scaler may still look for its scale."""
+        """First steps of a segment in which a scaler may still search for its scale."""
 
     def start(self) -> None:
         self.steps = 0
         self.row = 0.0
         self.skips: list[tuple[int, float]] = []
-        """The recent skips: at which step of the segment, and how many."""
+        """The recent skips: the step of the segment, and their number."""
         self.told = False
         self.moments: list[tuple[int, Moment]] = []
-        """In a log of another tool: where the recent skips stand."""
+        """In the log of another tool: the positions of the recent skips."""
 
     def begin(self, header: Header) -> None:
         self.start()
@@ -89,12 +89,12 @@ class SilentSkips(Check):
             yield from self._judge(record, max(self.limits.recent, span))
 
     def _count(self, record: StepRecord) -> tuple[int, float]:
-        """(steps this record speaks of, how many of them were skipped)."""
+        """(steps that this record covers, number of them that were skipped)."""
         signal = self.context.header.signals.get(SIGNAL, ONE_STEP)
         values = [value for _, value in record.family(SIGNAL)]
-        if not values:  # a scaler that did not skip writes nothing; nor does the guard's own hold
+        if not values:  # neither a scaler that did not skip nor a skip by the guard writes it
             return (0 if record.held or signal.span * signal.every > 1 else 1), 0
-        value = max(values)  # of several optimizers, the one that was skipped most
+        value = max(values)  # of several optimizers, the one with most skips
         if not math.isfinite(value):
             return 0, 0
         skipped = value * signal.span if signal.fold == "mean" else value
@@ -118,11 +118,11 @@ class SilentSkips(Check):
         return self.find(
             record_at(self.moments[0][1]) if self.moments else record,
             f"{say(count)} of the last {steps} optimizer steps were skipped{row}: nothing was "
-            "learned in them, and the schedule and the step counter went on",
+            f"learned in them, but the schedule and the step counter continued",
             remedies=[
                 "Find what overflows and run it in fp32, or use bf16, which needs no scaler.",
-                "Step the scheduler only when the optimizer stepped: when the scale did not fall "
-                "during `scaler.update()`.",
+                "Step the scheduler only when the optimizer stepped, that is, when the scale did "
+                "not fall during `scaler.update()`.",
             ],
             skipped=count,
             steps=steps,

@@ -19,40 +19,40 @@ from headway.core.records import (
 
 
 class LateUnfreezeOrFreeze(Check):
-    """A weight that was moving stops for good in the middle of the run, or begins late.
+    """A weight that was being trained stops changing in the middle of the run, or starts late.
 
     ## What it checks
-    Weights that got gradients and moved from the start: whether they still do. And changes of
-    `requires_grad` after the first step, where `headway check` hears of them.
+    Weights that got gradients and changed from the start: whether they still do. And changes of
+    `requires_grad` after the first step, if `headway check` observes them.
 
     ## Why it matters
     A helper that switches gradients off for its own purposes and does not switch them on again, or
-    a `detach` behind a condition, ends the training of a part of the model. The loss goes on
-    falling, more slowly.
+    a `detach` under a condition, ends the training of a part of the model. The loss keeps falling,
+    but more slowly.
 
     ## How it is measured
-    A weight moved at nearly every sample, and then has had no gradient at all (or one of exactly 0)
-    for 20 samples and four times its longest pause before, while others move. Where the change of
-    `requires_grad` was heard, 3 samples do, and the line is named.
+    A weight changed in nearly every sample, and then has had no gradient at all (or one of exactly
+    0) for 20 samples and for four times its longest pause before, while others change. If the
+    change of `requires_grad` was observed, 3 samples are enough, and the line is named.
 
     ## False alarms
-    LayerDrop, idle experts and rare branches pause and come back: their pauses set the measure. A
-    freeze in a function that says so, or under a condition on the epoch or the step, is
-    information, and so is an unfreezing and the end of a branch (an auxiliary head) that is not the
-    front of the model. With several optimizers only changes that were heard are judged, and while
-    some rate is 0 nothing is.
+    LayerDrop, idle experts and rare branches pause and continue: the limit follows their pauses. A
+    freeze in a function with such a name, or under a condition on the epoch or the step, is
+    information, and so is an unfreeze and the end of a branch (an auxiliary head) that is not the
+    front of the model. With several optimizers only observed changes are judged, and nothing is
+    judged while some learning rate is 0.
 
     ## What to do
-    Look at the named line: restore `requires_grad` after the helper is done, or use
+    Check the named line: restore `requires_grad` after the helper is done, or use
     `torch.autograd.grad` and `detach` on its input instead.
 
     ## References
-    pytorch/pytorch#115607 (as TrainCheck tells it).
+    pytorch/pytorch#115607 (as reported by TrainCheck).
     """
 
     code = "HD415"
     name = "late-unfreeze-or-freeze"
-    summary = "a tensor stops (or starts) moving at step k"
+    summary = "a tensor stops (or starts) changing at step k"
     needs = Needs(
         signals=("param/update_ratio", "param/grad_norm"), kinds=(StepRecord, SetupRecord)
     )
@@ -61,13 +61,13 @@ class LateUnfreezeOrFreeze(Check):
     @dataclass(frozen=True)
     class Limits:
         samples: int = 20
-        """Samples without a move."""
+        """Samples without a change."""
         pauses: float = 4.0
-        """Times the longest pause before."""
+        """Multiple of the longest pause before."""
         moved: int = 5
-        """Samples it must have moved in."""
+        """Samples in which it must have changed before."""
         heard_samples: int = 3
-        """Samples without a move where the change was heard."""
+        """Samples without a change if the change of `requires_grad` was observed."""
 
     def start(self) -> None:
         self.trained: list[int] = []
@@ -87,7 +87,7 @@ class LateUnfreezeOrFreeze(Check):
 
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
         if isinstance(record, SetupRecord):
-            yield from self._take_facts(record)
+            yield from self._add_facts(record)
             return
         rates = record.columns.get("group/lr")
         if rates is not None:
@@ -98,16 +98,16 @@ class LateUnfreezeOrFreeze(Check):
             return
         if record.values.get("scaler_skipped"):
             return
-        self._take(record, ratios, norms)
+        self._add_sample(record, ratios, norms)
         several = "optimizers" in record.values
         yield from self._judge(several)
 
-    def _take_facts(self, record: SetupRecord) -> Iterable[Finding]:
+    def _add_facts(self, record: SetupRecord) -> Iterable[Finding]:
         parameters = Parameters.of(record)
         if parameters is not None:
             kept = self.trained
             now = trained_positions(parameters)
-            # What is frozen late leaves the trained ones: it is still the one that was trained.
+            # A parameter that is frozen late leaves the trained set, but it was trained before.
             self.trained = sorted({*kept, *now})
             return
         if record.topic != "freeze-change":
@@ -125,7 +125,9 @@ class LateUnfreezeOrFreeze(Check):
                     severity=Severity.INFO,
                     subject="unfrozen",
                     where=facts.where(rank=record.rank, module=freed[0]),
-                    remedies=["Nothing, if this is meant; the optimizer must hold them."],
+                    remedies=[
+                        "If this is intended, make sure that the optimizer has these parameters."
+                    ],
                     tensors=freed[:LISTED],
                 )
             return
@@ -138,7 +140,7 @@ class LateUnfreezeOrFreeze(Check):
                 "function": place.text("function"),
             }
 
-    def _take(self, record: StepRecord, ratios: Column, norms: Column) -> None:
+    def _add_sample(self, record: StepRecord, ratios: Column, norms: Column) -> None:
         gradients = dict(norms.items())
         moving = {at for at, ratio in ratios.items() if ratio > 0 and math.isfinite(ratio)}
         if not moving:
@@ -149,7 +151,7 @@ class LateUnfreezeOrFreeze(Check):
             self.longest[at] = max(self.longest.get(at, 0), pause)
             self.since.pop(at, None)
         for at in self.moves:
-            # No gradient, or none but zeros; a clamped weight has one and does not move either.
+            # No gradient, or only zeros; a clamped weight has one and does not change either.
             if at not in moving and gradients.get(at, 0.0) == 0:
                 self.since.setdefault(at, moment_of(record))
                 self.still[at] = self.still.get(at, 0) + 1
@@ -189,7 +191,7 @@ class LateUnfreezeOrFreeze(Check):
         by = "requires_grad was set to False" if place else "no gradient reaches them any more"
         return self.find(
             record_at(onset),
-            f"{len(names)} parameters that were training stopped at step {onset[2]}: {by} "
+            f"{len(names)} parameters stopped training at step {onset[2]}: {by} "
             f"({say_list(names)})",
             severity=Severity.INFO if mild else None,
             subject=names[0],
@@ -201,8 +203,8 @@ class LateUnfreezeOrFreeze(Check):
                 rank=onset[3] or None,
             ),
             remedies=[
-                "If this is not meant: set `requires_grad` back to True where it was switched off, "
-                "or look for a `detach` or `no_grad` behind a condition.",
+                "If this is not intended, set `requires_grad` back to True where it was switched "
+                "off, or look for a `detach` or `no_grad` under a condition.",
             ],
             tensors=names[:LISTED],
             tensor_count=len(names),

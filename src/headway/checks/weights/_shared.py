@@ -13,23 +13,23 @@ from headway.core.state import remember
 
 @remember
 class LayersInARow:
-    """By position on the axis `act`; each is told once, until it is better."""
+    """By position on the axis `act`; each layer is reported once, until it recovers."""
 
     __slots__ = ("count", "places", "since", "told")
 
     def __init__(self) -> None:
         self.count: dict[int, int] = {}
-        """Looks in a row."""
+        """Consecutive measurements."""
         self.since: dict[int, Moment] = {}
         self.told: set[int] = set()
         self.places: dict[str, tuple[str | None, int | None, str | None]] = {}
 
     def begin(self) -> None:
-        """A segment begins: steps that are taken again tell nothing new."""
+        """Start a segment: repeated steps add no evidence."""
         self.count = {}
 
     def learn(self, record: SetupRecord) -> None:
-        """Where an activation stands in the code."""
+        """Store the line of code of an activation."""
         facts = Facts.of(record)
         if record.topic == "activation" and (member := facts.text("member")):
             at = facts.where()
@@ -38,7 +38,7 @@ class LayersInARow:
     def reached(
         self, record: StepRecord, column: Column, *, share: float, looks: int
     ) -> Iterator[tuple[int, float]]:
-        """The positions, and their shares, that have been at `share` for so many looks."""
+        """The positions, with their shares, that have been at `share` for `looks` measurements."""
         for position, value in column.items():
             if not value >= share:
                 self.count.pop(position, None)
@@ -52,7 +52,7 @@ class LayersInARow:
                 yield position, value
 
     def where(self, position: int, member: str) -> Where:
-        """The layer, and its line where that is known."""
+        """The layer, and its line if known."""
         file, line, function = self.places.get(member, (None, None, None))
         return Where(file, line, function, member, rank=self.since[position][3] or None)
 

@@ -11,28 +11,27 @@ from headway.core.records import StepRecord, TensorRecord
 
 
 class NonfiniteWeight(Check):
-    """A parameter of the model holds NaN or Inf.
+    """A parameter of the model contains NaN or Inf.
 
     ## What it checks
-    The norm of every weight that was measured, and every weight of a scan or a checkpoint.
+    The norm of every measured weight, and every weight of a scan or a checkpoint.
 
     ## Why it matters
-    A non-finite weight never becomes finite again by training: each output, loss and gradient
-    that it touches is non-finite from then on. Skipping bad steps then skips all of them, for
-    ever.
+    Training never makes a non-finite weight finite again: every output, loss and gradient that
+    depends on it is non-finite from then on. Skipping bad steps then skips all of them, forever.
 
     ## How it is measured
-    `isfinite` on the weight's norm, or the count of NaN and Inf elements where the tensor itself
-    was looked at. All bad weights of a step are one finding; repeats are folded.
+    `isfinite` on the norm of the weight, or the count of NaN and Inf elements if the tensor itself
+    was read. All non-finite weights of a step are one finding; repeats are folded.
 
     ## False alarms
     An additive attention mask (0 and -Inf, no NaN) that a checkpoint lists among the weights is
-    left alone.
+    ignored.
 
     ## What to do
-    Go back to the last checkpoint whose tensors are all finite. Before going on, find the step
-    that wrote it: the first non-finite gradient or loss, an update far too large, or a bad value
-    in the file the weights were loaded from.
+    Go back to the last checkpoint whose tensors are all finite. Before you resume, find the step
+    that wrote the value: the first non-finite gradient or loss, an update that is far too large, or
+    a bad value in the file that the weights were loaded from.
 
     ## References
     PyTorch, "Automatic Mixed Precision examples".
@@ -41,7 +40,7 @@ class NonfiniteWeight(Check):
     code = "HD301"
     name = "nonfinite-weight"
     severity = Severity.ERROR
-    summary = "a parameter holds NaN or Inf"
+    summary = "a parameter contains NaN or Inf"
     needs = Needs(
         any_of=("param/weight_norm",),
         kinds=(StepRecord, TensorRecord),
@@ -57,7 +56,7 @@ class NonfiniteWeight(Check):
             return
         column = record.columns.get("param/weight_norm")
         if column is None or math.isfinite(sum(column.values)):
-            return  # a sum is finite only if all its terms are: one fast look at them all
+            return  # the sum is finite only if all terms are: one fast test for all of them
         bad = [position for position, norm in column.items() if not math.isfinite(norm)]
         if bad:
             yield self._in_step(record, bad, measured=len(column.values))
@@ -68,7 +67,7 @@ class NonfiniteWeight(Check):
         among = f" among its {elements} elements" if elements else ""
         return self.find(
             record,
-            f"the weight {record.name} holds {nan} NaN and {inf} Inf{among}",
+            f"the weight {record.name} contains {nan} NaN and {inf} Inf{among}",
             where=Where(module=record.name, rank=record.rank or None),
             remedies=self._remedies(record.step),
             tensors=[record.name],
@@ -81,7 +80,7 @@ class NonfiniteWeight(Check):
         names = [self.context.name("param", position) for position in bad]
         return self.find(
             record,
-            f"{len(bad)} of the {measured} weights measured hold NaN or Inf: {say_list(names)}",
+            f"{len(bad)} of {measured} measured weights contain NaN or Inf: {say_list(names)}",
             where=Where(module=names[0], rank=record.rank or None),
             remedies=self._remedies(record.step),
             tensors=names[:LISTED],
@@ -92,7 +91,7 @@ class NonfiniteWeight(Check):
     @staticmethod
     def _remedies(step: int) -> list[str]:
         return [
-            "Training cannot mend it, and skipping steps cannot either: go on from the last "
-            f"checkpoint before step {step} whose tensors are all finite.",
-            "Find the first non-finite loss or gradient before it: that step wrote it.",
+            f"Neither training nor skipping steps can repair it: resume from the last checkpoint "
+            f"before step {step} whose tensors are all finite.",
+            "Find the first non-finite loss or gradient before it: that step wrote the value.",
         ]

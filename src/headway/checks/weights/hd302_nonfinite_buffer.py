@@ -10,31 +10,32 @@ from headway.core.findings import Finding, Severity, Where
 from headway.core.records import Header, StepRecord, TensorRecord
 
 STATISTICS = ("running_mean", "running_var")
-"""Buffers in which an infinity is never meant."""
+"""Buffers in which an infinity is never intended."""
 
 
 class NonfiniteBuffer(Check):
-    """A buffer of the model, such as BatchNorm's statistics, holds NaN or Inf.
+    """A buffer of the model, such as BatchNorm's statistics, contains NaN or Inf.
 
     ## What it checks
     The norm of every buffer that changes, and every buffer of a scan or a checkpoint.
 
     ## Why it matters
-    Running statistics are written in the forward pass. One bad batch poisons them even if its
-    update is skipped: training looks well, and every evaluation from then on is NaN.
+    Running statistics are written in the forward pass. One bad batch corrupts them even if its
+    update is skipped: training looks fine, but every evaluation from then on is NaN.
 
     ## How it is measured
-    A NaN is always reported. An infinity is in a running mean or variance, and in a buffer that
-    was finite before in this run. All bad buffers of a step are one finding; repeats are folded.
+    A NaN is always reported. An infinity is reported in a running mean or variance, and in a buffer
+    that was finite before in this run. All bad buffers of a step are one finding; repeats are
+    folded.
 
     ## False alarms
-    Buffers hold infinities on purpose: attention masks (-Inf), observers that start their minimum
-    at +Inf, a best score so far. Such a buffer is left alone as long as it holds no NaN.
+    Some buffers contain infinities on purpose: attention masks (-Inf), observers that start their
+    minimum at +Inf, a best score so far. Such a buffer is ignored as long as it contains no NaN.
 
     ## What to do
-    Put the buffers back from the last good checkpoint, or reset them (`reset_running_stats()`)
-    and let them settle over some batches; then find the batch that wrote them. Guarding the
-    optimizer step is not enough: also keep the buffers of the step before.
+    Restore the buffers from the last good checkpoint, or reset them (`reset_running_stats()`) and
+    let them settle over some batches; then find the batch that wrote them. Guarding the optimizer
+    step is not enough: restore the buffers of the step before as well.
 
     ## References
     PyTorch, `torch.nn.BatchNorm2d`, running statistics.
@@ -43,7 +44,7 @@ class NonfiniteBuffer(Check):
     code = "HD302"
     name = "nonfinite-buffer"
     severity = Severity.ERROR
-    summary = "a buffer (BatchNorm statistics) holds NaN or Inf"
+    summary = "a buffer (BatchNorm statistics) contains NaN or Inf"
     needs = Needs(
         any_of=("buffer/norm",),
         kinds=(StepRecord, TensorRecord),
@@ -57,11 +58,11 @@ class NonfiniteBuffer(Check):
         self.finite_once: set[int] = set()
 
     def begin(self, header: Header) -> None:
-        self.finite_once.clear()  # positions mean something else if the model has changed
+        self.finite_once.clear()  # positions change their meaning if the model has changed
 
     def observe(self, record: StepRecord | TensorRecord) -> Iterable[Finding]:
         if isinstance(record, TensorRecord):
-            if record.role == "buffer" and record.nonfinite and not self._meant(record):
+            if record.role == "buffer" and record.nonfinite and not self._is_intended(record):
                 yield self._in_tensor(record)
             return
         column = record.columns.get("buffer/norm")
@@ -83,18 +84,18 @@ class NonfiniteBuffer(Check):
         )
 
     @staticmethod
-    def _meant(record: TensorRecord) -> bool:
+    def _is_intended(record: TensorRecord) -> bool:
         if record.stats.get("nan", 0) or record.name.endswith(STATISTICS):
             return False
         return looks_like_mask(record) or record.stats.get("inf") == record.stats.get("numel")
 
     def _in_tensor(self, record: TensorRecord) -> Finding:
         nan, inf = int(record.stats.get("nan", 0)), int(record.stats.get("inf", 0))
-        # Infinities alone, in a buffer nobody saw finite, may be meant: told, but as no fault.
+        # Infinities without NaN in a buffer that was never finite may be intended: information.
         sure = bool(nan) or record.name.endswith(STATISTICS)
         return self.find(
             record,
-            f"the buffer {record.name} holds {nan} NaN and {inf} Inf",
+            f"the buffer {record.name} contains {nan} NaN and {inf} Inf",
             severity=Severity.ERROR if sure else Severity.INFO,
             where=Where(module=record.name, rank=record.rank or None),
             remedies=self._remedies(),
@@ -107,7 +108,7 @@ class NonfiniteBuffer(Check):
         names = [self.context.name("buffer", position) for position in bad]
         return self.find(
             record,
-            f"{len(bad)} of {measured} buffers hold NaN or Inf: {say_list(names)}",
+            f"{len(bad)} of {measured} buffers contain NaN or Inf: {say_list(names)}",
             where=Where(module=names[0], rank=record.rank or None),
             remedies=self._remedies(),
             tensors=names[:LISTED],
@@ -118,8 +119,8 @@ class NonfiniteBuffer(Check):
     @staticmethod
     def _remedies() -> list[str]:
         return [
-            "Put the buffers back from the last good checkpoint, or reset the statistics "
-            "(reset_running_stats()) and let them settle before evaluating.",
-            "Look at the batch of the step that wrote it: skipping its update did not protect "
+            "Restore the buffers from the last good checkpoint, or reset the statistics "
+            "(reset_running_stats()) and let them settle before you evaluate.",
+            "Inspect the batch of the step that wrote it: skipping its update does not protect "
             "buffers, which the forward pass writes.",
         ]

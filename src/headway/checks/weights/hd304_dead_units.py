@@ -12,29 +12,29 @@ from headway.core.records import Header, SetupRecord, StepRecord, record_at
 
 
 class DeadUnits(Check):
-    """The units of a hidden layer output zero for every sample, step after step.
+    """The units of a hidden layer output zero for every sample in every step.
 
     ## What it checks
-    The outputs of the rectifiers (ReLU and its kin, GELU, SiLU, `clamp(min=0)`) of hidden layers.
+    The outputs of the rectifiers (ReLU and similar, GELU, SiLU, `clamp(min=0)`) of hidden layers.
 
     ## Why it matters
-    A rectifier that is 0 for every sample has a gradient of 0 for every sample: it cannot come
-    back. A layer that is dead as a whole cuts the network in two; what lies before it never
-    learns, and what follows sees the same number for every input.
+    A rectifier that is 0 for every sample has a gradient of 0 for every sample, so it cannot
+    recover. If a whole layer is dead it cuts the network in two: the layers before it never learn,
+    and the layers after it see the same values for every input.
 
     ## How it is measured
-    The share of units (channels) that were 0 for every sample of the last three looks, at least 16
-    samples together. Fires when 90 % were so at two looks in a row.
+    The share of units (channels) that are 0 for every sample of the last three measurements, with
+    at least 16 samples in total. It is reported if that share is 90 % in two measurements in a row.
 
     ## False alarms
-    Activations that are mostly 0 are normal: a healthy ReLU layer may be 70 % zeros, with other
-    units at work for other samples. Units that are 0 for one batch count as alive. A hinge in a
-    loss is no layer.
+    Activations that are mostly 0 are normal: a healthy ReLU layer may be 70 % zeros, with different
+    units active for different samples. Units that are 0 for one batch count as alive. A hinge in a
+    loss is not a layer.
 
     ## What to do
-    Look at the bias and at the learning rate: one update that is too large pushes a whole layer
-    below zero. Start with a smaller rate or a warm-up, a bias of 0 and the initialisation for
-    ReLU; LeakyReLU keeps a gradient everywhere, GELU and SiLU near zero only.
+    Check the bias and the learning rate: one update that is too large pushes a whole layer below
+    zero. Use a smaller learning rate or a warm-up, a bias of 0 and the initialisation for ReLU;
+    LeakyReLU has a gradient everywhere, GELU and SiLU only near zero.
 
     ## References
     Lu et al., "Dying ReLU and Initialization"; AutoTrainer's dying ReLU.
@@ -51,7 +51,7 @@ class DeadUnits(Check):
         share: float = 0.9
         """Share of a layer's units that are dead."""
         looks: int = 2
-        """So many looks in a row."""
+        """Consecutive measurements that are needed."""
 
     def start(self) -> None:
         self.layers = LayersInARow()
@@ -76,14 +76,14 @@ class DeadUnits(Check):
         since, looks = self.layers.since[position], self.layers.count[position]
         return self.find(
             record_at(since),
-            f"{units} of {member} are 0 for every sample, in {looks} looks "
-            f"since step {since[2]} (limit {say(100 * self.limits.share)} %): they cannot recover",
+            f"{units} of {member} are 0 for every sample, in {looks} measurements since step "
+            f"{since[2]} (limit {say(100 * self.limits.share)} %): they cannot recover",
             subject=member,
             where=self.layers.where(position, member),
             remedies=[
-                "Look at the bias and the weights of the layer before it, and at the learning "
-                "rate of the steps before: a single large update can do this.",
-                "Normalise before it, or use LeakyReLU, which keeps a gradient everywhere (GELU "
+                "Check the bias and the weights of the layer before it, and the learning rate of "
+                "the steps before: a single large update can cause this.",
+                "Normalise before it, or use LeakyReLU, which has a gradient everywhere (GELU "
                 "and SiLU only near 0).",
             ],
             share=share,

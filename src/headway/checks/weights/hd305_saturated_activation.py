@@ -12,26 +12,27 @@ from headway.core.records import Header, SetupRecord, StepRecord, record_at
 
 
 class SaturatedActivation(Check):
-    """The tanh or sigmoid outputs of a hidden layer are pinned at their limits.
+    """The tanh or sigmoid outputs of a hidden layer are saturated at their limits.
 
     ## What it checks
-    The outputs of tanh and sigmoid in hidden layers; output layers, and gates that multiply
-    another value, are left out.
+    The outputs of tanh and sigmoid in hidden layers. Output layers, and gates that multiply another
+    value, are ignored.
 
     ## Why it matters
-    At the limits the slope is next to 0, so hardly any gradient passes: what lies before the layer
-    stops learning.
+    At the limits the derivative is almost 0, so hardly any gradient passes: the layers before it
+    stop learning.
 
     ## How it is measured
-    The share of values within half a percent of the range from a limit (tanh beyond ±0.99,
-    sigmoid below 0.005 or above 0.995). Fires when it is 80 % in three looks in a row.
+    The share of values within half a percent of the range from a limit (tanh beyond ±0.99, sigmoid
+    below 0.005 or above 0.995). It is reported if that share is 80 % in three measurements in a
+    row.
 
     ## False alarms
-    Trained layers saturate in part; half of the values at the limits is nothing unusual. The
-    gates of recurrent layers are meant to close.
+    Trained layers saturate in part; half of the values at the limits is not unusual. The gates of
+    recurrent layers are meant to close.
 
     ## What to do
-    Scale the inputs to about unit size, start with smaller weights (Xavier), normalise before the
+    Scale the inputs to about unit size, use smaller initial weights (Xavier), normalise before the
     activation, or lower the learning rate.
 
     ## References
@@ -40,7 +41,7 @@ class SaturatedActivation(Check):
 
     code = "HD305"
     name = "saturated-activation"
-    summary = "tanh/sigmoid outputs pinned at their limits"
+    summary = "tanh/sigmoid outputs are saturated at their limits"
     needs = Needs(signals=("act/saturated_share",), kinds=(StepRecord, SetupRecord))
     explains = (*NOTHING_MOVES, *POOR_FIT, "HD203")
 
@@ -49,7 +50,7 @@ class SaturatedActivation(Check):
         share: float = 0.8
         """Share of the values at the limits."""
         looks: int = 3
-        """So many looks in a row."""
+        """Consecutive measurements that are needed."""
 
     def start(self) -> None:
         self.layers = LayersInARow()
@@ -73,15 +74,15 @@ class SaturatedActivation(Check):
         since, looks = self.layers.since[position], self.layers.count[position]
         return self.find(
             record_at(since),
-            f"{say(100 * share)} % of the outputs of {member} are pinned at their limits, in "
-            f"{looks} looks since step {since[2]} (limit "
+            f"{say(100 * share)} % of the outputs of {member} are saturated, in {looks} "
+            f"measurements since step {since[2]} (limit "
             f"{say(100 * self.limits.share)} %): hardly any gradient passes",
             subject=member,
             where=self.layers.where(position, member),
             remedies=[
-                "Scale the inputs, or the initial weights before it, so that its inputs are of "
+                "Scale the inputs, or the initial weights before it, so that its inputs have "
                 "about unit size; or normalise before the activation.",
-                "If it began during training: lower the learning rate.",
+                "If this started during training, lower the learning rate.",
             ],
             share=share,
             limit=self.limits.share,

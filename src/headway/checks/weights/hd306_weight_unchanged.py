@@ -25,34 +25,36 @@ from headway.core.records import (
 
 
 class WeightUnchanged(Check):
-    """A trained weight never moves although the optimizer steps and its gradient is not zero.
+    """A trained weight never changes although the optimizer steps and its gradient is not zero.
 
     ## What it checks
-    That an optimizer's steps change every parameter which has a gradient; live, and between two
-    checkpoints that hold the optimizer's moments.
+    That the steps of an optimizer change every parameter with a gradient: live, and between two
+    checkpoints that contain the optimizer's moments.
 
     ## Why it matters
-    The optimizer may hold another tensor than the model's, write its result to a copy, or make
-    steps that rounding swallows. The loss still falls, carried by the other layers.
+    The optimizer may have a different tensor than the model, write its result to a copy, or make
+    steps that are lost to rounding. The loss still falls because of the other layers.
 
     ## How it is measured
-    The update of a weight was exactly 0 in 5 samples, it never moved before in this run or since
-    its resume, its norm did not change between the samples, and its gradient was not 0. At the
-    end of a run of 3 or 4 samples, these must do. That a weight stops later is another matter.
-    Between checkpoints: a weight is the same bit by bit, its moments are not, and others moved.
+    The update of a weight is exactly 0 in 5 samples, the weight has never changed before in this
+    run or since its resume, its norm does not change between the samples, and its gradient is not
+    0. At the end of a run with 3 or 4 samples, these are enough. A weight that stops changing later
+    does not count. Between checkpoints: the weight is bitwise equal, its moments are not, and other
+    weights changed.
 
     ## False alarms
-    Not counted: steps held back or skipped by a GradScaler; a learning rate that is rising, 0, or
-    below a hundredth of its peak; all weights while some group's rate is 0 (it may be theirs);
-    parameters that are frozen or in no optimizer; weights for which a move as large, for their
-    gradient, as the others make would be less than a millionth of them, so that rounding may
-    swallow it (a bias in front of BatchNorm, SGD with a tiny rate). With several optimizers it is
-    information only: one of them may be waiting on purpose. In checkpoints, 16-bit weights are not
-    judged: what was saved may be a rounded copy. A weight whose moments rest too was frozen.
+    Not counted: skipped steps (by the guard or a GradScaler); a learning rate that is rising, 0, or
+    below a hundredth of its peak; all weights while the learning rate of some group is 0 (it may be
+    theirs); parameters that are frozen or in no optimizer; and weights whose expected update,
+    judged by that of the other weights, is less than a millionth of the weight, so that it may be
+    lost to rounding (a bias before BatchNorm, SGD with a tiny learning rate). With several
+    optimizers it is information only: one of them may be waiting on purpose. In checkpoints, 16-bit
+    weights are not judged, because the file may contain a rounded copy. A weight whose moments do
+    not change either was frozen.
 
     ## What to do
-    Compare `id(parameter)` in the model and in the optimizer's groups: build the optimizer after
-    the model was moved, wrapped or changed. With 16-bit weights keep fp32 master weights.
+    Compare `id(parameter)` in the model and in the optimizer's groups: create the optimizer after
+    the model was moved, wrapped or changed. With 16-bit weights, use fp32 master weights.
 
     ## References
     pytorch/pytorch#118115 (updates lost on non-contiguous tensors); huggingface/accelerate#3256.
@@ -61,7 +63,7 @@ class WeightUnchanged(Check):
     code = "HD306"
     name = "weight-unchanged"
     severity = Severity.ERROR
-    summary = "a trainable weight does not move although the optimizer steps"
+    summary = "a trainable weight does not change although the optimizer steps"
     needs = Needs(
         signals=("param/update_ratio", "param/grad_norm", "lr"),
         kinds=(StepRecord, SetupRecord, TensorRecord, EventRecord),
@@ -81,14 +83,14 @@ class WeightUnchanged(Check):
         least_ratio: float = 1e-6
         """An expected update below this share of the weight may be lost to rounding."""
         least_gradient: float = 1e-5
-        """Where nothing moves at all, a norm below this is taken for a minimum that was reached."""
+        """If no weight changes at all, a gradient norm below this counts as a reached minimum."""
 
     def start(self) -> None:
         self.trained: set[int] = set()
         self.group_at_rest = False
         self.rate, self.peak = 0.0, 0.0
         self.lost: tuple[str | None, int | None, str | None] = (None, None, None)
-        """The line of the user's optimizer that makes a copy and writes to that."""
+        """The line of the user's optimizer that writes to a copy."""
         self.saved = Succession()
         self._restart()
 
@@ -97,11 +99,11 @@ class WeightUnchanged(Check):
         self.last: Moment = (0, 0, 0, 0)
         self.several = False
         self.reach = 0.0
-        """How far weights move for their gradient: the median, when last seen."""
+        """Median change of a weight relative to its gradient, as last measured."""
         self.cleared: set[int] = set()
-        """Positions that moved once, or were told."""
+        """Positions that changed once, or were reported."""
         self.still: dict[int, tuple[int, float]] = {}
-        """Position → samples without change, and the weight's norm meanwhile."""
+        """Position → samples without change, and the norm of the weight in them."""
 
     def begin(self, header: Header) -> None:
         self.saved = Succession()
@@ -166,7 +168,7 @@ class WeightUnchanged(Check):
         ]
         still = [name for name in judged if now.same(before, name)]
         if not still or len(still) == len(judged):
-            return  # where nothing moves at all, that is another finding
+            return  # if nothing changes at all, that is another finding
         fed = [
             name
             for name in still
@@ -176,9 +178,9 @@ class WeightUnchanged(Check):
             return
         yield self.find(
             record_at(now.moment),
-            f"{len(fed)} of {len(judged)} trained weights are the same, bit by bit, in "
-            f"{before.name} (step {before.step}) and {now.name} (step {now.step}), although their "
-            f"moments changed: {say_list(fed)}",
+            f"{len(fed)} of {len(judged)} trained weights are bitwise equal in {before.name} "
+            f"(step {before.step}) and {now.name} (step {now.step}), although their moments "
+            f"changed: {say_list(fed)}",
             subject=fed[0],
             where=Where(file=now.path, module=fed[0]),
             remedies=_ANOTHER_TENSOR,
@@ -198,7 +200,7 @@ class WeightUnchanged(Check):
         before, rate = self.rate, record.values.get("lr", self.rate)
         self.rate, self.peak = rate, max(self.peak, rate)
         if before and rate > before * 1.001:
-            self.still.clear()  # a warm-up may begin with steps too small to change anything
+            self.still.clear()  # a warm-up may start with steps too small to change anything
             return False
         return rate > 0 and rate >= self.peak / 100 and not self.group_at_rest
 
@@ -212,7 +214,7 @@ class WeightUnchanged(Check):
         ]
         if moves:
             self.reach = median_low(moves)
-        unknown = 0.0 if weights else 1.0  # beside norms that are known, a missing one was 0
+        unknown = 0.0 if weights else 1.0  # if other norms are known, a missing one was 0
         for position, ratio in ratios.items():
             if ratio != 0.0 or position in self.cleared or position not in norms:
                 continue
@@ -221,12 +223,12 @@ class WeightUnchanged(Check):
                 continue
             count, before = self.still.get(position, (0, weight))
             if before != weight:
-                self._clear([position])  # it moved between the samples
+                self._clear([position])  # it changed between the samples
             else:
                 self.still[position] = (count + 1, weight)
 
     def _would_show(self, gradient: float, weight: float) -> bool:
-        """Whether a move as far, for its gradient, as the others make could not be lost."""
+        """Whether an update proportional to that of the others could not be lost to rounding."""
         if not self.reach:
             return bool(gradient > self.limits.least_gradient)
         return bool(self.reach * gradient >= self.limits.least_ratio * weight)
@@ -237,11 +239,11 @@ class WeightUnchanged(Check):
     def _finding(self, positions: list[int], samples: int) -> Finding:
         names = [self.context.name("param", position) for position in sorted(positions)]
         file, line, function = self.lost
-        copied = "" if file is None else f"; the optimizer changes a copy, made on line {line}"
+        copied = "" if file is None else f"; the optimizer changes a copy, created on line {line}"
         among = f" of {len(self.trained)} trained weights" if self.trained else " weights"
         return self.find(
             record_at(self.last),
-            f"{len(names)}{among} did not change at all in {samples} samples although they have a "
+            f"{len(names)}{among} did not change in {samples} samples although they have a "
             f"gradient and the learning rate is {say(self.rate)}: {say_list(names)}{copied}",
             severity=Severity.INFO if self.several else Severity.ERROR,
             where=Where(file, line, function, module=names[0], rank=self.last[3] or None),
@@ -257,19 +259,19 @@ class WeightUnchanged(Check):
 
 
 _ANOTHER_TENSOR = (
-    "Compare id(parameter) in the model and in optimizer.param_groups; build the "
-    "optimizer after the model was moved, wrapped, cast or given new layers.",
-    "If these weights are 16-bit, the update may be lost to rounding: keep fp32 master "
-    "weights, or train in fp32 under autocast.",
+    "Compare id(parameter) in the model and in optimizer.param_groups; create the optimizer "
+    "after the model was moved, wrapped, cast or extended.",
+    "If these weights are 16-bit, the update may be lost to rounding: use fp32 master weights, "
+    "or train in fp32 under autocast.",
 )
 _KEEP_IN_PLACE = (
-    "Change the weight itself (p.add_, p.copy_): .contiguous(), .reshape() and .flatten() copy "
-    "where its memory is not in order, and an assignment to p only renames.",
+    "Change the weight in place (p.add_, p.copy_): .contiguous(), .reshape() and .flatten() copy "
+    "a non-contiguous tensor, and an assignment to p only rebinds the name.",
 )
 
 
 def _moment_moved(now: tuple[Any, ...], before: tuple[Any, ...]) -> bool:
-    """Whether gradients came in between: the average is another one, and not 0."""
+    """Whether the weight got gradients in between: its moment changed and is not 0."""
     known = bool(now[0]) and bool(before[0]) and math.isfinite(now[1])
     return known and now[0] != before[0] and now[1] > 0
 

@@ -13,32 +13,31 @@ from headway.core.records import Column, SetupRecord, StepRecord
 
 
 class UpdateTooSmall(Check):
-    """The updates are so small against the weights that they cannot matter.
+    """The updates are too small, relative to the weights, to have an effect.
 
     ## What it checks
     The norm of the update against the norm of the weight, over all trained weights.
 
     ## Why it matters
-    Healthy runs move a weight by about a thousandth of itself a step. At a ten-millionth, a
-    hundred thousand steps in the same direction change it by one per cent: the run costs its full
-    price and learns nothing.
+    Healthy runs change a weight by about a thousandth per step. At a ten-millionth, a hundred
+    thousand steps in the same direction change it by one percent: the run costs its full price and
+    learns nothing.
 
     ## How it is measured
-    The median ratio over the weights of a sample, biases and norm layers left out. It is reported
-    when it stayed below 1e-7 in 20 samples in a row and was never above it before in this run,
-    while the learning rate was neither rising (warm-up) nor below a tenth of its own peak
-    (decay).
+    The median ratio over the weights of a sample, without biases and norm layers. It is reported if
+    it stays below 1e-7 in 20 samples in a row and was never above it before in this run, while the
+    learning rate is neither rising (warm-up) nor below a tenth of its own peak (decay).
 
     ## False alarms
-    A run that has converged makes small updates too, but it moved before; started anew from
-    there, its gradients are below a thousandth of the weights, and that is information only.
-    Warm-up, the end of a decay, steps held back and steps a GradScaler skipped are not counted. A
-    ratio of exactly 0 is another matter (a weight that does not move at all) and is left out.
+    A converged run makes small updates too, but it changed before. A run that is restarted from
+    there has gradients below a thousandth of the weights, which is information only. Warm-up, the
+    end of a decay and skipped steps (by the guard or a GradScaler) are not counted. A ratio of
+    exactly 0 is HD306 (a weight that does not change at all) and is ignored.
 
     ## What to do
     Look for what divides the step: a learning rate with too many zeros, clipping before
-    `scaler.unscale_` (the limit is then divided by the scale), a loss scaled down twice. Then
-    raise the rate.
+    `scaler.unscale_` (the limit is then divided by the scale), a loss that is scaled down twice.
+    Then raise the learning rate.
 
     ## References
     Bottou's rule of thumb of a ratio near 1e-3; SageMaker Debugger warns below 1e-8,
@@ -47,23 +46,23 @@ class UpdateTooSmall(Check):
 
     code = "HD307"
     name = "update-too-small"
-    summary = "update/weight ratio far below what can matter"
+    summary = "the update/weight ratio is too small to have an effect"
     needs = Needs(signals=("param/update_ratio", "lr"), kinds=(StepRecord, SetupRecord))
     explains = ()
 
     @dataclass(frozen=True)
     class Limits:
         ratio: float = 1e-7
-        """The median update/weight ratio below which nothing is learned."""
+        """Median update/weight ratio below which nothing is learned."""
         samples: int = 20
-        """So many samples in a row."""
+        """Consecutive samples that are needed."""
 
     def start(self) -> None:
         self.weights: dict[int, int] = {}
         self.peak = 0.0
         self.in_a_row = 0
         self.settled = False
-        """Whether the question is answered: the weights moved once, or it was told."""
+        """Whether the answer is known: the weights changed once, or it was reported."""
 
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
         if isinstance(record, SetupRecord):
@@ -76,7 +75,7 @@ class UpdateTooSmall(Check):
         rate = record.values.get("lr", self.peak)
         if rate > self.peak and math.isfinite(rate):
             if rate > self.peak * 1.001:
-                self.in_a_row = 0  # still rising: the rate the run is meant to have is to come
+                self.in_a_row = 0  # still rising: the intended learning rate is not reached yet
             self.peak = rate
         column = record.columns.get("param/update_ratio")
         if column is None or record.held or record.values.get("scaler_skipped"):
@@ -95,10 +94,10 @@ class UpdateTooSmall(Check):
             for position, ratio in column.items()
             if 0.0 < ratio < math.inf and (not self.weights or position in self.weights)
         ]
-        return median_low(moved) if moved else self._swallowed(record, column)
+        return median_low(moved) if moved else self._lost_ratio(record, column)
 
-    def _swallowed(self, record: StepRecord, column: Column) -> float | None:
-        """Where rounding swallows every weight's update: its ratio, by the moves biases make."""
+    def _lost_ratio(self, record: StepRecord, column: Column) -> float | None:
+        """The ratio if every weight's update is lost to rounding, estimated from the biases."""
         norms = record.columns.get("param/grad_norm")
         sizes = record.columns.get("param/weight_norm")
         if norms is None or sizes is None:
@@ -120,13 +119,13 @@ class UpdateTooSmall(Check):
     def _finding(self, record: StepRecord, ratio: float) -> Finding:
         clip = record.values.get("clip_coef", 1.0)
         clipped = f", gradients are clipped by a factor of {say(clip)}" if clip < 0.1 else ""
-        # Without the rate and the clipping, the ratio is gradient ÷ weight: small once converged.
+        # Without learning rate and clipping, the ratio is gradient ÷ weight: small once converged.
         rate_is_small = ratio >= 1e-3 * self.peak * min(clip, 1.0)
         return self.find(
             record,
             f"the median update is {say(ratio)} of its weight (limit {say(self.limits.ratio)}) at "
-            f"a learning rate of {say(self.peak)}, in {self.in_a_row} samples and never more"
-            f"{clipped}: the weights stay where they started",
+            f"a learning rate of {say(self.peak)}, in all {self.in_a_row} samples{clipped}: the "
+            f"weights stay at their initial values",
             severity=Severity.WARNING if rate_is_small else Severity.INFO,
             remedies=self._remedies(clipped=clip < 0.1, rate_is_small=rate_is_small),
             ratio=ratio,
@@ -140,12 +139,12 @@ class UpdateTooSmall(Check):
     def _remedies(*, clipped: bool, rate_is_small: bool) -> list[str]:
         if clipped:
             return [
-                "With a GradScaler call scaler.unscale_(optimizer) before clipping: without it the "
-                "limit is divided by the scale. Otherwise raise the limit."
+                "With a GradScaler, call scaler.unscale_(optimizer) before clipping, because "
+                "otherwise the limit is divided by the scale. Without one, raise the limit."
             ]
         if rate_is_small:
             return ["Raise the learning rate by factors of 10 until the ratio is near 1e-3."]
         return [
-            "The gradients are small, not the rate: the run has converged already, the signal "
-            "vanishes on its way, or the loss was scaled down."
+            "The gradients are small, not the learning rate: the run has already converged, the "
+            "gradient vanishes, or the loss is scaled down."
         ]

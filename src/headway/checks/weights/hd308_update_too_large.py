@@ -12,7 +12,7 @@ from headway.core.numbers import say
 from headway.core.records import SetupRecord, StepRecord
 
 AFTERWARDS = 3
-"""So many losses after a large update tell whether it did harm."""
+"""Losses after a large update that show whether it did harm."""
 
 
 class UpdateTooLarge(Check):
@@ -22,26 +22,26 @@ class UpdateTooLarge(Check):
     The norm of the update against the norm of the weight, for every trained weight.
 
     ## Why it matters
-    A step as large as the weight overwrites what was learned. Step after step, the weight is
-    thrown about instead of trained; the loss jumps, stalls, or ends in NaN.
+    A step as large as the weight overwrites what was learned. If this repeats, the weight changes
+    at random instead of being trained; the loss jumps, stalls, or ends in NaN.
 
     ## How it is measured
-    Biases, norm layers and scalars are left out. Either a weight's ratio was above 1 in 5 samples
-    in a row: a warning, and an error when it is so for half of the weights of a sample. Or one
-    update was larger than the weight for half of them, and the median of the three losses after
-    it was more than 10 times the loss before: an error.
+    Biases, norm layers and scalars are ignored. Either the ratio of a weight is above 1 in 5
+    samples in a row: a warning, and an error if it is so for half of the weights of a sample. Or
+    one update is larger than the weight for half of them, and the median of the three losses after
+    it is more than 10 times the loss before: an error.
 
     ## False alarms
-    A weight that starts at 0 (LoRA's B, a zero-initialised head) or very small has a ratio of
-    about 1/t at step t by itself, 3/t under a warm-up. So t steps into the run the first limit is
-    10/t, until that falls to 1, and a single large update without harm is not reported. Noise
-    about an optimum at 0 keeps the ratio high, but below 1. Steps held back and steps a
-    GradScaler skipped are not counted.
+    A weight that starts at 0 (LoRA's B, a zero-initialised head) or very small naturally has a
+    ratio of about 1/t at step t, 3/t under a warm-up. So at step t the first limit is 10/t, until
+    that falls to 1, and a single large update without harm is not reported. Noise around an optimum
+    at 0 keeps the ratio high, but below 1. Skipped steps (by the guard or a GradScaler) are not
+    counted.
 
     ## What to do
-    Lower the learning rate (of that parameter group) by factors of 3 to 10 until the ratio is
-    near 1e-3 to 1e-2, and warm it up. Clipping the gradient changes nothing under Adam, which
-    divides the gradient's size out again.
+    Lower the learning rate (of that parameter group) by factors of 3 to 10 until the ratio is near
+    1e-3 to 1e-2, and use a warm-up. Clipping the gradient has no effect under Adam, which
+    normalises the size of the gradient.
 
     ## References
     Bottou's rule of thumb of a ratio near 1e-3; TheDeepChecker warns above 0.1, SageMaker
@@ -51,7 +51,7 @@ class UpdateTooLarge(Check):
     code = "HD308"
     name = "update-too-large"
     severity = Severity.ERROR
-    summary = "update/weight ratio destroys the weight"
+    summary = "updates are as large as the weights"
     needs = Needs(signals=("param/update_ratio", "loss"), kinds=(StepRecord, SetupRecord), span=1)
     explains = ("HD104", "HD202", "HD101", "HD201", "HD602", "HD509")
     yields_to = ("HD202",)
@@ -59,20 +59,20 @@ class UpdateTooLarge(Check):
     @dataclass(frozen=True)
     class Limits:
         ratio: float = 1.0
-        """Update ÷ weight above this overwrites the weight."""
+        """Update ÷ weight above which the weight is overwritten."""
         samples: int = 5
-        """So many samples of the weight in a row."""
+        """Consecutive samples of the weight that are needed."""
         fresh: float = 10.0
-        """t steps into the run the limit is this ÷ t, where that is more."""
+        """At step t the limit is this ÷ t, if that is larger than `ratio`."""
         loss_rise: float = 10.0
-        """The loss must rise by this factor after a single such update."""
+        """Factor by which the loss must rise after a single such update."""
 
     def start(self) -> None:
         self.weights: dict[int, int] = {}
         self.origin: int | None = None
         self.in_a_row: dict[int, int] = {}
         self.jump: dict[int, float] = {}
-        """Position → ratio of one update larger than the weights, until its harm is known."""
+        """Position → ratio of one update larger than the weights, until its effect is known."""
         self.loss_before = 0.0
         self.losses_after: list[float] = []
 
@@ -84,7 +84,7 @@ class UpdateTooLarge(Check):
                 self.weights = {at: n for at, n in trained_weights(parameters).items() if n > 1}
             return
         if self.jump and not record.held and "loss" in record.values:
-            yield from self._look_after(record)
+            yield from self._judge_jump(record)
         column = record.columns.get("param/update_ratio")
         if column is None or record.held or record.values.get("scaler_skipped"):
             return
@@ -112,8 +112,8 @@ class UpdateTooLarge(Check):
         yield self._finding(
             record,
             ratios,
-            f"{len(ratios)} of the {measured} weights measured are moved by more than "
-            f"{say(self.limits.ratio)} times themselves in each of {self.limits.samples} samples",
+            f"{len(ratios)} of {measured} measured weights change by more than "
+            f"{say(self.limits.ratio)} times their norm in each of {self.limits.samples} samples",
             Severity.ERROR if 2 * len(ratios) >= measured else Severity.WARNING,
         )
 
@@ -122,7 +122,7 @@ class UpdateTooLarge(Check):
         if not self.jump and 2 * len(large) >= measured and 0 < loss < math.inf:
             self.jump, self.loss_before, self.losses_after = large, loss, []
 
-    def _look_after(self, record: StepRecord) -> Iterable[Finding]:
+    def _judge_jump(self, record: StepRecord) -> Iterable[Finding]:
         loss = record.values["loss"]
         self.losses_after.append(math.inf if math.isnan(loss) else loss)
         if len(self.losses_after) < AFTERWARDS:
@@ -133,8 +133,8 @@ class UpdateTooLarge(Check):
             yield self._finding(
                 record,
                 jump,
-                f"{len(jump)} weights were moved by more than {say(self.limits.ratio)} times "
-                f"themselves in one update, and the loss went from {say(self.loss_before)} to "
+                f"{len(jump)} weights changed by more than {say(self.limits.ratio)} times their "
+                f"norm in one update, and the loss went from {say(self.loss_before)} to "
                 f"{say(after)}",
                 Severity.ERROR,
             )
@@ -146,13 +146,13 @@ class UpdateTooLarge(Check):
         worst = max(ratios, key=lambda position: ratios[position])
         return self.find(
             record,
-            f"{what}; {say_list(names)}, {self.context.name('param', worst)} by "
-            f"{say(ratios[worst])} times itself",
+            f"{what}: {say_list(names)} (largest: {self.context.name('param', worst)}, "
+            f"{say(ratios[worst])} times)",
             severity=severity,
             where=Where(module=self.context.name("param", worst), rank=record.rank or None),
             remedies=[
                 "Lower the learning rate (of their parameter group) by factors of 3 to 10 until "
-                "the ratio is near 1e-2 or below, and warm it up.",
+                "the ratio is near 1e-2 or below, and use a warm-up.",
             ],
             tensors=names[:LISTED],
             tensor_count=len(names),

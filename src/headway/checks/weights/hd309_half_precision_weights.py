@@ -14,30 +14,31 @@ COPIES = "half-copies"
 
 
 class HalfPrecisionWeights(Check):
-    """Weights that are being trained are stored in fp16.
+    """Trained weights are stored in fp16.
 
     ## What it checks
-    The dtype of every parameter that is trainable and held by an optimizer.
+    The dtype of every parameter that is trainable and belongs to an optimizer.
 
     ## Why it matters
-    An fp16 weight near 1 moves in steps of 0.001 and a gradient below 6e-8 is 0: most updates of a
-    usual rate are lost, others overflow. Adam's eps of 1e-8 rounds to 0 and the update becomes
-    0/0. With autocast or a GradScaler on top, which both expect fp32 weights, unscaling fails.
+    An fp16 weight near 1 changes in steps of 0.001, and a gradient below 6e-8 is 0: most updates at
+    a usual learning rate are lost, others overflow. Adam's eps of 1e-8 rounds to 0 and the update
+    becomes 0/0. Autocast and a GradScaler both expect fp32 weights; with fp16 weights, unscaling
+    fails.
 
     ## How it is measured
-    By the parameters' dtypes, before the first step and whenever they change. fp16 copies of which
-    the optimizer holds fp32 masters are told in `headway check`, if in 3 looks in a row more than
-    half of the elements of their gradients are exactly 0, the largest is below 1e-5, the loss is
-    not 0 and no GradScaler is in use.
+    From the dtypes of the parameters, before the first step and whenever they change. fp16 copies
+    whose fp32 masters are in the optimizer are reported by `headway check` if, in 3 measurements in
+    a row, more than half of the elements of their gradients are exactly 0, the largest is below
+    1e-5, the loss is not 0 and no GradScaler is in use.
 
     ## False alarms
     A frozen fp16 base under fp32 adapters passes, and so do fp16 copies with fp32 masters whose
-    gradients arrive: with a loss that is scaled by hand, say. bf16 weights are judged by what
-    they lose (HD310).
+    gradients arrive, for example with a loss that is scaled by hand. bf16 weights are judged by
+    HD310.
 
     ## What to do
-    Leave the weights in fp32 (no `.half()`, no `torch_dtype=float16` for what trains) and put the
-    forward under autocast, with a GradScaler for fp16.
+    Keep the weights in fp32 (no `.half()`, no `torch_dtype=float16` for trained weights) and run
+    the forward pass under autocast, with a GradScaler for fp16.
 
     ## References
     pytorch/pytorch#74739; Micikevicius et al., "Mixed precision training".
@@ -64,11 +65,11 @@ class HalfPrecisionWeights(Check):
     @dataclass(frozen=True)
     class Limits:
         zero_share: float = 0.5
-        """Share of the elements of a gradient that are 0, for copies of fp32 weights …"""
+        """Share of the gradient elements that are 0, for copies of fp32 weights …"""
         largest: float = 1e-5
-        """… the others being below this: fp16 loses what is 200 times smaller."""
+        """… if the others are below this: fp16 loses values 200 times smaller."""
         looks: int = 3
-        """So many looks in a row."""
+        """Consecutive measurements that are needed."""
 
     def start(self) -> None:
         self.told = self.copies_told = False
@@ -79,11 +80,11 @@ class HalfPrecisionWeights(Check):
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         if record.topic == COPIES:
-            yield from self._look_at_copies(record)
+            yield from self._judge_copies(record)
         else:
-            yield from self._look_at_dtypes(record)
+            yield from self._judge_dtypes(record)
 
-    def _look_at_copies(self, record: SetupRecord) -> Iterable[Finding]:
+    def _judge_copies(self, record: SetupRecord) -> Iterable[Finding]:
         facts = Facts.of(record)
         share, largest = facts.number("zero_share"), facts.number("largest")
         if share is None or largest is None:
@@ -98,17 +99,16 @@ class HalfPrecisionWeights(Check):
         count = facts.whole("count") or len(names)
         yield self.find(
             record,
-            f"{count} weights are trained as fp16 copies: {say_list(names)}, and "
-            f"{share:.0%} of the "
-            f"elements of their gradients are 0 (limit {self.limits.zero_share:.0%}), the largest "
-            f"is {say(largest)}: they are flushed before they reach the fp32 masters",
+            f"{count} weights are trained as fp16 copies ({say_list(names)}), and {share:.0%} of "
+            f"their gradient elements are 0 (limit {self.limits.zero_share:.0%}), the largest is "
+            f"{say(largest)}: they underflow before they reach the fp32 masters",
             subject=COPIES,
             where=Where(module=names[0], rank=record.rank or None),
             remedies=[
-                "Scale the loss before backward: a GradScaler, or a constant factor that is taken "
-                "out of the masters' gradients again.",
-                "Or keep the weights in fp32 and run the forward under `torch.autocast`, with a "
-                "GradScaler for fp16.",
+                "Scale the loss before backward with a GradScaler, or with a constant factor "
+                "that you divide out of the masters' gradients.",
+                "Or keep the weights in fp32 and run the forward pass under `torch.autocast`, "
+                "with a GradScaler for fp16.",
             ],
             tensors=names[:LISTED],
             tensor_count=count,
@@ -116,7 +116,7 @@ class HalfPrecisionWeights(Check):
             largest=largest,
         )
 
-    def _look_at_dtypes(self, record: SetupRecord) -> Iterable[Finding]:
+    def _judge_dtypes(self, record: SetupRecord) -> Iterable[Finding]:
         parameters = Parameters.of(record)
         if parameters is None:
             return
@@ -134,12 +134,13 @@ class HalfPrecisionWeights(Check):
             record,
             f"{len(half)} of {len(count)} trained parameters ({parameters.elements(half):,} "
             f"elements) are stored in fp16: {say_list(names)}. Most updates are below their "
-            "resolution, and a GradScaler or autocast on top expects fp32",
+            f"resolution, and autocast and GradScaler expect fp32 weights",
             where=Where(module=names[0], rank=record.rank or None),
             remedies=[
-                "Keep the weights in fp32 (remove `.half()` or `dtype=torch.float16`) and run the "
-                "forward under `torch.autocast`, with a GradScaler for fp16.",
-                "To save memory, train bf16 weights with an optimizer that keeps fp32 masters.",
+                "Keep the weights in fp32 (remove `.half()` or `dtype=torch.float16`) and run "
+                "the forward pass under `torch.autocast`, with a GradScaler for fp16.",
+                "To save memory, train bf16 weights with an optimizer that has fp32 master "
+                "weights.",
             ],
             tensors=names[:LISTED],
             tensor_count=len(half),

@@ -16,28 +16,30 @@ SIGNAL = "update_lost_share"
 
 
 class UpdateLostToRounding(Check):
-    """Updates of 16-bit weights are smaller than the weights can resolve.
+    """Updates of 16-bit weights are smaller than the resolution of the weights.
 
     ## What it checks
-    bf16 and fp16 weights that an optimizer holds: how many elements keep their bits in a step
+    bf16 and fp16 weights in an optimizer: how many elements are bitwise unchanged by a step
     although they have a gradient.
 
     ## Why it matters
-    bf16 has 8 bits for the digits: a weight of 1 cannot move by less than 0.4 %. A usual rate asks
-    for less, the sum rounds back to the weight, and the step has done nothing, every time.
+    bf16 has 8 bits of precision: a weight of 1 cannot change by less than 0.4 %. At a usual
+    learning rate the update is smaller, the sum rounds back to the weight, and the step has no
+    effect, every time.
 
     ## How it is measured
-    The share of elements with a gradient whose bits are the same after the step, over all matrices.
-    The median of at least 3 steps must be above a half, and above three quarters for an error.
+    The share of elements with a gradient that are bitwise unchanged after the step, over all
+    matrices. The median of at least 3 steps must be above a half, and above three quarters for an
+    error.
 
     ## False alarms
-    Steps that were held back, a rate that is rising (warm-up), and a rate below half of its highest
-    do not count. Optimizers that keep what rounding took (Kahan summation, fp32 masters) are left
-    out. fp32 weights under autocast are not concerned.
+    Skipped steps, a rising learning rate (warm-up), and a learning rate below half of its peak do
+    not count. Optimizers that keep the rounding error (Kahan summation, fp32 masters) are ignored.
+    fp32 weights under autocast are not affected.
 
     ## What to do
-    Keep fp32 weights and run the forward under autocast; or use an optimizer with fp32 masters,
-    stochastic rounding or Kahan summation.
+    Keep fp32 weights and run the forward pass under autocast; or use an optimizer with fp32
+    masters, stochastic rounding or Kahan summation.
 
     ## References
     pytorch/ao#1124; Zamirai et al., "Revisiting BFloat16 training".
@@ -53,13 +55,13 @@ class UpdateLostToRounding(Check):
     @dataclass(frozen=True)
     class Limits:
         share: float = 0.5
-        """Of the elements with a gradient, lost in the usual step."""
+        """Share of the elements with a gradient whose update is lost in the median step."""
         bad_share: float = 0.75
         """The same, for an error."""
         samples: int = 3
-        """Steps that were measured."""
+        """Measured steps that are needed."""
         short_samples: int = 2
-        """The same, at the end of a run too short for more, for the share of an error."""
+        """The same, at the end of a run too short for more, if the share is that of an error."""
 
     def start(self) -> None:
         self.shares: list[float] = []
@@ -111,12 +113,12 @@ class UpdateLostToRounding(Check):
         return self.find(
             record_at(self.first),
             f"{say(100 * share)} % of the elements of {self.dtype} weights that have a gradient "
-            f"keep their bits in a step at a rate of {say(self.rate)}: the update is below their "
-            f"resolution" + (f" ({say_list(names)})" if names else ""),
+            f"do not change in a step at a learning rate of {say(self.rate)}: the update is "
+            f"below their resolution" + (f" ({say_list(names)})" if names else ""),
             severity=Severity.ERROR if share > self.limits.bad_share else Severity.WARNING,
             where=Where(module=names[0] if names else None, rank=self.first[3] or None),
             remedies=[
-                "Keep fp32 weights and put the forward under `torch.autocast` (bf16).",
+                "Keep fp32 weights and run the forward pass under `torch.autocast` (bf16).",
                 "Or use an optimizer with fp32 master weights, stochastic rounding or Kahan "
                 "summation.",
             ],

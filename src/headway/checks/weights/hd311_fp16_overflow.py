@@ -14,26 +14,26 @@ KINDS = ("overflow", "exp-overflow")
 
 
 class Fp16Overflow(Check):
-    """A value passed 65504, the largest number of float16.
+    """A value exceeds 65504, the largest number of float16.
 
     ## What it checks
-    Whether a bad step began with an op whose result does not fit into float16.
+    Whether a bad step started with an op whose result does not fit into float16.
 
     ## Why it matters
-    The same numbers are harmless in float32 or bfloat16: neither the data nor the learning rate is
-    at fault, and lowering the rate only hides it for a while.
+    The same values are harmless in float32 or bfloat16: neither the data nor the learning rate is
+    the cause, and a lower learning rate only hides the problem for a while.
 
     ## How it is measured
-    The bad step is run again with every op watched; the op that made the first infinity is computed
-    once more in float64, which gives the value that did not fit.
+    The bad step is run again with every op traced; the op that produced the first infinity is
+    computed once more in float64, which gives the value that did not fit.
 
     ## False alarms
     A gradient that overflows only because of the loss scale is the scaler's normal search and is
-    not looked into.
+    not investigated.
 
     ## What to do
-    Let the named module leave autocast (compute in float32), or use bfloat16 throughout. Which of
-    them cured the failing step is listed.
+    Exclude the named module from autocast (compute in float32), or use bfloat16 throughout. The
+    finding lists which of them fixed the failing step.
 
     ## References
     Micikevicius et al., "Mixed Precision Training" (2017); PyTorch, "Automatic Mixed Precision
@@ -43,7 +43,7 @@ class Fp16Overflow(Check):
     code = "HD311"
     name = "fp16-overflow"
     severity = Severity.ERROR
-    summary = "values pass 65504 in fp16; names the module"
+    summary = "values exceed 65504 in fp16; names the module"
     needs = Needs(signals=(INCIDENT,), kinds=(EventRecord,))
     explains = (*NONFINITE_OR_RANK, "HD313", "HD414")
 

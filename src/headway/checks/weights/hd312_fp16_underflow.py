@@ -13,35 +13,36 @@ from headway.core.numbers import say
 from headway.core.records import SetupRecord, StepRecord
 
 NEAR_THE_END = 2.0**-20
-"""16 times the smallest float16; a gradient half of which is lost leaves elements below this."""
+"""16 times the smallest float16; if half of a gradient is lost, the rest is below this."""
 HALF = frozenset({"float16", "half", "fp16"})
 
 
 class Fp16Underflow(Check):
-    """Most gradient elements are flushed to zero in float16, and no loss scaling prevents it.
+    """Most gradient elements underflow to zero in float16, and no loss scaling prevents it.
 
     ## What it checks
     The share of gradient elements that are exactly 0, in runs that compute in float16 without a
     GradScaler.
 
     ## Why it matters
-    float16 ends at 6e-8. Gradients of deep layers are often smaller; they become 0, so the
-    weights behind them stop learning while the loss looks ordinary.
+    The smallest float16 is 6e-8. Gradients of deep layers are often smaller; they become 0, so the
+    weights stop learning while the loss looks normal.
 
     ## How it is measured
-    A weight's gradient has underflowed when more than half of its elements are exactly 0 and the
-    others are, root mean square, below 1e-6, sixteen times the smallest float16. More than half
-    of the trained weights, in 3 samples in a row; biases and norm layers are left out.
+    The gradient of a weight has underflowed if more than half of its elements are exactly 0 and the
+    root mean square of the others is below 1e-6, sixteen times the smallest float16. More than half
+    of the trained weights must be affected in 3 samples in a row; biases and norm layers are
+    ignored.
 
     ## False alarms
     Embeddings, dead ReLU rows, LoRA's A and batches of one sample have many zeros too, but their
-    other elements keep an ordinary size. Without the facts about precision, in bfloat16, in
-    float32 and with a GradScaler nothing is judged. Gradients that are all exactly 0 count only
-    beside some on their way to it, or if all are 0 although the loss is not.
+    other elements have a normal size. Without facts about precision, in bfloat16, in float32 and
+    with a GradScaler nothing is judged. Gradients that are all exactly 0 count only if others are
+    about to underflow, or if all are 0 although the loss is not.
 
     ## What to do
-    Use `torch.amp.GradScaler` with float16, or autocast to bfloat16, which has float32's range
-    and needs no scaler. Keep the weights in float32 either way.
+    Use `torch.amp.GradScaler` with float16, or autocast to bfloat16, which has the range of float32
+    and needs no scaler. Keep the weights in float32 in both cases.
 
     ## References
     Micikevicius et al., "Mixed Precision Training", section 3.2.
@@ -49,7 +50,7 @@ class Fp16Underflow(Check):
 
     code = "HD312"
     name = "fp16-underflow"
-    summary = "a large share of gradients flush to zero in fp16 without a scaler"
+    summary = "a large share of gradients underflows to zero in fp16 without a scaler"
     points_at = "backward"
     needs = Needs(
         signals=("param/grad_zero_share", "param/grad_norm"), kinds=(StepRecord, SetupRecord)
@@ -61,7 +62,7 @@ class Fp16Underflow(Check):
         zero_share: float = 0.5
         """Share of a gradient's elements that are 0."""
         samples: int = 3
-        """So many samples in a row."""
+        """Consecutive samples that are needed."""
 
     def start(self) -> None:
         self.unscaled_half = False
@@ -79,7 +80,7 @@ class Fp16Underflow(Check):
         share_of = {at: share for at, share in shares.items() if at in self.elements}
         sizes = self._sizes(share_of, dict(norms.items()))
         lost = [at for at in sizes if share_of[at] > self.limits.zero_share]
-        # A gradient that is all 0 may have many causes: beside it some must be on their way to 0,
+        # A gradient of all zeros may have many causes: others must be about to underflow as well,
         # or all must be 0 although there is a loss.
         nothing_left = len(lost) == len(share_of) and bool(record.values.get("loss"))
         fading = nothing_left or any(sizes.values())
@@ -97,7 +98,7 @@ class Fp16Underflow(Check):
             )
 
     def _sizes(self, shares: Mapping[int, float], norms: Mapping[int, float]) -> dict[int, float]:
-        """Position → size of the elements that are not 0, where float16 hardly holds it."""
+        """Position → size of the non-zero elements, if it is close to the smallest float16."""
         found = {}
         for position, share in shares.items():
             left = self.elements[position] * (1.0 - share)
@@ -112,15 +113,15 @@ class Fp16Underflow(Check):
         names = [self.context.name("param", position) for position in sizes]
         share = median_low([shares[position] for position in sizes])
         size = max(sizes.values())
-        rest = f", the others are {say(size)} in size at most" if size else ""
+        rest = f", the others are at most {say(size)}" if size else ""
         return self.find(
             record,
             f"the gradients of {len(sizes)} of {len(shares)} weights underflow in float16: "
             f"{share:.0%} of their elements are exactly 0{rest}, and no GradScaler is in use",
             where=Where(module=names[0], rank=record.rank or None),
             remedies=[
-                "Scale the loss: torch.amp.GradScaler around backward, step and clipping.",
-                "Or autocast to bfloat16, which has float32's range and needs no scaler.",
+                "Scale the loss: use torch.amp.GradScaler for backward, step and clipping.",
+                "Or autocast to bfloat16, which has the range of float32 and needs no scaler.",
             ],
             tensors=names[:LISTED],
             tensor_count=len(names),

@@ -18,25 +18,24 @@ class LossScaleCollapsed(Check):
     The scale of a GradScaler, or of the scaler of DeepSpeed, Megatron, Apex or fairseq.
 
     ## Why it matters
-    A scaler halves its scale when a gradient overflowed, and skips that step. A scale that falls
-    on and on means that nothing is learned any more: the overflow does not come from the scale,
-    but from the numbers themselves. The skipped steps raise no error.
+    A scaler halves its scale when a gradient overflows, and skips that step. A scale that keeps
+    falling means that nothing is learned any more: the overflow does not come from the scale, but
+    from the values themselves. The skipped steps raise no error.
 
     ## How it is measured
-    Collapsed is a scale that has fallen to 1 or below, at least 16 times under its highest; or 8
-    halvings without a rise between them within 100 steps, which are counted after the first 50
-    steps of a segment. A scale that is 1 all the time (bf16, or a scaler switched off) has not
-    fallen.
+    A scale has collapsed if it has fallen to 1 or below, at least 16 times below its highest value;
+    or if it was halved 8 times within 100 steps without a rise, counted after the first 50 steps of
+    a segment. A scale that is always 1 (bf16, or a scaler that is switched off) has not fallen.
 
     ## False alarms
-    A scaler starts too high on purpose (65536; Megatron at 2^32) and halves its way down in the
-    first steps: that is calibration. So is a single halving every some hundred steps later on.
+    A scaler starts too high on purpose (65536; Megatron at 2^32) and is halved in the first steps:
+    that is calibration. So is a single halving every few hundred steps later on.
 
     ## What to do
     A falling scale means overflow, not underflow: a larger or a new scale does not help, and a new
-    `GradScaler` throws away what this one has learned. If the loss is NaN, weights may be bad
-    already: go back to a checkpoint before the fall. Otherwise find the module that passes 65504
-    and run it in fp32, or use bf16, which has the range of fp32 and needs no scaler.
+    `GradScaler` discards the calibration of this one. If the loss is NaN, the weights may already
+    be corrupt: go back to a checkpoint before the fall. Otherwise find the module whose values
+    exceed 65504 and run it in fp32, or use bf16, which has the range of fp32 and needs no scaler.
 
     ## References
     PyTorch, "Automatic Mixed Precision", `GradScaler`; the OPT-175B logbook;
@@ -55,11 +54,11 @@ class LossScaleCollapsed(Check):
         floor: float = 1.0
         """A scale that fell to this or below has collapsed."""
         halvings: int = 8
-        """So many without a rise …"""
+        """Number of halvings without a rise …"""
         within: int = 100
-        """… in so many steps are a collapse."""
+        """… within this number of steps that is a collapse."""
         grace: int = 50
-        """Steps of a segment in which the scaler may still look for its scale."""
+        """First steps of a segment in which the scaler may still search for its scale."""
 
     def start(self) -> None:
         self.highest: dict[str, float] = {}
@@ -67,14 +66,14 @@ class LossScaleCollapsed(Check):
         self._forget_segment()
 
     def begin(self, header: Header) -> None:
-        self._forget_segment()  # the resumed run may have a new scaler, which looks for its scale
+        self._forget_segment()  # the resumed run may have a new scaler that searches for its scale
 
     def _forget_segment(self) -> None:
         self.first_step: int | None = None
         self.last: dict[str, tuple[int, float]] = {}
         self.falls: dict[str, list[tuple[int, float]]] = {}
         self.began: dict[str, tuple[Moment, int]] = {}
-        """Where the falls without a rise began, and the step of the latest."""
+        """Where the falls without a rise started, and the step of the latest."""
 
     def observe(self, record: StepRecord) -> Iterable[Finding]:
         if self.first_step is None:
@@ -99,7 +98,7 @@ class LossScaleCollapsed(Check):
         every = self.context.header.signals.get(name, Signal()).every
         onset, latest = self.began.get(name, (moment_of(record), record.step))
         if record.step - latest > max(limits.within, 5 * every):
-            onset = moment_of(record)  # what fell long ago was the scaler's search
+            onset = moment_of(record)  # earlier falls were the scaler's search
         self.began[name] = (onset, record.step)
         within = max(limits.within, 10 * every)
         falls = [
@@ -110,7 +109,7 @@ class LossScaleCollapsed(Check):
         elapsed = max(record.step - since, 1)
         if record.step - (self.first_step or 0) >= limits.grace and elapsed <= within:
             halvings = math.log2(last / scale) if scale > 0 else math.inf
-            # A scaler halves once a step. A larger drop was made by hand, and is no overflow.
+            # A scaler halves once per step. A larger drop was set by hand, and is not an overflow.
             falls.append((record.step, min(halvings, elapsed)))
         self.falls[name] = falls
         count = sum(halvings for _, halvings in falls)
@@ -128,17 +127,18 @@ class LossScaleCollapsed(Check):
             else f"limit {say(self.limits.floor)}"
         )
         return self.find(
-            # In a log of few rows the collapse is dated by its beginning.
+            # In a log of few rows the finding is placed at the beginning of the collapse.
             record_at(self.began[name][0]) if self.context.rows else record,
-            f"{name} fell from {say(highest, 6)} to {say(scale, 6)} ({how}): gradients overflow at "
-            "step after step, every such step is skipped, and nothing is learned in it",
+            f"{name} fell from {say(highest, 6)} to {say(scale, 6)} ({how}): gradients keep "
+            f"overflowing, and every such step is skipped",
             subject=name,
             remedies=[
-                "Look at the loss: if it is NaN, the weights may be bad already; go back to a "
-                "checkpoint before the scale began to fall.",
-                "Find the module whose values pass 65504 and run it in fp32, or use bf16, which "
+                "Check the loss: if it is NaN, the weights may already be corrupt; go back to a "
+                "checkpoint before the scale started to fall.",
+                "Find the module whose values exceed 65504 and run it in fp32, or use bf16, which "
                 "has the range of fp32 and needs no scaler.",
-                "Do not raise the scale or make a new GradScaler: the overflow is not its fault.",
+                "Do not raise the scale or create a new GradScaler: it does not cause the "
+                "overflow.",
             ],
             scale=scale,
             highest=highest,

@@ -14,23 +14,23 @@ class ClipBeforeUnscale(Check):
     """Gradients are clipped while they are still multiplied by the GradScaler's scale.
 
     ## What it checks
-    At every clipping with a GradScaler in use: whether `scaler.unscale_(optimizer)` came before.
+    Every clipping with a GradScaler in use: whether `scaler.unscale_(optimizer)` was called before.
 
     ## Why it matters
-    The limit is compared with gradients 65536 times too large, so every step is clipped to
-    limit/scale. With SGD the updates all but vanish; with Adam the size hides it and the balance
-    between steps is lost. Nothing raises.
+    The limit is compared with gradients that are 65536 times too large, so every step is clipped to
+    limit/scale. With SGD the updates almost vanish; with Adam their size hides the problem and the
+    balance between steps is lost. No error is raised.
 
     ## How it is measured
     The scaler has multiplied a loss of this step, its scale is not 1, and it has not unscaled the
-    gradients of the optimizer whose parameters are clipped. Nor has anybody divided them by hand:
-    one gradient is compared with what backward had left.
+    gradients of the optimizer whose parameters are clipped. The gradients were not divided by hand
+    either: one gradient is compared with its value after backward.
 
     ## False alarms
     A disabled scaler, a scale of 1 and gradients divided by hand pass.
 
     ## What to do
-    `scaler.unscale_(optimizer)` before the clipping; `scaler.step` knows that it was done.
+    Call `scaler.unscale_(optimizer)` before clipping; `scaler.step` then does not unscale again.
 
     ## References
     milesial/Pytorch-UNet#468; PyTorch, "Automatic mixed precision examples: gradient clipping".
@@ -55,14 +55,17 @@ class ClipBeforeUnscale(Check):
         function = facts.text("function") or "clipping"
         limit, norm = facts.number("limit"), facts.number("norm")
         real = (
-            "" if limit is None else f": the limit of {say(limit)} is really {say(limit / scale)}"
+            ""
+            if limit is None
+            else f": the effective limit is {say(limit / scale)}, not {say(limit)}"
         )
-        seen = "" if norm is None else f" (it saw a norm of {say(norm)})"
+        observed = "" if norm is None else f" (norm {say(norm)})"
         yield self.find(
             record,
-            f"{function} sees gradients that are still multiplied by {say(scale)}{real}{seen}",
+            f"{function} clips gradients that are still multiplied by the loss scale "
+            f"{say(scale)}{observed}{real}",
             where=facts.where(rank=record.rank, op=function),
-            remedies=["Call `scaler.unscale_(optimizer)` after backward and before the clipping."],
+            remedies=["Call `scaler.unscale_(optimizer)` after backward and before clipping."],
             scale=scale,
             limit=limit,
             norm=norm,

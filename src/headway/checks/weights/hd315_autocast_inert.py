@@ -11,26 +11,27 @@ from headway.core.records import SetupRecord
 
 
 class AutocastInert(Check):
-    """Autocast is asked for, but the work is done in fp32.
+    """Autocast is enabled, but the work is done in fp32.
 
     ## What it checks
-    Whether the matrix products, convolutions and attention of training forwards run in 16 bits once
-    an enabled autocast region has been entered.
+    Whether the matrix products, convolutions and attention of training forward passes run in 16
+    bits once an enabled autocast region has been entered.
 
     ## Why it matters
-    The run is as slow and as large as without autocast, and everyone believes otherwise. A
-    GradScaler on top of it does nothing but skip steps.
+    The run is as slow and uses as much memory as without autocast, unnoticed. A GradScaler on top
+    of it only skips steps.
 
     ## How it is measured
-    By the dtype of the results of these operations, weighted by their size, over the first steps:
-    less than 1 % in 16 bits although a region was entered with gradients enabled.
+    From the dtype of the results of these ops, weighted by their size, over the first steps: less
+    than 1 % in 16 bits although a region was entered with gradients enabled.
 
     ## False alarms
-    `enabled=False` is no request; nor is autocast in validation alone. Parts kept in fp32 on
-    purpose pass as long as something runs in 16 bits. 16-bit weights count as 16-bit work.
+    `enabled=False` is not a request for autocast, and neither is autocast in validation only. Parts
+    that stay in fp32 on purpose pass as long as something runs in 16 bits. 16-bit weights count as
+    16-bit work.
 
     ## What to do
-    Put the forward inside the region; give it the device the model is on and a 16-bit dtype.
+    Put the forward pass inside the region, with the device type of the model and a 16-bit dtype.
 
     ## References
     Lightning-AI/lightning-thunder#725; PyTorch, "Automatic mixed precision package".
@@ -38,14 +39,14 @@ class AutocastInert(Check):
 
     code = "HD315"
     name = "autocast-inert"
-    summary = "autocast is asked for, but the work runs in fp32"
+    summary = "autocast is enabled, but the work runs in fp32"
     needs = Needs(kinds=(SetupRecord,), topics=("autocast",))
     explains = ("HD312", "HD313", "HD414")
 
     @dataclass(frozen=True)
     class Limits:
         share: float = 0.01
-        """Of the work that must be in 16 bits."""
+        """Share of the work that must be in 16 bits."""
 
     def start(self) -> None:
         self.told = False
@@ -62,7 +63,7 @@ class AutocastInert(Check):
         yield self.find(
             record,
             f"autocast was entered {entered} times, but {say(100 * (1 - share))} % of the matrix "
-            f"work of the training forwards ran in fp32: {why}",
+            f"work of the training forward passes ran in fp32: {why}",
             where=facts.where(rank=record.rank),
             remedies=[remedy],
             low_share=share,
@@ -80,27 +81,27 @@ def _why(facts: Facts) -> tuple[str, str]:
     if device not in kinds:
         return (
             f"the region is for {' and '.join(kinds)}, the work is on {device}",
-            f'Give autocast the device the work is on: `torch.autocast("{device}", …)`.',
+            f'Pass the device type of the model to autocast: `torch.autocast("{device}", …)`.',
         )
     if any(region.text("dtype") in ("float32", "float64") for region in regions):
         return (
             "the region's dtype is float32",
-            "Give autocast `dtype=torch.bfloat16` (or float16 with a GradScaler).",
+            "Pass `dtype=torch.bfloat16` to autocast (or float16 with a GradScaler).",
         )
     if not any(region.flag("enabled") for region in regions):
         return (
             "torch switched the region off: the device or the dtype is not supported there",
-            "Give autocast a dtype that this device supports, such as `torch.bfloat16`.",
+            "Pass a dtype that this device supports to autocast, such as `torch.bfloat16`.",
         )
     if facts.tables("disabling") and inside > 0:
         place = facts.tables("disabling")[0].table("place")
         line = place.whole("line")
         at = "" if line is None else f" (line {line})"
         return (
-            f"a nested region with enabled=False covers the forward{at}",
-            "Narrow the region with `enabled=False` to the operations that need fp32.",
+            f"a nested region with enabled=False covers the forward pass{at}",
+            "Restrict the region with `enabled=False` to the ops that need fp32.",
         )
     return (
-        "the region does not cover the forward",
-        "Move the model's forward and the loss inside `with torch.autocast(…):`.",
+        "the region does not cover the forward pass",
+        "Move the forward pass and the loss inside `with torch.autocast(…):`.",
     )

@@ -13,35 +13,37 @@ from headway.core.records import SetupRecord
 
 
 class PoorInitialisation(Check):
-    """The weights start so that the model cannot learn well: constant, alike, or badly scaled.
+    """The initial weights prevent the model from learning: constant, identical, or badly scaled.
 
     ## What it checks
     The weights of linear layers and convolutions before the first update; how the spread of the
-    signal changes from layer to layer in the first forward; and whether weights under spectral
+    signal changes from layer to layer in the first forward pass; and whether weights under spectral
     norm have norm 1.
 
     ## Why it matters
-    Units that start alike get alike gradients and stay alike: a wide layer is worth one unit.
-    Weights that are too large make the signal explode or saturate with depth, too small ones make
-    it vanish; either way the first layers get no useful gradient.
+    Units that start identical get identical gradients and stay identical: a wide layer is then
+    worth one unit. Weights that are too large make the signal explode or saturate with depth,
+    weights that are too small make it vanish. In both cases the first layers get no useful
+    gradient.
 
     ## How it is measured
-    A weight is constant when all its elements are equal, and its units are identical when all rows
-    are. For the scale: each layer's gain is the spread (over samples) of its output by that of its
-    input. It explodes where the mean gain is above 3 and the signal becomes 100 times the input's;
-    it vanishes below a gain of 0.2 and 1/10000 of the input's; and it saturates where tanh or
-    sigmoid follow gains above 5. Spectral norm: the largest singular value is above 3.
+    A weight is constant if all its elements are equal, and its units are identical if all rows are
+    equal. For the scale, the gain of a layer is the spread (over samples) of its output divided by
+    that of its input. The signal explodes if the mean gain is above 3 and it grows to 100 times the
+    input's spread; it vanishes below a mean gain of 0.2 and 1/10000 of the input's spread; and it
+    saturates if tanh or sigmoid follow mean gains above 5. Spectral norm: the largest singular
+    value is above 3.
 
     ## False alarms
     Zeros are a common start for the last layer of a model or of a residual branch, and for LoRA's
-    B; they count only where most layers, the first among them, are zero. Biases, norms and
-    embeddings may be constant. The last layer may be anything: its units get their own gradients.
-    Norm layers bring the signal back, and inputs of any scale cancel out.
+    B; they count only if most layers, including the first, are zero. Biases, norms and embeddings
+    may be constant. The last layer is not judged: its units get different gradients. Norm layers
+    rescale the signal, and the scale of the inputs cancels out.
 
     ## What to do
-    Leave torch's initialisation alone, or use `kaiming_normal_` for ReLU and `xavier_uniform_` for
+    Keep torch's default initialisation, or use `kaiming_normal_` for ReLU and `xavier_uniform_` for
     tanh. Only biases should be constant. Run a model with spectral norm once in training mode
-    before it is evaluated.
+    before you evaluate it.
 
     ## References
     Glorot and Bengio (2010); He et al. (2015); stackoverflow.com/questions/48027263;
@@ -78,11 +80,11 @@ class PoorInitialisation(Check):
         explode_gain: float = 3.0
         """Mean gain of the layers above which a signal can explode …"""
         explode: float = 100.0
-        """… and what it must have become of the input's spread."""
+        """… and the multiple of the input's spread that it must reach."""
         vanish_gain: float = 0.2
         """Mean gain below which it can vanish …"""
         vanish: float = 1e-4
-        """… and what must be left of it."""
+        """… and the share of the input's spread below which it has vanished."""
         saturate_gain: float = 5.0
         """Mean gain above which tanh and sigmoid saturate."""
         spectral: float = 3.0
@@ -120,7 +122,7 @@ class PoorInitialisation(Check):
                 record,
                 alike[0],
                 f"{len(alike)} of {len(weights)} weight matrices start with {what} everywhere: "
-                f"{say_list(names)}; their units get the same gradients and stay alike",
+                f"{say_list(names)}; their units get the same gradients and stay identical",
                 names,
             )
         zeros = [item for item in weights if _is_zero(item)]
@@ -131,8 +133,8 @@ class PoorInitialisation(Check):
             yield self._finding(
                 record,
                 zeros[0],
-                f"{len(zeros)} of {len(weights)} weight matrices start at 0, the first among "
-                f"them: {say_list(names)}; no gradient passes a weight of 0",
+                f"{len(zeros)} of {len(weights)} weight matrices start at 0, including the "
+                f"first: {say_list(names)}; no gradient passes through a weight of 0",
                 names,
             )
 
@@ -145,8 +147,8 @@ class PoorInitialisation(Check):
             subject=names[0],
             where=first.where(rank=record.rank, module=names[0]),
             remedies=[
-                "Leave torch's own initialisation, or use kaiming_normal_ or xavier_uniform_ for "
-                "the weights; only biases may be constant."
+                "Keep torch's default initialisation, or use kaiming_normal_ or xavier_uniform_ "
+                "for the weights; only biases may be constant."
             ],
             weights=names[:LISTED],
             count=len(names),
@@ -177,20 +179,20 @@ class PoorInitialisation(Check):
             what = f"shrinks to {say(left)} of the input's (limit {say(limits.vanish)})"
             why = "weights are too small"
         elif gain >= limits.saturate_gain and squashed and facts.number("norms") == 0:
-            what = "is far beyond what tanh or sigmoid can tell apart"
+            what = "saturates tanh or sigmoid"
             why = "weights are too large"
         else:
             return
         self.told.add("signal")
         yield self.find(
             record,
-            f"at the start the signal {what} over {len(members)} layers, each layer multiplying it "
-            f"by {say(gain)} on average: the initial {why}",
+            f"in the first forward pass the signal {what} over {len(members)} layers, with a "
+            f"mean gain of {say(gain)} per layer: the initial {why}",
             subject="signal",
             where=facts.where(rank=record.rank, module=members[0]),
             remedies=[
-                "Use an initialisation that keeps the scale: kaiming_normal_ for ReLU, "
-                "xavier_uniform_ for tanh, or torch's own."
+                "Use an initialisation that preserves the scale: kaiming_normal_ for ReLU, "
+                "xavier_uniform_ for tanh, or torch's default."
             ],
             gain=gain,
             largest=highest,
@@ -208,7 +210,7 @@ class PoorInitialisation(Check):
             record,
             f"the weight of {member} under spectral norm has norm {say(norm)} instead of 1 in a "
             f"pass in {mode} mode (limit {say(self.limits.spectral)}): its estimate was never "
-            "improved",
+            f"updated",
             subject=member,
             where=Where(module=member, rank=record.rank or None)
             if "place" not in facts

@@ -12,33 +12,33 @@ from headway.core.records import Column, Header, SetupRecord, StepRecord
 
 LOGIT, ENTROPY = "act/attention_logit", "act/attention_entropy"
 START = 3
-"""The first looks make the run's own level."""
+"""Number of first measurements that define the initial level."""
 KEPT = 64
 
 
 class AttentionLogitGrowth(Check):
-    """Attention logits grow far beyond their start, and the attention collapses.
+    """Attention logits grow far beyond their initial level, and the attention collapses.
 
     ## What it checks
-    Of every attention: how far the largest logit of a row stands above the row's mean, and the
-    entropy of the weights as a share of the largest there can be. Masked positions do not count.
+    For every attention layer: the distance of the largest logit of a row from the mean of the row,
+    and the entropy of the weights as a share of the maximum. Masked positions do not count.
 
     ## Why it matters
-    Logits that keep growing make attention pick one position whatever the input, and no gradient
-    passes a softmax that is 0 or 1. It is a known way for large runs to diverge, and with half
-    precision to overflow.
+    Logits that keep growing make attention select one position whatever the input, and no gradient
+    passes through a softmax that is 0 or 1. This is a known cause of divergence in large runs, and
+    of overflow in half precision.
 
     ## How it is measured
-    Against the first three looks of the same layer. Fires when the logits stand 8 times higher and
-    above 25, the entropy has fallen to 0.4 of what it was and below 0.2, both in three looks in a
-    row, and the logits still grow.
+    Against the first three measurements of the same layer. It is reported if the logits are 8 times
+    larger and above 25, the entropy has fallen to 0.4 of its initial value and below 0.2, both in
+    three measurements in a row, and the logits still grow.
 
     ## False alarms
-    Heads that learn to look at one position are what attention is for: logits of 5 to 15 do that.
-    A layer that is sharp from the start and stays so is left alone.
+    Heads that learn to attend to one position are normal: logits of 5 to 15 are enough for that. A
+    layer that is sharp from the start and stays so is not reported.
 
     ## What to do
-    Normalise queries and keys (QK norm), divide by the square root of the head's width, lower the
+    Normalise queries and keys (QK norm), divide by the square root of the head width, lower the
     learning rate or clip the gradients.
 
     ## References
@@ -55,17 +55,17 @@ class AttentionLogitGrowth(Check):
     @dataclass(frozen=True)
     class Limits:
         times: float = 8.0
-        """The logits must be so many times those of the start …"""
+        """Multiple of their initial level that the logits must reach …"""
         logit: float = 25.0
-        """… and this large."""
+        """… and their smallest value."""
         left: float = 0.4
-        """The entropy must be this share of that of the start …"""
+        """Share of its initial value to which the entropy must fall …"""
         entropy: float = 0.2
-        """… and this small."""
+        """… and its largest value."""
         looks: int = 3
-        """So many looks in a row."""
+        """Consecutive measurements that are needed."""
         growth: float = 1.2
-        """The logits must be so many times those of half the looks ago."""
+        """Ratio of the logits to those half of the measurements ago."""
 
     def start(self) -> None:
         self.logits: dict[int, list[float]] = {}
@@ -122,14 +122,14 @@ class AttentionLogitGrowth(Check):
         first, whole = self.first[position]
         return self.find(
             record,
-            f"the attention of {member} collapses: its largest logits stand {say(logit)} above "
-            f"the mean of their row ({say(first)} at the start) and its entropy fell from "
+            f"the attention of {member} collapses: its largest logits are {say(logit)} above the "
+            f"mean of their row ({say(first)} at the start), and its entropy fell from "
             f"{say(whole)} to {say(entropy)} of the maximum",
             subject=member,
             where=Where(file, line, function, member, rank=record.rank or None),
             remedies=[
-                "Normalise queries and keys before their product (QK norm), and scale the product "
-                "by 1/sqrt(width of the head).",
+                "Normalise queries and keys before their product (QK norm), and scale the "
+                "product by 1/sqrt(head width).",
                 "Lower the learning rate, lengthen the warm-up, or clip the gradients.",
             ],
             logit=logit,

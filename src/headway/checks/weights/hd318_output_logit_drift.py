@@ -17,30 +17,30 @@ BLOCKS = 4
 
 
 class OutputLogitDrift(Check):
-    """All output logits drift together: log Z moves away and does not stop.
+    """All output logits drift together: log Z moves away from its start and does not stop.
 
     ## What it checks
-    The common level of the logits that a softmax normalises (their mean over the classes), and
-    log Z (the logarithm of the sum of their exponentials), against the spread over the classes.
+    The common level of the logits that a softmax normalises (their mean over the classes), and log
+    Z (the logarithm of the sum of their exponentials), against the spread over the classes.
 
     ## Why it matters
-    The loss does not see a number that is added to all logits, so nothing brings it back. Logits
-    of a few hundred lose their differences to rounding, first of all in half precision, and the
-    run diverges for no visible reason.
+    The loss does not depend on a constant that is added to all logits, so nothing corrects it.
+    Logits of a few hundred lose their differences to rounding, first in half precision, and the run
+    diverges without a visible cause.
 
     ## How it is measured
-    The drift is what level and log Z have moved in the same direction since the start. Fires when
-    it is 8 or more and twice the spread, and has grown in each quarter of the run, in the
-    last one at no less than a third of the mean pace.
+    The drift is the distance that level and log Z have moved in the same direction since the start.
+    It is reported if it is at least 8 and twice the spread, and has grown in each quarter of the
+    run, in the last one at no less than a third of the mean rate.
 
     ## False alarms
     A confident classifier has a large log Z and a large spread, and its level stays. A language
-    model that learns which tokens are rare lowers the level, and log Z stays. A shift that comes
-    to rest is no drift.
+    model that learns which tokens are rare lowers the level, and log Z stays. A shift that stops is
+    not a drift.
 
     ## What to do
     Add a small penalty on log Z (z-loss, 1e-4 times its square), remove the bias of the output
-    layer, or lower its learning rate or raise its weight decay.
+    layer, lower its learning rate or raise its weight decay.
 
     ## References
     Chowdhery et al., "PaLM" (z-loss); Wortsman et al., "Small-scale proxies for large-scale
@@ -56,11 +56,11 @@ class OutputLogitDrift(Check):
     @dataclass(frozen=True)
     class Limits:
         drift: float = 8.0
-        """How far level and log Z must have moved together …"""
+        """Distance that level and log Z must have moved together …"""
         spreads: float = 2.0
-        """… and how many times the spread over the classes that must be."""
+        """… also as a multiple of the spread over the classes."""
         looks: int = 16
-        """Fewer looks make no trend."""
+        """Smallest number of measurements for a trend."""
 
     def start(self) -> None:
         self.first: list[tuple[float, float]] = []
@@ -108,9 +108,10 @@ class OutputLogitDrift(Check):
     ) -> Finding:
         return self.find(
             record,
-            f"all output logits have drifted by {say(drift)} since the start and go on (limit "
-            f"{say(max(self.limits.drift, self.limits.spreads * spread))}): their mean is "
-            f"{say(level)}, log Z {say(log_z)}, while the classes are only {say(spread)} apart",
+            f"all output logits have drifted by {say(drift)} since the start and continue to "
+            f"drift (limit {say(max(self.limits.drift, self.limits.spreads * spread))}): their "
+            f"mean is {say(level)}, log Z {say(log_z)}, while the spread over the classes is "
+            f"only {say(spread)}",
             where=Where(*self.place, rank=record.rank or None),
             remedies=[
                 "Add a penalty on log Z: loss + 1e-4 * logits.logsumexp(-1).pow(2).mean().",
