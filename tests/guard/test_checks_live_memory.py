@@ -22,7 +22,7 @@ from torch.optim import SGD
 import headway
 from headway import Finding, Guard, Report, Severity
 from headway.diagnosis import diagnose
-from headway.guard import session
+from headway.guard import step_machine
 
 MIB = 2**20
 
@@ -281,7 +281,7 @@ def _carried_on(steps: int) -> Guard | None:
 def test_hd804_a_state_carried_on_with_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every backward goes through all the steps before: kept graphs are the cause."""
     # The processor's clock: on a busy machine the wall's tells more of the neighbours.
-    monkeypatch.setattr(session, "time", SimpleNamespace(perf_counter=time.process_time))
+    monkeypatch.setattr(step_machine, "time", SimpleNamespace(perf_counter=time.process_time))
     # And even that is disturbed by them, now and then.
     guard = next((found for _ in range(3) if (found := _carried_on(900))), None)
     assert guard is not None

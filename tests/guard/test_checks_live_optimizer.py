@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW
 
 from headway import Guard, Severity
-from headway.guard.session import PARAMETER_SCAN_INTERVAL
+from headway.guard.step_machine import PARAMETER_SCAN_INTERVAL
 
 # HD401: parameters in no optimizer.
 

@@ -19,21 +19,22 @@ from headway.guard.measure.sampling import UpdateSampler
 from headway.guard.measure.step_record import HostTransfer
 from headway.guard.optimizer_step import OptimizerStep
 from headway.guard.recorder import Recorder
-from headway.guard.session import Session
-from headway.torch_adapters.optimizer_adapter import HostBrake, LineSearchState
+from headway.guard.step_machine import StepMachine
+from headway.guard.step_outcomes import StepOutcomes
+from headway.torch_adapters.optimizer_adapter import HostBrake, LineSearchState, LossScaling
 from headway.torch_adapters.saved_state import BufferBackup
 
 METHODS: list[tuple[type, str]] = [
-    (Session, "batch_wanted"),
-    (Session, "batch_came"),
-    (Session, "backward_begins"),
-    (Session, "backward_ended"),
-    (Session, "clipping"),
-    (Session, "clipped"),
-    (Session, "components"),
-    (Session, "begin_step"),
-    (Session, "deliver"),
-    (Session, "flush"),
+    (StepMachine, "batch_wanted"),
+    (StepMachine, "batch_handed"),
+    (StepMachine, "backward_begins"),
+    (StepMachine, "backward_ended"),
+    (StepMachine, "clipping"),
+    (StepMachine, "clipped"),
+    (StepMachine, "components"),
+    (StepMachine, "begin_step"),
+    (StepOutcomes, "deliver"),
+    (StepMachine, "flush"),
     (OptimizerStep, "before"),
     (OptimizerStep, "after"),
     (GradientFreshness, "stepped"),
@@ -46,10 +47,10 @@ METHODS: list[tuple[type, str]] = [
     (Engine, "feed"),
 ]
 WITH_SCALER: list[tuple[type, str]] = [
-    (Session, "scaled"),
-    (Session, "scaler_steps"),
-    (Session, "scaler_stepped"),
-    (Session, "scale_tensor"),
+    (StepMachine, "scaled"),
+    (StepMachine, "scaler_steps"),
+    (StepMachine, "scaler_stepped"),
+    (LossScaling, "scale"),
 ]
 
 

@@ -44,8 +44,8 @@ DEFECTS = [
     ("watch.before", 5),
     ("watch.after", 5),
     ("ballot.cast", 5),
-    ("session.backward_begins", 5),
-    ("session.deliver", 5),
+    ("machine.backward_begins", 5),
+    ("outcomes.deliver", 5),
     ("recorder.step", 5),
 ]
 

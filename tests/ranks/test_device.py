@@ -51,7 +51,7 @@ def test_max_norm_in_the_kernel() -> None:
             assert one.whole[name] == pytest.approx(weight, rel=1e-4, abs=1e-6), name
 
 
-@pytest.mark.parametrize("method", ["watch.before", "session.deliver", "watch.after"])
+@pytest.mark.parametrize("method", ["watch.before", "outcomes.deliver", "watch.after"])
 def test_a_guard_that_fails_takes_the_others_along(method: str) -> None:
     plan = Plan(steps=16, optimizer="fused", faults=dict.fromkeys((5, 6), (0, "only the loss")))
     failed = run_ranks(as_on_a_device, 2, train_with_defect, plan, 1, method, 5)

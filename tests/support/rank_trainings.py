@@ -30,7 +30,8 @@ from headway.guard.measure.step_record import LAG, HostTransfer
 from headway.guard.optimizer_step import OptimizerStep
 from headway.guard.ranks.rank_vote import StepVote
 from headway.guard.recorder import Recorder
-from headway.guard.session import Session
+from headway.guard.step_machine import StepMachine
+from headway.guard.step_outcomes import StepOutcomes
 from headway.torch_adapters import rank_group
 from headway.torch_adapters.optimizer_adapter import HostBrake
 from support.trainings import batches
@@ -288,7 +289,8 @@ def train_with_defect(rank: int, plan: Plan, victim: int, method: str, after: in
     if rank == victim:
         owner = {
             "watch": OptimizerStep,
-            "session": Session,
+            "machine": StepMachine,
+            "outcomes": StepOutcomes,
             "recorder": Recorder,
             "ballot": StepVote,
             "brake": HostBrake,
@@ -378,7 +380,7 @@ def train_scaled(
     said = _listen()
     if defect and rank == 1:
         os.environ.pop("HEADWAY_STRICT", None)
-        _break(Session, defect, 1)
+        _break(StepMachine, defect, 1)
     torch.manual_seed(0)
     model = wrapped(Net(), plan)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from headway.errors import RankLost, TrainingHalted
 from headway.guard.optimizer_step import OptimizerStep
-from headway.guard.session import Session
+from headway.guard.step_machine import StepMachine
 from headway.output.notices import Notices, logger
 
 # What a guard that has failed still owes the other ranks.
@@ -25,14 +25,14 @@ from headway.output.notices import Notices, logger
 
 
 class FailedRank:
-    """Stands in for a session whose guard has failed."""
+    """Votes in place of a guard that has failed."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, machine: StepMachine) -> None:
+        self._machine = machine
 
     def hear(self, watch: OptimizerStep) -> None:
         """The others learn what became of the step before, and may ask about it."""
-        watch.foresee()
+        watch.foresee_unheard()
 
     def step(self, watch: OptimizerStep) -> None:
         """An optimizer is about to step."""
@@ -40,19 +40,19 @@ class FailedRank:
             return
         if watch.vote.hold_agreed:  # it failed after all had agreed, so the others hold back
             watch.hold()
-        watch.vote.abstain(self._session.step)
+        watch.vote.abstain(self._machine.counter.current)
 
     def scaler_steps(self, scaler: Any, optimizer: Optimizer) -> None:
         """A scaler is about to step an optimizer, or to skip it."""
-        watch = self._session.watches.get(id(optimizer))
+        watch = self._machine.optimizer_steps.get(id(optimizer))
         if watch is not None and watch.vote is not None:
             watch.vote.step_begins()
 
     def scaler_stepped(self, scaler: Any, optimizer: Optimizer) -> None:
         """It did one of the two; if it skipped, the others wait."""
-        watch = self._session.watches.get(id(optimizer))
+        watch = self._machine.optimizer_steps.get(id(optimizer))
         if watch is not None and watch.vote is not None:
-            watch.vote.abstain(self._session.step)
+            watch.vote.abstain(self._machine.counter.current)
 
 
 # Keeping a defect of ours from killing the user's training.

@@ -175,8 +175,9 @@ class Guard:
             )
         ]
         self._search: optimizer_adapter.LineSearchState | None = None
-        self._failed_rank = FailedRank(self._session)
-        self._observer = self._shield.around(self._session, self._failed_rank)
+        self._machine = self._session.machine
+        self._failed_rank = FailedRank(self._machine)
+        self._observer = self._shield.around(self._machine, self._failed_rank)
         self._session.incidents.connect(self._shield, self._observer)
         patching.add_listener(self._observer)
         self._at_exit = weakref.finalize(self, recorder.flush)
@@ -196,7 +197,7 @@ class Guard:
         With a GradScaler in use the loss is scaled first, unless you did so yourself.
         """
         guard_inputs.require_scalar(loss)
-        listener = self._stage or self._session
+        listener = self._stage or self._machine
         if self._closed:
             self._say_closed("guard.backward()")
         else:
@@ -210,7 +211,8 @@ class Guard:
         """A pass over a loader, each batch with its origin; bad ones left out if so wished."""
         tape = None if self._closed else self._shield(dataloader.make_index_recorder, one.loader)
         source = self.journey.open(one, partial(dataloader.iterate_loader, tape=tape))
-        avoid = partial(self._shield, self._session.avoids) if self._session.avoiding else None
+        avoiding = self._session.policy.avoid_bad_batches
+        avoid = partial(self._shield, self._session.avoids) if avoiding else None
         return ObservedLoader(source, number, avoid, given=one.given)
 
     def saw_batch(
@@ -229,11 +231,11 @@ class Guard:
             return
         if in_script.is_requested() and run is not None:
             in_script.rerun_step(self, batch, lambda batches: run)
-        self._shield(self._session.batch_came, batch, waited, origin, run)
+        self._shield(self._machine.batch_handed, batch, waited, origin, run)
 
     def count_from(self, step: int) -> None:
         """The next step is called this: for a run that another tool has resumed."""
-        self._session.count_from(step)
+        self._machine.count_from(step)
 
     def step_done(self) -> None:
         """The loop's body is complete; `guard(loader)` says so by itself, adapters call it.
@@ -241,7 +243,7 @@ class Guard:
         The moment for everything that must see a whole step: scheduler, scaler and EMA included.
         """
         if not self._closed and not self.replaying:
-            self._shield(self._session.batch_wanted)
+            self._shield(self._machine.batch_wanted)
             self._session.incidents.rerun(RerunMoment.STEP_COMPLETE)
             self._go_on()
 
@@ -347,7 +349,7 @@ class Guard:
 
     def give_again(self, incident: BadStep, one: OnePass) -> Generator[Any, None, None]:
         """The batches of a captured incident for the loop, while nothing is updated."""
-        self._session.state_replaced()
+        self._session.buffers.renew()
         return self._session.incidents.run_captured(incident, one)
 
     def look_into_again(self, incident: BadStep, frame: FrameType | None) -> Iterator[Any]:
@@ -431,17 +433,18 @@ class Guard:
         if self._shield.tripped:
             watch.let_go()
         self._follow_ranks()
-        self._shield(self._session.step_ended)
-        self._session.incidents.rerun(RerunMoment.AFTER_STEP, current_frame(1))
+        frame = current_frame(1)
+        self._shield(self._machine.step_ended, frame)
+        self._session.incidents.rerun(RerunMoment.AFTER_STEP, frame)
         self._shield(self._session.incidents.step_complete)
         self._go_on()
 
     def _go_on(self) -> None:
         """Unless there is a reason to stop."""
-        self._session.raise_if_halted()
+        self._session.outcomes.raise_if_halted()
         survival = self._session.recovery
         number = survival.asked_to_leave()
-        if number is None or self._session.in_body:
+        if number is None or self._machine.in_body:
             return
         theirs = None if survival.preemption is None else survival.preemption.pass_on()
         self._shield(survival.leave, number)
@@ -459,6 +462,8 @@ class Guard:
             self._failed_rank.hear(watch)
         self._session.incidents.rerun(RerunMoment.NEXT_STEP, current_frame(2))
         held = self._shield(watch.before)
+        if held:
+            self._machine.skip_step()
         if self._shield.tripped:
             self._failed_rank.step(watch)
         self._follow_ranks()
@@ -471,7 +476,7 @@ class Guard:
     def _flush_readings(self) -> None:
         # With other ranks, what is due later stays away: they must all learn it at the same step.
         if not self._closed and self._ranks is None:
-            self._shield(self._session.flush)
+            self._shield(self._machine.flush)
 
     def _let_go(self) -> None:
         for watch in self._session.watches.values():

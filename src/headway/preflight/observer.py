@@ -62,7 +62,9 @@ class Evidence:
     @property
     def _extras(self) -> ExtraSignals:
         guard = self._launch.guard
-        extras: ExtraSignals = self._early if guard is None else guard.session.extra_signals
+        if guard is None:
+            return self._early
+        extras: ExtraSignals = guard.session.outcomes.extra_signals
         return extras
 
     def _recorder_came(self, recorder: Recorder) -> None:
@@ -74,9 +76,9 @@ class Evidence:
         values, members = self._early.values, self._early.members
         self._early = ExtraSignals()
         for name, value in values.items():
-            guard.session.extra_signals.value(name, value)
+            guard.session.outcomes.extra_signals.value(name, value)
         for name, found in members.items():
-            guard.session.extra_signals.column(name, found)
+            guard.session.outcomes.extra_signals.column(name, found)
 
 
 # What an observer is: it hears what the script does, measures, and puts facts into the evidence.

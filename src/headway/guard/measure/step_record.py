@@ -37,7 +37,7 @@ Readings = Mapping[str, list[float]]
 class ReadingsReceiver(Protocol):
     """Who gets the numbers, in order."""
 
-    def __call__(self, note: Any, readings: Readings) -> None: ...
+    def __call__(self, context: Any, readings: Readings, /) -> None: ...
 
 
 class HostTransfer:
@@ -48,9 +48,9 @@ class HostTransfer:
     def __init__(self, take: ReadingsReceiver) -> None:
         self._take = take
 
-    def send(self, note: Any, tensors: Mapping[str, Tensor]) -> None:
+    def send(self, context: Any, tensors: Mapping[str, Tensor]) -> None:
         """Hand over a step's tensors together with what the host knows of it."""
-        self._take(note, {name: tensor.reshape(-1).tolist() for name, tensor in tensors.items()})
+        self._take(context, {name: tensor.reshape(-1).tolist() for name, tensor in tensors.items()})
 
     def collect(self) -> None:
         """Deliver what is due before the next step."""
@@ -70,7 +70,7 @@ class DeviceTransfer:
         self._pending: deque[_PendingTransfer] = deque()
         self._spare: list[Tensor] = []
 
-    def send(self, note: Any, tensors: Mapping[str, Tensor]) -> None:
+    def send(self, context: Any, tensors: Mapping[str, Tensor]) -> None:
         parts = [tensor.reshape(-1) for tensor in tensors.values()]
         packed = torch.cat(
             [part if part.dtype is torch.float32 else part.float() for part in parts]
@@ -81,7 +81,7 @@ class DeviceTransfer:
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(self._device))
         sizes = {name: part.numel() for name, part in zip(tensors, parts, strict=True)}
-        self._pending.append(_PendingTransfer(note, sizes, target, event))
+        self._pending.append(_PendingTransfer(context, sizes, target, event))
 
     def collect(self) -> None:
         while len(self._pending) >= LAG:
@@ -110,16 +110,16 @@ class DeviceTransfer:
         for name, size in parcel.sizes.items():
             readings[name] = values[at : at + size]
             at += size
-        self._take(parcel.note, readings)
+        self._take(parcel.context, readings)
 
 
 class _PendingTransfer:
-    __slots__ = ("event", "memory", "note", "sizes")
+    __slots__ = ("context", "event", "memory", "sizes")
 
     def __init__(
-        self, note: Any, sizes: Mapping[str, int], memory: Tensor, event: torch.cuda.Event
+        self, context: Any, sizes: Mapping[str, int], memory: Tensor, event: torch.cuda.Event
     ) -> None:
-        self.note = note
+        self.context = context
         self.sizes = sizes
         self.memory = memory
         self.event = event
@@ -157,27 +157,29 @@ class StepRecordBuilder:
     held: bool = False
     verdicts: list[tuple[StepVerdict, StepContext, str]] = field(default_factory=list)
 
-    def add(self, suffix: str, note: StepContext, readings: Readings, positions: Positions) -> None:
+    def add(
+        self, suffix: str, context: StepContext, readings: Readings, positions: Positions
+    ) -> None:
         """One optimizer's part; `suffix` tells its signals from those of the first."""
-        self.held = self.held or note.held
-        self._add_values(suffix, note, readings)
-        self._add_columns(suffix, note, readings, positions)
+        self.held = self.held or context.held
+        self._add_values(suffix, context, readings)
+        self._add_columns(suffix, context, readings, positions)
 
     def add_ranks(
-        self, tally: RankTable, note: StepContext, ranks: RankGroup, *, bad: bool
+        self, tally: RankTable, context: StepContext, ranks: RankGroup, *, bad: bool
     ) -> None:
         """What each rank said. The first rank writes it down for all, now and then and at bad
         steps; the others only who made a bad number, so that what is written grows with the
         number of ranks and not with its square."""
         first = ranks.rank == 0
-        often = note.step // SAMPLE_INTERVAL % max(ranks.size // MAX_CULPRITS, 1) == 0
-        if bad or (first and note.sampled and often):
+        often = context.step // SAMPLE_INTERVAL % max(ranks.size // MAX_CULPRITS, 1) == 0
+        if bad or (first and context.sampled and often):
             chosen = list(range(ranks.size)) if first else tally.culprits()
             self.columns.update(tally.columns(chosen))
             if bad:
                 self.columns.update(tally.nonfinite(chosen))
 
-    def _add_values(self, suffix: str, note: StepContext, readings: Readings) -> None:
+    def _add_values(self, suffix: str, context: StepContext, readings: Readings) -> None:
         found = {
             name: readings[source][0]
             for source, name in READING_SIGNALS.items()
@@ -187,41 +189,41 @@ class StepRecordBuilder:
             found["clip_coef"] = 1.0 / readings["clip_divisor"][0]
         if "lr" in readings:
             found["lr"] = readings["lr"][0]
-        elif not math.isnan(note.lr):
-            found["lr"] = note.lr
-        if note.limit < LARGEST:
-            found["grad_norm_limit"] = note.limit
-        found.update(_nonfinite(note, readings))
+        elif not math.isnan(context.lr):
+            found["lr"] = context.lr
+        if context.limit < LARGEST:
+            found["grad_norm_limit"] = context.limit
+        found.update(_nonfinite(context, readings))
         found.update(
-            {name: value for name, value in note.values.items() if name not in SHARED_VALUES}
+            {name: value for name, value in context.values.items() if name not in SHARED_VALUES}
         )
         self.values.update({name + suffix: value for name, value in found.items()})
-        self.values.update({name: v for name, v in note.values.items() if name in SHARED_VALUES})
-        for name, value in zip(note.components, readings.get("components", ()), strict=True):
+        self.values.update({name: v for name, v in context.values.items() if name in SHARED_VALUES})
+        for name, value in zip(context.components, readings.get("components", ()), strict=True):
             self.values[f"loss/{name}"] = value
         if self.optimizers > 1:
             self.values["optimizers"] = float(self.optimizers)
 
     def _add_columns(
-        self, suffix: str, note: StepContext, readings: Readings, positions: Positions
+        self, suffix: str, context: StepContext, readings: Readings, positions: Positions
     ) -> None:
-        if (note.sampled or note.held) and "each" in readings:
-            self._join("param/grad_norm", positions(note.parameters), readings["each"])
-        if "factors" in readings and not note.held:
-            self._join("param/clip_coef", positions(note.parameters), readings["factors"])
+        if (context.sampled or context.held) and "each" in readings:
+            self._join("param/grad_norm", positions(context.parameters), readings["each"])
+        if "factors" in readings and not context.held:
+            self._join("param/clip_coef", positions(context.parameters), readings["factors"])
         if "zeros" in readings:
-            self._join("param/grad_zero_share", positions(note.parameters), readings["zeros"])
-        if note.updated and not note.held:
-            index, weights = positions(note.updated), readings["weight_norms"]
+            self._join("param/grad_zero_share", positions(context.parameters), readings["zeros"])
+        if context.updated and not context.held:
+            index, weights = positions(context.updated), readings["weight_norms"]
             self._join("param/weight_norm", index, weights)
             ratios = map(_ratio, readings["update_norms"], weights)
             known = {at: ratio for at, ratio in zip(index, ratios, strict=True) if ratio < math.inf}
             self._join("param/update_ratio", list(known), list(known.values()))
-        if note.buffers:
+        if context.buffers:
             norms = [round_digits(norm) for norm in readings["buffer_norms"]]
-            self.columns["buffer/norm"] = Column(norms, list(note.buffers))
-        if len(note.rates) > 1 and not suffix and not any(map(math.isnan, note.rates)):
-            self.columns["group/lr"] = Column(list(note.rates))
+            self.columns["buffer/norm"] = Column(norms, list(context.buffers))
+        if len(context.rates) > 1 and not suffix and not any(map(math.isnan, context.rates)):
+            self.columns["group/lr"] = Column(list(context.rates))
 
     def _join(self, name: str, index: Sequence[int], values: Sequence[float]) -> None:
         known = self.columns.get(name, Column((), ()))
@@ -237,12 +239,12 @@ def _ratio(update: float, weight: float) -> float:
     return math.inf if update > 0 else 0.0
 
 
-def _nonfinite(note: StepContext, readings: Readings) -> dict[str, float]:
+def _nonfinite(context: StepContext, readings: Readings) -> dict[str, float]:
     """How many gradients, and elements where the host could look, are not finite."""
-    if note.nonfinite_counts is not None:
-        tensors, elements = note.nonfinite_counts
+    if context.nonfinite_counts is not None:
+        tensors, elements = context.nonfinite_counts
         return {"grad_nonfinite_tensors": float(tensors), "grad_nonfinite": float(elements)}
-    if not note.held:
+    if not context.held:
         return {}
     tensors = sum(1 for norm in readings.get("each", ()) if not math.isfinite(norm))
     return {"grad_nonfinite_tensors": float(tensors)} if tensors else {}

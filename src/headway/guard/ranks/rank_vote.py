@@ -13,8 +13,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from headway.guard.measure import sampling
+from headway.guard.measure.sampling import UpdateSample
 from headway.guard.ranks import rank_table
 from headway.guard.ranks.rank_table import CALLS, MISSING, UNKNOWN, RankField, RankTable
+from headway.rerun.bad_step import StepContext
 from headway.torch_adapters.local_gradients import LocalGradientMonitor, LocalGradients
 from headway.torch_adapters.rank_group import FAILED, RankGroup
 from headway.torch_adapters.sharded_tensors import local_part
@@ -85,8 +87,6 @@ def _index(positions: Sequence[int], device: torch.device) -> Tensor:
 # The size is the same at every step, whatever happens at it. On CUDA all of it stays on the
 # device.
 
-UpdateSample = tuple[Sequence[Tensor], Tensor, Tensor]
-"""Parameters, the norms of their weights, the norms of their updates."""
 _WIDTH = len(RankField)
 
 
@@ -109,6 +109,11 @@ class RankReport:
     """There is nothing to step here."""
     once_only: bool = False
     """The step cannot be run again here, whatever becomes of it."""
+
+    @classmethod
+    def of(cls, context: StepContext, **more: Any) -> RankReport:
+        """The report on a step."""
+        return cls(context.step, context.started, once_only=not context.again, **more)
 
 
 class StepVote:

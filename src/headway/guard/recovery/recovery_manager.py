@@ -9,23 +9,23 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from headway.guard.measure.parameter_index import StateInspector
+from headway.guard.recorder import Recorder
 from headway.guard.recovery.data_position import DataPosition
 from headway.guard.recovery.snapshots import Snapshot, Snapshots
 from headway.guard.recovery.snapshotter import Snapshotter, read_newest
-from headway.guard.recovery.training_state import TrainingState
+from headway.guard.recovery.training_state import Stateful, TrainingState
+from headway.guard.step_outcomes import StepCounter
 from headway.output.notices import Notices
 from headway.policy import Rung, StepVerdict
 from headway.torch_adapters import rng
 from headway.torch_adapters.patching import allow_device_sync
-from headway.torch_adapters.rank_group import SingleProcess
-
-if TYPE_CHECKING:
-    from headway.guard.session import Session
-
+from headway.torch_adapters.rank_group import RankGroup, SingleProcess
+from headway.torch_adapters.saved_state import BufferBackup
 
 # SIGTERM and SIGUSR1: the machine is about to be taken away.
 
@@ -100,19 +100,33 @@ class RecoveryManager:
 
     def __init__(
         self,
-        session: Session,
         holdings: TrainingState,
         settings: Snapshots,
         *,
         run_dir: Path | None,
         notices: Notices,
         together: SingleProcess,
+        counter: StepCounter,
+        recorder: Recorder,
+        inspection: StateInspector,
+        buffers: BufferBackup,
+        ranks: RankGroup | None,
+        judge: Callable[[StepVerdict, frozenset[Rung]], Any],
+        guard_state: Stateful,
     ) -> None:
+        """`judge` lets the policy decide and act; `guard_state`: what the guard itself must have
+        again after a resume."""
         self.journey = DataPosition()
-        self._session = session
         self.holdings = holdings
         self._notices = notices
         self.together = together
+        self._counter = counter
+        self._recorder = recorder
+        self._inspection = inspection
+        self._buffers = buffers
+        self._ranks = ranks
+        self._judge = judge
+        self._guard_state = guard_state
         self.snapshotter = Snapshotter(
             holdings,
             settings,
@@ -137,7 +151,7 @@ class RecoveryManager:
 
     def before_first_step(self) -> None:
         """Whatever was loaded is loaded: this is what the run starts from."""
-        self._doubt_unless(self.snapshotter.first(self._session.steps))
+        self._doubt_unless(self.snapshotter.first(self._counter.made))
 
     # Rolling back.
 
@@ -145,25 +159,30 @@ class RecoveryManager:
         """Return to the last good state at the next opportunity."""
         snapshot = self.snapshotter.last_good(step, older=older)
         self._going_back = snapshot
-        self._session.recorder.event(
+        self._recorder.event(
             step, "roll-back", {"to": snapshot.step, "lost": step + 1 - snapshot.step}
         )
 
-    def after_step(self) -> None:
-        """The optimizer has stepped: before anybody uses bad weights, they are replaced."""
+    @property
+    def roll_back_due(self) -> bool:
+        """Whether the state must be replaced before anything uses it."""
+        return self._going_back is not None
+
+    def finish_roll_back(self) -> None:
+        """Replace the state by that of the snapshot, if one was chosen."""
         snapshot, self._going_back = self._going_back, None
         if snapshot is None:
             return
         with allow_device_sync():
             # The schedule goes with the data, and the data go on.
             self.holdings.restore(snapshot.state, schedule=False)
-            self._session.state_replaced()
+            self._buffers.renew()
 
     def boundary(self, *, good: bool) -> None:
         """The loop's body is complete; `good`: its last step was."""
-        self.after_step()  # a verdict may have come when no optimizer stepped
+        self.finish_roll_back()  # a verdict may have come when no optimizer stepped
         if good:
-            steps, ranks = self._session.steps, self._session.ranks
+            steps, ranks = self._counter.made, self._ranks
             if ranks is not None and ranks.saving:
                 ranks.saving = False
                 self._doubt_unless(self.snapshotter.save(steps))
@@ -183,22 +202,22 @@ class RecoveryManager:
         """A snapshot was no good: something is non-finite that no loss has shown."""
         if good:
             return
-        if self._session.ranks is not None:  # all ranks decide about it at their next step
-            self._session.inspection.state(self._session.step)
-            self._session.ranks.poisoned = True
+        if self._ranks is not None:  # all ranks decide about it at their next step
+            self._inspection.state(self._counter.current)
+            self._ranks.poisoned = True
         else:
             with allow_device_sync():
                 self._mend()
 
     def _mend(self, rungs: frozenset[Rung] | None = None) -> None:
-        step = self._session.step
-        names = self._session.inspection.state(step)
+        step = self._counter.current
+        names = self._inspection.state(step)
         if not names:
             self._mend_buffers(step)
         else:
             verdict = StepVerdict(step, poisoned=names)
-            self._session.judge(verdict, self.rungs(verdict) if rungs is None else rungs)
-            self.after_step()
+            self._judge(verdict, self.rungs(verdict) if rungs is None else rungs)
+            self.finish_roll_back()
 
     def _mend_buffers(self, step: int) -> None:
         """Statistics can be put back by themselves: nothing learned is lost."""
@@ -206,15 +225,15 @@ class RecoveryManager:
         if names and self.snapshotter.can_roll_back(step):
             snapshot = self.snapshotter.last_good(step, older=False)
             self.holdings.restore_buffers(snapshot.state)
-            self._session.state_replaced()
-            self._session.recorder.event(step, "mended", {"buffers": names, "to": snapshot.step})
+            self._buffers.renew()
+            self._recorder.event(step, "mended", {"buffers": names, "to": snapshot.step})
 
     def check_at_end(self) -> None:
         """The run is over: what it leaves behind is good, or the last that was.
 
         Not with several ranks: one of them may have ended for another reason, and not be asked.
         """
-        if self.together.count == 1 and self.snapshotter.can_roll_back(self._session.step):
+        if self.together.count == 1 and self.snapshotter.can_roll_back(self._counter.current):
             self._mend(frozenset({Rung.ROLL_BACK}))
 
     # Leaving and coming back.
@@ -222,7 +241,7 @@ class RecoveryManager:
     def asked_to_leave(self) -> int | None:
         """The signal that came, here or to another rank; the same answer everywhere."""
         number = None if self.preemption is None else self.preemption.asked
-        ranks = self._session.ranks
+        ranks = self._ranks
         if ranks is None:
             return number
         if number is not None:
@@ -231,11 +250,9 @@ class RecoveryManager:
 
     def leave(self, number: int) -> None:
         """The machine is about to be taken away: everything onto the disk."""
-        saved = self.snapshotter.on_disk and self.snapshotter.save(self._session.steps)
+        saved = self.snapshotter.on_disk and self.snapshotter.save(self._counter.made)
         self.snapshotter.wait()
-        self._session.recorder.event(
-            self._session.step, "preempted", {"signal": number, "saved": saved}
-        )
+        self._recorder.event(self._counter.current, "preempted", {"signal": number, "saved": saved})
 
     def close(self) -> None:
         if self.preemption is not None:
@@ -261,28 +278,28 @@ class RecoveryManager:
                 "resume-ranks", "there were fewer ranks then: this one starts with fresh randomness"
             )
         else:
-            self._session.load_state_dict(own["guard"])
+            self._guard_state.load_state_dict(own["guard"])
             rng.restore(own["rng"])
             self.journey.resume(own["journey"], lambda: self._arrived(state, own))
-        self._session.state_replaced()
-        self._session.recorder.event(steps, "resumed", {"steps": steps})
+        self._buffers.renew()
+        self._recorder.event(steps, "resumed", {"steps": steps})
         return steps
 
     def put_in_place(self, state: Mapping[str, Any]) -> None:
         """The state an incident was captured in."""
         self.holdings.restore_for_replay(state)
-        self._session.state_replaced()
+        self._buffers.renew()
 
     @torch.no_grad()
     def _arrived(self, state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
         """The loop is where it was: what the way here has changed is put right."""
         self.holdings.restore(state, schedule=True)
         rng.restore(own["rng"])
-        self._session.state_replaced()
+        self._buffers.renew()
 
     def _own(self) -> dict[str, Any]:
         return {
             "rng": rng.capture(),
             "journey": self.journey.state_dict(),
-            "guard": self._session.state_dict(),
+            "guard": self._guard_state.state_dict(),
         }

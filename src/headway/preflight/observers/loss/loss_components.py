@@ -247,7 +247,7 @@ class LossComponents(Observer):
                 self._tell_weightless(name, part, None)
         guard = self.script.launch.guard
         if guard is not None and len(values) > 1:
-            guard.session.components(values)
+            guard.session.machine.components(values)
 
     def _zero_product(self, root: Tensor, term: LossTerm) -> Scalar | None:
         """The multiplication by 0 on the way to a term: the last one that a gradient gets to."""

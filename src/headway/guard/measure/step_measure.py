@@ -1,0 +1,213 @@
+"""Measures one optimizer's step: the losses and gradients before it, the update after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from headway.guard.measure import sampling
+from headway.guard.measure.gradient_measure import (
+    ClipRecord,
+    ClipTracker,
+    GradientFreshness,
+    GradientNorms,
+    GradientPlan,
+    measure_norms,
+    measure_zero_shares,
+)
+from headway.guard.measure.sampling import SamplingPlan
+from headway.rerun.bad_step import StepContext
+from headway.torch_adapters.optimizer_adapter import LossScaling
+from headway.torch_adapters.saved_state import BufferBackup
+from headway.torch_adapters.sharded_tensors import local_values
+
+MAX_LOSSES_ELSEWHERE = 16
+"""Losses of a step whose backward pass reached none of the optimizer's gradients."""
+
+
+class StepLosses:
+    """Losses of the backward passes since the gradients were last cleared."""
+
+    def __init__(self) -> None:
+        self._losses: list[Tensor] = []
+        self._elsewhere: list[Tensor] = []
+        self.components: dict[str, Tensor] = {}
+        self.backwards = 0
+        """Backward passes that reached the gradients."""
+
+    def clear(self) -> None:
+        self._losses, self._elsewhere = [], []
+        self.components, self.backwards = {}, 0
+
+    def add(self, losses: Sequence[Tensor], components: Mapping[str, Tensor]) -> None:
+        """A backward pass has added to the gradients."""
+        self._losses += losses
+        for name, value in components.items():
+            known = self.components.get(name)
+            self.components[name] = value if known is None else known + value
+        self.backwards += 1
+
+    def add_elsewhere(self, losses: Sequence[Tensor]) -> None:
+        """A backward pass has reached other gradients: of fp16 copies of the weights, say."""
+        if len(self._elsewhere) < MAX_LOSSES_ELSEWHERE:
+            self._elsewhere += losses
+
+    def tensors(self, device: torch.device, *, elsewhere: bool) -> dict[str, Tensor]:
+        """The loss and its components; without a loss, that of passes elsewhere if allowed."""
+        tensors: dict[str, Tensor] = {}
+        losses = self._losses or (self._elsewhere if elsewhere else [])
+        if losses:
+            loss = losses[0]
+            for more in losses[1:]:
+                loss = loss + more
+            tensors["loss"] = loss.reshape(()).to(device, non_blocking=True)
+        if self.components:
+            tensors["components"] = torch.stack(
+                [value.reshape(()).to(device, torch.float32) for value in self.components.values()]
+            )
+        return tensors
+
+
+class StepMeasure:
+    """Measures the steps of one optimizer."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        plan: SamplingPlan,
+        *,
+        buffers: BufferBackup,
+        scaling: LossScaling,
+        alone: bool,
+    ) -> None:
+        """`alone`: there is no other optimizer, so every loss is this one's."""
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self.tokens = GradientFreshness(parameters)
+        self.losses = StepLosses()
+        self.clips = ClipTracker()
+        self.clip: ClipRecord | None = None
+        """The user's clipping of the gradients of the current step."""
+        self.gradient_plan = GradientPlan()
+        self._optimizer = optimizer
+        self._plan = plan
+        self._buffers = buffers
+        self._scaling = scaling
+        self._alone = alone
+        self._sampler = sampling.UpdateSampler(plan.most_tensors, plan.most_elements)
+        # Counted per optimizer: one that steps at odd batches only is sampled too.
+        self._sampled_at = -plan.every
+        self._zeros_at = -plan.zeros_every
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sampled_at": self._sampled_at, "zeros_at": self._zeros_at}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._sampled_at, self._zeros_at = state["sampled_at"], state["zeros_at"]
+
+    # Backward passes and the user's clipping.
+
+    def clipping(
+        self, parameters: Sequence[Tensor], norms: Sequence[Tensor] | None, scale: Tensor | None
+    ) -> None:
+        """The user is about to clip these gradients, of which all, some or none are ours."""
+        mine = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
+        if not mine.issuperset(map(id, parameters)):
+            ours = [at for at, p in enumerate(parameters) if id(p) in mine]
+            parameters = [parameters[at] for at in ours]
+            norms = None if norms is None else [norms[at] for at in ours]
+        if parameters:
+            self.clips.begin(parameters, norms, scale)
+
+    def clipped(self, total: Tensor, max_norm: float) -> None:
+        """The clipping is done: note how it left the gradients."""
+        self.clips.end(total, max_norm)
+        self.tokens.look()
+
+    # Before the step.
+
+    def recall_clip(
+        self, parameters: list[Tensor], gradients: list[Tensor], scale: Tensor | None
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """The parameters and gradients in the order in which the user clipped them, if so."""
+        self.clip = self.clips.recall(parameters, scale)
+        if self.clip is None:
+            return parameters, gradients
+        parameters = list(self.clip.parameters)
+        return parameters, [p.grad for p in parameters if p.grad is not None]
+
+    def is_sampled(self, step: int) -> bool:
+        """Whether the costlier measurements are due; asked once per step."""
+        due = step - self._sampled_at >= self._plan.every
+        if due:
+            self._sampled_at = step
+        return due
+
+    def gradient_tensors(
+        self,
+        context: StepContext,
+        gradients: list[Tensor],
+        scale: Tensor | None,
+        *,
+        sharded: bool,
+    ) -> dict[str, Tensor]:
+        """Loss, norms before any clipping and whatever else is due, still on their device."""
+        self.gradient_plan.update(context.parameters, gradients)
+        norms = self._norms(gradients)
+        carried = scale if self.clip is None else self.clip.scale
+        tensors = self.loss_tensors(context, norms.total.device)
+        tensors["total"] = norms.total if carried is None else norms.total / carried
+        tensors["each"] = norms.each if carried is None else norms.each / carried
+        if context.rates and context.lr != context.lr:  # NaN: the rate is on the device
+            tensors["lr"] = self._optimizer.param_groups[0]["lr"]
+        if context.step - self._zeros_at >= self._plan.zeros_every and not sharded:
+            self._zeros_at = context.step
+            tensors["zeros"] = measure_zero_shares(gradients)
+        return tensors
+
+    def loss_tensors(self, context: StepContext, device: torch.device) -> dict[str, Tensor]:
+        """Loss, components and loss scale."""
+        tensors = self.losses.tensors(device, elsewhere=self._alone)
+        scale = self._scaling.scale()
+        if scale is not None:
+            # A copy: `scaler.update()` changes the scale in place right after the step.
+            context.scale = scale.detach().to(device, torch.float32, copy=True)
+            tensors["scale"] = context.scale
+        return tensors
+
+    def _norms(self, gradients: list[Tensor]) -> GradientNorms:
+        if self.clip is not None:
+            return self.clip.norms
+        plan = self.gradient_plan
+        if plan.cut_up:
+            gradients = [local_values(gradient) for gradient in gradients]
+        try:
+            return measure_norms(gradients, uniform=plan.uniform)
+        except (NotImplementedError, RuntimeError):
+            plan.surprise()
+            return measure_norms(gradients)
+
+    def watch_update(self, context: StepContext) -> None:
+        """Copy some weights before the update, if this step is sampled."""
+        if context.sampled and not context.held:
+            self._sampler.before(context.parameters)
+
+    # After the step.
+
+    def update_sample(self, context: StepContext) -> sampling.UpdateSample | None:
+        """How far the update has moved the weights that were copied."""
+        if context.held or "scaler_skipped" in context.values:
+            self._sampler.cancel()
+            return None
+        return self._sampler.after()
+
+    def buffer_norms(self, context: StepContext, tensors: dict[str, Tensor]) -> None:
+        """Add the norms of the floating-point buffers that training changes, if sampled."""
+        if not context.sampled:
+            return
+        norms = sampling.measure_buffer_norms(self._buffers)
+        if norms is not None:
+            context.buffers, tensors["buffer_norms"] = norms
