@@ -16,10 +16,10 @@ from safetensors.torch import save_file
 
 from headway.checkpoints.checkpoint_discovery import find_checkpoints, open_checkpoint, recognise
 from headway.checkpoints.checkpoint_records import records
-from headway.checkpoints.pickled_settings import settings_of
 from headway.checkpoints.tensor_statistics import measure, measure_all
 from headway.core.records import EventRecord, Header, TensorRecord
 from headway.errors import UnreadableInput
+from headway.postmortem.run_settings import settings_of
 from headway.postmortem.scan import scan
 
 

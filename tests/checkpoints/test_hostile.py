@@ -17,7 +17,7 @@ from headway.checkpoints.checkpoint_discovery import open_checkpoint
 from headway.checkpoints.inert_pickle import load, load_inert
 from headway.checkpoints.pickle_values import Damaged, Global
 from headway.checkpoints.pickle_verdict import judge_pickle, verdict
-from headway.checkpoints.pickled_settings import settings_of
+from headway.postmortem.run_settings import settings_of
 
 
 class Touch:
@@ -48,7 +48,7 @@ def test_a_call_in_a_checkpoint(tmp_path: Path, new: bool) -> None:
 def test_a_call_in_arguments_in_metadata_and_in_an_array(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     torch.save(Touch(mark), tmp_path / "training_args.bin")
-    with pytest.raises(Exception, match="no arguments"):
+    with pytest.raises(Exception, match="no named arguments"):
         settings_of(tmp_path / "training_args.bin")
     folder = tmp_path / "dcp"
     folder.mkdir()

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from headway.checkpoints.checkpoint_discovery import open_checkpoint, recognise
-from headway.checkpoints.pickled_settings import settings_of
 from headway.checkpoints.tensor_statistics import TensorStatistics, measure, measure_all
 from headway.errors import UnreadableInput
+from headway.postmortem.run_settings import settings_of
 
 FLOATS = (
     torch.float32,

@@ -10,11 +10,11 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from support.store_files import DATA, column, refuses, sound, survives
+from support.store_files import DATA, column, reader_named, refuses, sound, survives
 
 from headway.core.signals import Signal
 from headway.logs import readers, sqlite_file
-from headway.logs.formats import mlflow
+from headway.logs.formats import experiment_stores
 from headway.logs.log_table import Log
 
 FILES = DATA / "mlflow"
@@ -34,24 +34,24 @@ def is_expected(log: Log, name: str) -> None:
 
 def _infinite(value: float) -> float:
     """Its own client hands out the largest number for infinity."""
-    return math.copysign(math.inf, value) if abs(value) >= mlflow.LARGEST else value
+    return math.copysign(math.inf, value) if abs(value) >= experiment_stores.MLFLOW_INF else value
 
 
 @pytest.mark.parametrize("name", ["healthy.db", "faulty.db"])
 def test_every_point_of_the_newest_run_is_there(name: str) -> None:
     log = readers.read(FILES / name)
     is_expected(log, name)
-    assert log.notes == ["1 other runs in it are not read: before"]
+    assert log.notes == ["1 other runs in it were not read: before"]
 
 
 def test_NaN_and_infinity() -> None:
-    losses = column(mlflow.read(FILES / "faulty.db"), "train/loss")
+    losses = column(experiment_stores.read_mlflow(FILES / "faulty.db"), "train/loss")
     assert losses[30] == math.inf
     assert math.isnan(losses[31])
 
 
 def test_a_run_of_the_older_store() -> None:
-    log = mlflow.read_run(FILES / "files")
+    log = experiment_stores.read_mlflow_run(FILES / "files")
     is_expected(log, "files")
 
 
@@ -67,7 +67,7 @@ def test_nothing_is_written_beside_it(tmp_path: Path) -> None:
     path.chmod(0o400)
     tmp_path.chmod(0o500)
     try:
-        mlflow.read(path)
+        experiment_stores.read_mlflow(path)
     finally:
         tmp_path.chmod(0o700)
     assert list(tmp_path.iterdir()) == [path]
@@ -97,7 +97,7 @@ def test_a_run_begun_anew_keeps_what_came_before(tmp_path: Path) -> None:
     with database(path) as connection:
         for step in [0, 2, 1, 3, 4, 5, 3, 4, 5, 6]:
             point(connection, step, step / 2)
-    log = mlflow.read(path)
+    log = experiment_stores.read_mlflow(path)
     assert list(log.table.steps) == [0, 1, 2, 3, 4, 5, 3, 4, 5, 6]
     assert [(one.row, one.kind, one.data) for one in log.events] == [(6, "restart", {"step": 3})]
 
@@ -108,7 +108,7 @@ def test_metrics_without_steps_and_of_the_machine(tmp_path: Path) -> None:
         for number in range(5):
             point(connection, 0, float(number))
             point(connection, number, 50.0, "system/cpu")
-    log = mlflow.read(path)
+    log = experiment_stores.read_mlflow(path)
     assert (log.unit, set(log.table.series)) == ("row", {"loss"})
     assert column(log, "loss") == {n: float(n) for n in range(5)}
 
@@ -121,7 +121,7 @@ def test_the_trainer_says_what_its_loss_is(tmp_path: Path) -> None:
         for step in range(5, 50, 5):
             point(connection, step, 1.23456789)
         point(connection, 45, 1.5, "train_loss")
-    log = mlflow.read(path)
+    log = experiment_stores.read_mlflow(path)
     assert log.names == {"train_loss": ""}
     assert log.facts["train_loss"] == 1.5
     assert log.signals["loss"] == Signal(span=5, fold="mean", nonfinite="kept", every=5)
@@ -135,7 +135,7 @@ def test_what_a_killed_run_left_in_the_journal_is_read(tmp_path: Path) -> None:
         point(connection, 1, 2.0)
         for end in ("", "-wal"):
             (path.parent / f"x.db{end}").write_bytes((tmp_path / f"other.db{end}").read_bytes())
-    log = mlflow.read(path)
+    log = experiment_stores.read_mlflow(path)
     assert column(log, "loss") == {1: 2.0}
     assert log.notes == ["x.db-wal lies beside it and was read, too"]
     assert sorted(file.name for file in path.parent.iterdir()) == ["x.db", "x.db-wal"]
@@ -152,7 +152,7 @@ def test_a_view_without_end_is_not_asked(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"CREATE VIEW metrics AS {ENDLESS}")
-    assert "without metrics" in refuses(mlflow, path)
+    assert "without metrics" in refuses(reader_named("mlflow"), path)
 
 
 def test_a_computed_column_is_not_asked(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_computed_column_is_not_asked(tmp_path: Path) -> None:
             " value AS (length(hex(zeroblob(40000000)))))"
         )
         connection.execute("INSERT INTO metrics VALUES ('loss', 'r', 1)")
-    assert "without metrics" in refuses(mlflow, path)
+    assert "without metrics" in refuses(reader_named("mlflow"), path)
 
 
 def test_a_huge_value_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +172,7 @@ def test_a_huge_value_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with database(path) as connection:
         point(connection, 1, 2.0, key="x" * (1 << 17))
     if hasattr(sqlite3.Connection, "setlimit"):
-        assert "too big" in refuses(mlflow, path)
+        assert "too big" in refuses(reader_named("mlflow"), path)
 
 
 def test_reading_has_a_limit_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,21 +183,21 @@ def test_reading_has_a_limit_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyP
             point(connection, step, 1.0)
         connection.execute("COMMIT")
     monkeypatch.setattr(sqlite_file, "SECONDS", -1.0)
-    assert "interrupted" in refuses(mlflow, path)
+    assert "interrupted" in refuses(reader_named("mlflow"), path)
 
 
 def test_another_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE a (b)")
-    assert "without metrics of MLflow or trackio" in refuses(mlflow, path)
+    assert "without metrics of MLflow or trackio" in refuses(reader_named("mlflow"), path)
 
 
 def test_a_folder_without_metrics_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(mlflow.UnreadableInput, match="no run of MLflow"):
-        mlflow.read_run(tmp_path)
+    with pytest.raises(experiment_stores.UnreadableInput, match="not a run of MLflow"):
+        experiment_stores.read_mlflow_run(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["faulty.db", "files/metrics/train/loss"])
 def test_damage(tmp_path: Path, name: str) -> None:
-    survives(mlflow, FILES / name, tmp_path, 300)
+    survives(reader_named("mlflow"), FILES / name, tmp_path, 300)

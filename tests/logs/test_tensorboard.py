@@ -10,7 +10,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from support.store_files import DATA, column, sound, survives
+from support.store_files import DATA, column, reader_named, sound, survives
 
 from headway.core.signals import Signal
 from headway.errors import UnreadableInput
@@ -145,4 +145,4 @@ def test_other_bytes_are_not_taken(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["restarted0", "tensors", "trainer"])
 def test_damage(tmp_path: Path, name: str) -> None:
-    survives(tensorboard, named(name), tmp_path, 300)
+    survives(reader_named("tensorboard"), named(name), tmp_path, 300)

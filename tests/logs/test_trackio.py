@@ -9,11 +9,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from support.store_files import DATA, column, refuses, sound, survives
+from support.store_files import DATA, column, reader_named, refuses, sound, survives
 
 from headway.core.signals import Signal
 from headway.logs import readers
-from headway.logs.formats import mlflow, trackio
+from headway.logs.formats import experiment_stores
 
 FILE = DATA / "trackio" / "project.db"
 EXPECTED = {
@@ -29,18 +29,18 @@ def test_every_row_of_the_newest_run_is_there() -> None:
     assert len(EXPECTED) == 40
     assert math.isnan(EXPECTED[31])
     assert column(log, "opt/lr")[3] == 1e-3
-    assert log.notes == ["1 other runs in it are not read: before"]
+    assert log.notes == ["1 other runs in it were not read: before"]
 
 
 def test_settings_are_facts_and_alerts_are_told() -> None:
-    log = trackio.read(FILE)
+    log = experiment_stores.read_trackio(FILE)
     assert log.facts == {"lr": 1e-3, "batch_size": 8}
     (alert,) = log.events
     assert (alert.row, alert.kind, alert.data) == (40, "note", {"text": "loss: it is NaN"})
 
 
 def test_the_reader_of_MLflow_passes_it_on() -> None:
-    assert mlflow.read(FILE).format == "trackio"
+    assert experiment_stores.read_mlflow(FILE).format == "trackio"
 
 
 def database(path: Path, rows: list[tuple[str, int, object]]) -> Path:
@@ -67,14 +67,16 @@ def test_an_older_one_and_the_trainer(tmp_path: Path) -> None:
 
 def test_odd_rows_are_passed_over(tmp_path: Path) -> None:
     odd: list[object] = ["{", "[]", None, 3, b"\xff", '{"loss": "NaN"}']
-    log = trackio.read(database(tmp_path / "x.db", [("b", n, one) for n, one in enumerate(odd)]))
+    log = experiment_stores.read_trackio(
+        database(tmp_path / "x.db", [("b", n, one) for n, one in enumerate(odd)])
+    )
     assert list(log.table.steps) == [5]
     assert (log.used, log.lines) == (1, 6)
 
 
 def test_another_database_is_refused(tmp_path: Path) -> None:
-    assert "no table `metrics`" in refuses(trackio, DATA / "mlflow" / "healthy.db")
+    assert "no table `metrics`" in refuses(reader_named("trackio"), DATA / "mlflow" / "healthy.db")
 
 
 def test_damage(tmp_path: Path) -> None:
-    survives(trackio, FILE, tmp_path, 300)
+    survives(reader_named("trackio"), FILE, tmp_path, 300)

@@ -8,7 +8,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from support.store_files import DATA, column, refuses, sound, survives
+from support.store_files import DATA, column, reader_named, refuses, sound, survives
 
 from headway.core.signals import Signal
 from headway.logs import readers
@@ -108,9 +108,9 @@ def test_a_record_without_end_fills_no_memory(
 def test_another_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"hello")
-    assert "does not begin with" in refuses(wandb, path)
+    assert "does not begin with" in refuses(reader_named("wandb"), path)
 
 
 @pytest.mark.parametrize("name", ["faulty", "trainer"])
 def test_damage(tmp_path: Path, name: str) -> None:
-    survives(wandb, FILES / f"{name}.wandb", tmp_path, 300)
+    survives(reader_named("wandb"), FILES / f"{name}.wandb", tmp_path, 300)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from headway.postmortem.run_settings import named, settings_in, yaml_subset
+from headway.logs.setting_names import named_settings
+from headway.postmortem.run_settings import settings_in, yaml_subset
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,7 @@ from headway.postmortem.run_settings import named, settings_in, yaml_subset
     ],
 )
 def test_other_names_become_ours(raw: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert named(raw) == expected
+    assert named_settings(raw) == expected
 
 
 def test_yaml_lines() -> None:

@@ -1,30 +1,7 @@
-"""Checkpoints read without torch, and without running a byte of them.
+"""Checkpoints, read without torch and without executing anything in them.
 
-`recognise` tells a format by content, `open_checkpoint` names every tensor and its byte range, and
-what is wrong; `records` measures the tensors, as a stream for the checks.
+`checkpoint_discovery.py` recognises a format by content and opens a checkpoint: the name and byte
+range of every tensor, and what is wrong with it. `tensor_statistics.py` measures the tensors, and
+`checkpoint_records.py` turns them into records for the checks. `inert_pickle.py` interprets pickles
+without importing or calling anything that they name; `pickle_names.py` is its allowlist.
 """
-
-from __future__ import annotations
-
-from headway.checkpoints.checkpoint_discovery import (
-    SUPPORTED,
-    find_checkpoints,
-    open_checkpoint,
-    recognise,
-)
-from headway.checkpoints.checkpoint_info import Checkpoint, Problem, SavedTensor, Span
-from headway.checkpoints.inert_pickle import load_inert
-from headway.checkpoints.pickled_settings import settings_of
-
-__all__ = [
-    "SUPPORTED",
-    "Checkpoint",
-    "Problem",
-    "SavedTensor",
-    "Span",
-    "find_checkpoints",
-    "load_inert",
-    "open_checkpoint",
-    "recognise",
-    "settings_of",
-]

@@ -178,3 +178,38 @@ class PickleBytes:
             raise Damaged(f"{length} bytes announced at byte {at}, not all of them there")
         self._base, self._data, self._at = at + length, b"", 0
         return Blob(at, length)
+
+
+MAX_PLAIN_DEPTH = 8
+_NOTHING = object()
+
+
+def plain_value(value: Any) -> Any:
+    """The value without stubs: an enum member becomes its value, a class its name."""
+    found = _plain(value, 0)
+    return None if found is _NOTHING else found
+
+
+def _plain(value: Any, depth: int) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return str(value) if type(value) not in (bool, int, float, str, type(None)) else value
+    if depth > MAX_PLAIN_DEPTH:
+        return _NOTHING
+    if isinstance(value, Global):
+        return str(value)
+    if isinstance(value, dict):
+        pairs = ((key, _plain(inside, depth + 1)) for key, inside in value.items())
+        return {str(key): inside for key, inside in pairs if inside is not _NOTHING}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [inside for item in value if (inside := _plain(item, depth + 1)) is not _NOTHING]
+    if isinstance(value, Stub):
+        attributes = {**value.attributes, **value.pairs}
+        if "_content" in attributes and "_metadata" in attributes:  # OmegaConf
+            return _plain(attributes["_content"], depth + 1)
+        if "_val" in attributes and "_metadata" in attributes:
+            return _plain(attributes["_val"], depth + 1)
+        if attributes:
+            return _plain(attributes, depth)
+        if len(value.args) == 1:
+            return _plain(value.args[0], depth + 1)
+    return _NOTHING

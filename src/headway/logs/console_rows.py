@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from headway.core.signals import Fold, NonFinite, Scope, Signal
-from headway.logs.console_events import ConsoleEventScanner, learn_settings
+from headway.logs.console_events import ConsoleEventScanner
 from headway.logs.key_values import NOWHERE, LineShapes, Pair, number, pairs, split, whole_count
 from headway.logs.log_file import Sample, console_lines, is_text, preview_lines, strip_prefix
 from headway.logs.log_table import MAX_COLUMNS, Log, Table
+from headway.logs.setting_names import learn_settings
 from headway.logs.step_counters import ABSENT, LARGEST, LARGEST_EPOCH, StepCounters
 
 _DIGIT_ROWS = 300

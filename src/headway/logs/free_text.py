@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headway.logs.console_events import find_nonfinite_warning, find_raw_name, learn_settings
+from headway.logs.console_events import find_nonfinite_warning, find_raw_name
 from headway.logs.console_rows import (
     Columns,
     ConsoleRows,
@@ -23,6 +23,7 @@ from headway.logs.console_rows import (
 from headway.logs.key_values import NOWHERE, Pair, pairs, split, whole_count
 from headway.logs.log_file import Sample, console_lines, is_text, preview_lines, strip_prefix
 from headway.logs.log_table import MAX_COLUMNS, Log
+from headway.logs.setting_names import learn_settings
 from headway.logs.step_counters import ABSENT, LARGEST, LARGEST_EPOCH, counter_kind
 
 _METRIC = re.compile(

@@ -12,7 +12,8 @@ from typing import Any
 from headway.core.numbers import natural_order
 from headway.errors import UnreadableInput
 from headway.logs import readers
-from headway.logs.formats import mlflow, tensorboard
+from headway.logs.formats import tensorboard
+from headway.logs.formats.experiment_stores import read_mlflow_run
 from headway.logs.join_logs import exactness, same_run
 from headway.logs.log_names import map_names
 from headway.logs.log_table import Log
@@ -252,7 +253,7 @@ def _logs(found: FolderSurvey) -> Iterable[Log]:
             read += 1
             yield log
     for folder in found.stores[:MOST_LOGS]:
-        yield from _one(mlflow.read_run, folder, found)
+        yield from _one(read_mlflow_run, folder, found)
     for _, files in sorted(found.events.items())[:MOST_LOGS]:
         yield from _one(tensorboard.read_many, files, found)
 

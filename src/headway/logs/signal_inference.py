@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from headway.core.signals import Signal
 from headway.logs.log_names import Named
 from headway.logs.log_table import Log, Series, Table
+from headway.logs.setting_names import CLIP_LIMIT_NAMES
 
 # Which gradient norm a log holds, before clipping or after, and how hard the clip is.
 
@@ -22,16 +23,6 @@ from headway.logs.log_table import Log, Series, Table
 # that never passes the limit. Where the limit is known, or both norms are logged, the factor
 # follows.
 
-LIMITS = (
-    "max_norm",
-    "max_grad_norm",
-    "clip_grad",
-    "grad_clip",
-    "gradient_clip_val",
-    "gradient_clipping",
-    "clip_grad_norm",
-)
-"""What settings call the limit."""
 FEWEST = 8
 """Of fewer rows nothing is said."""
 AT_LIMIT = 0.4
@@ -85,7 +76,7 @@ class Clipping:
 
 
 def _limit(facts: Mapping[str, object]) -> float | None:
-    for name in LIMITS:
+    for name in CLIP_LIMIT_NAMES:
         value = facts.get(name)
         if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e6:
             return float(value)

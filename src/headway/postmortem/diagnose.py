@@ -318,9 +318,9 @@ def _report_log(
     """The report on a log, and the last segment of its stream."""
     from headway.logs.log_names import map_names
     from headway.logs.log_stream import LogStream, loss_of
-    from headway.postmortem.run_settings import named
+    from headway.logs.setting_names import named_settings
 
-    for key, value in {**beside, **named(log.facts)}.items():
+    for key, value in {**beside, **named_settings(log.facts)}.items():
         log.facts.setdefault(key, value)
     engine = Engine(settings)
     end = _StreamEnd()

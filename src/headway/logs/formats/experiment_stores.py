@@ -1,0 +1,341 @@
+"""Stores of several runs: MLflow (`mlflow.db`, or a file per metric) and trackio (`<project>.db`).
+Of a database, the newest run is read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headway.errors import UnreadableInput
+from headway.logs.formats.hf_trainer import count_trainer_steps, describe_trainer, is_trainer
+from headway.logs.json_rows import BAD_JSON, rows_of
+from headway.logs.log_file import Sample, line_blocks, sample
+from headway.logs.log_table import MAX_COLUMNS, Log, LogEvent, Table, add_points, number_rows
+from headway.logs.readers import LogReader
+from headway.logs.row_fields import plain_settings, whole
+from headway.logs.sqlite_file import MAGIC, SqliteFile, open_sqlite
+
+MLFLOW, MLFLOW_LABEL = "mlflow", "MLflow store"
+TRACKIO, TRACKIO_LABEL = "trackio", "trackio database"
+_MAX_RUNS = 100_000
+
+
+# Several runs in one database.
+
+
+def _read_database(path: Path) -> Log:
+    """Reads the newest run of a database whose first bytes do not show its tables."""
+    with open_sqlite(path) as store:
+        if _is_trackio(store):
+            return _read_trackio(path, store)
+        if store.has("metrics", "key", "value", "run_uuid", "step"):
+            return _read_mlflow(path, store)
+    raise UnreadableInput(f"{path} is an SQLite file without metrics of MLflow or trackio")
+
+
+def _runs(store: SqliteFile, key: str, name: str) -> dict[Any, str]:
+    """The names of the runs that have metrics, in the order of their first one."""
+    found: dict[Any, str] = {}
+    for run, own in store.rows("metrics", [key, name]):
+        if run not in found and len(found) < _MAX_RUNS:
+            found[run] = str(own)[:100]
+    return found
+
+
+def _note_other_runs(log: Log, names: list[str]) -> None:
+    if names:
+        log.notes.append(f"{len(names)} other runs in it were not read: {', '.join(names[:5])}")
+
+
+# MLflow. In the database NaN is 0 with a flag, and Inf the largest float64; lines of the files are
+# `time value step`.
+
+MLFLOW_INF = 1.7976931348623157e308
+_MAX_PARAMS = 1000
+_MARKS = (b"is_nan", b"latest_metrics", b"alembic_version")
+_LINE = re.compile(r"\d{9,16} \S+ -?\d+")
+_MACHINE = "system/"
+"""Metrics of the machine: their step counts samples."""
+
+
+@dataclass(slots=True)
+class _Points:
+    """Points in the order they were written; a restarted run starts a new part."""
+
+    parts: list[dict[str, tuple[array[int], array[float]]]] = field(default_factory=list)
+    furthest: dict[str, int] = field(default_factory=dict)
+    seen: dict[str, set[int]] = field(default_factory=dict)
+    """The steps of those names whose step ever decreased."""
+
+    def add(self, name: str, step: int, value: float) -> None:
+        """Adds a point; a new part if its step was already written."""
+        furthest = self.furthest.get(name, step)
+        if not self.parts or (step < furthest and self._was_there(name, step)):
+            self.parts.append({})
+            self.furthest.clear()
+            self.seen.clear()
+            furthest = step
+        part = self.parts[-1]
+        if name not in part:
+            if len(part) >= MAX_COLUMNS:
+                return
+            part[name] = array("q"), array("d")
+        if name in self.seen:
+            self.seen[name].add(step)
+        self.furthest[name] = max(step, furthest)
+        part[name][0].append(step)
+        part[name][1].append(value)
+
+    def _was_there(self, name: str, step: int) -> bool:
+        """Some writers are slightly out of order; only a repeated step is a restart."""
+        if name not in self.seen:
+            self.seen[name] = set(self.parts[-1][name][0])
+        return step in self.seen[name]
+
+    def into(self, log: Log) -> None:
+        """Adds all points to the table, as rows."""
+        for part in self.parts:
+            begin = len(log.table)
+            add_points(log.table, ((name, *points) for name, points in part.items()))
+            if begin:
+                step = log.table.steps[begin]
+                log.events.append(LogEvent(begin, "restart", {"step": step}))
+                log.notes.append(f"restarted at step {step}")
+        number_rows(log)
+
+
+def recognise_mlflow(sample: Sample) -> float:
+    """Certain of its tables; less so of other SQLite files, whose tables may be anywhere in it."""
+    if sample.head.startswith(MAGIC):
+        return 0.9 if any(mark in sample.head for mark in _MARKS) else 0.3
+    if not sample.is_text or not sample.lines:
+        return 0.0
+    return 0.4 if all(_LINE.fullmatch(line.strip()) for line in sample.lines) else 0.0
+
+
+def read_mlflow(path: Path) -> Log:
+    """Reads the newest run of a database, or the file of one metric."""
+    if not sample(path).head.startswith(MAGIC):
+        return _read_files(path, {path.name: path})
+    return _read_database(path)
+
+
+def read_mlflow_run(folder: Path) -> Log:
+    """Reads a run of the file store: a folder with `metrics/` and `params/`."""
+    files = _files(folder / "metrics")
+    if not files:
+        raise UnreadableInput(f"{folder} is not a run of MLflow: its metrics/ has no files")
+    log = _read_files(folder, files)
+    found = {}
+    for name, path in list(_files(folder / "params").items())[:_MAX_PARAMS]:
+        try:
+            with open(path, "rb") as file:
+                found[name] = _setting(file.read(501).decode("utf-8", errors="replace"))
+        except OSError:
+            continue
+    log.facts.update(plain_settings(found))
+    if is_trainer(log):
+        describe_trainer(log)
+    return log
+
+
+def _read_mlflow(path: Path, store: SqliteFile) -> Log:
+    log = Log(MLFLOW, path, Table(), notes=store.notes)
+    run, others = _newest_mlflow(store)
+    _note_other_runs(log, others)
+    flagged = store.has("metrics", "is_nan")
+    columns = ["key", "step", "value", *(["is_nan"] if flagged else [])]
+    points = _Points()
+    for key, step, value, *flag in store.rows("metrics", columns, "run_uuid", run):
+        log.lines += 1
+        counted = whole(step)
+        if not isinstance(key, str) or counted is None or key.startswith(_MACHINE):
+            continue
+        number = math.nan if flag and flag[0] else _value(value)
+        if number is not None:
+            points.add(key, counted, number)
+            log.used += 1
+    points.into(log)
+    found: dict[str, Any] = {}
+    for key, value in store.rows("params", ["key", "value"], "run_uuid", run):
+        if isinstance(key, str) and isinstance(value, str) and len(found) < _MAX_PARAMS:
+            found[key] = _setting(value)
+    log.facts.update(plain_settings(found))
+    if is_trainer(log):
+        describe_trainer(log)
+    return log
+
+
+def _newest_mlflow(store: SqliteFile) -> tuple[Any, list[str]]:
+    """The run with the latest start time, and the names of the others."""
+    names = _runs(store, "run_uuid", "run_uuid")
+    started = dict.fromkeys(names, 0)
+    for run, name, start in store.rows("runs", ["run_uuid", "name", "start_time"]):
+        if run in names:
+            started[run], names[run] = whole(start) or 0, str(name or run)[:100]
+    # Of two with the same start time, the one whose first metric is later.
+    newest = max(reversed(started), key=lambda run: started[run], default=None)
+    return newest, [name for run, name in names.items() if run != newest]
+
+
+def _value(value: Any) -> float | None:
+    if not isinstance(value, (int, float)):
+        return None
+    if abs(value) >= MLFLOW_INF:
+        return math.copysign(math.inf, value)
+    return float(value)
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """Files by the name of the metric, which may contain slashes."""
+    try:
+        found = sorted(path for path in folder.rglob("*") if path.is_file())
+    except OSError:
+        return {}
+    return {path.relative_to(folder).as_posix(): path for path in found[:MAX_COLUMNS]}
+
+
+def _read_files(path: Path, files: dict[str, Path]) -> Log:
+    log = Log(MLFLOW, path, Table())
+    rows: list[tuple[int, int, str, int, float]] = []
+    for name, file in files.items():
+        if not name.startswith(_MACHINE):
+            rows += _lines(log, name, file)
+    points = _Points()
+    for _, _, name, step, value in sorted(rows, key=lambda row: row[:2]):
+        points.add(name, step, value)
+    points.into(log)
+    if torn := log.lines - log.used:
+        log.notes.append(f"{torn} of {log.lines} lines could not be read")
+    return log
+
+
+def _lines(log: Log, name: str, path: Path) -> Iterable[tuple[int, int, str, int, float]]:
+    for lines in line_blocks(path):
+        for line in lines:
+            if not line or line.isspace():
+                continue
+            log.lines += 1
+            try:
+                when, value, step = line.split()
+                counted = whole(int(step)) if len(step) < 20 else None
+                if counted is None or len(when) > 20:
+                    continue
+                found = (int(when), log.lines, name, counted, float(value))
+            except ValueError:
+                continue
+            log.used += 1
+            yield found
+
+
+def _setting(text: str) -> Any:
+    """A setting from its text: MLflow stores all of them as text."""
+    text = text.strip()
+    if text in ("True", "False"):
+        return text == "True"
+    for kind in (int, float):
+        try:
+            return kind(text) if len(text) <= 40 else text
+        except ValueError:
+            continue
+    return text
+
+
+# trackio: a row of JSON per step.
+
+_MAX_ALERTS = 1000
+_STEP = "_step"
+"""Name of the step in a row; no metric has it."""
+
+
+def recognise_trackio(sample: Sample) -> float:
+    """Certain of an SQLite file whose first pages have its tables."""
+    if not sample.head.startswith(MAGIC) or b"run_name" not in sample.head:
+        return 0.0
+    return 1.0 if b"CREATE TABLE metrics" in sample.head else 0.6
+
+
+def read_trackio(path: Path) -> Log:
+    """Reads the newest run."""
+    with open_sqlite(path) as store:
+        if not _is_trackio(store):
+            columns = "run_name, step and metrics"
+            raise UnreadableInput(
+                f"{path} is not a {TRACKIO_LABEL}: it has no table `metrics` with {columns}"
+            )
+        return _read_trackio(path, store)
+
+
+def _is_trackio(store: SqliteFile) -> bool:
+    return store.has("metrics", "run_name", "step", "metrics")
+
+
+def _read_trackio(path: Path, store: SqliteFile) -> Log:
+    log = Log(TRACKIO, path, Table(), notes=store.notes)
+    key = "run_id" if store.has("metrics", "run_id") else "run_name"
+    run, others = _newest_trackio(store, key)
+    _note_other_runs(log, others)
+    rows_of(log, _trackio_rows(store, key, run))
+    for (config,) in store.rows("configs", ["config"], key, run):
+        found = _parsed(config)
+        if isinstance(found, dict):
+            named = {name: one for name, one in found.items() if not name.startswith("_")}
+            log.facts.update(plain_settings(named))
+    _add_alerts(log, store, key, run)
+    if is_trainer(log):
+        count_trainer_steps(log, "train/global_step")
+        describe_trainer(log, "train/")
+    return log
+
+
+def _newest_trackio(store: SqliteFile, key: str) -> tuple[Any, list[str]]:
+    """The run whose first row is the latest, and the names of the others."""
+    names = _runs(store, key, "run_name")
+    *others, newest = names or [None]
+    return newest, [names[run] for run in others]
+
+
+def _trackio_rows(store: SqliteFile, key: str, run: Any) -> Iterator[dict[str, Any]]:
+    for step, metrics in store.rows("metrics", ["step", "metrics"], key, run):
+        row = _parsed(metrics)
+        if not isinstance(row, dict):
+            yield {}
+            continue
+        row.pop(_STEP, None)
+        yield {_STEP: step, **row}
+
+
+def _add_alerts(log: Log, store: SqliteFile, key: str, run: Any) -> None:
+    steps = list(log.table.steps)
+    rising = steps == sorted(steps)
+    columns = ["step", "title", "text"]
+    for at, (step, title, text) in enumerate(store.rows("alerts", columns, key, run)):
+        if at >= _MAX_ALERTS:
+            break
+        counted = whole(step)
+        row = bisect_right(steps, counted) if rising and counted is not None else len(steps)
+        message = ": ".join(str(part)[:500] for part in (title, text) if part)
+        log.events.append(LogEvent(row, "note", {"text": message}))
+
+
+def _parsed(text: Any) -> Any:
+    if not isinstance(text, (str, bytes)):
+        return None
+    try:
+        return json.loads(text)
+    except BAD_JSON:
+        return None
+
+
+READERS = (
+    LogReader(MLFLOW, MLFLOW_LABEL, recognise_mlflow, read_mlflow),
+    LogReader(TRACKIO, TRACKIO_LABEL, recognise_trackio, read_trackio),
+)
