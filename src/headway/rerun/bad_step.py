@@ -1,9 +1,9 @@
-"""Data of a step that may be run again, and what becomes of its explanation."""
+"""A bad step that may be run again, and what becomes of its explanation."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,44 +19,68 @@ from headway.explain.failing_step import FailingStep, SampleNames
 from headway.output.notices import Notices, logger
 from headway.policy import Policy
 from headway.rerun.batch_identity import RecordedBatch
-from headway.rerun.host import RerunHost
+from headway.rerun.protocol import RerunHost
 from headway.torch_adapters.rng import RngState
 
 if TYPE_CHECKING:
     from headway.explain.investigation import InvestigationPlan, InvestigationResult
-    from headway.rerun.strategies.self_fed_loop import LoopIteration
+    from headway.rerun.strategies.loop_follower import LoopIteration
 
-
-# A bad step that can be run again, and how.
+LOOP_KEY = "loop-over-guard"
+LOOP_OVER_GUARD = (
+    "To get the line next time, iterate over guard(…): guard(loader), or guard(range(n)) if the "
+    "loop makes its own batches."
+)
+QUIET_STEPS = 200
+"""Steps without another message about steps that cannot be run again."""
 
 
 @dataclass(slots=True)
 class BadStep:
-    """A bad step that waits to be looked into."""
+    """A bad step that waits to be run again."""
 
     step: int
     symptom: str
     batches: Sequence[RecordedBatch]
     before: RngState | None
-    """The random numbers before its first batch; None where nobody handed one out."""
+    """The random numbers before its first batch; None if no batch was recorded."""
     scale: Tensor | None
     limit: float | None
     parameters: Sequence[Tensor] = ()
-    """Those whose gradients were bad; empty: any."""
+    """Parameters whose gradients were bad; empty: any."""
     inexact: str = ""
-    """Why the step cannot be run again just as it was; empty: it can."""
+    """Why the step cannot be run again exactly as it was; empty: it can."""
     iteration: LoopIteration | None = None
-    """The turn of its loop that it was, where the loop makes its own data."""
+    """The iteration of its loop, if the loop makes its own data."""
     sample_names: SampleNames | None = None
-    """What the data set calls the samples; unset, as its loader has told."""
+    """Names of the samples in the data set; unset: the indices that its loader shows."""
 
-    def named(self) -> SampleNames:
-        """What the data set calls the samples."""
-        return self.sample_names or _sample_names(self.batches)
+    def as_failing_step(
+        self, host: RerunHost, *, may_raise: bool = True, data: Mapping[str, Tensor] | None = None
+    ) -> FailingStep:
+        """The step in the form in which it is investigated."""
+        group = host.rerun_group
+        return FailingStep(
+            models=host.models,
+            optimizers=host.optimizers,
+            batches=[kept.batch for kept in self.batches],
+            names=host.parameter_names(),
+            step=self.step,
+            symptom="spike" if self.symptom == "spike" else "nonfinite",
+            scaler=host.scaling.scaler,
+            limit=self.limit,
+            usual=host.usual(),
+            data=data or {},
+            sample_names=self.sample_names or _sample_names(self.batches),
+            gentle=not may_raise,
+            inexact=self.inexact or ("" if group is None else group.inexact),
+        )
 
 
 def _sample_names(batches: Sequence[RecordedBatch]) -> SampleNames:
     def names(which: int, rows: Sequence[int]) -> Sequence[Any]:
+        if not batches:
+            return ()
         # A step may have more backward passes than batches.
         indices = batches[min(which, len(batches) - 1)].indices()
         return [indices[row] for row in rows] if rows and max(rows) < len(indices) else ()
@@ -64,106 +88,14 @@ def _sample_names(batches: Sequence[RecordedBatch]) -> SampleNames:
     return names
 
 
-# What becomes of the answer to why a step went bad.
-
-LOOP_KEY = "loop-over-guard"
-LOOP_OVER_GUARD = (
-    "To have the line named next time, loop over guard(…): over what gives the batches, as in "
-    "guard(loader), or over guard(range(n)) where the loop makes them itself."
-)
-
-
-@dataclass(slots=True)
-class AppliedRemedy:
-    """A remedy that the guard has applied; `undo()` takes it back."""
+@dataclass(frozen=True, slots=True)
+class MissedStep:
+    """A bad step that was not run again."""
 
     step: int
-    key: str
-    text: str
-    undo: Callable[[], None]
-
-
-class RerunResults:
-    """The answers of one guard: told, written down, acted upon."""
-
-    def __init__(self, host: RerunHost, policy: Policy, notices: Notices) -> None:
-        self._host = host
-        self._policy = policy
-        self._notices = notices
-        self.found: list[Explanation] = []
-        self.cures: list[AppliedRemedy] = []
-        self.captured = False
-        """Whether the incident is of another run, which has the answer already."""
-
-    def draw(self, incident: BadStep, found: InvestigationResult, scene: FailingStep) -> None:
-        """Tell what was found out, write it down, and apply a cure where that is wished."""
-        explanation = found.explanation
-        self.found.append(explanation)
-        if self.captured:
-            return
-        self._host.record_event(incident.step, INCIDENT, encode_numbers(explanation.to_dict()))
-        if self._host.agreement.rank == 0:
-            logger.warning("headway: step %s: why: %s", incident.step, explanation.summary)
-        self._write_down(incident, explanation)
-        if self._policy.cure == "apply":
-            self._apply(incident, found, scene)
-
-    def unexplained(self, step: int, why: str) -> None:
-        """Tell that a bad step could not be run again, and what would help."""
-        if self.captured:
-            return
-        note = f"the step could not be run again, so its line is not known: {why}"
-        help_ = Trial(LOOP_KEY, LOOP_OVER_GUARD)
-        told = Explanation(step, "nonfinite", "unknown", notes=(note,), trials=(help_,))
-        explanation = wording.add_sentences(told)
-        self._host.record_event(step, INCIDENT, encode_numbers(explanation.to_dict()))
-        if self._host.agreement.rank == 0:
-            said = f"{explanation.headline} {LOOP_OVER_GUARD}"
-            logger.warning("headway: step %s: %s", step, said)
-
-    def _write_down(self, incident: BadStep, explanation: Explanation) -> None:
-        """The incident into the run directory, where it was born."""
-        if incident.before is None:
-            return
-        folder = self._host.run_dir
-        rank = 0 if self._host.rerun_group is None else self._host.agreement.rank
-        if folder is None or rank != (explanation.rank or 0):
-            return
-        capsule = importlib.import_module("headway.explain.incident_file.incident_folder")
-        try:
-            with ExitStack() as as_given:
-                for kept in incident.batches:
-                    as_given.enter_context(kept.as_given())
-                written = capsule.write_incident(
-                    folder,
-                    explanation,
-                    batches=[kept.batch for kept in incident.batches],
-                    rng=incident.before.to_state(),
-                    state=self._host.capture_state(),
-                    capture=self._policy.capture,
-                    rank=rank,
-                    limit=incident.limit,
-                )
-        except (OSError, RuntimeError) as error:
-            said = getattr(error, "strerror", None) or str(error).splitlines()[0]
-            self._notices.once("incident-disk", f"cannot write the incident down: {said}")
-            return
-        next_ = "next: headway replay" if incident.batches else "written down:"
-        logger.warning("headway: step %s: %s %s", incident.step, next_, written)
-
-    def _apply(self, incident: BadStep, found: InvestigationResult, scene: FailingStep) -> None:
-        for remedy in found.cured:
-            if remedy.keepable and not any(cure.text == remedy.text for cure in self.cures):
-                undo = remedy.keep(scene)
-                self.cures.append(AppliedRemedy(incident.step, remedy.key, remedy.text, undo))
-                self._host.record_event(
-                    incident.step, "cure", {"key": remedy.key, "text": remedy.text}
-                )
-                logger.warning("headway: step %s: applied: %s", incident.step, remedy.text)
-                return
-
-
-# What the host knows of a step when it launches it.
+    parameters: Sequence[Tensor] = ()
+    why: str = ""
+    """The reason, if it lies in the loop."""
 
 
 @dataclass(slots=True)
@@ -177,7 +109,7 @@ class StepContext:
     started: float
     sampled: bool
     limit: float = LARGEST
-    """The bound that was enforced on the norm; on the host known only where it was broken."""
+    """The bound on the gradient norm; known on the host only if it was exceeded."""
     values: dict[str, float] = field(default_factory=dict)
     components: tuple[str, ...] = ()
     updated: Sequence[Tensor] = ()
@@ -186,31 +118,31 @@ class StepContext:
     rates: Sequence[float] = ()
     nonfinite_counts: tuple[int, int] | None = None
     unseen: bool = False
-    """Something non-finite that neither loss nor norm show: a line search, a clipping by NaN."""
+    """Non-finite values that neither loss nor norm show: a line search, a clipping by NaN."""
     scale: Tensor | None = None
     """The loss scale of the step, on its device."""
     before: RngState | None = None
-    """The random numbers before the step, where somebody may want to run it again."""
+    """The random numbers before the step, if it may be run again."""
     iteration: LoopIteration | None = None
-    """The turn of its loop that the step is, where the loop makes its own data."""
+    """The iteration of its loop, if the loop makes its own data."""
     again: bool = True
     """Whether every rank has what it needs to run the step again."""
     held: bool = False
-    """The host held the update back; a fused kernel's own verdict comes with the readings."""
+    """The host skipped the update; a fused kernel's own verdict comes with the readings."""
 
 
-@dataclass(frozen=True, slots=True)
-class MissedStep:
-    """A bad step that could not be run again."""
+@dataclass(slots=True)
+class AppliedRemedy:
+    """A remedy that the guard has applied; `undo()` takes it back."""
 
     step: int
-    parameters: Sequence[Tensor] = ()
-    why: str = ""
-    """Why that is so, where the loop is the reason."""
+    key: str
+    text: str
+    undo: Callable[[], None]
 
 
 class PlanResult:
-    """A plan's passes, and what it returns when they are done."""
+    """The passes of an investigation, and its result once they are done."""
 
     def __init__(self, plan: InvestigationPlan) -> None:
         self._plan = plan
@@ -221,6 +153,96 @@ class PlanResult:
 
     @property
     def blames_data(self) -> bool:
-        """Whether the numbers were bad before the model had them."""
-        birth = None if self.findings is None else self.findings.explanation.birth
-        return birth is not None and birth.kind == "poisoned-batch"
+        """Whether the values were non-finite before they reached the model."""
+        origin = None if self.findings is None else self.findings.explanation.birth
+        return origin is not None and origin.kind == "poisoned-batch"
+
+
+class RerunResults:
+    """Reports the explanations of one guard, writes incident files, applies remedies."""
+
+    def __init__(self, host: RerunHost, policy: Policy, notices: Notices) -> None:
+        self._host = host
+        self._policy = policy
+        self._notices = notices
+        self._silent_until = 0
+        self.found: list[Explanation] = []
+        self.cures: list[AppliedRemedy] = []
+        self.captured = False
+        """Whether the step comes from another run, which has reported it already."""
+
+    def draw(self, bad: BadStep, found: InvestigationResult) -> None:
+        """Report an explanation, write it to the run directory, and apply a remedy if wanted."""
+        explanation = found.explanation
+        self.found.append(explanation)
+        if self.captured:
+            return
+        self._record(explanation, "why: %s", explanation.summary)
+        self._write_incident(bad, explanation)
+        if self._policy.cure == "apply":
+            self._apply(bad, found)
+
+    def report_missed(self, missed: MissedStep | None) -> None:
+        """Report why a bad step was not run again, and what would help; rarely."""
+        if missed is None or not missed.why or not self._policy.replay or self.captured:
+            return
+        quiet = max(self._policy.replay_gap, QUIET_STEPS)
+        explained = any(missed.step - found.step < quiet for found in self.found)
+        if missed.step < self._silent_until or explained:  # most likely by the same line
+            return
+        self._silent_until = missed.step + quiet
+        note = f"the step could not be run again, so its line is not known: {missed.why}"
+        explanation = wording.add_sentences(
+            Explanation(
+                missed.step,
+                "nonfinite",
+                "unknown",
+                notes=(note,),
+                trials=(Trial(LOOP_KEY, LOOP_OVER_GUARD),),
+            )
+        )
+        self._record(explanation, "%s", f"{explanation.headline} {LOOP_OVER_GUARD}")
+
+    def _record(self, explanation: Explanation, message: str, *values: str) -> None:
+        data = encode_numbers(explanation.to_dict())
+        self._host.record_event(explanation.step, INCIDENT, data)
+        if self._host.agreement.rank == 0:
+            logger.warning("headway: step %s: " + message, explanation.step, *values)
+
+    def _write_incident(self, bad: BadStep, explanation: Explanation) -> None:
+        """Write an incident file, on the rank where the bad values came from."""
+        folder = self._host.run_dir
+        rank = 0 if self._host.rerun_group is None else self._host.agreement.rank
+        if bad.before is None or folder is None or rank != (explanation.rank or 0):
+            return
+        incident_folder = importlib.import_module("headway.explain.incident_file.incident_folder")
+        try:
+            with ExitStack() as as_given:
+                for kept in bad.batches:
+                    as_given.enter_context(kept.as_given())
+                written = incident_folder.write_incident(
+                    folder,
+                    explanation,
+                    batches=[kept.batch for kept in bad.batches],
+                    rng=bad.before.to_state(),
+                    state=self._host.capture_state(),
+                    capture=self._policy.capture,
+                    rank=rank,
+                    limit=bad.limit,
+                )
+        except (OSError, RuntimeError) as error:
+            reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+            self._notices.once("incident-disk", f"cannot write the incident: {reason}")
+            return
+        next_ = "next: headway replay" if bad.batches else "incident written to"
+        logger.warning("headway: step %s: %s %s", bad.step, next_, written)
+
+    def _apply(self, bad: BadStep, found: InvestigationResult) -> None:
+        for remedy in found.cured:
+            if remedy.keepable and not any(cure.text == remedy.text for cure in self.cures):
+                undo = remedy.keep(bad.as_failing_step(self._host))
+                self.cures.append(AppliedRemedy(bad.step, remedy.key, remedy.text, undo))
+                cure = {"key": remedy.key, "text": remedy.text}
+                self._host.record_event(bad.step, "cure", cure)
+                logger.warning("headway: step %s: applied: %s", bad.step, remedy.text)
+                return

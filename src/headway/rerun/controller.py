@@ -9,30 +9,29 @@ from __future__ import annotations
 import importlib
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import islice
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from headway.errors import RankLost
-from headway.explain.failing_step import FailingStep, StepPass
+from headway.explain.failing_step import StepPass
 from headway.output.notices import Notices, logger
 from headway.policy import Policy, StepVerdict
 from headway.rerun.bad_step import BadStep, MissedStep, PlanResult, RerunResults
 from headway.rerun.batch_identity import RecordedBatch
-from headway.rerun.host import RerunHost
-from headway.rerun.protocol import Rerun, RerunCase, RerunMoment
+from headway.rerun.protocol import ProtectedCalls, Rerun, RerunCase, RerunHost, RerunMoment
 from headway.rerun.rerun_group import StepAborted
 from headway.rerun.sandbox import RerunSandbox
 from headway.rerun.strategies.framework import FrameworkRerun
-from headway.rerun.strategies.iteration_rerun import SelfFedLoopRerun
 from headway.rerun.strategies.loop_body import LoopBodyRerun
+from headway.rerun.strategies.loop_follower import LoopFollower, LoopIteration
 from headway.rerun.strategies.redeliver import RedeliverBatches
-from headway.rerun.strategies.self_fed_loop import LoopIteration, SelfFedLoop
+from headway.rerun.strategies.self_fed_loop import SelfFedLoopRerun
 from headway.torch_adapters.patching import allow_device_sync
 from headway.torch_adapters.rng import RngState
 
@@ -52,25 +51,10 @@ WEIGHTS_MOVED = (
     "other weights of the model had been updated within the same step, so it could not be run "
     "again as it was"
 )
-QUIET_STEPS = 200
-"""Steps without another message about steps that cannot be run again."""
 RERUNNING = "looking into a bad step"
 TRACING_NEXT_STEP = "watching the step after a bad one"
 BATCH_CHANGED = "it changed its batch in place"
 OTHER_RANK = "another rank cannot run it again"
-
-
-class ProtectedCalls(Protocol):
-    """Runs our own code so that a defect in it does not stop the training."""
-
-    tripped: bool
-    """Whether the guard has switched itself off."""
-
-    def __call__(self, work: Callable[..., Any], *args: Any) -> Any:
-        """The result; an error switches the guard off."""
-
-    def spare(self, what: str, work: Callable[..., Any], *args: Any) -> bool:
-        """Whether the work succeeded; an error is reported, and the guard goes on."""
 
 
 class RerunController:
@@ -96,13 +80,12 @@ class RerunController:
         """Weights have changed in the step that began with these random numbers."""
         self._moved_iteration: LoopIteration | None = None
         """Weights have changed in this iteration."""
-        self._silent_until = 0
         self._missed: MissedStep | None = None
         """The last bad step that has not been run again."""
         self._unreported: MissedStep | None = None
         """A bad step that was not run again, and that the next one may explain."""
         self.rerun_results = RerunResults(host, policy, notices)
-        self.self_fed_loop = SelfFedLoop(lambda: host.latest)
+        self.self_fed_loop = LoopFollower(lambda: host.latest)
         """Follows loops that make their own data."""
         self.next_step: NextStepTrace | None = None
         """Traces the step after one that cannot be run again, where that is wanted."""
@@ -188,7 +171,7 @@ class RerunController:
     def step_complete(self) -> None:
         """`optimizer.step()` is over: report a bad step that cannot be run again."""
         if self.next_step is None:  # otherwise the next step may explain it
-            self._report(self._collect_missed())
+            self.rerun_results.report_missed(self._collect_missed())
 
     def trace_next_step(self) -> None:
         """A step of a script is over: explain the one before, and trace the next if need be."""
@@ -199,7 +182,7 @@ class RerunController:
             TRACING_NEXT_STEP, self.next_step.step_over, self._host, self.rerun_results, missed
         )
         unreported, self._unreported = self._unreported, None
-        self._protected(self._report, unreported)
+        self._protected(self.rerun_results.report_missed, unreported)
         if missed is not None and len(self.rerun_results.found) == explained:
             self._protected.spare(TRACING_NEXT_STEP, self.next_step.arm, self._host, missed)
             self._unreported = missed
@@ -208,7 +191,7 @@ class RerunController:
         """The guard closes, perhaps in the middle of a pass: nothing may listen any more."""
         unreported, self._unreported = self._unreported, None
         if self._protected is not None:
-            self._protected(self._report, unreported)
+            self._protected(self.rerun_results.report_missed, unreported)
         if self._sandbox is not None:
             self._sandbox.leave(None)
 
@@ -218,18 +201,6 @@ class RerunController:
         if missed is None or self._pending is not None:
             return missed
         return replace(missed, why=missed.why or self.self_fed_loop.obstacle)
-
-    def _report(self, missed: MissedStep | None) -> None:
-        """Tell the user why a bad step was not run again, but not again and again."""
-        if missed is None or not missed.why or not self._policy.replay:
-            return
-        quiet = max(self._policy.replay_gap, QUIET_STEPS)
-        if missed.step < self._silent_until or any(
-            missed.step - found.step < quiet for found in self.rerun_results.found
-        ):
-            return  # a line is known that most likely is this step's too
-        self._silent_until = missed.step + quiet
-        self.rerun_results.unexplained(missed.step, missed.why)
 
     # The choice of a strategy.
 
@@ -252,7 +223,7 @@ class RerunController:
             return
         explained = len(self.rerun_results.found)
         chosen: list[Rerun | str | None] = []
-        case = RerunCase(self._pending, moment, frame, self._host, self.self_fed_loop)
+        case = RerunCase(self._pending, moment, frame, self._host)
         if not self._attempt(lambda: chosen.append(self._choose(case))):
             self._left = 0
         strategy = chosen[0] if chosen else ""
@@ -325,7 +296,7 @@ class RerunController:
         """The step that waits can no longer be run again."""
         pending, self._pending = self._pending, None
         if pending is not None:
-            self._report(MissedStep(pending.step, why=why))
+            self.rerun_results.report_missed(MissedStep(pending.step, why=why))
 
     def _run(self, strategy: Rerun) -> Iterator[Any]:
         """Investigate the step; a failure of ours ends the investigation and not the training."""
@@ -360,7 +331,7 @@ class RerunController:
             with self._enter_sandbox(bad) as sandbox:
                 try:
                     if strategy.needs_proof and (why := self._disprove(sandbox, strategy, bad)):
-                        self._report(MissedStep(bad.step, why=why))
+                        self.rerun_results.report_missed(MissedStep(bad.step, why=why))
                         return
                     for one in answer:
                         yield from sandbox.run_pass(one, strategy)
@@ -377,7 +348,7 @@ class RerunController:
         if answer.blames_data and (inputs := strategy.bad_inputs()):
             self._host.inspect_batches(bad.step, [RecordedBatch(inputs)])
         if answer.findings is not None:
-            self.rerun_results.draw(bad, answer.findings, self._failing_step(bad, may_raise=True))
+            self.rerun_results.draw(bad, answer.findings)
 
     def _plan(self, bad: BadStep, strategy: Rerun) -> PlanResult:
         # Imported only now: a healthy run need not spend the time.
@@ -385,7 +356,9 @@ class RerunController:
         agreement, group = self._host.agreement, self._host.rerun_group
         return PlanResult(
             explain.investigate(
-                self._failing_step(bad, may_raise=strategy.may_raise, data=strategy.inputs()),
+                bad.as_failing_step(
+                    self._host, may_raise=strategy.may_raise, data=strategy.inputs()
+                ),
                 explain.ControlRuns(
                     self._host.older_weights(bad.step), [kept.batch for kept in self._healthy]
                 ),
@@ -419,26 +392,6 @@ class RerunController:
         finally:
             self._sandbox = None
             self._host.exclude_time(time.perf_counter() - began)
-
-    def _failing_step(
-        self, bad: BadStep, *, may_raise: bool, data: Mapping[str, Tensor] | None = None
-    ) -> FailingStep:
-        host, group = self._host, self._host.rerun_group
-        return FailingStep(
-            models=host.models,
-            optimizers=host.optimizers,
-            batches=[kept.batch for kept in bad.batches],
-            names=host.parameter_names(),
-            step=bad.step,
-            symptom="spike" if bad.symptom == "spike" else "nonfinite",
-            scaler=host.scaling.scaler,
-            limit=bad.limit,
-            usual=host.usual(),
-            data=data or {},
-            sample_names=bad.named(),
-            gentle=not may_raise,
-            inexact=bad.inexact or ("" if group is None else group.inexact),
-        )
 
     # A step that another run has captured.
 

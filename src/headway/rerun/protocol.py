@@ -1,27 +1,125 @@
-"""The interface of a strategy that runs a bad step again.
+"""What a re-run needs from the guard (`RerunHost`), and what a strategy is (`Rerun`).
 
-The controller creates each strategy for one bad step at one moment, in a fixed order, and takes the
-first whose `prepare()` succeeds.
+`rerun` never imports `guard`: the guard implements `RerunHost`. The controller creates each
+strategy for one bad step at one moment, in a fixed order, and takes the first whose `prepare()`
+succeeds.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum, auto
+from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from headway.explain.failing_step import Outcome
-from headway.rerun.host import RerunHost
+from headway.policy import Policy
+from headway.torch_adapters.optimizer_adapter import LossScaling
+from headway.torch_adapters.rank_group import SingleProcess
+from headway.torch_adapters.saved_state import BufferBackup
 
 if TYPE_CHECKING:
     from headway.rerun.bad_step import BadStep
+    from headway.rerun.batch_identity import RecordedBatch
+    from headway.rerun.rerun_group import RerunGroup
     from headway.rerun.strategies.loop_body import FoundLoop
-    from headway.rerun.strategies.self_fed_loop import SelfFedLoop
+
+
+class RerunHost(Protocol):
+    """A guarded training, as far as re-runs use it."""
+
+    # Fixed for the life of the guard.
+
+    @property
+    def models(self) -> Sequence[nn.Module]: ...
+
+    @property
+    def optimizers(self) -> Sequence[Optimizer]: ...
+
+    @property
+    def policy(self) -> Policy: ...
+
+    @property
+    def scaling(self) -> LossScaling: ...
+
+    @property
+    def buffers(self) -> BufferBackup:
+        """Copies of the buffers from the beginning of the step."""
+
+    @property
+    def agreement(self) -> SingleProcess:
+        """Rare agreements among the ranks; trivial in a single process."""
+
+    @property
+    def rerun_group(self) -> RerunGroup | None:
+        """The ranks that run a step again together; None in a single process."""
+
+    # The current step.
+
+    @property
+    def step(self) -> int:
+        """Number of the current step, counted from 0."""
+
+    @property
+    def latest(self) -> RecordedBatch | None:
+        """The last batch that was handed to the loop."""
+
+    @property
+    def run_dir(self) -> Path | None:
+        """Where incidents are written; None: nowhere."""
+
+    def parameter_names(self) -> Mapping[int, str]:
+        """Names of the parameters by their `id`."""
+
+    def usual(self) -> Mapping[str, float]:
+        """Loss, its components and gradient norms of the last good step."""
+
+    def stateful(self) -> Iterable[Any]:
+        """Objects with a `state_dict` that the user gave to the guard, models excluded."""
+
+    def capture_state(self) -> Mapping[str, Any] | None:
+        """The training state for an incident file; None where it is sharded."""
+
+    def older_weights(self, step: int) -> Callable[[], AbstractContextManager[None]] | None:
+        """Switches to the weights of a snapshot from before this step; None: there is none."""
+
+    # Effects.
+
+    def record_event(self, step: int, kind: str, data: Mapping[str, Any]) -> None:
+        """Write an event into the record of the run."""
+
+    def inspect_batches(self, step: int, batches: Sequence[RecordedBatch]) -> None:
+        """Report which samples of these batches are non-finite."""
+
+    def exclude_time(self, seconds: float) -> None:
+        """Leave this time out of the duration of the step."""
+
+
+def trained_parameters(host: RerunHost) -> list[Tensor]:
+    """Every parameter of the optimizers and the models, each once."""
+    groups = [group["params"] for item in host.optimizers for group in item.param_groups]
+    models = [list(model.parameters()) for model in host.models]
+    return list({id(p): p for parameters in [*groups, *models] for p in parameters}.values())
+
+
+class ProtectedCalls(Protocol):
+    """Runs our own code so that a defect in it does not stop the training."""
+
+    tripped: bool
+    """Whether the guard has switched itself off."""
+
+    def __call__(self, work: Callable[..., Any], *args: Any) -> Any:
+        """The result; an error switches the guard off."""
+
+    def spare(self, what: str, work: Callable[..., Any], *args: Any) -> bool:
+        """Whether the work succeeded; an error is reported, and the guard goes on."""
 
 
 class RerunMoment(Enum):
@@ -63,7 +161,6 @@ class RerunCase:
     frame: FrameType | None
     """A frame inside the training loop; None where it is not known."""
     host: RerunHost
-    self_fed_loop: SelfFedLoop
     found_loop: FoundLoop | None = None
     """The loop around `frame`, once a strategy has looked for it."""
 

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
-from headway.rerun.host import RerunHost
+from headway.rerun.protocol import RerunHost
 from headway.torch_adapters.compat import module_buffers
 from headway.torch_adapters.live_objects import find_instances
 from headway.torch_adapters.nested_state import map_tensors

@@ -4,69 +4,31 @@ calling it.
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from headway.config import Settings
-from headway.errors import UsageError
-from headway.explain.incident_file.incident_folder import IncidentFolder
-from headway.explain.replay_outcome import ReplayOutcome
 from headway.guard.guard import Guard
 from headway.guard.measure.sampling import SamplingPlan
 from headway.guard.recorder import Recorder
 from headway.guard.recovery.snapshots import Snapshots
-from headway.rerun import in_script
 from headway.rerun.protocol import RerunMoment
 from headway.rerun.strategies.next_step import NextStepTrace
 
-# A captured incident without the script: one function builds the model, another makes the step.
-
-StepFunction = Callable[[Any, Any], Any]
-
-
-def rerun_call(
-    capsule: IncidentFolder, build: Callable[[], tuple[nn.Module, StepFunction]]
-) -> ReplayOutcome:
-    """Build, put the state in place, and run `step(model, batch)` with its backward pass.
-
-    Raises UsageError where something does not fit, and whatever `build` and `step` raise.
-    """
-    model, step = _require_model(build())
-    trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.SGD(trained or [torch.zeros(1, requires_grad=True)], lr=0.0)
-    plan = Snapshots(every=0, on_disk=0, on_signal=False)
-    with Guard(model, optimizer, settings=Settings(), snapshots=plan) as guard:
-        run = functools.partial(_step, model, step)
-        return in_script.rerun_by_calling(guard, capsule, None, lambda batches: run)
-
-
-def _step(model: nn.Module, step: StepFunction, batch: Any) -> None:
-    loss = step(model, batch)
-    if not isinstance(loss, Tensor) or loss.numel() != 1:
-        raise UsageError(f"step(model, batch) must return a loss of one number: got {loss!r:.60}")
-    loss.backward()
-
-
-def _require_model(made: Any) -> tuple[nn.Module, StepFunction]:
-    if isinstance(made, tuple) and len(made) == 2:
-        model, step = made
-        if isinstance(model, nn.Module) and callable(step):
-            return model, step
-    raise UsageError(
-        f"the function must return (model, step), with step(model, batch) -> loss: got {made!r:.60}"
-    )
-
-
 ScaledLoss: TypeAlias = tuple[GradScaler, Tensor, "weakref.ref[Tensor]"]
 """Who multiplied a loss, the loss as it was, and what came of it."""
+
+
+def make_replay_guard(model: nn.Module, optimizer: Optimizer) -> Guard:
+    """A guard that runs one captured step, and neither reads settings nor writes snapshots."""
+    plan = Snapshots(every=0, on_disk=0, on_signal=False)
+    return Guard(model, optimizer, settings=Settings(), snapshots=plan)
 
 
 class ScriptGuard(Guard):

@@ -18,11 +18,10 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
 
-from headway.explain.failing_step import FailingStep
 from headway.output.notices import logger
 from headway.rerun.bad_step import BadStep, MissedStep, RerunResults
 from headway.rerun.batch_identity import RecordedBatch
-from headway.rerun.host import RerunHost
+from headway.rerun.protocol import RerunHost
 from headway.torch_adapters import patching
 from headway.torch_adapters.modes import current_dispatch_mode
 from headway.torch_adapters.nonfinite_scan import batch_tensors, scan_batch
@@ -96,7 +95,7 @@ class NextStepTrace:
         self._not_before = due.step + host.policy.replay_gap
         told = _explain(due, found, guilty if len(said) > 1 else None)
         incident = BadStep(due.step, "nonfinite", (), RngState(), None, None, due.parameters)
-        results.draw(incident, told, _make_scene(host, due))
+        results.draw(incident, told)
 
     def disarm(self) -> None:
         """Something else is about to happen than the step."""
@@ -128,7 +127,7 @@ class _TracedStep:
         trace = importlib.import_module("headway.explain.trace")
         self.heard = False
         """Whether a backward pass has begun."""
-        self._scene = _make_scene(host, missed)
+        self._scene = BadStep(missed.step, "nonfinite", (), None, None, None).as_failing_step(host)
         self._trace: Any = trace.Trace(self._scene)
         self._inside = True
         self._given: Any = None
@@ -219,15 +218,3 @@ def _explain(due: MissedStep, births: Sequence[Origin], rank: int | None) -> Inv
     )
     result: InvestigationResult = investigation.InvestigationResult(told)
     return result
-
-
-def _make_scene(host: RerunHost, missed: MissedStep) -> FailingStep:
-    return FailingStep(
-        models=host.models,
-        optimizers=host.optimizers,
-        batches=[],
-        names=host.parameter_names(),
-        step=missed.step,
-        scaler=host.scaling.scaler,
-        usual=host.usual(),
-    )

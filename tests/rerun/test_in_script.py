@@ -13,14 +13,15 @@ from typing import Any, NoReturn
 import pytest
 import torch
 from support.trainings import assert_same, batches, make_net, squared_error, state_of
-from torch import Tensor
+from torch import Tensor, nn
 
 from headway import Guard, Policy
 from headway.explain.explanation import Explanation
 from headway.explain.incident_file import incident_folder
 from headway.explain.replay_outcome import ReplayOutcome
-from headway.guard.script.script_guard import rerun_call
+from headway.guard.script.script_guard import make_replay_guard
 from headway.rerun import in_script
+from headway.rerun.by_call import rerun_call
 from headway.torch_adapters import rng
 
 TOLD = Explanation(7, "nonfinite", "deterministic", summary="It broke.", guilt="together")
@@ -394,6 +395,9 @@ def test_a_guard_in_a_with_block(demand: Any) -> None:
 
 
 def test_a_function_in_a_test_of_the_users_own(tmp_path: Path) -> None:
+    def build() -> tuple[nn.Module, Any]:
+        return make_net(), squared_error
+
     def write(batch: Any) -> incident_folder.IncidentFolder:
         state, before = model_state(make_net(seed=2)), rng.capture()
         folder = incident_folder.write_incident(
@@ -401,8 +405,8 @@ def test_a_function_in_a_test_of_the_users_own(tmp_path: Path) -> None:
         )
         return incident_folder.read_incident(folder)
 
-    assert rerun_call(write(bad_batch()), lambda: (make_net(), squared_error)).reproduces is True
-    fine = rerun_call(write(batches(1)[0]), lambda: (make_net(), squared_error))
+    assert rerun_call(write(bad_batch()), build, make_replay_guard).reproduces is True
+    fine = rerun_call(write(batches(1)[0]), build, make_replay_guard)
     assert fine.reproduces is False
     loss = squared_error(make_net(seed=2), batches(1)[0])
     assert fine.outcome.losses == [float(loss.detach())]

@@ -391,7 +391,7 @@ def test_nothing_is_claimed_of_another_turn_and_the_reason_is_told(
     assert UNREPEATABLE[loop] in finding.evidence["why"]
     assert "guard(range(n))" in finding.remedies[0].text
     assert not finding.remedies[0].tested
-    assert "To have the line named" in caplog.text
+    assert "To get the line next time" in caplog.text
     plain = Run(loop, policy=Policy(replay=False))
     assert_same(run.everything(), plain.everything())
 
