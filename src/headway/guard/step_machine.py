@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from headway.guard.optimizer_step import OptimizerStep
     from headway.guard.recovery.recovery_manager import RecoveryManager
     from headway.rerun.controller import RerunController
-    from headway.rerun.strategies.self_fed_loop import SelfFedLoop
+    from headway.rerun.strategies.loop_follower import LoopFollower
 
 MAX_BATCHES = 16
 """Batches of the current step that are kept, to name the bad one under gradient accumulation."""
@@ -110,7 +110,7 @@ class StepMachine:
         """By the identity of the optimizer."""
         self._recovery: RecoveryManager
         self._rerun: RerunController
-        self._loop: SelfFedLoop
+        self._loop: LoopFollower
         self._state = StepState.BETWEEN
         self._stepped: set[int] = set()
         """Optimizers that have stepped since the loop body was last complete."""
