@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from headway.output.notices import Notices
 from headway.torch_adapters.rank_group import find_replicas
+from headway.torch_adapters.runtime_state import is_compiled
 from headway.torch_adapters.sharded_tensors import parameter_groups
 
 Shielded = Callable[..., Any]
@@ -101,14 +102,14 @@ class LocalGradientMonitor:
     @property
     def uneven(self) -> bool:
         """Whether ranks may take different numbers of steps just now (`with model.join():`)."""
-        return any(replica._join_config.enable for replica in self.replicas)
+        return any(map(_takes_uneven_steps, self.replicas))
 
     @property
     def compressed(self) -> bool:
         """Whether gradients that are reduced may not be the average of what ranks made."""
         return any(
             getattr(replica, "mixed_precision", None) is not None
-            or any(hook is not _hook for hook, _ in replica._comm_hooks)
+            or any(hook is not _hook for hook, _ in _comm_hooks(replica))
             or replica in self._built_in
             for replica in self.replicas
         )
@@ -116,12 +117,7 @@ class LocalGradientMonitor:
     @property
     def compiled(self) -> bool:
         """Whether any part of the models goes through torch.compile."""
-        return any(
-            getattr(unit, "_compiled_call_impl", None) is not None
-            or type(unit).__name__ == "OptimizedModule"
-            for model in self._models
-            for unit in model.modules()
-        )
+        return any(map(is_compiled, self._models))
 
     def pause_observing(self) -> None:
         """What backward makes from now on is none of the training's."""
@@ -183,6 +179,18 @@ class LocalGradientMonitor:
             self._origins.append(origin)
 
 
+def _takes_uneven_steps(replica: nn.parallel.DistributedDataParallel) -> bool:
+    """Whether `join` is in force; False where torch does not tell."""
+    return bool(getattr(getattr(replica, "_join_config", None), "enable", False))
+
+
+def _comm_hooks(replica: nn.parallel.DistributedDataParallel) -> list[Any]:
+    """Python communication hooks of a replica. Where torch does not list them, registering ours
+    fails beside another, and gradients then count as compressed."""
+    found: list[Any] = getattr(replica, "_comm_hooks", [])
+    return found
+
+
 class ObservedReduction:
     """A communication hook that tells somebody and then averages as torch itself does."""
 
@@ -198,7 +206,7 @@ class ObservedReduction:
         """False where the module has a hook, or none would be right."""
         replica = self._replica()
         assert replica is not None
-        if replica._comm_hooks or getattr(replica, "_use_python_reducer", False):
+        if _comm_hooks(replica) or getattr(replica, "_use_python_reducer", False):
             return False
         if getattr(replica, "mixed_precision", None) is not None or _has_sparse(replica):
             return False
@@ -209,8 +217,8 @@ class ObservedReduction:
         try:
             replica.register_comm_hook(self, _hook)
         except RuntimeError:  # a built-in one is there
-            if replica._comm_hooks:
-                replica._comm_hooks.pop()
+            if _comm_hooks(replica):
+                _comm_hooks(replica).pop()
             self.built_in = True
             return False
         return True

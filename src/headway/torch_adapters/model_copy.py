@@ -16,9 +16,9 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
+from headway.torch_adapters.compat import BatchNorm, module_buffers, tensor_version
 from headway.torch_adapters.module_stack import unwrap_model
 from headway.torch_adapters.nested_state import find_tensors, map_tensors
 from headway.torch_adapters.rng import RngState
@@ -209,7 +209,7 @@ class ModelCopy:
             raise CannotCopy(f"the model cannot be copied ({type(error).__name__})") from error
         for part in self._pristine.modules():
             _remove_user_hooks(part)
-            if isinstance(part, _BatchNorm):
+            if isinstance(part, BatchNorm):
                 _use_running_statistics(part)
         self._pristine.requires_grad_(False)
 
@@ -298,9 +298,9 @@ def _detached_results(model: nn.Module) -> dict[int, Any]:
 def _states(model: nn.Module) -> list[tuple[Tensor, int]]:
     """The tensors a model keeps beside its weights, each with its version."""
     return [
-        (value, value._version)
+        (value, tensor_version(value))
         for module in model.modules()
-        for value in (*vars(module).values(), *module._buffers.values())
+        for value in (*vars(module).values(), *module_buffers(module).values())
         if isinstance(value, Tensor)
     ]
 
@@ -320,7 +320,7 @@ def _remove_user_hooks(part: nn.Module) -> None:
                 del hooks[key]
 
 
-def _use_running_statistics(norm: _BatchNorm) -> None:
+def _use_running_statistics(norm: Any) -> None:
     norm.eval()
     if not norm.track_running_stats:
         device = norm.weight.device if norm.affine else None

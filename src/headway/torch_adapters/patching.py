@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils import clip_grad
 
+from headway.torch_adapters.private_parts import private_part
 from headway.torch_adapters.sharded_tensors import is_dtensor, local_part, replicated
 
 # The one way in which anything of torch is replaced, and restored.
@@ -80,6 +81,14 @@ def call_after(owner: type, name: str, notify: Callable[[Any, Any, Any], None]) 
 # were before the user clipped them (clipping spreads one NaN over all of them), nor that a
 # GradScaler skipped the step. While at least one guard is open, five functions of torch call the
 # observers. Every call goes through unchanged, and the last guard to close restores the originals.
+
+
+for _name in ("_get_total_norm", "_clip_grads_with_norm_"):
+    private_part(
+        f"torch.nn.utils.clip_grad.{_name}",
+        None,
+        without="clipping by the user is not observed: gradient norms are those after it",
+    )
 
 
 class TorchListener(Protocol):

@@ -6,12 +6,14 @@ States are plain data and tensors, so that a snapshot on disk loads with `weight
 
 from __future__ import annotations
 
-import ctypes
 import random
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from headway.torch_adapters.private_parts import private_part
 
 MT19937_BYTES = 624 * 4 + 4
 """624 words and the position among them."""
@@ -63,6 +65,11 @@ class RngState:
             now.restore()
 
 
+_read_memory: Callable[[int, int], bytes] | None = private_part(
+    "ctypes.string_at",
+    None,
+    without="NumPy is asked for its random state at every step, which takes longer",
+)
 _numpy_known: tuple[Any, bytes, Any] | None = None
 """NumPy's bit generator, its memory and its state when last asked: asking takes longer than all
 the others together, and few trainings draw from it between two steps."""
@@ -71,10 +78,11 @@ the others together, and few trainings draw from it between two steps."""
 def _numpys() -> Any:
     global _numpy_known
     numpy = sys.modules["numpy"]
-    generator: Any = getattr(numpy.random.mtrand._rand, "_bit_generator", None)
-    if type(generator).__name__ != "MT19937":
+    singleton = getattr(numpy.random.mtrand, "_rand", None)
+    generator: Any = getattr(singleton, "_bit_generator", None)
+    if type(generator).__name__ != "MT19937" or _read_memory is None:
         return numpy.random.get_state(legacy=False)
-    memory = ctypes.string_at(generator.ctypes.state_address, MT19937_BYTES)
+    memory = _read_memory(generator.ctypes.state_address, MT19937_BYTES)
     if _numpy_known is None or _numpy_known[0] is not generator or _numpy_known[1] != memory:
         _numpy_known = (generator, memory, numpy.random.get_state(legacy=False))
     return _numpy_known[2]

@@ -73,7 +73,8 @@ def compiled_code_runs() -> bool:
     """Whether torch.compile has made anything of this program's: a guard may know only the model
     that was compiled, and not what came of it."""
     utils = sys.modules.get("torch._dynamo.utils")
-    return utils is not None and sum(utils.counters["frames"].values()) > 0
+    counters = getattr(utils, "counters", None)  # without them: nothing was compiled
+    return counters is not None and sum(counters["frames"].values()) > 0
 
 
 def run_eagerly() -> AbstractContextManager[Any]:

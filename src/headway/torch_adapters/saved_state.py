@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from headway.torch_adapters.compat import module_buffers, tensor_version
 from headway.torch_adapters.module_stack import user_path
 
 # Putting back what a bad forward did to the model's buffers.
@@ -67,7 +68,7 @@ class BufferBackup:
         seen = {id(self.current(position)) for position in range(len(self._homes))}
         for root in self._roots:
             for path, module in root.named_modules():
-                for name, buffer in module._buffers.items():
+                for name, buffer in module_buffers(module).items():
                     if buffer is None or (id(module), name) in known or id(buffer) in seen:
                         continue
                     if buffer.nbytes <= MAX_BUFFER_BYTES:
@@ -87,21 +88,21 @@ class BufferBackup:
         """The buffer itself, as it is now."""
         home, name, _ = self._homes[position]
         module = home()
-        return None if module is None else module._buffers.get(name)
+        return None if module is None else module_buffers(module).get(name)
 
     def touched(self) -> list[int]:
         """Positions of the buffers that changed, or may have, since they were last copied."""
         found = []
         for position, (home, name, _) in enumerate(self._homes):
             module = home()
-            buffer = None if module is None else module._buffers.get(name)
+            buffer = None if module is None else module_buffers(module).get(name)
             if module is None or buffer is None:
                 continue
             stamp = self._stamps[position]
             if (
                 stamp is None
                 or stamp[0] is not buffer
-                or stamp[1] != buffer._version
+                or stamp[1] != tensor_version(buffer)
                 or (module.training and _may_be_statistic(buffer))
             ):
                 found.append(position)
@@ -137,7 +138,7 @@ class BufferBackup:
                 home, name, _ = self._homes[position]
                 buffer = copy.clone()
                 if (module := home()) is not None:
-                    module._buffers[name] = buffer
+                    module_buffers(module)[name] = buffer
             self._stamp(position, buffer)
         return len(touched)
 
@@ -177,7 +178,7 @@ class BufferBackup:
             self.changing.add(position)
 
     def _stamp(self, position: int, buffer: Tensor) -> None:
-        self._stamps[position] = (buffer, buffer._version)
+        self._stamps[position] = (buffer, tensor_version(buffer))
 
 
 def _may_be_statistic(buffer: Tensor) -> bool:
@@ -287,7 +288,7 @@ class ObjectSnapshot:
                 self._waiting.append((item, depth - 1))
 
     def _remember_tensors_of(self, module: nn.Module) -> None:
-        for tensor in (*module._parameters.values(), *module._buffers.values()):
+        for tensor in (*module._parameters.values(), *module_buffers(module).values()):
             if tensor is not None:
                 self._remember(tensor, 1)
 
@@ -300,11 +301,11 @@ class ObjectSnapshot:
         self._bytes += tensor.nbytes
         if self._bytes > MAX_BYTES:
             return
-        version, kept = tensor._version, tensor.detach().to("cpu", copy=True)
+        version, kept = tensor_version(tensor), tensor.detach().to("cpu", copy=True)
 
         @torch.no_grad()
         def undo() -> None:
-            may_have = tensor._version != version or tensor.nbytes <= MAX_STATISTIC_BYTES
+            may_have = tensor_version(tensor) != version or tensor.nbytes <= MAX_STATISTIC_BYTES
             if may_have and not torch.equal(tensor.cpu(), kept):
                 tensor.copy_(kept)
 

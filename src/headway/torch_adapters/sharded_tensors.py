@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,7 +87,7 @@ def parameter_groups(model: nn.Module) -> list[Any]:
         return found
     for unit in model.modules():
         if isinstance(unit, kind):
-            state: Any = unit._get_fsdp_state()
+            state = _fsdp_state(unit)
             one = [getattr(state, "_fsdp_param_group", None)]  # as torch named it before 2.9
             found += [group for group in getattr(state, "_fsdp_param_groups", one) if group]
     return found
@@ -98,19 +99,26 @@ def reset_fsdp(models: Iterable[nn.Module]) -> None:
     if kind is None:
         return
     states = [
-        unit._get_fsdp_state()
-        for model in models
-        for unit in model.modules()
-        if isinstance(unit, kind)
+        _fsdp_state(unit) for model in models for unit in model.modules() if isinstance(unit, kind)
     ]
     for state in states:
-        if state._is_root:
-            _reset(state)
+        if getattr(state, "_is_root", False):
+            # Another torch may keep its state otherwise: then it stays as the pass left it, and
+            # the next forward raises torch's own error.
+            with suppress(AttributeError):
+                _reset(state)
     for group in [group for model in models for group in parameter_groups(model)]:
         for unit in group.fsdp_params:
             unit.unsharded_accumulated_grad = None
             if getattr(unit, "_unsharded_param", None) is not None:
                 unit._unsharded_param.grad = None
+
+
+def _fsdp_state(unit: nn.Module) -> Any:
+    """What FSDP2 knows of a module; None where torch has no such method: then its gradients are
+    known only once they are reduced."""
+    find = getattr(unit, "_get_fsdp_state", None)
+    return None if find is None else find()
 
 
 def _reset(root: Any) -> None:

@@ -22,6 +22,7 @@ from headway.torch_adapters.op_recording.recorded_ops import (
     RecordedView,
     memory_key,
 )
+from headway.torch_adapters.private_parts import private_part
 from headway.torch_adapters.rng import RngState
 
 # Playing a tape: the loss of a recorded step at the weights of now.
@@ -168,6 +169,13 @@ def _last_uses(
     return ending
 
 
+_negative_view: Callable[[Tensor], Tensor] = private_part(
+    "torch._neg_view",
+    torch.neg,
+    without="a tensor that torch only marks as negated is replayed from a negated copy",
+)
+
+
 def _view_on(view: RecordedView, memory: Mapping[int, UntypedStorage]) -> Tensor:
     storage = memory.get(view.number)
     if storage is None:
@@ -175,8 +183,8 @@ def _view_on(view: RecordedView, memory: Mapping[int, UntypedStorage]) -> Tensor
     tensor = torch.empty(0, dtype=view.dtype, device=view.device)
     tensor.set_(storage, view.offset, view.size, view.stride)
     if view.conj:
-        tensor = torch._conj(tensor)
-    return torch._neg_view(tensor) if view.neg else tensor
+        tensor = tensor.conj()
+    return _negative_view(tensor) if view.neg else tensor
 
 
 def _flat(value: Any) -> Iterator[Tensor]:

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.script_context import CallSite, CallSites, is_measured_step
-from headway.torch_adapters.compat import find_aliases
+from headway.torch_adapters.compat import base_tensor, find_aliases
 
 # How large the logits of attention are, and how evenly it looks around.
 
@@ -106,8 +106,8 @@ class Attention(Observer):
         operands = call.args[1:] if call.function in EINSUM else call.args
         for item in operands:
             known = self._known(item)
-            if known is None:
-                known = self._known(getattr(item, "_base", None))
+            if known is None and isinstance(item, Tensor):
+                known = self._known(base_tensor(item))
             if known is not None:
                 self._waiting = {at: w for at, w in self._waiting.items() if w[1] is not known[1]}
                 self._measure(known[1], known[2])

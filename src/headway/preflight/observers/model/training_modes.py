@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.observers.model.mode_layers import ModeLayer, ModeSwitches, find_mode_layers
-from headway.torch_adapters.compat import Dropout, find_aliases
+from headway.torch_adapters.compat import Dropout, base_tensor, find_aliases
 from headway.torch_adapters.nested_state import find_tensors
 
 DROPOUTS = find_aliases("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout")
@@ -308,7 +308,7 @@ class TrainingModes(Observer):
         outputs = [item() for item in self._evaluated.outputs] if self._evaluated else []
         others = [item for item in call.args[:2] if isinstance(item, Tensor) and item.dim() > 0]
         return len(others) == 2 and any(
-            item is output or getattr(item, "_base", None) is output
+            item is output or base_tensor(item) is output
             for item in others
             for output in outputs
             if output is not None
