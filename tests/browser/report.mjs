@@ -6,7 +6,7 @@ import { check, equal, inks, redAbove, sound } from "./looking.mjs";
 
 const pages = JSON.parse(readFileSync(process.argv[2], "utf8"));
 
-const shown = (page) => page.textContent("#told");
+const shown = (page) => page.textContent("#status");
 
 const looks = {
   async quiet(page) {

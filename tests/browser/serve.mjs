@@ -31,7 +31,7 @@ async function open(path) {
 
 const row = (page, name) => page.locator("table.runs tr").filter({ has: page.getByRole("link", { name, exact: true }) });
 const numberIn = async (page, name, label) => Number(await row(page, name).locator(`[data-label="${label}"]`).textContent());
-const drawn = (page) => page.waitForFunction(() => Number(document.documentElement.dataset.drawn) > 0 && document.documentElement.dataset.told);
+const drawn = (page) => page.waitForFunction(() => Number(document.documentElement.dataset.drawn) > 0 && document.documentElement.dataset.details);
 const drawnWithMaps = async (page) => { await drawn(page); await page.waitForSelector(".heat canvas"); };
 
 async function toRun(name) {
@@ -132,7 +132,7 @@ const looks = {
   async cure_copied() {
     const page = await toRun("sick");
     await page.locator("#incident-0 li.cured button.copy").click();
-    await page.waitForFunction(() => document.getElementById("told").textContent === "Copied.");
+    await page.waitForFunction(() => document.getElementById("status").textContent === "Copied.");
     equal(await page.evaluate(() => navigator.clipboard.readText()), "At losses.py:178 clamp `p`");
     return page;
   },
@@ -170,7 +170,7 @@ const looks = {
     const { x } = part.panels.find((panel) => panel.id === "loss").series[0];
     check(x.length > 100 && x[x.length - 1] - x[0] === x.length - 1, `the part is not in full detail: ${x.length} points`);
     await page.click("#whole");
-    equal(await page.textContent("#told"), "The charts show the whole run.");
+    equal(await page.textContent("#status"), "The charts show the whole run.");
     return page;
   },
   async spike_and_inf_seen() {
@@ -212,9 +212,9 @@ const looks = {
     await page.keyboard.press("ArrowRight");
     await page.waitForFunction((step) => Number(document.querySelector("[data-panel=loss]").getAttribute("aria-valuenow")) > step, before);
     await page.keyboard.press("+");
-    await page.waitForFunction(() => /^The charts show steps/.test(document.getElementById("told").textContent));
+    await page.waitForFunction(() => /^The charts show steps/.test(document.getElementById("status").textContent));
     await page.keyboard.press("Escape");
-    equal(await page.textContent("#told"), "The charts show the whole run.");
+    equal(await page.textContent("#status"), "The charts show the whole run.");
     return page;
   },
   async focus_stays_while_it_trains() {

@@ -23,7 +23,7 @@ const spike = () => {
 };
 const drawn = () => Number(document.documentElement.dataset.drawn) > 0 && document.querySelector("[data-panel=loss] canvas") !== null;
 const layers = () => document.querySelector(".heat canvas") !== null;
-const read = () => Boolean(document.documentElement.dataset.told) && document.getElementById("reading").hidden;
+const read = () => Boolean(document.documentElement.dataset.details) && document.getElementById("reading").hidden;
 
 async function look(path, { untilRead = false } = {}) {
   const page = await context.newPage();

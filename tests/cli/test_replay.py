@@ -202,7 +202,7 @@ def test_without_data_there_is_nothing_to_replay(replay: Replay, tmp_path: Path)
     train(tmp_path, "--capture", "off")
     result = replay(INCIDENT, cwd=tmp_path)
     assert result.exit_code == 2
-    assert "holds no data to replay (private: capture is off)" in result.stderr
+    assert "contains no batch to replay (private: capture is off)" in result.stderr
     assert "README.md" in result.stderr
 
 
@@ -214,10 +214,10 @@ def test_a_script_that_wants_a_process_group(replay: Replay, broken: Path) -> No
     result = replay(INCIDENT)
     assert result.exit_code == 3
     said = " ".join(result.stdout.split())
-    assert "wants a process group" in said
+    assert "needs a process group" in said
     assert "torchrun --nproc-per-node 1 -m headway replay" in said
     broken.write_text("import os\nrank = int(os.environ['LOCAL_RANK'])\n" + SCRIPT)
-    assert "wants a process group" in " ".join(replay(INCIDENT).stdout.split())
+    assert "needs a process group" in " ".join(replay(INCIDENT).stdout.split())
 
 
 @pytest.mark.slow
@@ -239,7 +239,7 @@ def test_several_processes_are_refused(
     monkeypatch.setenv("WORLD_SIZE", "2")
     result = replay(INCIDENT)
     assert result.exit_code == 2
-    assert "a replay is one process" in result.stderr
+    assert "a replay needs one process" in result.stderr
 
 
 def test_a_script_that_crashes(replay: Replay, broken: Path) -> None:

@@ -303,7 +303,7 @@ def test_only_guilty_rows_reach_the_disk(tmp_path: Path) -> None:
     raw = (folder / "batch.pt").read_bytes()
     assert torch.tensor(123456.0).numpy().tobytes() not in raw
     assert b"person4" not in raw
-    assert "repeated" in (folder / "README.md").read_text()
+    assert "a replay repeats them" in (folder / "README.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -606,12 +606,12 @@ def test_the_page_says_it_all(tmp_path: Path) -> None:
         f"  {LINE + 3} | ",
         "| `self`     | computed | 8 × 2 | float32 | 0 … 1.5",
         "rows of the batch: `3`",
-        "in the data set: `4711`, `NaN`",
+        "samples of the data set: `4711`, `NaN`",
         "`head.weight`, `head.bias`",
         "- ✓ **cured**: add a small number",
         "- ✗ **not cured**: compute in bf16 (still Inf)",
         "- – **not tried**: use math attention (there is no attention)",
-        "The batch. It was needed",
+        "- caused by: the batch (it fails with other weights, too)",
         f"headway replay {tmp_path / 'incidents' / '1-step12'}",
         "headway explain HD101",
     ):
@@ -621,7 +621,7 @@ def test_the_page_says_it_all(tmp_path: Path) -> None:
 def test_a_page_without_data_promises_no_replay(tmp_path: Path) -> None:
     page = (written(tmp_path, capture="off") / "README.md").read_text()
     assert "headway replay" not in page
-    assert "without the data this step cannot be replayed" in page
+    assert "this step cannot be replayed without its batch" in page
     assert "headway explain HD101" in page
 
 
@@ -633,7 +633,7 @@ def test_the_page_of_a_spike(tmp_path: Path) -> None:
     assert "headway explain HD207" in page
     told = replace(told, spike=replace(spike, growth=()))
     page = (written(tmp_path, explanation=told, limit=3.0) / "README.md").read_text()
-    assert "- largest gradients: `head.weight`" in page
+    assert "- parameters: `head.weight`" in page
 
 
 def test_nothing_on_the_page_is_markup(tmp_path: Path) -> None:

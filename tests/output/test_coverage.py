@@ -39,6 +39,6 @@ def test_reasons_in_short():
     missing = Needs(signals=("grad_norm", "lr"))
     unseen = NotRun("HD301", "no tensors of the kind it needs were seen")
     assert summarize_not_run([*not_run(missing, missing, missing), unseen, unseen]) == [
-        ("without grad_norm", 3),
-        ("without tensors", 2),
+        ("need grad_norm", 3),
+        ("need tensors", 2),
     ]

@@ -41,7 +41,7 @@ def test_steps_that_repeat_go_on_along_the_axis() -> None:
     again = [StepRecord(1, 20 + at, 5 + at, {"loss": 2.0}) for at in range(3)]
     data = build_charts([*steps, *again])
     assert [x for x, _ in _points(data, "loss")] == list(range(13))
-    assert [(turn.x, turn.offset) for turn in data.turns] == [(10, 5)]
+    assert [(jump.x, jump.offset) for jump in data.jumps] == [(10, 5)]
     assert data.place((0, 5), 5) == 5
     assert data.place((1, 20), 5) == 10
 

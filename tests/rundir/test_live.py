@@ -72,7 +72,7 @@ def _same(one: ChartData, other: ChartData) -> None:
         assert _points(one, name) == _points(other, name)
         assert one.series[name].gaps() == other.series[name].gaps()
     assert one.held.points()[0].tolist() == other.held.points()[0].tolist()
-    assert one.turns == other.turns
+    assert one.jumps == other.jumps
     assert one.end == other.end
     assert one.marks == other.marks
     assert one.steps == other.steps

@@ -78,8 +78,8 @@ def test_a_run_that_appears_later_appears(served: Served, folder: Path) -> None:
     assert run["ladder"] == f"skipped at step {BAD}"
     details = served.ask(f"/api/runs/{run['id']}").json()
     assert details["causes"][0]["incident"] == 0
-    assert details["incidents"][0]["births"][0]["place"]["line"] == "178"
-    cured = [trial for trial in details["incidents"][0]["trials"] if trial["tried"] == "cured"]
+    assert details["incidents"][0]["origins"][0]["place"]["line"] == "178"
+    cured = [trial for trial in details["incidents"][0]["trials"] if trial["outcome"] == "cured"]
     assert cured[0]["text"] == "At losses.py:178 clamp `p`"
     drawn = charts(served, run)
     assert ["NaN", BAD, BAD, 1] in loss(drawn)["gaps"]
@@ -108,8 +108,8 @@ def test_a_run_that_goes_back_goes_on(served: Served, folder: Path) -> None:
     again = [header(1, 0), *steps(30, 60, segment=1)]
     write(folder / "back", [header(), *steps(0, 50), *again])
     run = served.wait_for("back", lambda run: run["checked"] == 1 and run["step"] == 59)
-    drawn = until(lambda: charts(served, run), lambda drawn: drawn["turns"])
-    assert drawn["turns"] == [[50, 20]]
+    drawn = until(lambda: charts(served, run), lambda drawn: drawn["jumps"])
+    assert drawn["jumps"] == [[50, 20]]
     assert loss(drawn)["x"] == list(range(80))
 
 

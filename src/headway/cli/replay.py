@@ -1,4 +1,4 @@
-"""`headway replay INCIDENT`, and the import of the function given with --call."""
+"""`headway replay INCIDENT`"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -25,17 +25,18 @@ if TYPE_CHECKING:
     from headway.cli.script_command import Script, ScriptCrash
     from headway.explain.incident_file.incident_folder import IncidentFolder
     from headway.explain.replay_outcome import ReplayOutcome
+    from headway.output.terminal import TerminalPage
 
 
-# `package.module:function` or `path/to/file.py:function`, as something to call.
+# The function of --call: `package.module:function` or `path/to/file.py:function`.
 
 
 def find_function(call: str) -> Callable[[], Any]:
-    """The function meant. Raises UsageError if there is none, and what importing it raises."""
+    """Import the function. Raises UsageError if there is none, and whatever its module raises."""
     where, _, name = call.rpartition(":")
     if not where or not name:
         raise UsageError(
-            f"--call {call!r} names no function: write package.module:function "
+            f"--call {call!r} names no function: use package.module:function "
             "or path/to/file.py:function"
         )
     module = _from_file(Path(where)) if where.endswith(".py") else _from_name(where)
@@ -71,11 +72,12 @@ def _from_name(name: str) -> ModuleType:
 # `headway replay INCIDENT`
 
 REPRODUCES, CURED, CRASHED = 1, 0, 3
+STYLES = {"reproduces": "bold red", "cured": "bold green", "crashed": "bold red"}
 
 
 @dataclass(frozen=True)
 class ReplayCommandResult:
-    """What was run, and what came of it."""
+    """What was run, and the outcome."""
 
     capsule: IncidentFolder
     how: str
@@ -96,28 +98,28 @@ class ReplayCommandResult:
     "--script",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Run this script, the mended one say, instead of the recorded one.",
+    help="Run this script, for example the fixed one, instead of the recorded one.",
 )
 @click.option(
     "--call",
     metavar="MODULE:FUNCTION",
-    help="Run no script: the function returns (model, step), and step(model, batch) the loss.",
+    help="Call a function, not a script: it returns (model, step); step(model, batch) is the loss.",
 )
 @options.output_format("text", "json")
 @click.argument("args", nargs=-1, metavar="[-- ARGS]")
 def command(
     incident: Path, script: Path | None, call: str | None, form: str, args: tuple[str, ...]
 ) -> int:
-    """Run a captured incident again: exit 1 if it reproduces, 0 if it is cured.
+    """Re-run a captured incident: exit 1 if it reproduces, 0 if it is cured.
 
-    INCIDENT is a folder RUN/incidents/N-stepK. The script that made it is run up to its loop over
-    guard(loader), or its Trainer's first step, which then gets the captured batch with the captured
-    weights and random numbers. No weight moves, and nothing is written into the run. ARGS replace
-    the script's recorded arguments.
+    INCIDENT is a folder RUN/incidents/N-stepK. The recorded script runs up to its loop over
+    guard(loader), or up to the first step of its Trainer. There it gets the captured batch, weights
+    and random state. No weight changes and nothing is written to the run. ARGS replace the recorded
+    arguments of the script.
 
     \b
-    Exit codes: 0 cured, 1 reproduces, 2 wrong usage or it cannot be told,
-    3 the script itself crashed, 4 internal error.
+    Exit codes: 0 cured, 1 reproduces, 2 usage error or no answer possible,
+    3 the script crashed, 4 internal error.
     """
     if script is not None and call is not None:
         raise UsageError("give --script or --call, not both")
@@ -126,7 +128,7 @@ def command(
     with spinner(f"reading {incident}"):
         from headway.explain.incident_file.incident_folder import read_incident
 
-        # The script may run in another folder.
+        # The script may change the working directory.
         capsule = replace(read_incident(incident), folder=incident.absolute())
     _require_data(capsule)
     done = _call(capsule, call) if call else _run(capsule, _script(capsule, script, args))
@@ -141,7 +143,7 @@ def _require_one_process(incident: Path) -> None:
     ranks = os.environ.get("WORLD_SIZE", "1")
     if ranks not in ("", "1"):
         raise UsageError(
-            f"a replay is one process, and here are {ranks}: {_suggest_process_group(incident)}"
+            f"a replay needs one process, not {ranks}: {_suggest_process_group(incident)}"
         )
 
 
@@ -153,7 +155,7 @@ def _suggest_process_group(incident: Path) -> str:
 
 
 def _needs_process_group(crash: ScriptCrash) -> bool:
-    """Whether a script has failed for being a single process that nobody has introduced."""
+    """Whether a script failed because it has no process group."""
     error = crash.error
     if isinstance(error, KeyError):
         return error.args in (("RANK",), ("LOCAL_RANK",), ("WORLD_SIZE",))
@@ -164,29 +166,26 @@ def _needs_process_group(crash: ScriptCrash) -> bool:
 def _require_data(capsule: IncidentFolder) -> None:
     if not capsule.has_batch:
         why = next((item.why for item in capsule.left_out if item.what == "the data"), "unknown")
-        raise UsageError(
-            f"{capsule.folder} holds no data to replay ({why}); its README.md says what is known"
-        )
+        raise UsageError(f"{capsule.folder} contains no batch to replay ({why}); see its README.md")
 
 
 def _require_verdict(done: ReplayCommandResult) -> None:
-    """Nothing crashed and yet nothing is known: say why, and what would help."""
+    """Raise UsageError if nothing crashed and there is no verdict."""
     if done.crash is not None:
         return
     if done.rehearsed is None:
         raise UsageError(
-            f"{done.how} ended without a loop over guard(loader), where the captured batch is "
-            "handed over, and without a Trainer that has a HeadwayCallback; "
-            "any other step can be replayed through --call"
+            f"{done.how} ended without a loop over guard(loader) and without a Trainer that has a "
+            "HeadwayCallback, so the captured batch was not used; use --call for any other step"
         )
     if done.rehearsed.outcome.error is not None:
         raise UsageError(done.rehearsed.said)
     if done.rehearsed.reproduces is None:
-        raise UsageError(f"it cannot be told whether it is cured: {done.rehearsed.said}")
+        raise UsageError(f"cannot tell whether it is cured: {done.rehearsed.said}")
 
 
 def _script(capsule: IncidentFolder, given: Path | None, args: tuple[str, ...]) -> Script:
-    """The script that is meant. Raises UsageError if there is none."""
+    """The script to run. Raises UsageError if there is none."""
     from headway.cli.script_command import Script
 
     recorded = capsule.script or {}
@@ -197,14 +196,13 @@ def _script(capsule: IncidentFolder, given: Path | None, args: tuple[str, ...]) 
         return Script(given.absolute(), argv)
     if not recorded.get("file"):
         raise UsageError(
-            f"{capsule.folder} was made without a script (in a notebook or a shell): "
+            f"{capsule.folder} was captured without a script (in a notebook or a shell): "
             "give one with --script, or a function with --call"
         )
     file, cwd = Path(recorded["file"]), Path(recorded.get("cwd", os.curdir))
     if not file.is_file():
         raise UsageError(
-            f"the script {file} is not here any more: give it with --script, "
-            "or a function with --call"
+            f"the script {file} no longer exists: give it with --script, or a function with --call"
         )
     return Script(file, argv, recorded.get("module"), cwd if cwd.is_dir() else None)
 
@@ -213,24 +211,24 @@ def _run(capsule: IncidentFolder, script: Script) -> ReplayCommandResult:
     from headway.cli.script_command import run_catching, stdout_to_stderr
     from headway.rerun import in_script
 
-    told: list[ReplayOutcome] = []
+    outcomes: list[ReplayOutcome] = []
 
     def leave(rehearsed: ReplayOutcome) -> NoReturn:
-        told.append(rehearsed)
+        outcomes.append(rehearsed)
         raise SystemExit(0)
 
     in_script.request_rerun(capsule, leave)
     try:
         with stdout_to_stderr():
             crash = run_catching(script.run)
-        seen = told[0] if told else in_script.rerun_result()
+        seen = outcomes[0] if outcomes else in_script.rerun_result()
     finally:
         in_script.withdraw_request()
     how = str(script.file)
-    if told or crash is None:
+    if outcomes or crash is None:
         return ReplayCommandResult(capsule, how, seen)
-    if seen is not None and seen.reproduces:  # a loop may well end itself over a NaN
-        ended = f"the script then ended by itself: {crash}"
+    if seen is not None and seen.reproduces:  # a script may raise on NaN
+        ended = f"the script then ended: {crash}"
         return ReplayCommandResult(capsule, how, replace(seen, notes=(*seen.notes, ended)))
     return ReplayCommandResult(capsule, how, None, crash)
 
@@ -254,15 +252,49 @@ def _write(done: ReplayCommandResult, incident: Path, form: str) -> None:
     if form == "json":
         click.echo(json.dumps(_to_json(done, incident), indent=2, allow_nan=False, default=str))
         return
-    from headway.cli.incident_text import write_replay
     from headway.output.terminal import TerminalPage
 
     page = TerminalPage(sys.stdout)
     hints: tuple[str, ...] = ()
     if done.crash is not None and _needs_process_group(done.crash):
-        hints = (f"the script wants a process group: {_suggest_process_group(incident)}",)
+        hints = (f"the script needs a process group: {_suggest_process_group(incident)}",)
     write_replay(page, done.capsule, done.rehearsed, done.crash, done.how, hints)
     page.next(_next(done, incident))
+
+
+def write_replay(
+    page: TerminalPage,
+    capsule: IncidentFolder,
+    outcome: ReplayOutcome | None,
+    crash: ScriptCrash | None,
+    how: str,
+    hints: Sequence[str] = (),
+) -> None:
+    """Print everything but the last line."""
+    from headway.explain.incident_file.contents import version_differences
+    from headway.output.console import write_incident
+    from headway.output.display_text import shorten_local_paths
+    from headway.output.incident_view import read_incident_view
+
+    verdict = "crashed" if outcome is None else outcome.verdict
+    message = str(crash) if outcome is None else outcome.said
+    page.line((f"{verdict}: ", STYLES[verdict]), message, rest="  ")
+    page.line((f"step {capsule.step}, run by {shorten_local_paths(how)}", "dim"), rest="  ")
+    for hint in hints:
+        page.line(hint, rest="  ")
+    new = outcome.explanation if outcome is not None else None
+    page.gap()
+    page.line(("What was found at capture" if new is None else "What was found", "bold"))
+    write_incident(page, read_incident_view((new or capsule.explanation).to_dict()))
+    notes = [*(() if outcome is None else outcome.notes)]
+    notes += version_differences(capsule.index["versions"])
+    if notes:
+        page.gap()
+    for note in notes:
+        page.line((f"note: {note}", "dim"), rest="  ")
+    if verdict == "reproduces":
+        page.gap()
+        page.line("Fix it and run the same command again: exit code 0 means cured.", rest="  ")
 
 
 def _next(done: ReplayCommandResult, incident: Path) -> str:

@@ -1,6 +1,4 @@
-"""Prints a report in the terminal: verdict, coverage, causes, checkpoints, checks that did not
-run.
-"""
+"""Prints a report or an incident in the terminal."""
 
 from __future__ import annotations
 
@@ -8,37 +6,38 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headway.core.findings import Finding, Remedy, Severity
 from headway.core.numbers import say_bytes
 from headway.output.display_text import shorten_local_paths
+from headway.output.incident_view import IncidentView, LineView
 from headway.output.terminal import StyledText, TerminalPage
 from headway.output.view import (
     CauseView,
     ReportView,
-    find_missing_signal,
+    coverage_text,
+    finding_title,
     format_where,
+    plural,
     summarize_not_run,
+    trial_text,
+    verdict_of,
 )
 
-if TYPE_CHECKING:
-    pass
-
-
-# What stands between a verdict and its causes: the curve of the loss, the table of checkpoints.
+# The table of checkpoints.
 
 SHOWN_CHECKPOINTS = 12
-"""Checkpoints in the table; the last ones, and all that are not clean up to as many again."""
+"""Rows of the table: the last checkpoints, and up to as many earlier ones that are not clean."""
 MIN_CURVE_POINTS = 8
-"""A curve of fewer says nothing."""
+"""A loss curve of fewer points is not drawn."""
 _CHECKPOINT_STYLES = {"clean": "green", "empty": "yellow"}
 
 
 def write_checkpoint_table(
     page: TerminalPage, found: Sequence[Mapping[str, Any]], *, verbose: bool
 ) -> None:
-    """A table of the checkpoints that were looked through."""
+    """A table of the checkpoints that were scanned."""
     shown = list(found)
     if not verbose and len(shown) > SHOWN_CHECKPOINTS:
         bad = [item for item in shown[:-SHOWN_CHECKPOINTS] if not item["clean"]][:SHOWN_CHECKPOINTS]
@@ -56,7 +55,7 @@ def write_checkpoint_table(
         mark = page.mark("good" if item["clean"] else "error")
         style = _CHECKPOINT_STYLES.get(item["verdict"], "bold red")
         name = item["path"][len(common) :]
-        # A long path stands in a line of its own, near the margin.
+        # A long path goes on a line of its own, near the margin.
         margin = " " * (4 if len(name) > page.width - 60 else 60)
         page.line(numbers, (f"{mark} {item['verdict']:<10}", style), f"  {name}", rest=margin)
     if len(shown) < len(found):
@@ -64,7 +63,7 @@ def write_checkpoint_table(
 
 
 def _common_folder(paths: Sequence[str]) -> str:
-    """The folder all of them lie in, which the table need not repeat."""
+    """The folder that contains all of them, which the table does not repeat."""
     folders = [path.rpartition(os.sep)[0] for path in paths]
     try:
         common = os.path.commonpath(folders) if all(folders) else ""
@@ -73,56 +72,36 @@ def _common_folder(paths: Sequence[str]) -> str:
     return common.rstrip(os.sep) + os.sep if common else ""
 
 
-# A report as a person reads it: verdict, coverage, causes, what was not looked at.
+# A report: verdict, coverage, causes, and the checks that did not run.
 
 SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 MAX_SAME_CAUSES = 3
-"""Causes of one code shown in full; the rest are counted."""
+"""Causes of one code that are shown in full; the rest is counted."""
 
 
 def verdict_line(report: ReportView, subject: str = "headway") -> list[StyledText]:
-    """The first line: what is wrong, or that nothing is."""
-    speaker = f"{subject}: "
-    errors = _count(report.findings, Severity.ERROR)
-    warnings = _count(report.findings, Severity.WARNING)
-    if errors or warnings:
-        told = ", ".join(
-            _plural(n, word) for n, word in ((errors, "error"), (warnings, "warning")) if n
-        )
-        said: list[StyledText] = [
-            speaker,
-            (told, SEVERITY_STYLES["error" if errors else "warning"]),
-        ]
-        if report.causes:
-            said += ["; most likely cause: ", (_title(report.causes[0].root), "bold")]
-        return said
-    if report.coverage.ran * 4 <= report.coverage.of:
-        # Silence must not read as health.
-        return [
-            speaker,
-            ("healthy", "yellow"),
-            ", as far as the few checks that could run can tell",
-        ]
-    remarks = len(report.findings)
-    also = f" ({_plural(remarks, 'remark')})" if remarks else ""
+    """The first line: what is wrong, or that no problems were found."""
+    verdict, speaker = verdict_of(report), f"{subject}: "
+    if verdict.counts:
+        line: list[StyledText] = [speaker, (verdict.counts, SEVERITY_STYLES[verdict.level])]
+        if verdict.cause:
+            line += ["; most likely cause: ", (verdict.cause, "bold")]
+        return line
+    if verdict.level == "unsure":
+        return [speaker, (f"{verdict.sentence[0].lower()}{verdict.sentence[1:-1]}", "yellow")]
+    infos = len(report.findings)
+    also = f" ({plural(infos, 'note')})" if infos else ""
     return [speaker, ("healthy", "bold green"), also]
-
-
-def coverage_line(report: ReportView) -> str:
-    """The second line: how much could be looked at, and what would let more be."""
-    told = f"{report.coverage.ran} of {report.coverage.of} checks could run"
-    best = find_missing_signal(report.not_run)
-    return told if best is None else f"{told}; log {best[0]} to unlock {best[1]}"
 
 
 @dataclass
 class ReportPrinter:
-    """Writes one report onto a page."""
+    """Prints one report."""
 
     page: TerminalPage
     verbose: bool = False
-    _said: set[str] = field(default_factory=set, init=False)
-    """Remedies already on the page."""
+    _printed: set[str] = field(default_factory=set, init=False)
+    """Remedies that were printed."""
 
     def write(
         self,
@@ -131,13 +110,13 @@ class ReportPrinter:
         *,
         picture: Callable[[TerminalPage], None] | None = None,
     ) -> None:
-        """Everything but the last line, which belongs to the command.
+        """Print everything but the last line, which the command prints.
 
         `picture` draws what comes between the verdict and the causes.
         """
-        self._said.clear()
+        self._printed.clear()
         self.page.line(*verdict_line(report, subject), rest="  ")
-        self.page.line((coverage_line(report), "dim"), rest="  ")
+        self.page.line((coverage_text(report), "dim"), rest="  ")
         for note in report.notes:
             self.page.line((f"note: {note}", "dim"), rest="  ")
         if picture is not None:
@@ -152,7 +131,7 @@ class ReportPrinter:
             self.page.gap()
             self._finding(cause.root, full=cause.root.severity > Severity.INFO)
             if cause.symptoms:
-                self.page.line(("It explains:", "dim"), first="  ")
+                self.page.line(("Explains:", "dim"), first="  ")
             for symptom in cause.symptoms:
                 self._finding(symptom, full=False, margin="    ")
         if folded := alike[shown:]:
@@ -173,7 +152,7 @@ class ReportPrinter:
         self.page.line(
             (self.page.mark(level), SEVERITY_STYLES[level]),
             " ",
-            (_title(finding), "bold"),
+            (finding_title(finding), "bold"),
             (step, "dim"),
             first=margin,
             rest=margin + "  ",
@@ -191,14 +170,14 @@ class ReportPrinter:
 
     def _remedies(self, remedies: Iterable[Remedy], margin: str) -> None:
         for remedy in remedies:
-            if remedy.text in self._said and not remedy.tested:
-                continue  # said once is enough
-            self._said.add(remedy.text)
-            style, tried = _format_trial(remedy)
+            if remedy.text in self._printed and not remedy.tested:
+                continue  # once is enough
+            self._printed.add(remedy.text)
+            trial = trial_text(remedy)
             self.page.line(
                 (f"{self.page.mark('do')} ", "green"),
                 remedy.text,
-                (tried, style),
+                (f" ({trial})" if trial else "", "bold green" if remedy.cured else "dim"),
                 first=margin,
                 rest=margin + "  ",
             )
@@ -208,22 +187,14 @@ class ReportPrinter:
             return
         self.page.gap()
         if self.verbose:
-            self.page.line(("Not run", "bold"))
+            self.page.line(("Checks that did not run", "bold"))
             for item in report.not_run:
                 self.page.line((item.code, "bold"), f"  {item.reason}", first="  ", rest=" " * 9)
             return
-        told = ", ".join(f"{count} {why}" for why, count in summarize_not_run(report.not_run))
-        total = _plural(len(report.not_run), "check")
-        mostly = f" ({told})" if told else ""
-        self.page.line((f"Not run: {total}{mostly}; --verbose lists them", "dim"), rest="  ")
-
-
-def _format_trial(remedy: Remedy) -> tuple[str, str]:
-    if not remedy.tested:
-        return "", ""
-    if remedy.cured:
-        return "bold green", " (tested on the failing step: cured)"
-    return "dim", " (tested on the failing step: did not help)"
+        lacking = ", ".join(f"{count} {what}" for what, count in summarize_not_run(report.not_run))
+        mostly = f" ({lacking})" if lacking else ""
+        total = plural(len(report.not_run), "check")
+        self.page.line((f"{total} did not run{mostly}; --verbose lists them", "dim"), rest="  ")
 
 
 def _format_repeats(finding: Finding) -> str:
@@ -234,13 +205,54 @@ def _format_repeats(finding: Finding) -> str:
     return f"{count} times, last at step {last}"
 
 
-def _title(finding: Finding) -> str:
-    return f"{finding.code} {finding.name}"
+# An incident.
+
+MAX_NAMES = 8
+_TRIAL_STYLES = {
+    "cured": ("good", "green"),
+    "not cured": ("error", "red"),
+    "not tried": ("info", "dim"),
+}
 
 
-def _count(findings: Sequence[Finding], severity: Severity) -> int:
-    return sum(item.severity == severity for item in findings)
+def write_incident(page: TerminalPage, incident: IncidentView) -> None:
+    """Where it happened, why, what caused it, and which remedies were tried."""
+    page.line(incident.summary, first="  ")
+    for origin in incident.origins[:1]:
+        for place in (origin.place, origin.called_from):
+            if place is not None:
+                _write_place(page, place)
+        page.line(origin.where, first="  ", rest="    ")
+        for item in origin.inputs:
+            counts = ((item.nan, "NaN"), (item.inf, "Inf"), (item.zero, "zero"))
+            parts = [f"{item.shape} {item.dtype}", item.finite_range]
+            parts += [f"{count} {word}" for count, word in counts if count]
+            page.line(f"{item.name}: {', '.join(parts)}", first="    ", rest="      ")
+        if origin.reached:
+            page.line(f"reached: {_join_names(origin.reached)}", first="  ", rest="    ")
+    for label, value in incident.facts():
+        if label in ("notes", "when re-run"):
+            continue  # the caller prints notes; whether it fails again is the verdict
+        text = _join_names(value) if isinstance(value, (list, tuple)) else str(value)
+        page.line(f"{label}: {text}", first="  ", rest="    ")
+    for trial in incident.trials:
+        mark, style = _TRIAL_STYLES.get(trial.outcome, ("info", "dim"))
+        why = f" ({trial.why})" if trial.why else ""
+        page.line(
+            (f"{page.mark(mark)} {trial.outcome}: ", style),
+            trial.text,
+            (why, "dim"),
+            first="  ",
+            rest="    ",
+        )
 
 
-def _plural(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+def _write_place(page: TerminalPage, place: LineView) -> None:
+    page.line((f"at {shorten_local_paths(place.at)}", "cyan"), first="  ", rest="    ")
+    if place.source:
+        page.line((place.source, "bold"), first="    ")
+
+
+def _join_names(items: Sequence[object]) -> str:
+    more = f" and {len(items) - MAX_NAMES} more" if len(items) > MAX_NAMES else ""
+    return ", ".join(str(item) for item in items[:MAX_NAMES]) + more

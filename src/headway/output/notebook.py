@@ -9,9 +9,9 @@ from typing import Any
 
 from headway.core.findings import Finding, Severity
 from headway.errors import import_optional
-from headway.output.console import coverage_line, verdict_line
+from headway.output.console import verdict_line
 from headway.output.display_text import clean
-from headway.output.view import ReportView, format_where
+from headway.output.view import ReportView, coverage_text, finding_title, format_where
 
 # Reports and guards as Jupyter shows them: escaped HTML without scripts.
 
@@ -27,7 +27,7 @@ _CELL = "text-align:left;vertical-align:top;padding:2px 8px"
 def report_html(report: ReportView) -> str:
     """Verdict, coverage, findings with their place and what to do."""
     said = "".join(part if isinstance(part, str) else part[0] for part in verdict_line(report))
-    return _block(said, [coverage_line(report)], report.findings)
+    return _block(said, [coverage_text(report)], report.findings)
 
 
 def guard_html(
@@ -60,7 +60,7 @@ def _block(head: str, lines: Iterable[str], findings: Sequence[Finding]) -> str:
 
 def _row(finding: Finding) -> str:
     place = format_where(finding.where)
-    what = f"<b>{_safe(f'{finding.code} {finding.name}')}</b><br>{_safe(finding.message)}"
+    what = f"<b>{_safe(finding_title(finding))}</b><br>{_safe(finding.message)}"
     if place and place not in finding.message:
         what += f"<br><code>{_safe(place)}</code>"
     cures = "<br>".join(

@@ -1,144 +1,25 @@
-"""What renderers read of a report or an incident: protocols, coverage advice, locations, and the
-source lines kept with an incident.
+"""A report as plain data, built once: the verdict and the coverage in the words all renderers use.
+
+The console, the HTML report, the live page and the notebook lay this out and add no words of their
+own. `incident_view.py` does the same for an incident.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from headway.core.findings import Finding, NotRun, Where
-from headway.core.records import EventRecord
+from headway.core.findings import Finding, NotRun, Remedy, Severity, Where
 from headway.core.signals import axis_of
 
-# From "these checks could not run" to "log this, and so many more will".
-
-MIN_CHECKS_GAINED = 2
-"""One check more or less is no reason to log something."""
-_NEEDS_ALL = re.compile(r"^needs (?P<names>.+), which this source does not have$")
-_NEEDS_ONE = re.compile(r"^needs one of (?P<names>.+), and this source has none of them$")
-_OPTIONAL_SIGNALS = {
-    "clip_coef",
-    "component_grad/*",
-    "grad_nonfinite",
-    "grad_nonfinite_tensors",
-    "grads_carried",
-    "incident",
-    "loss/*",
-    "loss_scale",
-    "micro_batches",
-    "optimizers",
-    "scaler_skipped",
-}
-"""Signals a run has only if it clips, scales its loss and so on: nothing to ask a user for. Nor are
-columns over all parameters, which no other tool logs."""
-
-
-def find_missing_signal(not_run: Iterable[NotRun]) -> tuple[str, int] | None:
-    """The signal whose absence keeps most checks from running, and how many those are."""
-    counts = Counter(
-        name
-        for item in not_run
-        for name in _sufficient_signals(item.reason)
-        if name not in _OPTIONAL_SIGNALS and axis_of(name) is None
-    )
-    # By name among equals, so that the same log always gives the same advice.
-    best = min(counts.items(), key=lambda pair: (-pair[1], pair[0]), default=("", 0))
-    return best if best[1] >= MIN_CHECKS_GAINED else None
-
-
-def _sufficient_signals(reason: str) -> list[str]:
-    """The signals each of which would, alone, let the check run."""
-    if match := _NEEDS_ONE.match(reason):
-        return match["names"].split(", ")
-    if match := _NEEDS_ALL.match(reason):
-        names = match["names"].split(", ")
-        return names if len(names) == 1 else []
-    return []
-
-
-def summarize_not_run(not_run: Iterable[NotRun]) -> list[tuple[str, int]]:
-    """The main reasons in a few words each, the most frequent first."""
-    counts = Counter(_shorten(item.reason) for item in not_run)
-    common = [(why, count) for why, count in counts.items() if why and count >= MIN_CHECKS_GAINED]
-    return sorted(common, key=lambda pair: (-pair[1], pair[0]))[:3]
-
-
-def _shorten(reason: str) -> str:
-    match = _NEEDS_ONE.match(reason) or _NEEDS_ALL.match(reason)
-    if match:
-        return f"without {match['names'].split(', ')[0]}"
-    if match := re.match(r"^no (.+) of the kind it needs were seen$", reason):
-        return f"without {match[1]}"
-    return ""
-
-
-# The lines around a bad one, as the page beside an incident has kept them.
-
-# No file is opened that a log names: only README.md of the incident's own folder, which is
-# untrusted like everything in a run directory, and is taken for text.
-
-MAX_SOURCE_LINES = 40
-MAX_SOURCE_BYTES = 1 << 16
-_SOURCE_LINE = re.compile(r"^(?P<mark>[> ])\s*(?P<number>\d+) \|(?P<code>.*)$")
-
-SourceLine = tuple[str, str, bool]
-"""Its number, its code, whether it is the bad one."""
-
-
-def read_source_lines(
-    run: Path,
-    incidents: Sequence[EventRecord],
-    number: int,
-    read: Callable[[Path], bytes | None],
-) -> list[SourceLine]:
-    """The lines of an incident of a run; none where they were not kept."""
-    step = incidents[number].step
-    earlier = sum(event.step == step for event in incidents[:number])
-    try:
-        folders = sorted(
-            (item for item in (run / "incidents").iterdir() if item.name.endswith(f"-step{step}")),
-            key=lambda item: (len(item.name), item.name),
-        )
-    except (OSError, ValueError):
-        return []
-    if earlier >= len(folders):
-        return []
-    lines: list[SourceLine] = []
-    page = read(folders[earlier] / "README.md") or b""
-    for line in page.decode("utf-8", "replace").splitlines():
-        match = _SOURCE_LINE.match(line)
-        if match is not None:
-            code = match["code"].removeprefix(" ").replace("\t", "    ")
-            lines.append((match["number"], code.rstrip(), match["mark"] == ">"))
-        elif lines:
-            break
-    return lines[:MAX_SOURCE_LINES]
-
-
-def read_head(path: Path) -> bytes | None:
-    """The beginning of an ordinary file; a pipe that somebody has put there must not stop us."""
-    try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    except OSError:
-        return None
-    with os.fdopen(handle, "rb") as file:
-        try:
-            return file.read(MAX_SOURCE_BYTES) if stat.S_ISREG(os.fstat(handle).st_mode) else None
-        except OSError:
-            return None
-
-
-# What a sink needs to know of a report, so that it need not know where reports are made.
+# What a renderer needs of a report, as protocols: output does not import the class.
 
 
 class CoverageView(Protocol):
-    """How much could be looked at."""
+    """How many checks ran, and of how many."""
 
     @property
     def ran(self) -> int: ...
@@ -156,7 +37,7 @@ class CauseView(Protocol):
 
 
 class ReportView(Protocol):
-    """What was found, what caused it, what could not be looked at."""
+    """What was found, what caused it, and which checks did not run."""
 
     @property
     def findings(self) -> Sequence[Finding]: ...
@@ -171,18 +52,92 @@ class ReportView(Protocol):
     def to_dict(self) -> dict[str, Any]: ...
 
 
-# What the page needs of a report.
-
-
 class SourcedReportView(ReportView, Protocol):
-    """What the page needs of a report."""
+    """A report that also names the files it was read from."""
 
     @property
     def sources(self) -> Sequence[Mapping[str, Any]]: ...
 
 
+# The verdict.
+
+VERDICT_WORDS = {
+    "error": "Error",
+    "warning": "Warning",
+    "unsure": "Few checks ran",
+    "healthy": "Healthy",
+    "reading": "Reading",
+}
+"""A level, and the word for it."""
+FEW_CHECKS = 4
+"""A report without findings is `unsure` if fewer than one in this many checks ran."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The verdict on a run."""
+
+    level: str
+    """`error`, `warning`, `unsure` (no findings, but few checks ran) or `healthy`."""
+    counts: str
+    """`2 errors, 1 warning`; empty without either."""
+    cause: str
+    """`HD101 nonfinite-loss`, the most likely cause; empty without one."""
+    sentence: str
+    """What happened at which step and why, or that no problems were found."""
+    coverage: str
+    """How many checks ran, and what would let more of them run."""
+
+    @property
+    def word(self) -> str:
+        return VERDICT_WORDS[self.level]
+
+
+def verdict_of(report: ReportView) -> Verdict:
+    """The verdict, in the words that every renderer uses."""
+    counts = {
+        word: sum(item.severity == severity for item in report.findings)
+        for severity, word in ((Severity.ERROR, "error"), (Severity.WARNING, "warning"))
+    }
+    level = next((word for word, count in counts.items() if count), "")
+    said = ", ".join(plural(count, word) for word, count in counts.items() if count)
+    if level:
+        root = report.causes[0].root if report.causes else report.findings[0]
+        cause = finding_title(root) if report.causes else ""
+        return Verdict(level, said, cause, _cause_sentence(root), coverage_text(report))
+    ran, of = report.coverage.ran, report.coverage.of
+    if ran * FEW_CHECKS <= of:
+        sentence = f"No problems found, but only {ran} of {of} checks had the data they need."
+        return Verdict("unsure", "", "", sentence, coverage_text(report))
+    return Verdict("healthy", "", "", "No problems found.", coverage_text(report))
+
+
+def _cause_sentence(root: Finding) -> str:
+    at = "" if root.step is None else f" at step {root.step}"
+    # The explanation, if the step was re-run, says more than the symptom.
+    why = root.evidence.get("why")
+    return f"{finding_title(root)}{at}: {why if isinstance(why, str) and why else root.message}"
+
+
+def finding_title(finding: Finding) -> str:
+    """`HD101 nonfinite-loss`."""
+    return f"{finding.code} {finding.name}"
+
+
+def plural(count: int, word: str) -> str:
+    """`1 error`, `2 errors`."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def trial_text(remedy: Remedy) -> str:
+    """What came of a remedy on the failing step; empty if it was not tested."""
+    if not remedy.tested:
+        return ""
+    return f"tested on the failing step: {'cured' if remedy.cured else 'did not help'}"
+
+
 def format_where(where: Where) -> str:
-    """The place of a finding in words; empty when nothing is known of it."""
+    """The location of a finding as text; empty if nothing is known."""
     parts = []
     if where.file:
         line = f":{where.line}" if where.line else ""
@@ -197,3 +152,80 @@ def format_where(where: Where) -> str:
     if where.rank is not None:
         parts.append(f"rank {where.rank}")
     return ", ".join(parts)
+
+
+# Coverage: which checks did not run, and which signal would let most of them run.
+
+MIN_CHECKS_GAINED = 2
+"""One check more is no reason to log another signal."""
+_NEEDS_ALL = re.compile(r"^needs (?P<names>.+), which this source does not have$")
+_NEEDS_ONE = re.compile(r"^needs one of (?P<names>.+), and this source has none of them$")
+_OPTIONAL_SIGNALS = {
+    "clip_coef",
+    "component_grad/*",
+    "grad_nonfinite",
+    "grad_nonfinite_tensors",
+    "grads_carried",
+    "incident",
+    "loss/*",
+    "loss_scale",
+    "micro_batches",
+    "optimizers",
+    "scaler_skipped",
+}
+"""Signals that only some runs have (clipping, loss scaling), so users are not asked to log them.
+Columns over all parameters are not suggested either: no other tool logs them."""
+
+
+def coverage_text(report: ReportView) -> str:
+    """How many checks ran, and which signal would let more of them run."""
+    text = f"{report.coverage.ran} of {report.coverage.of} checks could run"
+    best = find_missing_signal(report.not_run)
+    return text if best is None else f"{text}; {best[1]} more need `{best[0]}` in the log"
+
+
+def find_missing_signal(not_run: Iterable[NotRun]) -> tuple[str, int] | None:
+    """The signal whose absence keeps most checks from running, and the number of these checks."""
+    counts = Counter(
+        name
+        for item in not_run
+        for name in _sufficient_signals(item.reason)
+        if name not in _OPTIONAL_SIGNALS and axis_of(name) is None
+    )
+    # Ties are broken by name, so that the same log always gives the same advice.
+    best = min(counts.items(), key=lambda pair: (-pair[1], pair[0]), default=("", 0))
+    return best if best[1] >= MIN_CHECKS_GAINED else None
+
+
+def _sufficient_signals(reason: str) -> list[str]:
+    """The signals each of which would let the check run on its own."""
+    if match := _NEEDS_ONE.match(reason):
+        return match["names"].split(", ")
+    if match := _NEEDS_ALL.match(reason):
+        names = match["names"].split(", ")
+        return names if len(names) == 1 else []
+    return []
+
+
+def group_not_run(not_run: Iterable[NotRun]) -> list[tuple[str, list[str]]]:
+    """(reason, codes) of the checks that did not run, the most frequent reason first."""
+    by_reason: dict[str, list[str]] = {}
+    for item in not_run:
+        by_reason.setdefault(item.reason, []).append(item.code)
+    return sorted(by_reason.items(), key=lambda pair: -len(pair[1]))
+
+
+def summarize_not_run(not_run: Iterable[NotRun]) -> list[tuple[str, int]]:
+    """What the checks that did not run lack, the most frequent first."""
+    counts = Counter(_missing(item.reason) for item in not_run)
+    common = [(what, count) for what, count in counts.items() if what and count > 1]
+    return sorted(common, key=lambda pair: (-pair[1], pair[0]))[:3]
+
+
+def _missing(reason: str) -> str:
+    match = _NEEDS_ONE.match(reason) or _NEEDS_ALL.match(reason)
+    if match:
+        name = match["names"].split(", ")[0]
+        return "" if name in _OPTIONAL_SIGNALS or axis_of(name) else f"need {name}"
+    match = re.match(r"^no (.+) of the kind it needs were seen$", reason)
+    return f"need {match[1]}" if match else ""

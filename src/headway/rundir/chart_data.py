@@ -80,7 +80,7 @@ class ChartData:
     facts: dict[str, Any] = field(default_factory=dict)
     """What the header and the set-up said about the run."""
     source: str = ""
-    turns: list[AxisJump] = field(default_factory=list)
+    jumps: list[AxisJump] = field(default_factory=list)
     steps: int = 0
     """Records of steps that were read."""
     held: Downsampler = field(default_factory=Downsampler)
@@ -97,7 +97,7 @@ class ChartData:
 
     def place(self, order: tuple[int, int], step: int) -> int:
         """Where a finding of that order and step stands on the axis."""
-        return step + find_offset(self.turns, order)
+        return step + find_offset(self.jumps, order)
 
 
 class ChartBuilder:
@@ -193,7 +193,7 @@ class ChartBuilder:
         data = self._data
         data.marks = [*self._first, *self._last]
         data.marks_left_out = self._marks - len(data.marks)
-        data.turns, data.end = self._timeline.turns, self._timeline.end
+        data.jumps, data.end = self._timeline.jumps, self._timeline.end
         data.series_left_out = len(self._refused)
         pictures = {name: sampler.picture() for name, sampler in self._maps.items()}
         data.maps = {name: drawn for name, drawn in pictures.items() if drawn is not None}

@@ -303,7 +303,7 @@ class LiveCharts:
         for piece in self._places.between(begin, end):
             lines = lines_between(self._steps.path, piece.start, piece.end)
             rows = decode_steps(lines)
-            x = rows.step + find_offsets(data.turns, rows.order, SEQ_BITS)
+            x = rows.step + find_offsets(data.jumps, rows.order, SEQ_BITS)
             inside = (x >= begin) & (x <= end) & (x >= piece.first) & (x <= piece.last)
             # A line that was out of order is out of order still.
             inside &= np.r_[True, np.diff(rows.order) >= 0] if len(rows) else inside
@@ -342,7 +342,7 @@ class LiveCharts:
         part.held = join_series(part.held, beyond.held, points)
         part.maps = {**beyond.maps, **part.maps}
         part.marks = [*part.marks, *beyond.marks]
-        part.turns = [*exact.turns, *(turn for turn in sample.turns if turn.x > exact.end)]
+        part.jumps = [*exact.jumps, *(jump for jump in sample.jumps if jump.x > exact.end)]
         return part
 
     def _sample(self) -> ChartData:

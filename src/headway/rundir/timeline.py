@@ -99,7 +99,7 @@ class Timeline:
     """Gives every record its x."""
 
     def __init__(self) -> None:
-        self.turns: list[AxisJump] = []
+        self.jumps: list[AxisJump] = []
         self.end = 0
         """The largest x so far."""
         self._offset = 0
@@ -110,11 +110,11 @@ class Timeline:
         if not 0 <= x <= MAX_X:
             return None
         if x < self.end:
-            if len(self.turns) >= MAX_AXIS_JUMPS:
+            if len(self.jumps) >= MAX_AXIS_JUMPS:
                 return None
             self._offset += self.end + 1 - x
             x = self.end + 1
-            self.turns.append(AxisJump(x, self._offset, segment, seq))
+            self.jumps.append(AxisJump(x, self._offset, segment, seq))
         self.end = x
         return x
 
@@ -138,22 +138,22 @@ class Timeline:
         return found
 
     def place(self, order: tuple[int, int], step: int) -> int:
-        """Where a step stands that was named later: after the last turn before that order."""
-        return step + find_offset(self.turns, order)
+        """Where a step stands that was named later: after the last jump before that order."""
+        return step + find_offset(self.jumps, order)
 
 
-def find_offset(turns: Sequence[AxisJump], order: tuple[int, int]) -> int:
+def find_offset(jumps: Sequence[AxisJump], order: tuple[int, int]) -> int:
     """What has to be added to a step of that order."""
     offset = 0
-    for turn in turns:
-        if (turn.segment, turn.seq) > order:
+    for jump in jumps:
+        if (jump.segment, jump.seq) > order:
             break
-        offset = turn.offset
+        offset = jump.offset
     return offset
 
 
-def find_offsets(turns: Sequence[AxisJump], order: Ints, bits: int) -> Ints:
+def find_offsets(jumps: Sequence[AxisJump], order: Ints, bits: int) -> Ints:
     """The same for many records: `order` is the segment, shifted by `bits`, plus seq."""
-    begins = np.asarray([(turn.segment << bits) + turn.seq for turn in turns], np.int64)
-    added = np.asarray([0, *(turn.offset for turn in turns)], np.int64)
+    begins = np.asarray([(jump.segment << bits) + jump.seq for jump in jumps], np.int64)
+    added = np.asarray([0, *(jump.offset for jump in jumps)], np.int64)
     return added[np.searchsorted(begins, order, side="right")]

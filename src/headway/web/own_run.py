@@ -217,7 +217,7 @@ class OwnRun(RunEntry):
             return self._verdicts.report()
 
     @property
-    def told(self) -> int:
+    def report_version(self) -> int:
         """Rises with every finding and event."""
         return self._verdicts.version + (self._meanwhile is not None)
 

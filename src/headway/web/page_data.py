@@ -1,6 +1,6 @@
-"""The JSON data of the live page: cleaned, shortened text and JSON-safe numbers.
+"""The JSON data of the live page: the views of reports and incidents, with cleaned, clipped text.
 
-The script puts text on the page as text, never as markup; that it is clean is the second lock.
+The page's scripts insert text as text, never as markup; cleaning it here is a second safeguard.
 """
 
 from __future__ import annotations
@@ -15,12 +15,23 @@ from headway.core.numbers import encode_numbers, round_digits
 from headway.core.records import EventRecord
 from headway.output.display_text import clean
 from headway.output.html import chart_json, markup
-from headway.output.html.incident_section import (
+from headway.output.html.sections import OPERAND_COLUMNS, operand_row
+from headway.output.incident_view import (
     INCIDENT_EVIDENCE,
-    INCIDENT_LABELS,
-    INCIDENT_VALUE_LABELS,
+    MAX_ORIGINS,
+    LineView,
+    OriginView,
+    read_incident_view,
+    read_source_lines,
 )
-from headway.output.view import find_missing_signal, format_where, read_source_lines
+from headway.output.view import (
+    VERDICT_WORDS,
+    finding_title,
+    format_where,
+    group_not_run,
+    trial_text,
+    verdict_of,
+)
 from headway.report import Report
 from headway.rundir.chart_data import ChartData
 from headway.web.access import ServedFolder
@@ -33,7 +44,8 @@ MAX_FINDINGS = 500
 MAX_EVIDENCE = 40
 MAX_FACTS = 100
 MAX_REMEDIES = 40
-MAX_OPERANDS = 12
+CHECKED = 0.999
+"""The share of a run that must be checked before it is called healthy."""
 ACTION_LABELS = {
     "skip": "skipped",
     "back-off": "backed off",
@@ -44,14 +56,14 @@ ACTION_LABELS = {
 AnyRun = OwnRun | ForeignRun
 
 
-def clip_text(words: object, most: int = MAX_TEXT_LENGTH) -> str:
-    """Somebody's words, on one line, without invisible characters, not too long."""
-    said = clean(words)
-    return said if len(said) <= most else f"{said[:most]}…"
+def clip_text(text: object, most: int = MAX_TEXT_LENGTH) -> str:
+    """Text on one line, without invisible characters, at most `most` characters long."""
+    cleaned = clean(text)
+    return cleaned if len(cleaned) <= most else f"{cleaned[:most]}…"
 
 
 def summarize_run(run: AnyRun) -> dict[str, Any]:
-    """A line of the list."""
+    """One row of the list of runs."""
     report = run.report()
     counts = {"error": 0, "warning": 0, "info": 0}
     first = ""
@@ -60,41 +72,38 @@ def summarize_run(run: AnyRun) -> dict[str, Any]:
             counts[str(finding.severity)] += 1
         if report.causes and report.causes[0].root.severity > Severity.INFO:
             root = report.causes[0].root
-            first = clip_text(f"{root.code} {root.name}", 100)
+            first = clip_text(finding_title(root), 100)
     drawn, checked = run.progress()
-    latest = run.latest()
+    latest, state = run.latest(), run.state()
+    level = _level(report, checked)
+    word = "Healthy so far" if level == "healthy" and state == "running" else VERDICT_WORDS[level]
     loss = latest.get("loss")
     speed = latest.get("speed")
     return {
         "id": run.id,
         "name": clip_text(run.name, MAX_LINE_LENGTH),
         "source": clip_text(run.source, 60),
-        "state": run.state(),
+        "state": state,
         "changed": run.changed,
         "step": latest.get("step"),
         "loss": None if loss is None else encode_numbers(round_digits(loss, 5)),
         "speed": None if speed is None else round_digits(speed, 3),
         "findings": counts,
-        "verdict": _level(report, counts, checked),
+        "verdict": level,
+        "word": word,
         "cause": first,
         "ladder": _ladder(run.guard()),
         "drawn": round(drawn, 4),
         "checked": round(checked, 4),
         "version": run.version,
-        "told": run.told,
-        "why": clip_text(run.wrong, MAX_LINE_LENGTH) if isinstance(run, ForeignRun) else "",
+        "report_version": run.report_version,
+        "why": clip_text(run.problem, MAX_LINE_LENGTH) if isinstance(run, ForeignRun) else "",
     }
 
 
-def _level(report: Report | None, counts: Mapping[str, int], checked: float) -> str:
-    if counts["error"]:
-        return "error"
-    if counts["warning"]:
-        return "warning"
-    if report is None or checked < 0.999:
-        return "reading"
-    # Silence must not read as health.
-    return "unsure" if report.coverage.ran * 4 <= report.coverage.of else "healthy"
+def _level(report: Report | None, checked: float) -> str:
+    level = "reading" if report is None else verdict_of(report).level
+    return level if level in ("error", "warning") or checked >= CHECKED else "reading"
 
 
 def _ladder(guard: Mapping[str, Any]) -> str:
@@ -105,39 +114,40 @@ def _ladder(guard: Mapping[str, Any]) -> str:
 
 
 def describe_run(run: AnyRun, root: ServedFolder) -> dict[str, Any]:
-    """All that is known of a run but its numbers."""
+    """Everything about a run except its charts."""
     report = run.report()
     with run.lock:
         data = run.charts(None, None, 2) or ChartData()
-        told = [*data.incidents]
-    found = {"summary": summarize_run(run), "end": data.end, "turns": _axis_jumps(data)}
+        incidents = [*data.incidents]
+    found = {"summary": summarize_run(run), "end": data.end, "jumps": _axis_jumps(data)}
     if report is None:
         return {**found, "causes": [], "incidents": [], "coverage": None, "facts": [], "notes": []}
-    by_reason: dict[str, list[str]] = {}
-    for item in report.not_run:
-        by_reason.setdefault(clip_text(item.reason, MAX_LINE_LENGTH), []).append(item.code)
-    best = find_missing_signal(report.not_run)
+    verdict = verdict_of(report)
     return {
         **found,
-        "verdict": _verdict(report),
+        "verdict": clip_text(verdict.sentence),
         "causes": [
             {
-                **describe_finding(cause.root, data, told),
+                **describe_finding(cause.root, data, incidents),
                 "symptoms": [
-                    describe_finding(item, data, told) for item in cause.symptoms[:MAX_REMEDIES]
+                    describe_finding(item, data, incidents)
+                    for item in cause.symptoms[:MAX_REMEDIES]
                 ],
             }
             for cause in report.causes[:MAX_FINDINGS]
         ],
         "left_out": max(len(report.causes) - MAX_FINDINGS, 0),
         "incidents": [
-            _incident(number, event, data, _context(root, run.path, told, number))
-            for number, event in enumerate(told)
+            _incident(number, event, data, _context(root, run.path, incidents, number))
+            for number, event in enumerate(incidents)
         ],
         "coverage": {
             **report.coverage.to_dict(),
-            "unlock": None if best is None else [clip_text(best[0], 100), best[1]],
-            "not_run": sorted(by_reason.items(), key=lambda pair: -len(pair[1])),
+            "text": clip_text(verdict.coverage, MAX_LINE_LENGTH),
+            "not_run": [
+                (clip_text(reason, MAX_LINE_LENGTH), codes)
+                for reason, codes in group_not_run(report.not_run)
+            ],
         },
         "facts": _rows(data.facts, MAX_FACTS),
         "notes": [clip_text(note) for note in report.notes[:50]],
@@ -145,20 +155,10 @@ def describe_run(run: AnyRun, root: ServedFolder) -> dict[str, Any]:
     }
 
 
-def _verdict(report: Report) -> str:
-    if not report.causes or report.worst < Severity.WARNING:
-        return "Nothing was found that would need a change."
-    root = report.causes[0].root
-    at = "" if root.step is None else f" at step {root.step}"
-    why = root.evidence.get("why")
-    said = why if isinstance(why, str) and why else root.message
-    return clip_text(f"{root.code} {root.name}{at}: {said}")
-
-
 def describe_finding(
     item: Finding, data: ChartData, incidents: Sequence[EventRecord]
 ) -> dict[str, Any]:
-    """A finding: what, where, why, what to do."""
+    """A finding with its location, evidence and remedies."""
     source = item.evidence.get("source")
     explained = [
         number
@@ -176,7 +176,12 @@ def describe_finding(
         "where": clip_text(format_where(item.where), MAX_LINE_LENGTH * 2),
         "source": clip_text(source.strip(), MAX_LINE_LENGTH * 2) if isinstance(source, str) else "",
         "remedies": [
-            {"text": clip_text(remedy.text), "tested": remedy.tested, "cured": remedy.cured}
+            {
+                "text": clip_text(remedy.text),
+                "tested": remedy.tested,
+                "cured": remedy.cured,
+                "trial": trial_text(remedy),
+            }
             for remedy in item.remedies[:MAX_REMEDIES]
         ],
         "evidence": _rows(
@@ -201,83 +206,53 @@ def _rows(facts: Mapping[str, Any], most: int) -> list[list[str]]:
 def _incident(
     number: int, event: EventRecord, data: ChartData, context: list[list[Any]]
 ) -> dict[str, Any]:
-    told = event.data
-    births = [item for item in _list(told.get("births")) if isinstance(item, Mapping)]
-    rows = _list(births[0].get("rows")) if births else []
-    about: dict[str, Any] = {"samples of the batch": rows, "in the data set": told.get("samples")}
-    about |= {
-        words: INCIDENT_VALUE_LABELS.get(str(told.get(key)), told.get(key))
-        for key, words in INCIDENT_LABELS.items()
-    }
+    incident = read_incident_view(event.data)
     return {
         "number": number,
         "step": event.step,
         "x": data.place((event.segment, event.seq), event.step),
-        "headline": clip_text(told.get("headline") or "What happened could not be found out."),
-        "births": [_origin(birth) for birth in births[:3]],
-        "about": [row for row in _rows(about, 20) if row[1] not in ("", "unknown")],
+        "headline": clip_text(incident.headline),
+        "origins": [_origin(origin) for origin in incident.origins[:MAX_ORIGINS]],
+        "columns": OPERAND_COLUMNS,
+        "facts": _rows(dict(incident.facts()), 20),
         "trials": [
             {
-                "text": clip_text(trial["text"]),
-                "tried": clip_text(trial.get("tried", ""), 40),
-                "why": clip_text(trial.get("why") or "", MAX_LINE_LENGTH),
+                "text": clip_text(trial.text),
+                "outcome": clip_text(trial.outcome, 40),
+                "mark": trial.mark,
+                "why": clip_text(trial.why, MAX_LINE_LENGTH),
             }
-            for trial in _list(told.get("trials"))[:MAX_REMEDIES]
-            if isinstance(trial, Mapping) and trial.get("text")
+            for trial in incident.trials[:MAX_REMEDIES]
         ],
         "context": context,
     }
 
 
-def _origin(birth: Mapping[str, Any]) -> dict[str, Any]:
-    operands = [item for item in _list(birth.get("inputs")) if isinstance(item, Mapping)]
-    output = birth.get("output")
-    if isinstance(output, Mapping):
-        operands = [*operands[: MAX_OPERANDS - 1], output]
+def _origin(origin: OriginView) -> dict[str, Any]:
     return {
-        "op": clip_text(birth.get("op") or "", 100),
-        "phase": clip_text(birth.get("phase") or "", 40),
-        "module": clip_text(birth.get("module") or "", MAX_LINE_LENGTH),
-        "place": _place(birth.get("place")),
-        "called_from": _place(birth.get("called_from")),
+        "where": clip_text(origin.where, MAX_LINE_LENGTH),
+        "place": _place(origin.place),
+        "called_from": _place(origin.called_from),
         "operands": [
-            [
-                clip_text(item.get("name"), 100),
-                clip_text(
-                    "×".join(str(size) for size in _list(item.get("shape"))) or "scalar", 100
-                ),
-                *(
-                    clip_text(markup.format_value(item.get(key)), 40)
-                    for key in ("dtype", "low", "high")
-                ),
-                *(
-                    clip_text(markup.format_value(item.get(key, 0)), 40)
-                    for key in ("nan", "inf", "zero")
-                ),
-            ]
-            for item in operands[:MAX_OPERANDS]
+            [clip_text(cell, 100) for cell in operand_row(item)] for item in origin.operands
         ],
     }
 
 
-def _place(place: Any) -> dict[str, str] | None:
-    """A line of code as the incident recorded it: no file is opened that a log names."""
-    if not isinstance(place, Mapping) or not place.get("file"):
+def _place(place: LineView | None) -> dict[str, str] | None:
+    if place is None:
         return None
-    function = place.get("function")
-    within = f" in {function}" if function and function != "<module>" else ""
-    source = place.get("source")
     return {
-        "at": clip_text(f"{place['file']}:{place.get('line')}{within}", MAX_LINE_LENGTH * 2),
-        "line": clip_text(place.get("line"), 20),
-        "source": clip_text(source.strip(), MAX_LINE_LENGTH) if isinstance(source, str) else "",
+        "at": clip_text(place.at, MAX_LINE_LENGTH * 2),
+        "line": clip_text(place.line, 20),
+        "source": clip_text(place.source, MAX_LINE_LENGTH),
     }
 
 
 def _context(
     root: ServedFolder, path: Path, incidents: Sequence[EventRecord], number: int
 ) -> list[list[Any]]:
-    """The lines around the bad one, as the incident's own page has kept them."""
+    """The source around the failing line, from the incident's README.md."""
     return [
         [
             clip_text(line, 20),
@@ -299,7 +274,7 @@ def timeline_data(
         "version": run.version,
         "drawn": round(run.progress()[0], 4),
         "end": drawn.end,
-        "turns": _axis_jumps(drawn),
+        "jumps": _axis_jumps(drawn),
         "panels": chart_json.panels(drawn),
         "components": chart_json.components(drawn),
         "maps": [],
@@ -314,18 +289,18 @@ def timeline_data(
 
 
 def layer_data(data: ChartData | None) -> list[dict[str, Any]]:
-    """The layer × step pictures, each with what it says in words."""
+    """The layer × step heat maps, each with a description."""
     if data is None:
         return []
-    said = [chart_json.describe_heat_map(data, name) for name in data.maps]
+    texts = [chart_json.describe_heat_map(data, name) for name in data.maps]
     return [
-        {**drawn, "says": clip_text(words)}
-        for drawn, words in zip(chart_json.heat_maps(data), said, strict=True)
+        {**drawn, "says": clip_text(text)}
+        for drawn, text in zip(chart_json.heat_maps(data), texts, strict=True)
     ]
 
 
 def comparison_data(drawn: Sequence[tuple[AnyRun, ChartData]]) -> dict[str, Any]:
-    """The same charts of several runs, one over the other, each run in a colour of its own."""
+    """The charts of several runs, overlaid, with one colour per run."""
     panels: dict[str, dict[str, Any]] = {}
     for colour, (run, data) in enumerate(drawn):
         for panel in [*chart_json.panels(data), *chart_json.components(data)]:
@@ -338,8 +313,8 @@ def comparison_data(drawn: Sequence[tuple[AnyRun, ChartData]]) -> dict[str, Any]
                 shared["series"].append({**series, **look})
     return {
         "end": max((data.end for _, data in drawn), default=0),
-        "turns": [],
-        "repeated": [clip_text(run.name, 80) for run, data in drawn if data.turns],
+        "jumps": [],
+        "repeated": [clip_text(run.name, 80) for run, data in drawn if data.jumps],
         "panels": list(panels.values()),
         "components": [],
         "maps": [],
@@ -350,8 +325,4 @@ def comparison_data(drawn: Sequence[tuple[AnyRun, ChartData]]) -> dict[str, Any]
 
 
 def _axis_jumps(data: ChartData) -> list[list[int]]:
-    return [[turn.x, turn.offset] for turn in data.turns]
-
-
-def _list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else []
+    return [[jump.x, jump.offset] for jump in data.jumps]

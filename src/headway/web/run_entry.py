@@ -131,7 +131,7 @@ def cut_charts(data: ChartData, low: int, high: int, points: int) -> ChartData:
 class ForeignRun(RunEntry):
     """The log of another tool: read as a whole, again when it has changed."""
 
-    wrong: str = field(default="", init=False)
+    problem: str = field(default="", init=False)
     """Why it cannot be read."""
     _changed: float = field(default=0.0, init=False)
     _known: tuple[float, int] | None = field(default=None, init=False)
@@ -164,21 +164,21 @@ class ForeignRun(RunEntry):
         from headway.postmortem.diagnose import diagnose
 
         about = self.path.stat()
-        report, data, wrong = None, None, ""
+        report, data, problem = None, None, ""
         try:
             report = diagnose(self.path)
             if report.reread is not None:
                 data = build_log_charts(report.reread())
         except (HeadwayError, OSError) as error:
-            wrong = str(error)
+            problem = str(error)
         with self.lock:
-            self._report, self._data, self.wrong = report, data, wrong
+            self._report, self._data, self.problem = report, data, problem
             self._known = (about.st_mtime, about.st_size)
             self.version += 1
 
     def state(self) -> str:
         """`running` while it is written to."""
-        if self.wrong:
+        if self.problem:
             return "unreadable"
         return "running" if time.time() - self._changed < IDLE_SECONDS else "ended"
 
@@ -211,7 +211,7 @@ class ForeignRun(RunEntry):
         return self._report
 
     @property
-    def told(self) -> int:
+    def report_version(self) -> int:
         """Rises when it was read again."""
         return self.version
 

@@ -10,11 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.numbers import say, say_bytes
-from headway.explain.explanation import Explanation, Operand, Origin, Trial
+from headway.explain.explanation import Explanation, Origin
 from headway.output.display_text import clean
+from headway.output.incident_view import (
+    IncidentView,
+    OperandView,
+    OriginView,
+    TrialView,
+    read_incident_view,
+)
 from headway.torch_adapters.source import SourceLine
 
-# Text of strangers in Markdown: names, messages and source lines as they are, and never markup.
+# Escaping: names, messages and source lines are untrusted and must not become markup.
 
 _SIGNS = re.compile(r"([\\`*<>\[\]|$])")
 _UNDERSCORE = re.compile(r"(?<![^\W_])_|_(?![^\W_])")
@@ -82,35 +89,22 @@ def _longest_run(text: str) -> int:
     return max(map(len, re.findall(r"`+", text)), default=0)
 
 
-# An incident as a page to read: in a terminal, in an editor, on GitHub.
+# The page, for a terminal, an editor or GitHub.
 
 AROUND = 3
-"""Lines of source shown before and after the one meant."""
+"""Lines of source shown before and after the failing one."""
 MOST_NAMED = 12
 """Names in a list; the others are counted."""
-SIGNS = {"cured": "✓", "not cured": "✗", "not tried": "–"}
-GUILT_TEXT = {
-    "batch": "The batch. It was needed for this; these very weights were not.",
-    "weights": "The weights. They were needed for this; this very batch was not.",
-    "together": "Only the two together: this batch with these weights.",
-    "unknown": "Not known.",
-}
-NATURE = {
-    "deterministic": "It happened again each time the step was run.",
-    "transient": "It did not happen again when the step was run once more.",
-    "compiler": "It happens in the compiled model only.",
-    "unknown": "",
-}
 _CODES = {"poisoned-weight": "HD301", "poisoned-buffer": "HD302", "poisoned-batch": "HD501"}
 _CONTENT = {
-    "batch.pt": "the data of the step",
-    "rng.pt": "the random number generators before it",
-    "state.pt": "weights, buffers, scaler",
+    "batch.pt": "the batch of the step",
+    "rng.pt": "the random state before the step",
+    "state.pt": "weights, buffers and gradient scaler",
 }
 
 
 def code_of(explanation: Explanation) -> str:
-    """The check that is about this kind of incident."""
+    """The check for this kind of incident."""
     if explanation.symptom == "spike":
         return "HD207"
     birth = explanation.birth
@@ -120,111 +114,91 @@ def code_of(explanation: Explanation) -> str:
 
 
 def title(explanation: Explanation) -> str:
-    """A few words for a heading."""
+    """The heading of the page."""
     birth = explanation.birth
     if explanation.symptom == "spike":
-        return f"Step {explanation.step}: the gradients leapt"
+        return f"Step {explanation.step}: gradient spike"
     if birth is None:
-        return f"Step {explanation.step}: a number that is not finite"
+        return f"Step {explanation.step}: non-finite value"
     return f"Step {explanation.step}: {birth.op} in the {birth.phase} pass"
 
 
 def render_readme(explanation: Explanation, index: Mapping[str, Any], folder: Path) -> str:
-    """The README.md of an incident; `folder` is how people will call it."""
-    lines = [f"# {escape_prose(title(explanation))}", "", escape_prose(explanation.summary), ""]
-    if NATURE[explanation.nature]:
-        lines += [NATURE[explanation.nature], ""]
-    for number, birth in enumerate(explanation.births):
-        lines += _render_origin(birth, "Where" if number == 0 else f"Another place ({number + 1})")
-    lines += _spike(explanation)
-    lines += _samples(explanation)
-    lines += _trials(explanation.trials)
-    if explanation.guilt != "unknown":
-        lines += ["## Batch or weights", "", GUILT_TEXT[explanation.guilt], ""]
-    lines += _notes(explanation.notes)
+    """The README.md of an incident; `folder` is its path as users type it."""
+    incident = read_incident_view(explanation.to_dict())
+    lines = [f"# {escape_prose(title(explanation))}", "", escape_prose(incident.summary), ""]
+    for number, origin in enumerate(incident.origins):
+        heading = "Where" if number == 0 else f"Another place ({number + 1})"
+        lines += _render_origin(origin, explanation.births[number], heading)
+    lines += _render_spike(incident.spike)
+    lines += _render_facts(incident)
+    lines += _render_trials(incident.trials)
     lines += _render_folder(index)
     lines += _render_commands(explanation, folder, replayable="batch.pt" in index["files"])
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _render_origin(birth: Origin, heading: str) -> list[str]:
-    lines = [f"## {heading}", "", escape_prose(birth.cause), ""]
-    facts = [("op", birth.op), ("pass", birth.phase), ("module", birth.module)]
-    facts += [("autograd", birth.node or ""), ("part of the loss", birth.component or "")]
-    facts += [("autocast", birth.autocast or "")]
+def _render_origin(origin: OriginView, birth: Origin, heading: str) -> list[str]:
+    lines = [f"## {heading}", "", escape_prose(origin.cause), ""]
     for name, place in (("line", birth.place), ("called from", birth.called_from)):
         if place is not None:
             within = f" in {code_span(place.within)}" if place.within else ""
             lines.append(f"- {name}: {code_span(place)}{within}")
-    lines += [f"- {name}: {code_span(value)}" for name, value in facts if value]
+    facts = [("op", origin.op), ("pass", origin.phase), ("module", origin.module)]
+    lines += [f"- {name}: {code_span(value)}" for name, value in (*facts, *origin.details) if value]
     lines.append("")
     for place in (birth.place, birth.called_from):
         if place is not None:
             lines += [*code_block(source_around(place), "text"), ""]
-    return lines + _render_operands(birth)
+    rows = [_render_operand(item) for item in origin.inputs]
+    if origin.output is not None:
+        name, *rest = _render_operand(origin.output)
+        rows.append([f"→ {name}", *rest])
+    if rows:
+        head = ["tensor", "role", "shape", "dtype", "finite range", "NaN", "Inf", "zeros"]
+        lines += ["### Tensors of the op", "", *markdown_table(head, rows), ""]
+    if origin.reached:
+        lines += [f"Non-finite gradients: {list_names(origin.reached)}", ""]
+    return lines
 
 
-def _render_operands(birth: Origin) -> list[str]:
-    rows = [_render_operand(item) for item in birth.inputs]
-    if birth.output is not None:
-        rows.append(["→ " + _render_operand(birth.output)[0], *_render_operand(birth.output)[1:]])
-    if not rows:
-        return []
-    head = ["tensor", "role", "shape", "dtype", "finite range", "NaN", "Inf", "zeros"]
-    return ["### What went in, and what came out", "", *markdown_table(head, rows), ""]
-
-
-def _render_operand(item: Operand) -> list[str]:
+def _render_operand(item: OperandView) -> list[str]:
     return [
         code_cell(code_span(item.name)),
         escape_prose(item.role),
-        say_shape(item.shape),
+        item.shape,
         escape_prose(item.dtype),
-        say_range(item),
+        item.finite_range,
         *(str(count) for count in (item.nan, item.inf, item.zero)),
     ]
 
 
-def say_shape(shape: Sequence[int]) -> str:
-    return " × ".join(str(size) for size in shape) or "one number"
-
-
-def say_range(item: Operand) -> str:
-    """From where to where the finite elements go."""
-    if item.low is None or item.high is None:
-        return "none"
-    return f"{say(item.low)} … {say(item.high)}"
-
-
-def _spike(explanation: Explanation) -> list[str]:
-    spike = explanation.spike
-    if spike is None:
+def _render_spike(spike: Mapping[str, Any]) -> list[str]:
+    if not spike:
         return []
-    lines = ["## What carries it", ""]
-    if spike.component:
-        lines.append(f"- part of the loss: {code_span(spike.component)}")
-    if spike.layers and not spike.growth:
-        lines.append(f"- largest gradients: {list_names(spike.layers)}")
-    grown = zip(spike.layers, spike.growth, strict=False)
-    lines += [f"- {code_span(name)}: {say(growth)} times its usual" for name, growth in grown]
+    lines = ["## Largest gradients", ""]
+    if spike.get("component"):
+        lines.append(f"- loss component: {code_span(spike['component'])}")
+    layers, growth = spike.get("layers", ()), spike.get("growth", ())
+    if layers and not growth:
+        lines.append(f"- parameters: {list_names(layers)}")
+    lines += [
+        f"- {code_span(name)}: {say(factor)} times its usual norm"
+        for name, factor in zip(layers, growth, strict=False)
+    ]
     return [*lines, ""]
 
 
-def _samples(explanation: Explanation) -> list[str]:
-    birth, spike = explanation.birth, explanation.spike
-    rows = birth.rows if birth is not None else spike.rows if spike is not None else ()
+def _render_facts(incident: IncidentView) -> list[str]:
     lines = []
-    if rows:
-        lines.append(f"- rows of the batch: {list_names(rows)}")
-    if explanation.samples:
-        lines.append(f"- in the data set: {list_names(explanation.samples)}")
-    if explanation.rank is not None:
-        lines.append(f"- rank: {explanation.rank}")
-    if lines:
-        lines = ["## Samples", "", *lines, ""]
-    if birth is not None and birth.reached:
-        lines += ["## Parameters reached", "", f"{list_names(birth.reached)}", ""]
-    return lines
+    for label, value in incident.facts():
+        if label == "notes":
+            lines += [f"- note: {escape_prose(note)}" for note in value]
+        elif isinstance(value, (list, tuple)):
+            lines.append(f"- {label}: {list_names(value)}")
+        else:
+            lines.append(f"- {label}: {escape_prose(value)}")
+    return ["## Facts", "", *lines, ""] if lines else []
 
 
 def list_names(items: Sequence[object], most: int = MOST_NAMED) -> str:
@@ -233,36 +207,31 @@ def list_names(items: Sequence[object], most: int = MOST_NAMED) -> str:
     return ", ".join(code_span(item) for item in items[:most]) + more
 
 
-def _trials(trials: Sequence[Trial]) -> list[str]:
+def _render_trials(trials: Sequence[TrialView]) -> list[str]:
     if not trials:
         return []
-    lines = ["## Cures, tried on this very step", ""]
+    lines = ["## Remedies, tried on this step", ""]
     for trial in trials:
         why = f" ({escape_prose(trial.why)})" if trial.why else ""
-        lines.append(f"- {SIGNS[trial.tried]} **{trial.tried}**: {escape_prose(trial.text)}{why}")
+        lines.append(f"- {trial.mark} **{trial.outcome}**: {escape_prose(trial.text)}{why}")
     return [*lines, ""]
-
-
-def _notes(notes: Sequence[str]) -> list[str]:
-    return ["## Notes", "", *(f"- {escape_prose(note)}" for note in notes), ""] if notes else []
 
 
 def _render_folder(index: Mapping[str, Any]) -> list[str]:
     under = index["versions"]
-    lines = ["## What is in this folder", ""]
+    lines = ["## Files in this folder", ""]
     rows_only = index["captured"]["batch"] == "guilty-rows"
     for name, seal in index["files"].items():
-        said = _CONTENT[name]
+        content = _CONTENT[name]
         if name == "batch.pt" and rows_only:
-            said = "the guilty rows of the data; replayed repeated to the size of the batch"
-        lines.append(f"- {code_span(name)}: {said} ({say_bytes(seal['bytes'])})")
-    missing = index["left_out"]
+            content = "the failing rows of the batch; a replay repeats them to its full size"
+        lines.append(f"- {code_span(name)}: {content} ({say_bytes(seal['bytes'])})")
     lines += [
         f"- not kept: {escape_prose(item['what'])} ({escape_prose(item['why'])})"
-        for item in missing
+        for item in index["left_out"]
     ]
     lines.append(
-        f"- made {index['when']} with headway {under['headway']}, torch {under['torch']}, "
+        f"- written {index['when']} by headway {under['headway']}, torch {under['torch']}, "
         f"Python {under['python']}, {escape_prose(under['device'])}"
     )
     return [*lines, ""]
@@ -270,11 +239,11 @@ def _render_folder(index: Mapping[str, Any]) -> list[str]:
 
 def _render_commands(explanation: Explanation, folder: Path, *, replayable: bool) -> list[str]:
     commands = [f"headway explain {code_of(explanation)}"]
-    said = "Mend the line, then train again: without the data this step cannot be replayed."
+    text = "Fix the line, then train again: this step cannot be replayed without its batch."
     if replayable:
         commands.insert(0, f"headway replay {shlex.quote(str(folder))}")
-        said = "Mend the line, then run the first: it exits 0 once the step is cured, else 1."
-    return ["## Go on", "", said, "", *code_block(commands, "console")]
+        text = "Fix the line, then replay the step: exit code 0 means cured, 1 still failing."
+    return ["## Next", "", text, "", *code_block(commands, "console")]
 
 
 def source_around(place: SourceLine) -> list[str]:

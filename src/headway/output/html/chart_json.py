@@ -198,10 +198,10 @@ def _describe_cell(picture: HeatMap, cell: int, data: ChartData) -> str:
 def step_at(data: ChartData, x: int) -> int:
     """The step that a place on the axis stands for."""
     offset = 0
-    for turn in data.turns:
-        if turn.x > x:
+    for jump in data.jumps:
+        if jump.x > x:
             break
-        offset = turn.offset
+        offset = jump.offset
     return x - offset
 
 
@@ -226,7 +226,7 @@ def chart_document(findings: Sequence[Finding], data: ChartData) -> dict[str, An
     held_x, _ = data.held.points()
     return {
         "end": data.end,
-        "turns": [[turn.x, turn.offset] for turn in data.turns],
+        "jumps": [[jump.x, jump.offset] for jump in data.jumps],
         "panels": panels(data),
         "components": components(data),
         "maps": heat_maps(data),

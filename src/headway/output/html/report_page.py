@@ -1,8 +1,7 @@
 """Renders a report as one HTML file: verdict, causes, charts, details.
 
-One file, nothing fetched. A content policy allows the two scripts and the two style sheets that are
-in it, by their hashes, and nothing more: were a piece of a log ever taken for markup, it would
-still not run.
+The file fetches nothing. Its content security policy allows only the two scripts and two style
+sheets in it, by their hashes: text from a log could not run even if it were taken for markup.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from pathlib import Path
 from headway._version import __version__
 from headway.output.display_text import clean, make_path_shortener
 from headway.output.html import chart_json
-from headway.output.html.incident_section import incidents_section
 from headway.output.html.markup import Child, HtmlNode, join, section, tag
 from headway.output.html.sections import (
     causes_section,
@@ -24,6 +22,7 @@ from headway.output.html.sections import (
     coverage_section,
     environment_section,
     events_section,
+    incidents_section,
     verdict_section,
 )
 from headway.output.view import SourcedReportView
@@ -57,7 +56,7 @@ def render(report: SourcedReportView, data: ChartData, *, subject: str = "") -> 
             environment_section(report, data),
         ),
         tag("footer", tag("p", f"Written by headway {__version__}. This file needs no network.")),
-        tag("p", role="status", id="told", class_="unseen"),
+        tag("p", role="status", id="status", class_="unseen"),
     )
     json = shorten(chart_json.embed(chart_json.chart_document(report.findings, data)))
     return "\n".join(
@@ -85,14 +84,14 @@ def render(report: SourcedReportView, data: ChartData, *, subject: str = "") -> 
 def _timeline(data: ChartData) -> HtmlNode:
     drawn = chart_json.panels(data)
     if not drawn:
-        said = "No numbers of steps were in what was read, so there is nothing to draw."
-        return section("timeline", "Timeline", [tag("p", said, class_="quiet")])
+        text = "The source contains no steps, so there is nothing to draw."
+        return section("timeline", "Timeline", [tag("p", text, class_="quiet")])
     absent = chart_json.list_missing_signals(data)
     inside: list[Child] = [
         tag(
             "p",
-            "Lines: findings. Marks at the upper edge: NaN or Inf. Ticks at the lower edge: what "
-            "was done.",
+            "Lines: findings. Marks at the top: NaN or Inf. Ticks at the bottom: actions of the "
+            "guard.",
             tag("span", " Drag to zoom; arrow keys move the cursor.", class_="noprint"),
             class_="quiet",
         ),
@@ -121,11 +120,11 @@ def _components(data: ChartData) -> HtmlNode | None:
     drawn = chart_json.components(data)
     if not drawn:
         return None
-    said = None
+    text = None
     if data.series_left_out:
-        said = tag("p", f"At least {data.series_left_out} more are not shown.", class_="quiet")
+        text = tag("p", f"{data.series_left_out} or more further series.", class_="quiet")
     charts = tag("div", [_figure(panel) for panel in drawn], class_="charts")
-    return section("components", "Loss components", [charts, said])
+    return section("components", "Loss components", [charts, text])
 
 
 def _maps(data: ChartData) -> HtmlNode | None:
@@ -159,7 +158,7 @@ def _hash(text: str) -> str:
 
 @cache
 def _asset(name: str) -> str:
-    """A file of ours, as it stands in the page."""
+    """The text of one of our assets."""
     assets = files("headway.output.html") / "assets"
     text = (assets / name).read_text(encoding="utf-8")
     if name.startswith("uPlot") and name.endswith(".js"):

@@ -1,4 +1,4 @@
-"""The text sections of the HTML report: verdict, causes, events, checkpoints, coverage,
+"""The text sections of the HTML report: verdict, causes, incidents, events, checkpoints, coverage,
 environment.
 """
 
@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
-from headway.core.findings import Finding, NotRun, Remedy, Severity
-from headway.output.html.incident_section import INCIDENT_EVIDENCE
+from headway.core.findings import Finding, NotRun, Remedy
+from headway.core.records import EventRecord
 from headway.output.html.markup import (
     Child,
     HtmlNode,
@@ -17,25 +18,46 @@ from headway.output.html.markup import (
     facts_table,
     format_value,
     inline_code,
+    join,
     section,
     step_button,
     table,
     tag,
 )
-from headway.output.view import CauseView, SourcedReportView, find_missing_signal, format_where
+from headway.output.incident_view import (
+    INCIDENT_EVIDENCE,
+    MAX_ORIGINS,
+    LineView,
+    OperandView,
+    OriginView,
+    SourceLine,
+    TrialView,
+    read_head,
+    read_incident_view,
+    read_source_lines,
+)
+from headway.output.view import (
+    CauseView,
+    SourcedReportView,
+    finding_title,
+    format_where,
+    group_not_run,
+    trial_text,
+    verdict_of,
+)
 from headway.rundir.chart_data import ChartData
 
-# What went wrong, why it is thought so, and what to do.
+# Causes.
 
 MAX_CAUSES = 40
 MAX_SAME_CAUSES = 3
-"""Causes of one code shown at once; the others are folded."""
+"""Causes of one code that are shown at once; the others are folded."""
 MAX_EVIDENCE = 40
 MARKS = {"error": "✗", "warning": "!", "info": "i"}
 
 
 def causes_section(report: SourcedReportView, data: ChartData) -> HtmlNode | None:
-    """What went wrong, why it is thought so, and what to do."""
+    """The causes with their evidence, symptoms and remedies."""
     if not report.causes:
         return None
     shown = report.causes[:MAX_CAUSES]
@@ -47,7 +69,7 @@ def causes_section(report: SourcedReportView, data: ChartData) -> HtmlNode | Non
             articles.append(details(f"{len(rest)} more of {code}", [_cause(c, data) for c in rest]))
     if len(report.causes) > MAX_CAUSES:
         articles.append(
-            tag("p", f"And {len(report.causes) - MAX_CAUSES} more; `headway diagnose -v`.")
+            tag("p", f"{len(report.causes) - MAX_CAUSES} more; see `headway diagnose -v`.")
         )
     return section("causes", "Causes", articles)
 
@@ -64,7 +86,7 @@ def _cause(cause: CauseView, data: ChartData) -> HtmlNode:
                 f" {root.severity}",
                 class_=f"badge {root.severity}",
             ),
-            f" {root.code} {root.name} ",
+            f" {finding_title(root)} ",
             _jump(root, data),
         ),
         tag("p", inline_code(root.message)),
@@ -83,12 +105,12 @@ def _jump(finding: Finding, data: ChartData) -> HtmlNode | None:
 
 
 def _place(finding: Finding) -> HtmlNode | None:
-    said = format_where(finding.where)
+    text = format_where(finding.where)
     source = finding.evidence.get("source")
-    if not said and not source:
+    if not text and not source:
         return None
     code = tag("pre", tag("code", source.strip())) if isinstance(source, str) else None
-    where = tag("p", "at ", tag("span", said, class_="mono")) if said else None
+    where = tag("p", "at ", tag("span", text, class_="mono")) if text else None
     return tag("div", where, code, class_="place")
 
 
@@ -103,19 +125,18 @@ def _remedies(remedies: Sequence[Remedy]) -> HtmlNode | None:
 
 
 def _remedy(remedy: Remedy) -> HtmlNode:
+    trial = trial_text(remedy)
     if not remedy.tested:
-        kind, mark, tried = "untested", "→", None
-    elif remedy.cured:
-        kind, mark, tried = "cured", "✓", "tested on the failing step: cured"
+        kind, mark = "untested", "→"
     else:
-        kind, mark, tried = "failed", "✗", "tested on the failing step: did not help"
+        kind, mark = ("cured", "✓") if remedy.cured else ("failed", "✗")
     return tag(
         "li",
         tag("span", mark, class_="mark", aria_hidden="true"),
         tag(
             "span",
             inline_code(remedy.text),
-            tag("span", f" {tried}", class_="tried") if tried else None,
+            tag("span", f" {trial}", class_="tried") if trial else None,
         ),
         class_=kind,
     )
@@ -126,8 +147,8 @@ def _evidence(evidence: Mapping[str, Any]) -> HtmlNode | None:
     if not rows:
         return None
     left = len(rows) - MAX_EVIDENCE
-    told = [*rows[:MAX_EVIDENCE], *([("…", f"{left} more")] if left > 0 else [])]
-    return details("Evidence", [facts_table(told)])
+    shown = [*rows[:MAX_EVIDENCE], *([("…", f"{left} more")] if left > 0 else [])]
+    return details("Evidence", [facts_table(shown)])
 
 
 def _symptoms(symptoms: Sequence[Finding], data: ChartData) -> HtmlNode | None:
@@ -136,23 +157,23 @@ def _symptoms(symptoms: Sequence[Finding], data: ChartData) -> HtmlNode | None:
     items = [
         tag(
             "li",
-            tag("strong", f"{item.code} {item.name} "),
+            tag("strong", f"{finding_title(item)} "),
             _jump(item, data),
             " ",
             inline_code(item.message),
         )
         for item in symptoms[:MAX_CAUSES]
     ]
-    return tag("div", tag("h4", "It explains"), tag("ul", items, class_="plain"))
+    return tag("div", tag("h4", "Explains"), tag("ul", items, class_="plain"))
 
 
-# The saved states that were looked through.
+# Checkpoints.
 
 MAX_CHECKPOINTS = 300
 
 
 def checkpoints_section(report: SourcedReportView) -> HtmlNode | None:
-    """The saved states that were looked through."""
+    """The checkpoints that were scanned."""
     saved = [item for item in report.sources if "clean" in item]
     if not saved:
         return None
@@ -171,121 +192,209 @@ def checkpoints_section(report: SourcedReportView) -> HtmlNode | None:
     shown = table("Checkpoints", head, rows, numbers=(0, 1, 2, 3))
     more = len(saved) - MAX_CHECKPOINTS
     note = (
-        tag("p", f"The last {MAX_CHECKPOINTS}; {more} older are not shown.") if more > 0 else None
+        tag("p", f"The last {MAX_CHECKPOINTS} checkpoints; {more} older ones are not shown.")
+        if more > 0
+        else None
     )
     return section("checkpoints", "Checkpoints", [shown, note])
 
 
-# What was looked at, and why the rest was not.
+# Coverage.
 
 
 def coverage_section(not_run: Sequence[NotRun], ran: int, of: int) -> HtmlNode:
-    """What was looked at, and why the rest was not."""
-    told: list[Child] = [tag("p", f"{ran} of {of} checks could run on this source.")]
+    """How many checks ran, and why the others did not."""
+    inside: list[Child] = [tag("p", f"{ran} of {of} checks could run on this source.")]
     if not_run:
-        by_reason: dict[str, list[str]] = {}
-        for item in not_run:
-            by_reason.setdefault(item.reason, []).append(item.code)
-        ranked = sorted(by_reason.items(), key=lambda pair: -len(pair[1]))
-        rows = [[reason, ", ".join(codes)] for reason, codes in ranked]
-        shown = table("Checks that were not run", ("why", "checks"), rows)
-        told.append(details(f"Not run: {len(not_run)}, and why", [shown]))
-    return section("coverage", "Coverage", told)
+        rows = [[reason, ", ".join(codes)] for reason, codes in group_not_run(not_run)]
+        shown = table("Checks that did not run", ("reason", "checks"), rows)
+        inside.append(details(f"{len(not_run)} checks did not run", [shown]))
+    return section("coverage", "Coverage", inside)
 
 
-# What the run said of itself, and what was read.
+# Environment.
 
 MAX_FACTS = 200
 
 
 def environment_section(report: SourcedReportView, data: ChartData) -> HtmlNode:
-    """What the run said of itself, and what was read."""
-    told: list[Child] = []
+    """Facts from the run, and the files that were read."""
+    inside: list[Child] = []
     facts = [(key, value) for key, value in data.facts.items() if value not in (None, {}, [])]
     if facts:
-        told.append(facts_table(facts[:MAX_FACTS]))
+        inside.append(facts_table(facts[:MAX_FACTS]))
     read = [item for item in report.sources if "clean" not in item]
     if read:
         rows = [
             [str(item.get("path")), format_value(item.get("format")), _used(item)]
             for item in read[:100]
         ]
-        told.append(table("What was read", ("file", "read as", "lines used"), rows))
+        inside.append(table("Files that were read", ("file", "format", "lines used"), rows))
     if report.notes:
-        told.append(tag("ul", [tag("li", note) for note in report.notes], class_="plain"))
-    if not told:
-        told.append(tag("p", "Nothing is known of it.", class_="quiet"))
-    return section("environment", "Environment and settings", told)
+        inside.append(tag("ul", [tag("li", note) for note in report.notes], class_="plain"))
+    if not inside:
+        inside.append(tag("p", "The run recorded no environment.", class_="quiet"))
+    return section("environment", "Environment and settings", inside)
 
 
 def _used(item: Mapping[str, Any]) -> str:
     return f"{format_value(item.get('used'))} of {format_value(item.get('lines'))}"
 
 
-# What the guard did, and what else the run told.
+# What the guard did, and what else the run inside.
 
 
 def events_section(data: ChartData) -> HtmlNode | None:
-    """What the guard did, and what else the run told."""
+    """What the guard did, and other events of the run."""
     if not data.marks:
         return None
     items = [
         tag("li", step_button(mark.x, mark.step, data), f" {mark.label}") for mark in data.marks
     ]
     if data.marks_left_out:
-        items.append(tag("li", f"and {data.marks_left_out} between them that are not listed"))
+        items.append(tag("li", f"{data.marks_left_out} events in between are not listed"))
     count = len(data.marks) + data.marks_left_out
     listed = tag("ul", items, class_="plain")
-    return details(f"What happened on the way ({count})", [listed], open_=count <= 8)
+    return details(f"Events ({count})", [listed], open_=count <= 8)
 
 
-# The first thing on the page: a word, a colour, one sentence.
+# The verdict.
 
 LONGEST_VERDICT = 400
 
 
 def verdict_section(report: SourcedReportView) -> HtmlNode:
     """The first thing on the page: a word, a colour, one sentence."""
-    errors = _count(report.findings, Severity.ERROR)
-    warnings = _count(report.findings, Severity.WARNING)
-    told = ", ".join(
-        f"{n} {word}" + ("" if n == 1 else "s")
-        for n, word in ((errors, "error"), (warnings, "warning"))
-        if n
-    )
-    if errors or warnings:
-        level, word = ("error", "Error") if errors else ("warning", "Warning")
-        root = report.causes[0].root if report.causes else report.findings[0]
-        at = "" if root.step is None else f" at step {root.step}"
-        # The reason, where a replay has found it, says more than the symptom.
-        why = root.evidence.get("why")
-        told_why = inline_code(_short(why if isinstance(why, str) and why else root.message))
-        said: list[Child] = [tag("strong", f"{root.code} {root.name}"), f"{at}: ", *told_why]
-    elif report.coverage.ran * 4 <= report.coverage.of:
-        # Silence must not read as health.
-        level, word = "warning", "Healthy as far as can be seen"
-        said = ["Nothing was found, as far as the few checks that could run can tell."]
-    else:
-        level, word = "healthy", "Healthy"
-        said = ["Nothing was found that would need a change."]
-    covered = f"{report.coverage.ran} of {report.coverage.of} checks could run"
-    best = find_missing_signal(report.not_run)
-    more = "" if best is None else f"; log {best[0]} to unlock {best[1]} more"
-    line = f"{told} · {covered}{more}" if told else f"{covered}{more}"
+    verdict = verdict_of(report)
+    title = verdict.cause
+    sentence = shorten_sentence(verdict.sentence)
+    said: list[Child] = inline_code(sentence)
+    if title and sentence.startswith(title):
+        said = [tag("strong", title), *inline_code(sentence[len(title) :])]
+    parts = [part for part in (verdict.counts, verdict.coverage) if part]
+    level = "warning" if verdict.level == "unsure" else verdict.level
     return tag(
         "section",
-        tag("h2", tag("span", word, class_="word"), class_="verdict-word"),
+        tag("h2", tag("span", verdict.word, class_="word"), class_="verdict-word"),
         tag("p", said, class_="sentence"),
-        tag("p", line, class_="quiet"),
+        tag("p", inline_code(" · ".join(parts)), class_="quiet"),
         class_=f"verdict {level}",
         aria_label="Verdict",
     )
 
 
-def _short(sentence: str) -> str:
-    """The first thing on the page is read in one go; all of it stands below."""
+def shorten_sentence(sentence: str) -> str:
+    """The verdict is read at a glance; the whole text follows below."""
     return sentence if len(sentence) <= LONGEST_VERDICT else f"{sentence[:LONGEST_VERDICT]}…"
 
 
-def _count(findings: Sequence[Finding], severity: Severity) -> int:
-    return sum(item.severity == severity for item in findings)
+# Incidents: bad steps that were re-run.
+
+LONGEST_LINE = 300
+OPERAND_COLUMNS = ("tensor", "shape", "dtype", "min", "max", "NaN", "Inf", "zeros")
+
+
+def incidents_section(
+    report: SourcedReportView, data: ChartData, run: Path | None
+) -> HtmlNode | None:
+    """The steps that were re-run: source line, tensors, cause and tried remedies.
+
+    `run` is the run directory, which contains the source around the line.
+    """
+    if not data.incidents:
+        return None
+    # What a finding above already says is not repeated.
+    known = {str(item.evidence.get("why")) for item in report.findings}
+    articles = []
+    for number, event in enumerate(data.incidents):
+        lines = [] if run is None else read_source_lines(run, data.incidents, number, read_head)
+        articles.append(_incident(event, data, known, lines))
+    return section("incidents", "Incidents", articles)
+
+
+def _incident(
+    event: EventRecord, data: ChartData, known: set[str], lines: Sequence[SourceLine]
+) -> HtmlNode:
+    incident = read_incident_view(event.data)
+    repeated = incident.headline in known
+    x = data.place((event.segment, event.seq), event.step)
+    facts = incident.facts()
+    return tag(
+        "article",
+        tag("h3", step_button(x, event.step, data), " re-run"),
+        None if repeated else tag("p", inline_code(incident.headline)),
+        _code(lines) if lines else None,
+        [
+            _origin(origin, known_place=repeated or (at == 0 and bool(lines)))
+            for at, origin in enumerate(incident.origins[:MAX_ORIGINS])
+        ],
+        facts_table(facts) if facts else None,
+        None if repeated else _trials(incident.trials),
+        class_="cause",
+    )
+
+
+def _code(lines: Sequence[SourceLine]) -> HtmlNode:
+    """Source lines, the failing one marked."""
+    shown = [
+        tag(
+            "span",
+            tag("span", number, class_="number"),
+            code[:LONGEST_LINE],
+            class_="line bad" if bad else "line",
+        )
+        for number, code, bad in lines
+    ]
+    return tag("pre", tag("code", shown), class_="context", tabindex="0")
+
+
+def _origin(origin: OriginView, *, known_place: bool) -> HtmlNode:
+    return tag(
+        "div",
+        None if known_place else _line(origin.place),
+        _line(origin.called_from),
+        tag("p", origin.where, class_="quiet"),
+        _operands(origin.operands) if origin.operands else None,
+        class_="place",
+    )
+
+
+def _line(place: LineView | None) -> HtmlNode | None:
+    if place is None:
+        return None
+    code = None
+    if place.source:
+        number = tag("span", place.line, class_="number")
+        code = tag("pre", tag("code", number, " ", place.source))
+    return join(tag("p", "at ", tag("span", place.at, class_="mono")), code)
+
+
+def operand_row(item: OperandView) -> list[str]:
+    """The cells under `OPERAND_COLUMNS`."""
+    numbers = (item.low, item.high, item.nan, item.inf, item.zero)
+    return [item.name, item.shape, item.dtype, *map(format_value, numbers)]
+
+
+def _operands(items: Sequence[OperandView]) -> HtmlNode:
+    rows = [operand_row(item) for item in items]
+    return table("Tensors of the op", OPERAND_COLUMNS, rows, numbers=(3, 4, 5, 6, 7))
+
+
+def _trials(trials: Sequence[TrialView]) -> HtmlNode | None:
+    if not trials:
+        return None
+    items = [
+        tag(
+            "li",
+            tag("span", trial.mark, class_="mark", aria_hidden="true"),
+            tag(
+                "span",
+                inline_code(trial.text),
+                tag("span", f" {trial.outcome}", class_="tried"),
+                tag("span", f" ({trial.why})", class_="quiet") if trial.why else None,
+            ),
+            class_={"cured": "cured", "not cured": "failed"}.get(trial.outcome),
+        )
+        for trial in trials
+    ]
+    return tag("div", tag("h4", "Tried on this step"), tag("ul", items, class_="remedies"))

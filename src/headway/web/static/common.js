@@ -1,4 +1,4 @@
-// What every page needs. Text goes onto the page as text: nothing here parses markup.
+// Shared by all pages. Text is inserted as text: nothing here parses markup.
 
 export function element(name, className, ...inside) {
   const made = document.createElement(name);
@@ -9,7 +9,7 @@ export function element(name, className, ...inside) {
 
 export const byId = (id) => document.getElementById(id);
 
-// A sentence; what stands between backticks is code.
+// A sentence; text between backticks becomes code.
 export function prose(words) {
   const parts = words.split("`");
   if (parts.length % 2 === 0) return [words];
@@ -18,12 +18,11 @@ export function prose(words) {
 
 export async function fetchJson(url, signal) {
   const answer = await fetch(url, { signal, headers: { Accept: "application/json" } });
-  if (!answer.ok) throw Object.assign(new Error("the server said " + answer.status), { status: answer.status });
+  if (!answer.ok) throw Object.assign(new Error("the server answered " + answer.status), { status: answer.status });
   return answer.json();
 }
 
 export const MARKS = { error: "✗", warning: "!", info: "i", healthy: "✓", unsure: "?", reading: "…" };
-export const WORDS = { error: "Error", warning: "Warning", healthy: "Healthy", unsure: "Healthy as far as can be seen", reading: "Reading" };
 
 export function badge(level, words) {
   const mark = element("span", "", MARKS[level] || "·");
@@ -56,7 +55,7 @@ export function counts(findings) {
   return said.join(", ");
 }
 
-// What changes is told by the server; after a break everything is asked for anew.
+// The server reports changes; after a lost connection everything is loaded again.
 export function listen({ news, again }) {
   const link = byId("link");
   const source = new EventSource("/api/events");
@@ -74,7 +73,7 @@ export function listen({ news, again }) {
   source.addEventListener("error", () => {
     lost = true;
     say("lost", "no connection");
-    // A browser does not try again by itself where the server has answered with a refusal.
+    // A browser does not reconnect by itself after a refusal.
     if (source.readyState === EventSource.CLOSED) {
       setTimeout(() => { if (source.readyState === EventSource.CLOSED) { listen({ news, again: () => {} }); again(); } }, 3000);
     }
@@ -82,7 +81,7 @@ export function listen({ news, again }) {
   addEventListener("pagehide", () => source.close());
 }
 
-// At most one at a time, not too often, and once more if something came in between.
+// Runs one call at a time, at most every `least` ms, and once more if it was called meanwhile.
 export function paced(work, least) {
   let running = false, wanted = false;
   return async function run() {

@@ -1,5 +1,5 @@
 // Several runs in the same charts.
-import { badge, byId, element, fetchJson, figure, listen, number, paced, pointsWanted, WORDS } from "./common.js";
+import { badge, byId, element, fetchJson, figure, listen, number, paced, pointsWanted } from "./common.js";
 
 const MOST = 8;
 let chosen = new URLSearchParams(location.search).getAll("run"), runs = [], charts = null, view = null, drawing = null;
@@ -20,7 +20,7 @@ function pick(run) {
     load();
   });
   const last = run.step === null ? "" : ` step ${run.step}, loss ${number(run.loss)}`;
-  return element("label", "pick", box, " ", element("bdi", "", run.name), " ", badge(run.verdict, WORDS[run.verdict].toLowerCase()), element("span", "quiet", last));
+  return element("label", "pick", box, " ", element("bdi", "", run.name), " ", badge(run.verdict, run.word.toLowerCase()), element("span", "quiet", last));
 }
 
 function picks() {
@@ -46,9 +46,9 @@ function draw() {
     holder.closest("figure").hidden = !drawing.panels.some((panel) => panel.id === holder.dataset.panel);
   }
   const notes = [];
-  if (chosen.length < 2) notes.push("Choose two or more runs.");
-  if (drawing.unknown) notes.push(`${drawing.unknown} of the runs asked for ${drawing.unknown === 1 ? "is" : "are"} not here.`);
-  if (drawing.repeated.length) notes.push(`Steps that were repeated after a resume or a roll-back are counted on: ${drawing.repeated.join(", ")}.`);
+  if (chosen.length < 2) notes.push("Select two or more runs.");
+  if (drawing.unknown) notes.push(`${drawing.unknown} of the selected runs ${drawing.unknown === 1 ? "does" : "do"} not exist.`);
+  if (drawing.repeated.length) notes.push(`Steps repeated after a resume or roll back are drawn after the earlier ones: ${drawing.repeated.join(", ")}.`);
   byId("note").textContent = notes.join(" ");
   if (view) drawing.extent = { min: 0, max: Math.max(drawing.end, 1) };
   if (!charts) {

@@ -1,4 +1,4 @@
-// Findings and incidents as the report shows them, with filters and a way to copy a cure.
+// Findings and incidents as in the report, with filters and buttons that copy a remedy.
 import { badge, byId, element, facts, folded, prose, table } from "./common.js";
 
 const FEW = 8;
@@ -14,19 +14,19 @@ function step(item) {
 }
 
 async function copy(words, button) {
-  let said = "Copied.";
+  let message = "Copied.";
   try {
     await navigator.clipboard.writeText(words);
   } catch {
-    said = fallback(words) ? "Copied." : "Copying is not allowed here: select the text instead.";
+    message = fallback(words) ? "Copied." : "The browser does not allow copying: select the text instead.";
   }
-  byId("told").textContent = said;
+  byId("status").textContent = message;
   const before = button.textContent;
-  button.textContent = said === "Copied." ? "copied" : "not copied";
+  button.textContent = message === "Copied." ? "copied" : "not copied";
   setTimeout(() => { button.textContent = before; }, 1500);
 }
 
-// Without a secure context (a plain address of another machine) there is no clipboard to write to.
+// Without a secure context (plain http to another machine) there is no clipboard API.
 function fallback(words) {
   const field = element("textarea", "unseen");
   field.value = words;
@@ -58,9 +58,7 @@ function cure(words, kind, mark, tried, why) {
 
 function remedies(items) {
   if (!items.length) return null;
-  const list = items.map((item) => !item.tested ? cure(item.text, "untested", "→", "")
-    : item.cured ? cure(item.text, "cured", "✓", "tested on the failing step: cured")
-      : cure(item.text, "failed", "✗", "tested on the failing step: did not help"));
+  const list = items.map((item) => cure(item.text, ...(!item.tested ? ["untested", "→"] : item.cured ? ["cured", "✓"] : ["failed", "✗"]), item.trial));
   return element("div", "", element("h4", "", "What to do"), element("ul", "remedies", ...list));
 }
 
@@ -127,7 +125,7 @@ function choices() {
   select.value = codes.includes(chosen) ? chosen : "";
 }
 
-function show() {
+function list() {
   byId("causes").hidden = !causes.length;
   choices();
   const wanted = causes.filter(matches);
@@ -158,24 +156,22 @@ function source(context, place) {
   return element("pre", "", element("code", "", element("span", "number", place.line), " " + place.source));
 }
 
-function birth(item, context) {
-  const where = "op " + item.op + ", " + item.phase + " pass" + (item.module ? ", module " + item.module : "");
-  const head = ["tensor", "shape", "type", "lowest", "highest", "NaN", "Inf", "zero"];
-  return element("div", "place", line(item.place), source(context, item.place), line(item.called_from), element("p", "quiet", where),
-    item.operands.length ? table("Tensors of the op", head, item.operands, [3, 4, 5, 6, 7]) : null);
+function origin(item, columns, context) {
+  return element("div", "place", line(item.place), source(context, item.place), line(item.called_from), element("p", "quiet", item.where),
+    item.operands.length ? table("Tensors of the op", columns, item.operands, [3, 4, 5, 6, 7]) : null);
 }
 
 function incident(item) {
   const shown = element("article", "cause incident");
   shown.id = "incident-" + item.number;
   shown.tabIndex = -1;
-  const title = element("h3", "", step(item), " run again with instruments");
+  const title = element("h3", "", step(item), " re-run");
   title.id = shown.id + "-title";
   shown.setAttribute("aria-labelledby", title.id);
-  const trials = item.trials.map((trial) => cure(trial.text, { cured: "cured", "not cured": "failed" }[trial.tried] || "", { cured: "✓", "not cured": "✗" }[trial.tried] || "·", trial.tried, trial.why));
+  const trials = item.trials.map((trial) => cure(trial.text, { cured: "cured", "not cured": "failed" }[trial.outcome] || "", trial.mark, trial.outcome, trial.why));
   shown.append(title, element("p", "", ...prose(item.headline)),
-    ...item.births.map((each, at) => birth(each, at === 0 ? item.context : [])));
-  if (item.about.length) shown.append(facts(item.about));
+    ...item.origins.map((each, at) => origin(each, item.columns, at === 0 ? item.context : [])));
+  if (item.facts.length) shown.append(facts(item.facts));
   if (trials.length) shown.append(element("div", "", element("h4", "", "Tried on this step"), element("ul", "remedies", ...trials)));
   return shown;
 }
@@ -188,15 +184,15 @@ export function open(number) {
   shown.focus({ preventScroll: true });
 }
 
-export function tell(details) {
+export function show(details) {
   causes = details.causes;
   incidents = details.incidents.map((item) => ({ ...item, key: "incident " + item.number }));
-  show();
+  list();
   byId("incidents").hidden = !incidents.length;
   lay(byId("incident-list"), incidents, incident);
 }
 
 export function start() {
-  for (const id of ["find", "severity", "code"]) byId(id).addEventListener("input", () => { all = false; show(); });
-  byId("more").addEventListener("click", () => { all = true; show(); });
+  for (const id of ["find", "severity", "code"]) byId(id).addEventListener("input", () => { all = false; list(); });
+  byId("more").addEventListener("click", () => { all = true; list(); });
 }

@@ -1,5 +1,5 @@
-// The list of runs, each with its health at a glance.
-import { age, badge, byId, counts, element, fetchJson, listen, number, paced, WORDS } from "./common.js";
+// The list of runs, each with its verdict.
+import { age, badge, byId, counts, element, fetchJson, listen, number, paced } from "./common.js";
 
 const MOST_COMPARED = 8;
 const rows = new Map();
@@ -19,10 +19,10 @@ function state(run) {
 
 function health(run) {
   if (run.why) return [badge("unsure", "not read")];
-  const said = [badge(run.verdict, WORDS[run.verdict].toLowerCase())];
-  const told = [run.cause, counts(run.findings)].filter((words) => words);
-  if (run.checked < 0.999) told.push(Math.floor(run.checked * 100) + " % checked");
-  if (told.length) said.push(element("span", "quiet", told.join(" · ")));
+  const said = [badge(run.verdict, run.word.toLowerCase())];
+  const parts = [run.cause, counts(run.findings)].filter((words) => words);
+  if (run.checked < 0.999) parts.push(Math.floor(run.checked * 100) + " % checked");
+  if (parts.length) said.push(element("span", "quiet", parts.join(" · ")));
   return said;
 }
 
@@ -42,7 +42,7 @@ function button() {
   const count = [...chosen].filter((id) => rows.has(id)).length;
   byId("compare").disabled = count < 2 || count > MOST_COMPARED;
   byId("compare").textContent = count ? `Compare ${count}` : "Compare";
-  byId("compare").title = count > MOST_COMPARED ? `at most ${MOST_COMPARED}` : count < 2 ? "choose two or more" : "";
+  byId("compare").title = count > MOST_COMPARED ? `at most ${MOST_COMPARED}` : count < 2 ? "select two or more" : "";
 }
 
 function make(run) {
@@ -51,7 +51,7 @@ function make(run) {
   const row = element("tr");
   const heading = element("th", "name", link, element("span", "quiet source"));
   heading.scope = "row";
-  row.append(cell("", "pick", pick(run)), heading, cell("health", "health"), cell("state", "state"), cell("last step", "number"),
+  row.append(cell("", "pick", pick(run)), heading, cell("verdict", "health"), cell("state", "state"), cell("last step", "number"),
     cell("loss", "number"), cell("steps/s", "number"), cell("guard", "guard"));
   return { row };
 }
@@ -87,7 +87,7 @@ function shown(run) {
 function arrange() {
   const rank = { running: 0, silent: 1, ended: 1, unreadable: 2 };
   const order = [...rows.values()].sort((a, b) => rank[a.run.state] - rank[b.run.state] || b.run.changed - a.run.changed || (a.run.name < b.run.name ? -1 : 1));
-  // Running runs change all the time: among them the name decides, so that rows do not dance.
+  // Running runs change all the time: they are sorted by name, so that rows do not move.
   const running = order.filter(({ run }) => run.state === "running").sort((a, b) => a.run.name < b.run.name ? -1 : 1);
   const wanted = [...running, ...order.filter(({ run }) => run.state !== "running")].filter(({ run }) => shown(run));
   const body = byId("rows");
@@ -99,7 +99,7 @@ function arrange() {
   byId("empty").hidden = total !== 0;
   document.querySelector("table.runs").hidden = total === 0;
   if (total === 0) {
-    byId("empty").replaceChildren(element("p", "", "No run is here yet. One appears as soon as it is written below this folder: ", element("code", "", "Guard(model, optimizer, run_dir=…)"), " or ", element("code", "", "headway run train.py"), "."));
+    byId("empty").replaceChildren(element("p", "", "No runs yet. A run appears as soon as it is written below this folder: ", element("code", "", "Guard(model, optimizer, run_dir=…)"), " or ", element("code", "", "headway run train.py"), "."));
   }
   button();
 }

@@ -1,10 +1,10 @@
-// One run: what was found, and its charts, both kept up to date while it trains.
-import { age, byId, counts, element, facts, fetchJson, figure, folded, listen, number, paced, pointsWanted, table, WORDS } from "./common.js";
-import { open, start, tell } from "./findings.js";
+// One run: findings and charts, updated while it trains.
+import { age, byId, counts, element, facts, fetchJson, figure, folded, listen, number, paced, pointsWanted, prose, table } from "./common.js";
+import { open, show, start } from "./findings.js";
 
 const id = location.pathname.split("/").pop();
 const at = "/api/runs/" + encodeURIComponent(id);
-let summary = null, drawing = null, charts = null, maps = [], view = null, extent = null, told = null, opened = false;
+let summary = null, drawing = null, charts = null, maps = [], view = null, extent = null, reportVersion = null, opened = false;
 
 // -- at a glance ----------------------------------------------------------------------------------
 
@@ -12,8 +12,7 @@ function glance() {
   for (const link of document.querySelectorAll("nav [data-part]")) link.hidden = byId(link.dataset.part).hidden;
   if (!summary) return;
   byId("verdict").className = "verdict " + summary.verdict;
-  const word = summary.state === "running" && summary.verdict === "healthy" ? "Healthy so far" : WORDS[summary.verdict];
-  if (byId("word").textContent !== word) byId("word").textContent = word;
+  if (byId("word").textContent !== summary.word) byId("word").textContent = summary.word;
   const parts = [summary.state + (summary.changed ? ", " + age(summary.changed) : "")];
   if (summary.step !== null) parts.push("step " + summary.step);
   if (summary.loss !== null) parts.push("loss " + number(summary.loss));
@@ -34,12 +33,12 @@ function reading() {
   byId("reading").hidden = share >= (running ? 0.97 : 0.999);
   byId("progress").value = share * 100;
   const parts = [];
-  if (drawn < 0.999) parts.push(`${Math.floor(drawn * 100)} % has been read; the charts show a sample of the rest`);
-  if (summary && checked < 0.999) parts.push(checked ? `${Math.floor(checked * 100)} % has been checked` : "the checks are at work");
+  if (drawn < 0.999) parts.push(`${Math.floor(drawn * 100)} % read; the charts show a sample of the rest`);
+  if (summary && checked < 0.999) parts.push(checked ? `${Math.floor(checked * 100)} % checked` : "checks are running");
   byId("how-far").textContent = parts.join(", ");
 }
 
-// -- words ----------------------------------------------------------------------------------------
+// -- text -----------------------------------------------------------------------------------------
 
 const loadDetails = paced(async () => {
   let details;
@@ -53,7 +52,7 @@ const loadDetails = paced(async () => {
   byId("subject").textContent = summary.name;
   document.title = "headway: " + summary.name;
   byId("sentence").textContent = details.verdict || summary.why || "";
-  tell(details);
+  show(details);
   coverage(details);
   byId("environment").hidden = !details.facts.length && !details.notes.length;
   const notes = details.notes.map((note) => element("li", "", note));
@@ -63,26 +62,25 @@ const loadDetails = paced(async () => {
   glance();
   if (!opened && location.hash.startsWith("#incident-")) open(Number(location.hash.slice(10)));
   opened = true;
-  document.documentElement.dataset.told = "yes";
+  document.documentElement.dataset.details = "yes";
 }, 700);
 
 function gone() {
-  byId("sentence").textContent = "There is no such run any more.";
+  byId("sentence").textContent = "This run no longer exists.";
   byId("word").textContent = "Gone";
 }
 
-function coverage({ coverage: said }) {
-  byId("coverage").hidden = !said;
-  if (!said) return;
-  const more = said.unlock ? `; log ${said.unlock[0]} to unlock ${said.unlock[1]} more` : "";
-  const count = said.not_run.reduce((sum, [, codes]) => sum + codes.length, 0);
+function coverage({ coverage: covered }) {
+  byId("coverage").hidden = !covered;
+  if (!covered) return;
+  const count = covered.not_run.reduce((sum, [, codes]) => sum + codes.length, 0);
   const before = byId("covered").querySelector("details");
-  const why = folded(`Not run: ${count}, and why`, table("Checks that were not run", ["why", "checks"], said.not_run.map(([reason, codes]) => [reason, codes.join(", ")])));
+  const why = folded(`${count} checks did not run`, table("Checks that did not run", ["reason", "checks"], covered.not_run.map(([reason, codes]) => [reason, codes.join(", ")])));
   why.open = Boolean(before && before.open);
-  const line = element("p", "", `${said.ran} of ${said.of} checks could run on this source${more}.`);
-  const signature = JSON.stringify(said);
-  if (byId("covered").dataset.said === signature) return;
-  byId("covered").dataset.said = signature;
+  const line = element("p", "", ...prose(covered.text + "."));
+  const signature = JSON.stringify(covered);
+  if (byId("covered").dataset.signature === signature) return;
+  byId("covered").dataset.signature = signature;
   byId("covered").replaceChildren(line, ...(count ? [why] : []));
 }
 
@@ -96,7 +94,7 @@ function range() {
 const loadCharts = paced(async () => {
   const wanted = view;
   const next = await fetchJson(at + "/charts" + range());
-  if (wanted !== view) { loadCharts(); return; } // somebody has looked elsewhere meanwhile
+  if (wanted !== view) { loadCharts(); return; } // the visible part has changed meanwhile
   drawing = next;
   draw();
 }, 800);
@@ -130,12 +128,12 @@ function draw() {
   }
   byId("missing").hidden = false;
   byId("missing").textContent = !panels.length
-    ? drawing.drawn < 0.999 ? "The charts come as soon as the first steps are read." : "There are no numbers of steps to draw yet."
+    ? drawing.drawn < 0.999 ? "Charts appear once the first steps are read." : "No steps to draw yet."
     : drawing.missing.length ? `Not in this source: ${drawing.missing.join(", ")}.` : "";
-  happened();
+  events();
   if (!panels.length && !maps.length) return;
   const data = { ...drawing, maps };
-  // Of a part the ends of the whole run are not seen: they are remembered.
+  // A part of the run does not contain its ends, so they are remembered.
   if (view && extent) data.extent = { min: extent.min, max: Math.max(extent.max, drawing.end) };
   if (!charts) charts = window.headwayCharts(data, looked);
   else charts.update(data);
@@ -163,14 +161,14 @@ function looked(part, all) {
   soon = setTimeout(() => { loadCharts(); if (maps.length) loadMaps(); }, 60);
 }
 
-function happened() {
+function events() {
   const box = byId("happened"), marks = drawing.marks;
   box.hidden = !marks.length;
-  box.querySelector("summary").textContent = `What happened on the way (${marks.length})`;
+  box.querySelector("summary").textContent = `Events (${marks.length})`;
   const list = box.querySelector("ul"), first = marks.slice(-200);
   if (list.dataset.count === String(marks.length)) return;
   list.dataset.count = String(marks.length);
-  const offset = (x) => { let by = 0; for (const [from, add] of drawing.turns) { if (from > x) break; by = add; } return by; };
+  const offset = (x) => { let by = 0; for (const [from, add] of drawing.jumps) { if (from > x) break; by = add; } return by; };
   list.replaceChildren(...first.map(([x, , label]) => {
     const button = element("button", "jump", "step " + (x - offset(x)));
     button.type = "button";
@@ -196,11 +194,11 @@ listen({
     const before = summary;
     summary = mine;
     glance();
-    // While a part is looked at, what comes after it changes nothing there.
+    // New steps do not change the part that is visible.
     if (!before || mine.version !== before.version) {
       if (!view) { loadCharts(); loadMaps(); }
     }
-    if (told !== mine.told) { told = mine.told; loadDetails(); }
+    if (reportVersion !== mine.report_version) { reportVersion = mine.report_version; loadDetails(); }
   },
   again: fresh,
 });

@@ -1,9 +1,9 @@
 // Draws the charts of a report. All text goes onto the page as text: nothing here parses markup.
 "use strict";
-// `data` is what there is to draw; `looked` is told which part of the run is looked at. What comes
+// `data` is the chart data; `looked` is called with the visible part of the run. What comes
 // back can be given further data as a run goes on.
 function headwayCharts(data, looked = () => {}) {
-  const told = document.getElementById("told");
+  const status = document.getElementById("status");
   const whole = document.getElementById("whole");
   const paper = matchMedia("print");
   const HEIGHT = 180;
@@ -14,7 +14,7 @@ function headwayCharts(data, looked = () => {}) {
 
   function stepAt(x) {
     let offset = 0;
-    for (const [from, by] of data.turns) {
+    for (const [from, by] of data.jumps) {
       if (from > x) break;
       offset = by;
     }
@@ -340,7 +340,7 @@ function headwayCharts(data, looked = () => {}) {
     }
     for (const heat of heats) paintHeat(heat);
     looked({ ...view }, all);
-    told.textContent = all ? "The charts show the whole run." : "The charts show steps " + stepAt(view.min) + " to " + stepAt(view.max) + ".";
+    status.textContent = all ? "The charts show the whole run." : "The charts show steps " + stepAt(view.min) + " to " + stepAt(view.max) + ".";
   }
 
   function jump(x) {
