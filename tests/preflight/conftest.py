@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
+from support.declared_facts import undeclared
 from support.trainings import one_thread
+
+from headway.guard.recorder import Recorder
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -29,3 +33,15 @@ def _alone() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def _facts_are_declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Observers write only what the types of `headway.core` declare, which checks read."""
+    setup = Recorder.setup
+
+    def checked(self: Recorder, step: int, topic: str, facts: Mapping[str, Any]) -> None:
+        assert not undeclared(topic, facts)
+        setup(self, step, topic, facts)
+
+    monkeypatch.setattr(Recorder, "setup", checked)

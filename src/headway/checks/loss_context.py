@@ -7,7 +7,12 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from headway.core.facts import Facts
+from headway.core.loss_facts import (
+    BackwardRootFacts,
+    LossCallFacts,
+    LossFormulaFacts,
+    SummedLossFacts,
+)
 from headway.core.records import Header
 
 # Logs in which a loss that rises, rests or swings means nothing: several sides work against each
@@ -32,26 +37,24 @@ def has_competing_losses(header: Header) -> bool:
 # Where a loss is computed, as checks of losses name it.
 
 
-def loss_call_site(facts: Facts) -> str:
+def loss_call_site(facts: LossFormulaFacts | SummedLossFacts) -> str:
     """One text per line of code and function: two findings about one line are one finding."""
-    place = facts.table("place")
-    return f"{facts.text('function') or ''} {place.text('file') or ''}:{place.whole('line') or 0}"
+    return f"{facts.function or ''} {facts.place.file or ''}:{facts.place.line or 0}"
 
 
-def format_shape(facts: Facts) -> str:
+def format_shape(shape: list[float] | None) -> str:
     """`(32, 10)`; `?` where it is not known."""
-    if "shape" not in facts:
+    if shape is None:
         return "?"
-    sizes = [str(int(size)) for size in facts.numbers("shape")]
+    sizes = [str(int(size)) for size in shape]
     return f"({sizes[0]},)" if len(sizes) == 1 else f"({', '.join(sizes)})"
 
 
-def targets_are_not_class_ids(facts: Facts) -> bool:
+def targets_are_not_class_ids(facts: LossCallFacts) -> bool:
     """Whether a loss over classes was given targets of a type and shape that name no classes."""
-    target, prediction = facts.table("target"), facts.table("prediction")
-    if target.text("dtype") in (None, "int64", "uint8") or "classes" not in facts:
+    if facts.target.dtype in (None, "int64", "uint8") or facts.classes is None:
         return False
-    return target.numbers("shape") != prediction.numbers("shape")
+    return (facts.target.shape or []) != (facts.prediction.shape or [])
 
 
 # Why a loss has no graph: it was cut off, or there never was one.
@@ -59,23 +62,17 @@ def targets_are_not_class_ids(facts: Facts) -> bool:
 # Two checks tell the two apart, and must agree on it.
 
 
-def missing_graph_reason(facts: Facts) -> Literal["cut", "disabled", "frozen"] | None:
+def missing_graph_reason(facts: BackwardRootFacts) -> Literal["cut", "disabled", "frozen"] | None:
     """Of a backward pass: None where its loss leads to parameters."""
-    reached = facts.whole("reached")
-    if reached is None or reached > 0:
+    if facts.reached is None or facts.reached > 0:
         return None
-    forwards = facts.table("forwards")
-    if forwards.whole("with_graph"):
+    forwards = facts.forwards
+    if forwards.with_graph or facts.graph:
         return "cut"
-    if facts.flag("graph"):
-        return "cut"
-    if forwards.whole("disabled") or forwards.whole("inference"):
+    if forwards.disabled or forwards.inference:
         return "disabled"
-    if facts.whole("trainable") == 0 and facts.whole("parameters"):
+    if facts.trainable == 0 and facts.parameters:
         return "frozen"
-    unheard = not any(forwards.whole(kind) for kind in forwards)
-    if unheard and facts.table("cut").text("function") == "no_grad":
+    if not forwards.without_graph and facts.cut.function == "no_grad":
         return "disabled"
-    if "grad_enabled" in facts and not facts.flag("grad_enabled"):
-        return "disabled"
-    return "cut"
+    return "disabled" if facts.grad_enabled is False else "cut"

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from headway.core.facts import Facts
+from headway.core.facts import Facts, Place
 from headway.core.findings import Where
+from headway.core.optimizer_facts import TrialFacts
 from headway.core.records import Moment, SetupRecord
 from headway.core.state import remember
 from headway.core.window import detrended_sigma
@@ -32,45 +33,35 @@ class TriedUpdate:
     noise: float
     slope: float | None
     """What a small part of the update does to the loss, per update; None: nothing that shows."""
-    facts: Facts
+    facts: TrialFacts
     where: Where
 
     @classmethod
     def of(cls, record: SetupRecord) -> TriedUpdate | None:
         """The trial a record tells of; None where it tells of none."""
-        facts = Facts.of(record)
-        loss, noise, made = facts.number("loss"), facts.number("noise"), facts.whole("made")
+        facts = TrialFacts.of(record)
+        loss, noise, made = facts.loss, facts.noise, facts.made
         if loss is None or noise is None or made is None:
             return None
-        table = facts.table("losses")
+        table = Facts(facts.losses)
         losses = {}
         for key in table:
             multiple, value = _number(key), table.number(key)
             if multiple is not None and value is not None:
                 losses[multiple] = value
-        losses |= dict.fromkeys(facts.numbers("nonfinite"), math.inf)
+        losses |= dict.fromkeys(facts.nonfinite, math.inf)
         if 1.0 not in losses:
             return None
-        slope = facts.number("slope")
-        return cls(made, loss, losses, noise, slope, facts, facts.where(rank=record.rank))
+        return cls(made, loss, losses, noise, facts.slope, facts, facts.locate(rank=record.rank))
 
-    def line(self, key: str) -> Where:
+    def line(self, place: Place) -> Where:
         """A line told with it: `made_at`, `step_place`, `own_step`; the backward pass otherwise."""
-        place = self.facts.table(key)
-        file = place.text("file")
-        if file is None:
-            return self.where
-        return Where(file=file, line=place.whole("line"), function=place.text("function"))
-
-    def number(self, key: str, default: float = 0.0) -> float:
-        """A size told with it."""
-        value = self.facts.number(key)
-        return default if value is None else value
+        return self.where if place.file is None else place.where()
 
     @property
     def alone(self) -> bool:
         """Whether no other optimizer steps."""
-        return self.number("optimizers", 1.0) <= 1
+        return (self.facts.optimizers or 1.0) <= 1
 
     @property
     def after(self) -> float:
@@ -98,7 +89,7 @@ class TriedUpdate:
     @property
     def agreement(self) -> float | None:
         """The measured slope over that of the gradient."""
-        expected = self.facts.number("gradient_slope")
+        expected = self.facts.gradient_slope
         if self.slope is None or not expected:
             return None
         return self.slope / expected
@@ -106,7 +97,7 @@ class TriedUpdate:
     @property
     def shrinks(self) -> float:
         """How much of the update only makes the weights smaller: the cosine between the two."""
-        return self.number("against_weights")
+        return self.facts.against_weights or 0.0
 
     def drop(self, multiple: float) -> float | None:
         """How much lower the loss is there; None where it was not tried."""
@@ -115,7 +106,7 @@ class TriedUpdate:
 
 
 @remember
-class Course:
+class LossSummary:
     """The losses of a run in short: its first ones, its last ones, and how many went high."""
 
     __slots__ = ("bad", "count", "first", "high", "highest", "last", "lowest")
@@ -133,13 +124,12 @@ class Course:
         self.highest = -math.inf
         self.lowest = math.inf
 
-    def take(self, facts: Facts, key: str = "since") -> None:
-        """Add the losses told with a trial."""
-        values = facts.numbers(key)
+    def take(self, facts: TrialFacts, values: list[float]) -> None:
+        """Add the losses since the last trial."""
         self.first = (self.first + values)[: self.KEPT]
         self.last = (self.last + values)[-self.KEPT :]
-        self.count += max(facts.whole("steps") or 0, len(values))
-        self.bad += facts.whole("bad_losses") or 0
+        self.count += max(facts.steps or 0, len(values))
+        self.bad += facts.bad_losses or 0
         self.lowest = min([self.lowest, *values])
         self.highest = max([self.highest, *values])
         if self.first:
@@ -174,11 +164,11 @@ class Course:
         return [getattr(self, name) for name in self.__slots__]
 
     @classmethod
-    def from_state(cls, state: Any) -> Course:
-        course = cls()
+    def from_state(cls, state: Any) -> LossSummary:
+        summary = cls()
         for name, value in zip(cls.__slots__, state, strict=True):
-            setattr(course, name, value)
-        return course
+            setattr(summary, name, value)
+        return summary
 
 
 def setup_moment(record: SetupRecord) -> Moment:

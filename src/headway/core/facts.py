@@ -5,9 +5,10 @@ them are trained.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any, ClassVar, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 from headway.core.findings import Where
 from headway.core.records import EventRecord, SetupRecord, StepRecord, TensorRecord
@@ -79,31 +80,130 @@ class Facts:
                 found.append(inner.numbers("item"))
         return found
 
-    def table(self, key: str) -> Facts:
+    def raw(self, key: str) -> Any:
+        """Whatever is there, or None."""
+        return self._data.get(key)
+
+    def mapping(self, key: str) -> Mapping[str, Any]:
         """A mapping within it; empty where there is none."""
+        return self.table(key)._data
+
+    def table(self, key: str) -> Facts:
+        """The same, to be read with care."""
         return Facts(self._data.get(key))
 
     def tables(self, key: str) -> list[Facts]:
         """The mappings of a list."""
         return [Facts(item) for item in self._list(key) if isinstance(item, Mapping)]
 
-    def where(self, *, rank: int = 0, place: str = "place", **known: Any) -> Where:
-        """The line in `place`, with whatever else is known (module, op, sample).
-
-        Another fact may name the line better; where it is missing, `place` does.
-        """
-        line = self.table(place if self.table(place).text("file") else "place")
-        return Where(
-            file=line.text("file"),
-            line=line.whole("line"),
-            function=line.text("function"),
-            rank=rank or None,
-            **known,
-        )
-
     def _list(self, key: str) -> list[Any]:
         value = self._data.get(key)
         return list(value) if isinstance(value, (list, tuple)) else []
+
+
+# Typed facts: one frozen class per topic of a `SetupRecord`, for the observers that write them and
+# the checks that read them; the JSON of a record has the same keys. A fact that is missing or has
+# another type reads as None, False or empty: a run directory may come from another version.
+# The classes are in `loss_facts.py`, `optimizer_facts.py`, `model_facts.py` and `data_facts.py`;
+# `docs/signals.md` explains their fields, and a test compares both.
+
+F = TypeVar("F", bound="FactTable")
+
+Text: TypeAlias = str | None
+Number: TypeAlias = float | None
+"""A finite number."""
+Whole: TypeAlias = int | None
+Names: TypeAlias = list[str]
+Numbers: TypeAlias = list[float]
+Rows: TypeAlias = list[list[float]]
+Table: TypeAlias = Mapping[str, Any]
+Tables: TypeAlias = list[Table]
+
+
+@dataclass(frozen=True)
+class FactTable:
+    """A JSON object with known keys: the facts of a topic, or a part of them."""
+
+    @classmethod
+    def read(cls: type[F], data: Any) -> F:
+        """The facts in a JSON object; anything that is not of its type is left out."""
+        facts = Facts(data)
+        kind: Any = cls  # mypy takes no type variable for hashable
+        return cls(**{name: read(facts, name) for name, read in _readers(kind).items()})
+
+    @classmethod
+    def of(cls: type[F], record: SetupRecord) -> F:
+        """The facts of a record."""
+        return cls.read(record.facts)
+
+
+@dataclass(frozen=True)
+class Place(FactTable):
+    """A line of the user's code."""
+
+    file: Text
+    line: Whole
+    function: Text
+
+    def where(self, *, rank: int = 0, **known: Any) -> Where:
+        """The location for a finding, with what else is known (module, op, sample)."""
+        return Where(self.file, self.line, self.function, rank=rank or None, **known)
+
+
+@dataclass(frozen=True)
+class TopicFacts(FactTable):
+    """Base of the facts of one topic."""
+
+    topic: ClassVar[str]
+    place: Place
+    first_step: Whole
+    """Where the facts sum up several steps: the first of them."""
+
+    def locate(self, *, rank: int = 0, place: Place | None = None, **known: Any) -> Where:
+        """The location for a finding: `place` if its file is known, else the topic's own place."""
+        line = self.place if place is None or place.file is None else place
+        return line.where(rank=rank, **known)
+
+
+def _nested(kind: type[FactTable]) -> Callable[[Facts, str], Any]:
+    return lambda facts, name: kind.read(facts.raw(name))
+
+
+def _nested_list(kind: type[FactTable]) -> Callable[[Facts, str], Any]:
+    return lambda facts, name: [kind.read(item._data) for item in facts.tables(name)]
+
+
+def _maybe(read: Callable[[Facts, str], Any]) -> Callable[[Facts, str], Any]:
+    return lambda facts, name: read(facts, name) if name in facts else None
+
+
+_READERS: dict[Any, Callable[[Facts, str], Any]] = {
+    Text: Facts.text,
+    Number: Facts.number,
+    Whole: Facts.whole,
+    bool: Facts.flag,
+    bool | None: _maybe(Facts.flag),
+    Names: Facts.texts,
+    Numbers: Facts.numbers,
+    Numbers | None: _maybe(Facts.numbers),
+    Rows: Facts.lists,
+    Table: Facts.mapping,
+    Tables: lambda facts, name: [item._data for item in facts.tables(name)],
+}
+
+
+@cache
+def _readers(kind: Any) -> dict[str, Callable[[Facts, str], Any]]:
+    hints = get_type_hints(kind)
+    found = {}
+    for item in fields(kind):
+        hint = hints[item.name]
+        inner = get_args(hint)[0] if get_origin(hint) is list else hint
+        if isinstance(inner, type) and issubclass(inner, FactTable):
+            found[item.name] = _nested(inner) if inner is hint else _nested_list(inner)
+        else:
+            found[item.name] = _READERS[hint]
+    return found
 
 
 # Facts that sum up many steps: the finding stands where what they tell of began.

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from headway.checks.symptoms import POOR_FIT
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts, say_list
+from headway.core.facts import say_list
 from headway.core.findings import Finding
 from headway.core.numbers import say
+from headway.core.optimizer_facts import WeightsLoadedFacts
 from headway.core.records import SetupRecord
 
 
@@ -55,32 +56,32 @@ class WeightsNotLoaded(Check):
         """Of the loaded elements."""
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        loaded = facts.number("loaded_elements")
+        facts = WeightsLoadedFacts.of(record)
+        loaded = facts.loaded_elements
         if loaded:
-            lost = (facts.number("overwritten_elements") or 0.0) / loaded
+            lost = (facts.overwritten_elements or 0.0) / loaded
             if lost > self.limits.overwritten:
                 yield self._overwritten(record, facts, lost)
             return
-        elements, given = facts.number("elements"), facts.number("given_elements")
+        elements, given = facts.elements, facts.given_elements
         if not elements:
             return
-        own = (facts.number("own_elements") or 0.0) / elements
-        if own >= self.limits.share and facts.flag("after_file"):
+        own = (facts.own_elements or 0.0) / elements
+        if own >= self.limits.share and facts.after_file:
             yield self._own(record, facts, own)
             return
-        missing = (facts.number("missing_elements") or 0.0) / elements
-        unknown = (facts.number("unexpected_elements") or 0.0) / given if given else 1.0
-        prefix = facts.text("prefix")
+        missing = (facts.missing_elements or 0.0) / elements
+        unknown = (facts.unexpected_elements or 0.0) / given if given else 1.0
+        prefix = facts.prefix
         limit = self.limits.share if prefix is None else self.limits.prefix_share
         if missing >= limit and unknown >= limit:
             yield self._not_loaded(record, facts, missing, limit)
 
     def _not_loaded(
-        self, record: SetupRecord, facts: Facts, missing: float, limit: float
+        self, record: SetupRecord, facts: WeightsLoadedFacts, missing: float, limit: float
     ) -> Finding:
-        names, strange = facts.texts("missing"), facts.texts("unexpected")
-        prefix, on = facts.text("prefix"), facts.text("prefix_on")
+        names, strange = facts.missing, facts.unexpected
+        prefix, on = facts.prefix, facts.prefix_on
         remedies = ["Print what `load_state_dict` returns, and load with `strict=True`."]
         because = f" (the state has {say_list(strange, 2)} instead)" if strange else ""
         if prefix is not None and on == "state":
@@ -89,14 +90,14 @@ class WeightsNotLoaded(Check):
         elif prefix is not None:
             because = f": the model's names begin with '{prefix}' and the state's do not"
             remedies.insert(0, f"Load it into the inner module, or put '{prefix}' before its keys.")
-        model = facts.text("model") or "the model"
+        model = facts.model or "the model"
         return self.find(
             record,
-            f"{say(100 * missing)} % of {model} ({facts.whole('missing_count') or len(names)} "
+            f"{say(100 * missing)} % of {model} ({facts.missing_count or len(names)} "
             f"parameters) was not in the state that was loaded and keeps its random start: "
             f"{say_list(names, 2)}{because}",
             subject=f"{model} {names[:1]}",
-            where=facts.where(rank=record.rank, module=names[0] if names else None),
+            where=facts.locate(rank=record.rank, module=names[0] if names else None),
             remedies=remedies,
             share=missing,
             limit=limit,
@@ -105,27 +106,27 @@ class WeightsNotLoaded(Check):
             prefix=prefix,
         )
 
-    def _own(self, record: SetupRecord, facts: Facts, own: float) -> Finding:
-        model = facts.text("model") or "the model"
+    def _own(self, record: SetupRecord, facts: WeightsLoadedFacts, own: float) -> Finding:
+        model = facts.model or "the model"
         return self.find(
             record,
             f"{say(100 * own)} % of what was loaded into {model} are its own tensors: nothing of "
             "the file had a name that fits",
             subject=f"{model} own",
-            where=facts.where(rank=record.rank),
+            where=facts.locate(rank=record.rank),
             remedies=["Compare the names in the file with those of `model.state_dict()`."],
             share=own,
             limit=self.limits.share,
         )
 
-    def _overwritten(self, record: SetupRecord, facts: Facts, lost: float) -> Finding:
-        names = facts.texts("overwritten")
+    def _overwritten(self, record: SetupRecord, facts: WeightsLoadedFacts, lost: float) -> Finding:
+        names = facts.overwritten
         return self.find(
             record,
             f"{say(100 * lost)} % of the weights that were loaded were overwritten before training "
             f"began: {say_list(names)}",
             subject="overwritten",
-            where=facts.where(rank=record.rank, module=names[0] if names else None),
+            where=facts.locate(rank=record.rank, module=names[0] if names else None),
             remedies=["Initialise first and load last."],
             share=lost,
             limit=self.limits.overwritten,

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 from headway.core.check import Check, Needs
 from headway.core.checkpoint_tensors import CHECKPOINT, Saved
-from headway.core.facts import Facts
 from headway.core.findings import Finding, Where
+from headway.core.optimizer_facts import TiedWeightsFacts
 from headway.core.records import EventRecord, Header, SetupRecord, TensorRecord, record_at
 
 _OUTPUT = re.compile(
@@ -105,19 +105,19 @@ class UntiedWeights(Check):
         )
 
     def _at_setup(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        copies, asked = facts.flag("copies"), facts.flag("asked")
-        first, second = facts.text("embedding"), facts.text("output")
+        facts = TiedWeightsFacts.of(record)
+        copies, asked = facts.copies, facts.asked
+        first, second = facts.embedding, facts.output
         if not (copies or asked) or first is None or second is None:
             return
         how = "begin with the same numbers" if copies else "are meant to be tied by the config"
-        shape = " x ".join(str(int(size)) for size in facts.numbers("shape"))
+        shape = " x ".join(str(int(size)) for size in facts.shape)
         yield self.find(
             record,
             f"{first} and {second} ({shape}) {how} but are two trained tensors: they go apart from "
             "the first update on",
             subject=f"{first} {second}",
-            where=facts.where(rank=record.rank, module=second),
+            where=facts.locate(rank=record.rank, module=second),
             remedies=[
                 f"Assign the parameter itself (`{second} = {first}`), after everything that makes "
                 "new parameters; do not clone or copy it.",

@@ -6,7 +6,7 @@ from typing import Any
 from headway.checks.symptoms import NONFINITE_OR_RANK
 from headway.core.check import Check, Needs
 from headway.core.checkpoint_tensors import looks_like_mask
-from headway.core.facts import LISTED, Facts, say_list
+from headway.core.facts import LISTED, Place, say_list
 from headway.core.findings import Finding, Severity
 from headway.core.records import TensorRecord
 
@@ -64,7 +64,9 @@ class NonfiniteInput(Check):
             + _said_in_data_set(indices, facts.get("bad_rows"))
             + _said("at feature", features, facts.get("bad_features")),
             subject=record.name,
-            where=Facts.of(record).where(sample=rows[0] if rows else None, rank=record.rank),
+            where=Place.read(record.facts.get("place")).where(
+                sample=rows[0] if rows else None, rank=record.rank
+            ),
             remedies=[
                 "Look at these samples in the data set and mend or drop them: a missing value, a "
                 "division by a zero standard deviation, a logarithm of 0.",

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from headway.checks.symptoms import BAD_STEPS
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts, onset_record
+from headway.core.data_facts import InputScaleFacts
+from headway.core.facts import onset_record
 from headway.core.findings import Finding
 from headway.core.numbers import say
 from headway.core.records import SetupRecord
@@ -80,10 +81,10 @@ class UnscaledInput(Check):
         self.told: set[str] = set()
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        rms, largest = facts.number("rms"), facts.number("max")
-        mean, std = facts.number("mean"), facts.number("std")
-        batches, samples = facts.whole("batches") or 0, facts.whole("samples") or 0
+        facts = InputScaleFacts.of(record)
+        rms, largest = facts.rms, facts.max
+        mean, std = facts.mean, facts.std
+        batches, samples = facts.batches or 0, facts.samples or 0
         if rms is None or largest is None or mean is None or std is None or largest == 0:
             return
         limits = self.limits
@@ -103,14 +104,14 @@ class UnscaledInput(Check):
         if cure[0] in self.told:
             return  # several layers that are fed the same
         self.told.add(cure[0])
-        module = facts.text("module")
-        twice = cure is SMALL and facts.table("scaled_at").text("file") is not None
-        place = "scaled_at" if twice else "place"
+        module = facts.module
+        twice = cure is SMALL and facts.scaled_at.file is not None
+        place = facts.scaled_at if twice else None
         yield self.find(
             onset_record(record),
             f"the inputs of {module or 'the first layer'} {what}; they go up to {say(largest)}",
             subject=module or "",
-            where=facts.where(rank=record.rank, place=place, module=module),
+            where=facts.locate(rank=record.rank, place=place, module=module),
             remedies=list(cure),
             value=rms,
             limit=limits.rms,

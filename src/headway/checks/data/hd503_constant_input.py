@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from headway.checks.symptoms import POOR_FIT
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts, onset_record
+from headway.core.data_facts import InputVarietyFacts
+from headway.core.facts import onset_record
 from headway.core.findings import Finding
 from headway.core.records import SetupRecord
 
@@ -53,9 +54,9 @@ class ConstantInput(Check):
         """Smaller batches may be one sample on purpose."""
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        samples, batches = facts.whole("samples") or 0, facts.whole("batches") or 0
-        varying, smallest = facts.whole("varying"), facts.whole("smallest") or 0
+        facts = InputVarietyFacts.of(record)
+        samples, batches = facts.samples or 0, facts.batches or 0
+        varying, smallest = facts.varying, facts.smallest or 0
         if varying is None or varying > 0 or batches < self.limits.batches:
             return
         inputs = record.topic == "input-variety"
@@ -68,7 +69,7 @@ class ConstantInput(Check):
             onset_record(record),
             f"the {what} of all {samples} samples in {batches} batches are the same",
             subject=what,
-            where=facts.where(rank=record.rank),
+            where=facts.locate(rank=record.rank),
             remedies=[
                 "Look at two items of the data set, and for an index that is not used, a repeated "
                 "object or a column filled with one value.",

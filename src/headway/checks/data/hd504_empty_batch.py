@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from headway.checks.symptoms import NONFINITE_OR_RANK
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
+from headway.core.data_facts import EmptyBatchFacts
 from headway.core.findings import Finding, Severity
 from headway.core.records import SetupRecord
 
@@ -47,17 +47,17 @@ class EmptyBatch(Check):
         self.told = False
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        what = facts.text("what")
+        facts = EmptyBatchFacts.of(record)
+        what = facts.what
         if what is None or self.told:
             return
         self.told = True
-        shape = [int(size) for size in facts.numbers("shape")][:8]
+        shape = [int(size) for size in facts.shape][:8]
         of = f" of shape {shape}" if shape else ""
         yield self.find(
             record,
             f"{what} a batch{of} without a single sample",
-            where=facts.where(rank=record.rank),
+            where=facts.locate(rank=record.rank),
             remedies=[
                 "Find what filters everything out (a threshold, a mask, an empty bucket), and skip "
                 "such a batch before the forward pass.",

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from headway.checks.loss_context import format_shape, loss_call_site, targets_are_not_class_ids
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
 from headway.core.findings import Finding, Severity
+from headway.core.loss_facts import LossCallFacts
 from headway.core.records import Header, SetupRecord
 
 CLASSES = ("cross_entropy", "nll_loss")
@@ -50,30 +50,30 @@ class LabelOutOfRange(Check):
         self.told = set()
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
+        facts = LossCallFacts.of(record)
         site = loss_call_site(facts)
-        if facts.text("function") not in CLASSES or site in self.told:
+        if facts.function not in CLASSES or site in self.told:
             return
-        outside = facts.whole("outside")
+        outside = facts.outside
         if outside:
             self.told.add(site)
             yield self._outside(record, facts, site, outside)
-        elif facts.flag("raised") and targets_are_not_class_ids(facts):
+        elif facts.raised and targets_are_not_class_ids(facts):
             self.told.add(site)
             yield self._of_wrong_type(record, facts, site)
 
-    def _outside(self, record: SetupRecord, facts: Facts, site: str, outside: int) -> Finding:
-        classes = facts.whole("classes") or 0
-        values = [int(value) for value in facts.numbers("outside_values")][:5]
+    def _outside(
+        self, record: SetupRecord, facts: LossCallFacts, site: str, outside: int
+    ) -> Finding:
+        classes = facts.classes or 0
+        values = [int(value) for value in facts.outside_values][:5]
         listed = ", ".join(str(value) for value in values)
         return self.find(
             record,
-            f"{outside} of {facts.whole('labels')} labels lie outside 0..{classes - 1}, what a "
+            f"{outside} of {facts.labels} labels lie outside 0..{classes - 1}, what a "
             f"head of {classes} classes can be asked for: {listed}",
             subject=site,
-            where=facts.where(
-                rank=record.rank, op=facts.text("function"), sample=facts.whole("sample")
-            ),
+            where=facts.locate(rank=record.rank, op=facts.function, sample=facts.sample),
             remedies=[
                 "Labels must count from 0 to the number of classes - 1: shift labels that begin "
                 "at 1, give the head another class, or pass ignore_index for a label that means "
@@ -81,20 +81,20 @@ class LabelOutOfRange(Check):
             ],
             outside=outside,
             outside_values=values,
-            labels=facts.whole("labels"),
+            labels=facts.labels,
             classes=classes,
         )
 
-    def _of_wrong_type(self, record: SetupRecord, facts: Facts, site: str) -> Finding:
-        target = facts.table("target")
-        dtype = target.text("dtype")
+    def _of_wrong_type(self, record: SetupRecord, facts: LossCallFacts, site: str) -> Finding:
+        target = facts.target
+        dtype = target.dtype
         return self.find(
             record,
-            f"{facts.text('function')} is given labels of type {dtype} and shape "
-            f"{format_shape(target)}, which cannot be class ids",
+            f"{facts.function} is given labels of type {dtype} and shape "
+            f"{format_shape(target.shape)}, which cannot be class ids",
             subject=site,
-            where=facts.where(rank=record.rank, op=facts.text("function")),
+            where=facts.locate(rank=record.rank, op=facts.function),
             remedies=["Class ids are int64: labels.long(). Distributions have the logits' shape."],
             dtype=dtype,
-            error=facts.text("error"),
+            error=facts.error,
         )

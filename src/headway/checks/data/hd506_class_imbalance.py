@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts, onset_record
+from headway.core.data_facts import LabelFacts
+from headway.core.facts import onset_record
 from headway.core.findings import Finding
 from headway.core.numbers import say
 from headway.core.records import SetupRecord
@@ -57,14 +58,14 @@ class ClassImbalance(Check):
         """Of padding among the labels of sequences."""
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
+        facts = LabelFacts.of(record)
         padded = self._padding(record, facts)
         yield from padded or self._imbalance(record, facts)
 
-    def _imbalance(self, record: SetupRecord, facts: Facts) -> list[Finding]:
-        counts = [pair for pair in facts.lists("counts") if len(pair) == 2]
-        samples, seen = facts.whole("samples") or 0, facts.whole("seen") or 0
-        if facts.flag("weighted") or facts.flag("dense") or not counts or seen < 2:
+    def _imbalance(self, record: SetupRecord, facts: LabelFacts) -> list[Finding]:
+        counts = [pair for pair in facts.counts if len(pair) == 2]
+        samples, seen = facts.samples or 0, facts.seen or 0
+        if facts.weighted or facts.dense or not counts or seen < 2:
             return []
         label, count = max(counts, key=lambda pair: pair[1])
         share = count / max(samples, 1)
@@ -76,8 +77,8 @@ class ClassImbalance(Check):
                 f"class {say(label)} has {say(100 * share)} % of {samples} labels (limit "
                 f"{say(100 * self.limits.share)} %), and nothing evens it out: always saying it is "
                 "right nearly always",
-                subject=facts.text("loss") or "",
-                where=facts.where(rank=record.rank),
+                subject=facts.loss or "",
+                where=facts.locate(rank=record.rank),
                 remedies=[
                     "Give the loss class weights (`weight=`, `pos_weight=`) or draw the rare "
                     "classes more often (`WeightedRandomSampler`).",
@@ -90,14 +91,14 @@ class ClassImbalance(Check):
             )
         ]
 
-    def _padding(self, record: SetupRecord, facts: Facts) -> list[Finding]:
-        share, rows = facts.number("pad_share"), facts.number("pad_rows")
-        label, elsewhere = facts.whole("pad_id"), facts.number("pad_elsewhere")
-        shortest, longest = facts.whole("pad_shortest"), facts.whole("pad_longest")
+    def _padding(self, record: SetupRecord, facts: LabelFacts) -> list[Finding]:
+        share, rows = facts.pad_share, facts.pad_rows
+        label, elsewhere = facts.pad_id, facts.pad_elsewhere
+        shortest, longest = facts.pad_shortest, facts.pad_longest
         if share is None or rows is None or elsewhere is None or label is None:
             return []
         varies = shortest is not None and longest is not None and longest >= shortest + 2
-        if facts.flag("weighted") or not varies or share < self.limits.padding:
+        if facts.weighted or not varies or share < self.limits.padding:
             return []
         if rows < 0.3 or elsewhere > 0.01 * share:
             return []
@@ -108,7 +109,7 @@ class ClassImbalance(Check):
                 f"counted as a label: {say(100 * share)} % of the labels are padding (limit "
                 f"{say(100 * self.limits.padding)} %)",
                 subject="padding",
-                where=facts.where(rank=record.rank),
+                where=facts.locate(rank=record.rank),
                 remedies=[
                     f"Leave it out of the loss: `ignore_index={label}`, or labels of -100 where "
                     "the sequence has ended.",

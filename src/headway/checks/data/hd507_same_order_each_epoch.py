@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts, onset_record
-from headway.core.findings import Finding, Severity
+from headway.core.data_facts import EpochOrderFacts, LabelFacts
+from headway.core.facts import onset_record
+from headway.core.findings import Finding, Severity, Where
 from headway.core.numbers import say
 from headway.core.records import Moment, SetupRecord, moment_of, record_at
 
@@ -69,35 +70,35 @@ class SameOrderEachEpoch(Check):
         """The least mixed labels: changes over those expected."""
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        if record.topic == "labels":
-            self._look_at_labels(facts)
+        if record.topic == LabelFacts.topic:
+            self._look_at_labels(LabelFacts.of(record))
             return
-        if facts.text("kind") == "sequential":
+        facts = EpochOrderFacts.of(record)
+        if facts.kind == "sequential":
             self.sequential = moment_of(onset_record(record))
-            where = facts.where()
+            where = facts.locate()
             self.place = (where.file, where.line, where.function)
             return
-        why, batches = facts.text("why"), facts.whole("batches") or 0
-        if why is None or batches < self.limits.batches or facts.text("kind") == "iterable":
+        why, batches = facts.why, facts.batches or 0
+        if why is None or batches < self.limits.batches or facts.kind == "iterable":
             return
         yield self.find(
             onset_record(record),
             f"two passes over the data come in the same shuffled order ({why}), {batches} batches "
             "compared",
-            where=facts.where(rank=record.rank),
+            where=facts.locate(rank=record.rank),
             remedies=[CURES.get(why, CURES["the same batches"])],
             why=why,
             batches=batches,
-            sampler=facts.text("sampler"),
+            sampler=facts.sampler,
         )
 
-    def _look_at_labels(self, facts: Facts) -> None:
-        changes, neighbours = facts.whole("changes"), facts.whole("neighbours")
-        samples, counts = facts.whole("samples") or 0, facts.lists("counts")
+    def _look_at_labels(self, facts: LabelFacts) -> None:
+        changes, neighbours = facts.changes, facts.neighbours
+        samples, counts = facts.samples or 0, facts.counts
         if changes is None or not neighbours or samples < self.limits.samples:
             return
-        if facts.flag("dense") or (facts.whole("seen") or 0) < 2:
+        if facts.dense or (facts.seen or 0) < 2:
             return
         expected = 1 - sum((pair[1] / samples) ** 2 for pair in counts if len(pair) == 2)
         if expected > 0.2:
@@ -110,14 +111,12 @@ class SameOrderEachEpoch(Check):
         sorted_labels = self.mixing is not None and self.mixing < self.limits.changes
         if not sorted_labels or self.mixing is None:
             return
-        file, line, function = self.place
-        place = Facts({"place": {"file": file, "line": line, "function": function}})
         yield self.find(
             record_at(self.sequential),
             f"the loader does not shuffle and the labels come in blocks: neighbours differ only "
             f"{say(100 * self.mixing)} % as often as in a mixed order (limit "
             f"{say(100 * self.limits.changes)} %)",
-            where=place.where(),
+            where=Where(*self.place),
             severity=Severity.WARNING,
             remedies=["Shuffle: `DataLoader(…, shuffle=True)`."],
             value=self.mixing,

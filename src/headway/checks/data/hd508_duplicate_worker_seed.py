@@ -3,7 +3,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts, onset_record, say_list
+from headway.core.data_facts import WorkerSeedFacts
+from headway.core.facts import onset_record, say_list
 from headway.core.findings import Finding
 from headway.core.records import SetupRecord
 
@@ -42,15 +43,15 @@ class DuplicateWorkerSeed(Check):
     explains = ()
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        shared, workers = facts.texts("shared"), facts.whole("workers") or 0
+        facts = WorkerSeedFacts.of(record)
+        shared, workers = facts.shared, facts.workers or 0
         if not shared or workers < 2:
             return
         yield self.find(
             onset_record(record),
             f"the {workers} workers of a loader begin with the same random state of "
             f"{say_list(shared)}, and draw from it: their samples get the same random numbers",
-            where=facts.where(rank=record.rank),
+            where=facts.locate(rank=record.rank),
             remedies=[
                 "Seed each worker from its own seed in `worker_init_fn`: "
                 "`np.random.seed(torch.initial_seed() % 2**32)`; make a data set's generators "

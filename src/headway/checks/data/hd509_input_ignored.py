@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
+from headway.core.data_facts import InputDependenceFacts
 from headway.core.findings import Finding, Severity
 from headway.core.records import Header, SetupRecord
 
@@ -52,19 +52,19 @@ class InputIgnored(Check):
         self.told = False
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        modules = facts.tables("modules")
-        if record.topic != TOPIC or not facts.flag("ignored") or not modules or self.told:
+        facts = InputDependenceFacts.of(record)
+        modules = facts.modules
+        if record.topic != TOPIC or not facts.ignored or not modules or self.told:
             return
         self.told = True
         first = modules[0]
-        module, op = first.text("module"), first.text("op")
+        module, op = first.module, first.op
         lost = f"; what it was given ends in {op}" if op else ""
         yield self.find(
             record,
             f"{module or 'the model'} gives exactly the same output for different inputs{lost}",
             subject=module or "",
-            where=facts.where(module=module, op=op),
+            where=facts.locate(module=module, op=op),
             remedies=[
                 "Follow the input through `forward` from that line on: a variable that is "
                 "overwritten or never used, a factor of zero, units that are all dead."

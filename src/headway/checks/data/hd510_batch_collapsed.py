@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from headway.checks.symptoms import POOR_FIT
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts, onset_record
+from headway.core.data_facts import BatchSizeFacts
+from headway.core.facts import onset_record
 from headway.core.findings import Finding
 from headway.core.records import SetupRecord
 
@@ -49,11 +50,11 @@ class BatchCollapsed(Check):
         steps: int = 3
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        collapsed, whole = facts.whole("collapsed") or 0, facts.whole("whole") or 0
-        samples, meant = facts.whole("samples"), facts.whole("meant")
+        facts = BatchSizeFacts.of(record)
+        collapsed, whole = facts.collapsed or 0, facts.whole or 0
+        samples, meant = facts.samples, facts.meant
         if (
-            facts.flag("wanted")
+            facts.wanted
             or collapsed < self.limits.steps
             or whole > 0.05 * collapsed
             or not samples
@@ -63,8 +64,8 @@ class BatchCollapsed(Check):
         yield self.find(
             onset_record(record),
             f"the model gets {samples} of {meant} samples a step, at all {collapsed} steps looked "
-            f"at ({facts.text('whence') or 'the script'} says {meant})",
-            where=facts.where(rank=record.rank),
+            f"at ({facts.whence or 'the script'} says {meant})",
+            where=facts.locate(rank=record.rank),
             remedies=[
                 "Print the shape right before the model, and look for an index, a squeeze or a "
                 "reshape on the way, or a loader that was given another size.",

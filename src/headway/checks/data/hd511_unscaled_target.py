@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from headway.checks.symptoms import BAD_STEPS
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts, onset_record
+from headway.core.data_facts import TargetScaleFacts
+from headway.core.facts import onset_record
 from headway.core.findings import Finding
 from headway.core.numbers import say
 from headway.core.records import SetupRecord
@@ -67,9 +68,9 @@ class UnscaledTarget(Check):
         """First predictions this large, as a share of the targets, are on their scale."""
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        rms, mean, std = facts.number("rms"), facts.number("mean"), facts.number("std")
-        predicted, samples = facts.number("prediction_rms"), facts.whole("samples") or 0
+        facts = TargetScaleFacts.of(record)
+        rms, mean, std = facts.rms, facts.mean, facts.std
+        predicted, samples = facts.prediction_rms, facts.samples or 0
         if rms is None or mean is None or std is None or predicted is None or samples < 2:
             return
         limits = self.limits
@@ -81,8 +82,8 @@ class UnscaledTarget(Check):
             onset_record(record),
             f"targets have a root mean square of {say(rms)} (mean {say(mean)}, spread {say(std)}; "
             f"limit {say(limits.rms)}), the model's first predictions one of {say(predicted)}",
-            subject=facts.text("loss") or "",
-            where=facts.where(rank=record.rank),
+            subject=facts.loss or "",
+            where=facts.locate(rank=record.rank),
             remedies=[
                 "Standardise the targets by the mean and spread of the training set, and undo it "
                 "when you predict.",

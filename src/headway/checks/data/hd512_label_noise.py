@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts, onset_record
+from headway.core.data_facts import SampleFitFacts
+from headway.core.facts import onset_record
 from headway.core.findings import Finding
 from headway.core.numbers import say
 from headway.core.records import SetupRecord
@@ -71,9 +72,9 @@ class LabelNoise(Check):
         """Share of one class taken for another, both ways."""
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        steps, samples = facts.whole("steps") or 0, facts.whole("late_samples") or 0
-        classes = facts.whole("classes") or 0
+        facts = SampleFitFacts.of(record)
+        steps, samples = facts.steps or 0, facts.late_samples or 0
+        classes = facts.classes or 0
         if steps < self.limits.steps or samples < self.limits.samples or classes < 2:
             return
         said = self._two_labels(facts) or self._chance(facts, steps)
@@ -84,23 +85,23 @@ class LabelNoise(Check):
         yield self.find(
             onset_record(record),
             said,
-            subject=facts.text("loss") or "",
-            where=facts.where(rank=record.rank),
+            subject=facts.loss or "",
+            where=facts.locate(rank=record.rank),
             remedies=[
                 "Look at samples together with their labels, as the loss gets them: arrays that "
                 "were shuffled or sorted apart, an index off by one, two names for one class.",
             ],
-            late_loss=facts.number("late_loss"),
-            entropy=facts.number("entropy"),
-            wrong=facts.number("wrong"),
-            wrong_when_sure=facts.number("wrong_when_sure"),
+            late_loss=facts.late_loss,
+            entropy=facts.entropy,
+            wrong=facts.wrong,
+            wrong_when_sure=facts.wrong_when_sure,
         )
 
-    def _chance(self, facts: Facts, steps: int) -> str | None:
-        loss, entropy = facts.number("late_loss"), facts.number("entropy")
-        wrong, majority = facts.number("wrong"), facts.number("majority")
-        fall, samples = facts.number("own_fall"), facts.whole("late_samples") or 1
-        alone = facts.number("alone")
+    def _chance(self, facts: SampleFitFacts, steps: int) -> str | None:
+        loss, entropy = facts.late_loss, facts.entropy
+        wrong, majority = facts.wrong, facts.majority
+        fall, samples = facts.own_fall, facts.late_samples or 1
+        alone = facts.alone
         if loss is None or entropy is None or wrong is None or majority is None or fall is None:
             return None
         if alone is not None and alone < 0.9:
@@ -109,7 +110,7 @@ class LabelNoise(Check):
         learned = (1 - wrong) > majority + luck + 0.02
         if not 0.97 * entropy <= loss <= 1.3 * entropy or learned or entropy < 0.3:
             return None
-        agreement, pairs = facts.number("agreement"), facts.whole("agreement_pairs") or 0
+        agreement, pairs = facts.agreement, facts.agreement_pairs or 0
         apart = agreement is not None and agreement < self.limits.agreement and pairs >= 5
         if fall * steps < 0.5 * entropy and not (apart and fall > 0):
             return None
@@ -120,16 +121,16 @@ class LabelNoise(Check):
             "labels do not follow from the inputs"
         )
 
-    def _memorised(self, facts: Facts, steps: int) -> str | None:
-        loss, entropy = facts.number("late_loss"), facts.number("entropy")
-        first, fall = facts.number("early_loss"), facts.number("own_fall")
-        alone = facts.number("alone")
+    def _memorised(self, facts: SampleFitFacts, steps: int) -> str | None:
+        loss, entropy = facts.late_loss, facts.entropy
+        first, fall = facts.early_loss, facts.own_fall
+        alone = facts.alone
         if loss is None or entropy is None or first is None or fall is None or entropy < 0.3:
             return None
         if alone is not None and alone < 0.9:
             return None
-        early, late = facts.number("early_agreement"), facts.number("agreement")
-        pairs = facts.whole("agreement_pairs") or 0
+        early, late = facts.early_agreement, facts.agreement
+        pairs = facts.agreement_pairs or 0
         if early is None or late is None or pairs < 10:
             return None
         agreement, limit = (early + late) / 2, 1.5 * self.limits.agreement
@@ -147,8 +148,8 @@ class LabelNoise(Check):
             "labels do not follow from the inputs"
         )
 
-    def _two_labels(self, facts: Facts) -> str | None:
-        inputs, several = facts.whole("inputs") or 0, facts.whole("contradictory") or 0
+    def _two_labels(self, facts: SampleFitFacts) -> str | None:
+        inputs, several = facts.inputs or 0, facts.contradictory or 0
         if several < max(20, self.limits.contradictory * inputs):
             return None
         return (
@@ -156,9 +157,9 @@ class LabelNoise(Check):
             f"{say(100 * self.limits.contradictory)} %): the same sample under another name"
         )
 
-    def _two_in_one(self, facts: Facts) -> str | None:
-        pair = facts.numbers("pair")
-        if len(pair) != 6 or (facts.whole("seen") or 0) < 3:
+    def _two_in_one(self, facts: SampleFitFacts) -> str | None:
+        pair = facts.pair
+        if len(pair) != 6 or (facts.seen or 0) < 3:
             return None
         a, b, there, here, rest, count = pair
         limit = self.limits.confused
@@ -170,17 +171,17 @@ class LabelNoise(Check):
             "the others are right: nothing in the inputs tells these two apart"
         )
 
-    def _contradicted(self, facts: Facts) -> str | None:
-        wrong, sure = facts.number("wrong"), facts.number("wrong_when_sure")
+    def _contradicted(self, facts: SampleFitFacts) -> str | None:
+        wrong, sure = facts.wrong, facts.wrong_when_sure
         if wrong is None or sure is None:
             return None
-        errors = [item for item in facts.lists("class_errors") if len(item) == 3 and item[2] >= 20]
+        errors = [item for item in facts.class_errors if len(item) == 3 and item[2] >= 20]
         spread = [item for item in errors if item[1] >= 0.4 * wrong]
         if not 0.1 <= wrong <= 0.45 or sure < self.limits.contradicted or sure < 0.75 * wrong:
             return None
         if len(spread) < max(0.6 * len(errors), 2):
             return None
-        top, rest = facts.number("sureness"), facts.number("sureness_of_rest")
+        top, rest = facts.sureness, facts.sureness_of_rest
         if top is not None and rest is not None:
             sureness = 0.25 * top + 0.75 * rest
             if sureness < 1 - wrong - self.limits.unsure:

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from headway.core.check import Check, Needs
-from headway.core.facts import LISTED, Facts, Parameters, say_list, trained_positions
+from headway.core.facts import LISTED, Parameters, say_list, trained_positions
 from headway.core.findings import Finding, Severity, Where
+from headway.core.optimizer_facts import GraphCutFacts
 from headway.core.records import (
     Column,
     Header,
@@ -98,7 +99,7 @@ class MissingGradient(Check):
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
         if isinstance(record, SetupRecord):
             if record.topic == "graph-cut":
-                self._add_cut(Facts.of(record))
+                self._add_cut(GraphCutFacts.of(record))
             parameters = Parameters.of(record)
             if parameters is not None:
                 self._restart()
@@ -112,10 +113,10 @@ class MissingGradient(Check):
         if self.missing and self.samples >= self._enough() and self._all_stepped():
             yield from self._findings(sure=True)
 
-    def _add_cut(self, facts: Facts) -> None:
-        where, function = facts.where(), facts.text("function")
+    def _add_cut(self, facts: GraphCutFacts) -> None:
+        where, function = facts.locate(), facts.function
         if where.file is not None and where.line is not None and function:
-            for name in facts.texts("parameters"):
+            for name in facts.parameters:
                 self.cuts[name] = (where.file, where.line, where.function or "", function)
 
     def finish(self) -> Iterable[Finding]:

@@ -7,9 +7,9 @@ from statistics import median
 
 from headway.checks.loss_context import has_competing_losses
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
 from headway.core.findings import Finding, Severity
 from headway.core.numbers import say
+from headway.core.optimizer_facts import OptimizerFacts
 from headway.core.records import Moment, SetupRecord, StepRecord, moment_of, record_at
 from headway.core.window import Window
 
@@ -99,7 +99,7 @@ class ClippingSaturated(Check):
 
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
         if isinstance(record, SetupRecord):
-            self._add_optimizer(Facts.of(record))
+            self._add_optimizer(OptimizerFacts.of(record))
             return
         if record.held:
             return
@@ -124,8 +124,8 @@ class ClippingSaturated(Check):
             yield from self._judge(name, window, self.limits.window // 2)
             yield from self._judge_short(name, window)
 
-    def _add_optimizer(self, facts: Facts) -> None:
-        if facts.text("optimizer") in PLAIN and self.plain is not False:
+    def _add_optimizer(self, facts: OptimizerFacts) -> None:
+        if facts.optimizer in PLAIN and self.plain is not False:
             self.plain = True
         else:
             self.plain = False

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from headway.checks.update_trial import OBJECTIVE
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
 from headway.core.findings import Finding
 from headway.core.numbers import say
+from headway.core.optimizer_facts import ObjectiveFacts
 from headway.core.records import SetupRecord
 
 
@@ -58,12 +58,12 @@ class AccumulationUnscaled(Check):
         self.told = False
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        count = facts.whole("backwards") or 1
-        alike = all(facts.flag(key) for key in ("one_line", "same_ops", "same_weights"))
-        if self.told or count < 2 or not alike or facts.flag("same_data"):
+        facts = ObjectiveFacts.of(record)
+        count = facts.backwards or 1
+        alike = facts.one_line and facts.same_ops and facts.same_weights
+        if self.told or count < 2 or not alike or facts.same_data:
             return
-        kept = facts.number("gradients_kept")
+        kept = facts.gradients_kept
         if kept is None or abs(kept * count - 1) <= self.limits.divided:
             return
         whole = self._whole(facts)
@@ -76,22 +76,22 @@ class AccumulationUnscaled(Check):
             f"{count} micro-batches are summed into one step, not averaged: {name} enters each "
             f"backward pass with a weight of {say(weight)} instead of {say(1 / count)}, so the "
             f"gradient is {count} times that of the mean",
-            where=facts.where(rank=record.rank),
+            where=facts.locate(rank=record.rank),
             remedies=[f"Divide the loss by {count} before backward(): (loss / {count}).backward()"],
             micro_batches=count,
             weight=weight,
             expected=1 / count,
-            optimizer=facts.text("optimizer"),
+            optimizer=facts.optimizer,
         )
 
-    def _whole(self, facts: Facts) -> tuple[str, float] | None:
+    def _whole(self, facts: ObjectiveFacts) -> tuple[str, float] | None:
         """The mean that makes up most of the loss, if it enters undivided."""
-        root = facts.number("root")
-        for part in facts.tables("parts"):
-            weight, value = part.number("weight"), part.number("value")
-            if root is None or weight is None or value is None or not part.flag("mean"):
+        root = facts.root
+        for part in facts.parts:
+            weight, value = part.weight, part.value
+            if root is None or weight is None or value is None or not part.mean:
                 continue
             most = abs(weight * value) >= abs(root) / 2
             if most and abs(weight - 1) <= self.limits.near:
-                return (part.text("name") or "the loss").removeprefix("aten."), weight
+                return (part.name or "the loss").removeprefix("aten."), weight
         return None

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from headway.checks.symptoms import POOR_FIT
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
+from headway.core.data_facts import SampleDependenceFacts
 from headway.core.findings import Finding, Severity
 from headway.core.records import Header, SetupRecord
 
@@ -56,25 +56,25 @@ class CrossSampleGradient(Check):
         self.start()
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        module = facts.text("module") or ""
-        if record.topic != TOPIC or facts.text("by_design") is not None:
+        facts = SampleDependenceFacts.of(record)
+        module = facts.module or ""
+        if record.topic != TOPIC or facts.by_design is not None:
             return
-        if facts.text("verdict") != "mixed":
+        if facts.verdict != "mixed":
             self.mixed[module] = -1_000  # at least once the samples did not affect each other
             return
         self.mixed[module] = self.mixed.get(module, 0) + 1
         if self.mixed[module] != 2:
             return
-        op = facts.text("op")
-        size = facts.whole("size")
+        op = facts.op
+        size = facts.size
         first = f": {op} is the first op that mixes them" if op else ""
         yield self.find(
             record,
             f"outputs of {module or 'the model'} change when other samples of the batch are "
             f"replaced{first}",
             subject=module,
-            where=facts.where(module=module or None, op=op),
+            where=facts.locate(module=module or None, op=op),
             remedies=list(_remedies(op)),
             batch_size=size,
         )

@@ -7,8 +7,8 @@ from statistics import mean, median_low
 
 from headway.checks.loss_context import has_competing_losses
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
 from headway.core.findings import Finding, Severity
+from headway.core.loss_facts import LossCallFacts
 from headway.core.numbers import say
 from headway.core.records import Header, Moment, SetupRecord, StepRecord, moment_of, record_at
 from headway.core.signals import Signal
@@ -105,7 +105,7 @@ class LossStalled(Check):
 
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
         if isinstance(record, SetupRecord):
-            self._learn(Facts.of(record))
+            self._learn(LossCallFacts.of(record))
             return
         loss = record.values.get("loss")
         if loss is None or record.held or self.over or not math.isfinite(loss):
@@ -123,9 +123,9 @@ class LossStalled(Check):
         if not self.over:
             yield from self._judge()
 
-    def _learn(self, facts: Facts) -> None:
-        function, classes = facts.text("function") or "", facts.whole("classes")
-        if facts.text("reduction") != "mean" or len(self.guesses) >= 20:
+    def _learn(self, facts: LossCallFacts) -> None:
+        function, classes = facts.function or "", facts.classes
+        if facts.reduction != "mean" or len(self.guesses) >= 20:
             return
         if classes is not None and classes >= 2:
             self.guesses.append(math.log(classes))

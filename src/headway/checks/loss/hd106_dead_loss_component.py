@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.core.check import Check, Needs
-from headway.core.facts import LISTED, Facts, say_list
+from headway.core.facts import LISTED, Place, say_list
 from headway.core.findings import Finding, Severity
+from headway.core.loss_facts import LossComponentFacts
 from headway.core.numbers import say
 from headway.core.records import Moment, SetupRecord, StepRecord, moment_of, record_at
 from headway.core.signals import Signal
@@ -122,15 +123,15 @@ class DeadLossComponent(Check):
                     yield from self._judge(key, self.limits.gradients)
 
     def _learn_place(self, record: SetupRecord) -> None:
-        facts = Facts.of(record)
-        name, place = facts.text("name"), record.facts.get("place")
-        if facts.text("kind") == "part" and name and isinstance(place, Mapping):
+        facts = LossComponentFacts.of(record)
+        name, place = facts.name, record.facts.get("place")
+        if facts.kind == "part" and name and isinstance(place, Mapping):
             self.places.setdefault(name, dict(place))
 
     def _judge_graph(self, record: SetupRecord) -> Iterable[Finding]:
         """Report what the autograd graph of the loss shows about a component."""
-        facts = Facts.of(record)
-        kind, name = facts.text("kind"), facts.text("name")
+        facts = LossComponentFacts.of(record)
+        kind, name = facts.kind, facts.name
         if (
             record.topic != "loss-component"
             or kind not in GRAPH_FAULTS
@@ -139,12 +140,12 @@ class DeadLossComponent(Check):
         ):
             return
         self.told.add(name)
-        steps, first = facts.whole("steps") or 1, facts.whole("first_step")
-        own, weight = facts.texts("own"), facts.number("weight")
+        steps, first = facts.steps or 1, facts.first_step
+        own, weight = facts.own, facts.weight
         what, cure = GRAPH_FAULTS[kind]
         if weight is not None:
             what += f" (about {say(weight)} times its value)"
-        before, after = facts.number("scores_before"), facts.number("scores_after")
+        before, after = facts.scores_before, facts.scores_after
         if before is not None and after is not None:
             what += f" (their sum from {say(before)} to {say(after)})"
         if own:
@@ -155,8 +156,8 @@ class DeadLossComponent(Check):
             f"component {name} {what}, in all {steps} inspected steps: it has no effect on "
             f"training",
             subject=name,
-            severity=Severity.INFO if kind == "empty" and not facts.flag("on_data") else None,
-            where=facts.where(rank=record.rank),
+            severity=Severity.INFO if kind == "empty" and not facts.on_data else None,
+            where=facts.locate(rank=record.rank),
             remedies=[cure],
             component=name,
             kind=kind,
@@ -221,7 +222,7 @@ class DeadLossComponent(Check):
             "changes: it has no effect on training",
             subject=component,
             severity=severity,
-            where=Facts({"place": self.places.get(component)}).where(rank=self.first[key][0][3]),
+            where=Place.read(self.places.get(component)).where(rank=self.first[key][0][3]),
             remedies=[cure],
             component=component,
             signal=key,

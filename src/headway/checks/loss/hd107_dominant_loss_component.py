@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
+from headway.core.facts import Place
 from headway.core.findings import Finding, Severity
+from headway.core.loss_facts import LossComponentFacts
 from headway.core.numbers import say
 from headway.core.records import Moment, SetupRecord, StepRecord, moment_of, record_at
 from headway.core.window import Window
@@ -107,9 +108,9 @@ class DominantLossComponent(Check):
 
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
         if isinstance(record, SetupRecord):
-            facts = Facts.of(record)
-            name, weight = facts.text("name"), facts.number("weight")
-            if facts.text("kind") == "part" and name:
+            facts = LossComponentFacts.of(record)
+            name, weight = facts.name, facts.weight
+            if facts.kind == "part" and name:
                 if weight is not None:
                     self.weights[name] = abs(weight)
                 if isinstance(record.facts.get("place"), Mapping):
@@ -255,7 +256,7 @@ class DominantLossComponent(Check):
             f"component {component} {message}",
             subject=component,
             severity=Severity.INFO if mild else None,
-            where=Facts({"place": self.places.get(component)}).where(rank=self.led_since[3]),
+            where=Place.read(self.places.get(component)).where(rank=self.led_since[3]),
             remedies=[
                 "Compare the gradients of the components, not their values, and set the weights "
                 "so that the gradients have the same order of magnitude.",

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from headway.checks.loss_context import missing_graph_reason
 from headway.checks.symptoms import NOTHING_MOVES
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
 from headway.core.findings import Finding, Severity, Where
+from headway.core.loss_facts import BackwardRootFacts
 from headway.core.records import Header, SetupRecord
 
 
@@ -53,29 +53,29 @@ class DetachedLoss(Check):
         self.told = False
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
+        facts = BackwardRootFacts.of(record)
         if self.told or missing_graph_reason(facts) != "cut":
             return
         self.told = True
-        cut = facts.table("cut")
-        function, cut_at = cut.text("function"), cut.table("place")
-        where = facts.where(rank=record.rank)
-        if cut_at.text("file") is not None:
+        cut = facts.cut
+        function, cut_at = cut.function, cut.place
+        where = facts.locate(rank=record.rank)
+        if cut_at.file is not None:
             where = Where(
-                file=cut_at.text("file"),
-                line=cut_at.whole("line"),
-                function=cut_at.text("function"),
+                file=cut_at.file,
+                line=cut_at.line,
+                function=cut_at.function,
                 op=function,
                 rank=record.rank or None,
             )
-        graph = facts.flag("graph")
+        graph = facts.graph
         what = (
             "the graph of the loss leads to no parameter"
             if graph
             else "backward() is called on a loss without a graph"
         )
         how = f"; {_spell_call(function)} cut it" if function else ""
-        silent = ", and requires_grad=True hides the error" if facts.flag("leaf") else ""
+        silent = ", and requires_grad=True hides the error" if facts.leaf else ""
         yield self.find(
             record,
             f"{what}{how}{silent}. No parameter gets a gradient",
@@ -87,9 +87,9 @@ class DetachedLoss(Check):
                 "nothing.",
             ],
             cut=function,
-            leaf=facts.flag("leaf"),
-            backward_line=facts.table("place").whole("line"),
-            reached=facts.whole("reached"),
+            leaf=facts.leaf,
+            backward_line=facts.place.line,
+            reached=facts.reached,
         )
 
 

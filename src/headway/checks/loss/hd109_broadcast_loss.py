@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from headway.checks.loss_context import format_shape, loss_call_site
 from headway.checks.symptoms import NOTHING_LEARNED
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
 from headway.core.findings import Finding, Severity
+from headway.core.loss_facts import LossCallFacts
 from headway.core.records import Header, SetupRecord
 
 
@@ -53,23 +53,23 @@ class BroadcastLoss(Check):
         self.told = set()
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
+        facts = LossCallFacts.of(record)
         site = loss_call_site(facts)
-        if not facts.flag("crossed") or site in self.told:
+        if not facts.crossed or site in self.told:
             return
         self.told.add(site)
-        prediction = format_shape(facts.table("prediction"))
-        target = format_shape(facts.table("target"))
+        prediction = format_shape(facts.prediction.shape)
+        target = format_shape(facts.target.shape)
         what = {"difference": "a difference", "product": "a product"}
-        function = facts.text("function") or "a loss"
-        raised = " (torch raises an error)" if facts.flag("raised") else ""
+        function = facts.function or "a loss"
+        raised = " (torch raises an error)" if facts.raised else ""
         yield self.find(
             record,
             f"{what.get(function, function)} compares predictions of shape {prediction} with "
             f"targets of shape {target}{raised}: each prediction is compared with every target, "
             f"not with its own",
             subject=site,
-            where=facts.where(rank=record.rank, op=function),
+            where=facts.locate(rank=record.rank, op=function),
             remedies=[
                 "Give both the same shape: prediction.squeeze(-1) or target.unsqueeze(-1), "
                 "whichever "

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from headway.checks.loss_context import loss_call_site
 from headway.checks.symptoms import NOTHING_LEARNED
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
 from headway.core.findings import Finding, Severity
+from headway.core.loss_facts import LossCallFacts
 from headway.core.records import Header, SetupRecord
 
 
@@ -52,38 +52,38 @@ class SoftmaxBeforeCrossEntropy(Check):
         self.told = set()
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
+        facts = LossCallFacts.of(record)
         site = loss_call_site(facts)
-        if facts.text("function") != "cross_entropy" or site in self.told:
+        if facts.function != "cross_entropy" or site in self.told:
             return
-        prediction = facts.table("prediction")
-        made_by = prediction.text("made_by")
-        by_values = prediction.flag("sums_to_one")
-        classes = facts.whole("classes") or 0
+        prediction = facts.prediction
+        made_by = prediction.made_by
+        by_values = prediction.sums_to_one
+        classes = facts.classes or 0
         if classes < 2 or not (by_values or made_by in ("softmax", "sigmoid")):
             return
         self.told.add(site)
-        made_at = prediction.table("made_at")
+        made_at = prediction.made_at
         received = (
             f"the output of a {made_by}" if made_by else "rows that are non-negative and sum to 1"
         )
-        line = made_at.whole("line")
+        line = made_at.line
         yield self.find(
             record,
             f"cross_entropy over {classes} classes receives {received}"
             + (f" (line {line})" if line is not None else "")
             + ", but it expects logits and applies a softmax itself",
             subject=site,
-            where=facts.where(rank=record.rank, op="cross_entropy"),
+            where=facts.locate(rank=record.rank, op="cross_entropy"),
             remedies=[
                 "Pass the logits: remove the softmax or sigmoid from the model's output and "
                 "apply it at inference only.",
             ],
             made_by=made_by,
-            low=prediction.number("low"),
-            high=prediction.number("high"),
+            low=prediction.low,
+            high=prediction.high,
             rows_sum_to_one=by_values,
             classes=classes,
-            made_at_file=made_at.text("file"),
+            made_at_file=made_at.file,
             made_at_line=line,
         )

@@ -6,8 +6,14 @@ from dataclasses import dataclass
 from headway.checks.loss_context import format_shape, loss_call_site, targets_are_not_class_ids
 from headway.checks.symptoms import NOTHING_LEARNED
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
-from headway.core.findings import Finding, Severity, Where
+from headway.core.facts import Place
+from headway.core.findings import Finding, Severity
+from headway.core.loss_facts import (
+    LossCallFacts,
+    LossScoresFacts,
+    LossSoftmaxFacts,
+    PredictionFacts,
+)
 from headway.core.numbers import say
 from headway.core.records import Header, SetupRecord
 
@@ -75,28 +81,27 @@ class LossInputMismatch(Check):
         self.told = set()
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
+        facts, softmax = LossCallFacts.of(record), LossSoftmaxFacts.of(record)
         site = loss_call_site(facts)
-        if site in self.told or _line(facts.table("place")) in self.told:
+        if site in self.told or _line(facts.place) in self.told:
             return
-        found = _READERS.get(record.topic, _call)(facts)
+        if record.topic == LossSoftmaxFacts.topic:
+            found = _softmax(softmax)
+        elif record.topic == LossScoresFacts.topic:
+            found = _scores(LossScoresFacts.of(record))
+        else:
+            found = _call(facts)
         if found is None:
             return
         self.told.add(site)
-        prediction = facts.table("prediction")
-        where = facts.where(rank=record.rank, op=facts.text("function"))
-        made_at = prediction.table("made_at")
-        if found.at_activation and made_at.text("file") is not None:
+        prediction = facts.prediction
+        where = facts.locate(rank=record.rank, op=facts.function)
+        made_at = prediction.made_at
+        if found.at_activation and made_at.file is not None:
             # The fix belongs in the line of the softmax, which has a record of its own: report
             # once.
             self.told.add(_line(made_at))
-            where = Where(
-                file=made_at.text("file"),
-                line=made_at.whole("line"),
-                function=made_at.text("function"),
-                op=prediction.text("made_by"),
-                rank=record.rank or None,
-            )
+            where = made_at.where(rank=record.rank, op=prediction.made_by)
         yield self.find(
             record,
             found.message,
@@ -104,41 +109,41 @@ class LossInputMismatch(Check):
             severity=Severity.WARNING if found.mild else None,
             where=where,
             remedies=[found.remedy],
-            function=facts.text("function"),
-            made_by=prediction.text("made_by"),
-            low=prediction.number("low"),
-            high=prediction.number("high"),
-            shape=format_shape(facts if record.topic == "loss-softmax" else prediction),
-            axis=facts.whole("axis"),
+            function=facts.function,
+            made_by=prediction.made_by,
+            low=prediction.low,
+            high=prediction.high,
+            shape=format_shape(softmax.shape if softmax.shape is not None else prediction.shape),
+            axis=softmax.axis,
         )
 
 
-def _line(place: Facts) -> str:
-    return f"{place.text('file')}:{place.whole('line')}"
+def _line(place: Place) -> str:
+    return f"{place.file}:{place.line}"
 
 
-def _softmax(facts: Facts) -> Mismatch | None:
-    shape, axis, size = facts.numbers("shape"), facts.whole("axis"), facts.whole("size")
-    function = facts.text("function") or "softmax"
+def _softmax(facts: LossSoftmaxFacts) -> Mismatch | None:
+    shape, axis, size = facts.shape or [], facts.axis, facts.size
+    function = facts.function or "softmax"
     if size == 1 and shape:
         always = 0 if function == "log_softmax" else 1
         return Mismatch(
-            f"{function} over axis {axis} of {format_shape(facts)} runs over one number: its "
+            f"{function} over axis {axis} of {format_shape(facts.shape)} runs over one number: its "
             f"result is always {always}",
             "For one output use a sigmoid; for classes give the model one output per class.",
         )
-    batch_axis = facts.flag("batch_axis") and len(shape) > 1
+    batch_axis = facts.batch_axis and len(shape) > 1
     if batch_axis and shape[1] > 1 and shape[0] != shape[1]:
         return Mismatch(
-            f"{function} over axis 0 of {format_shape(facts)} runs over the batch, not over the "
-            "classes: the samples compete with each other",
+            f"{function} over axis 0 of {format_shape(facts.shape)} runs over the batch, not over "
+            "the classes: the samples compete with each other",
             "Normalise over the classes: dim=1 or dim=-1.",
         )
     return None
 
 
-def _scores(facts: Facts) -> Mismatch | None:
-    rows, classes = facts.whole("rows"), facts.whole("classes")
+def _scores(facts: LossScoresFacts) -> Mismatch | None:
+    rows, classes = facts.rows, facts.classes
     if rows is None or classes is None or classes < 2:
         return None
     return Mismatch(
@@ -148,15 +153,15 @@ def _scores(facts: Facts) -> Mismatch | None:
     )
 
 
-def _call(facts: Facts) -> Mismatch | None:
-    judge = _JUDGES.get(facts.text("function") or "")
-    found = None if judge is None else judge(facts, facts.table("prediction"))
+def _call(facts: LossCallFacts) -> Mismatch | None:
+    judge = _JUDGES.get(facts.function or "")
+    found = None if judge is None else judge(facts, facts.prediction)
     return found or _refused(facts)
 
 
-def _nll(facts: Facts, prediction: Facts) -> Mismatch | None:
-    high = prediction.number("high")
-    if prediction.flag("sums_to_one"):
+def _nll(facts: LossCallFacts, prediction: PredictionFacts) -> Mismatch | None:
+    high = prediction.high
+    if prediction.sums_to_one:
         return Mismatch(
             "nll_loss receives probabilities, but it expects log-probabilities", LOG_SOFTMAX
         )
@@ -169,20 +174,20 @@ def _nll(facts: Facts, prediction: Facts) -> Mismatch | None:
     return _wrong_axis(facts, prediction)
 
 
-def _cross_entropy(facts: Facts, prediction: Facts) -> Mismatch | None:
-    classes, target = facts.whole("classes"), facts.table("target")
+def _cross_entropy(facts: LossCallFacts, prediction: PredictionFacts) -> Mismatch | None:
+    classes, target = facts.classes, facts.target
     if classes == 1:
         return Mismatch(
-            f"cross_entropy receives predictions of shape {format_shape(prediction)}, one class: "
-            f"the softmax is always 1 and the loss does not depend on the model",
+            f"cross_entropy receives predictions of shape {format_shape(prediction.shape)}, one "
+            f"class: the softmax is always 1 and the loss does not depend on the model",
             "For one output use binary_cross_entropy_with_logits; for regression, mse_loss.",
         )
-    odd, low, high = target.number("odd_rows"), target.number("low"), target.number("high")
+    odd, low, high = target.odd_rows, target.low, target.high
     if odd is not None and odd > 0.5:
         labels = low is not None and high is not None and low >= -1e-6 and high <= 1 + 1e-6
         return Mismatch(
-            f"cross_entropy receives targets of shape {format_shape(target)}, and {odd:.0%} of "
-            f"the rows are not distributions",
+            f"cross_entropy receives targets of shape {format_shape(target.shape)}, and {odd:.0%} "
+            f"of the rows are not distributions",
             "Use binary_cross_entropy_with_logits for several labels per sample, mse_loss for "
             "regression, and int64 class indices for classification.",
             mild=labels,
@@ -190,20 +195,18 @@ def _cross_entropy(facts: Facts, prediction: Facts) -> Mismatch | None:
     return _wrong_axis(facts, prediction)
 
 
-def _wrong_axis(facts: Facts, prediction: Facts) -> Mismatch | None:
-    made_by = prediction.text("made_by")
-    normalised = {"softmax": "sums_to_one", "log_softmax": "logs_of_one"}.get(made_by or "")
-    if normalised is None or not prediction.flag("made_whole"):
+def _wrong_axis(facts: LossCallFacts, prediction: PredictionFacts) -> Mismatch | None:
+    made_by = prediction.made_by
+    normalised = {"softmax": prediction.sums_to_one, "log_softmax": prediction.logs_of_one}
+    if not prediction.made_whole or normalised.get(made_by or "") is not False:
         return None
-    if normalised not in prediction or prediction.flag(normalised):
-        return None
-    line = prediction.table("made_at").whole("line")
-    shape = prediction.numbers("made_shape")
+    line = prediction.made_at.line
+    shape = prediction.made_shape
     if len(shape) == 2 and shape[0] == shape[1]:
         return None
     return Mismatch(
-        f"{facts.text('function')} receives the output of a {made_by} over axis "
-        f"{prediction.whole('made_dim')}"
+        f"{facts.function} receives the output of a {made_by} over axis "
+        f"{prediction.made_dim}"
         + (f" (line {line})" if line is not None else "")
         + ", which is not the class axis",
         "Normalise over the classes: dim=1 or dim=-1.",
@@ -211,8 +214,8 @@ def _wrong_axis(facts: Facts, prediction: Facts) -> Mismatch | None:
     )
 
 
-def _binary(facts: Facts, prediction: Facts) -> Mismatch | None:
-    low, high = prediction.number("low"), prediction.number("high")
+def _binary(facts: LossCallFacts, prediction: PredictionFacts) -> Mismatch | None:
+    low, high = prediction.low, prediction.high
     if low is None or high is None or (low >= 0 and high <= 1):
         return None
     return Mismatch(
@@ -222,11 +225,11 @@ def _binary(facts: Facts, prediction: Facts) -> Mismatch | None:
     )
 
 
-def _binary_with_logits(facts: Facts, prediction: Facts) -> Mismatch | None:
-    made_by = prediction.text("made_by")
+def _binary_with_logits(facts: LossCallFacts, prediction: PredictionFacts) -> Mismatch | None:
+    made_by = prediction.made_by
     if made_by not in ("sigmoid", "softmax"):
         return None
-    line = prediction.table("made_at").whole("line")
+    line = prediction.made_at.line
     return Mismatch(
         f"binary_cross_entropy_with_logits receives the output of a {made_by}"
         + (f" (line {line})" if line is not None else "")
@@ -235,9 +238,9 @@ def _binary_with_logits(facts: Facts, prediction: Facts) -> Mismatch | None:
     )
 
 
-def _kl(facts: Facts, prediction: Facts) -> Mismatch | None:
-    high, low = prediction.number("high"), facts.table("target").number("low")
-    if prediction.flag("sums_to_one"):
+def _kl(facts: LossCallFacts, prediction: PredictionFacts) -> Mismatch | None:
+    high, low = prediction.high, facts.target.low
+    if prediction.sums_to_one:
         return Mismatch(
             "kl_div receives probabilities, but it expects log-probabilities", LOG_SOFTMAX
         )
@@ -246,7 +249,7 @@ def _kl(facts: Facts, prediction: Facts) -> Mismatch | None:
             f"kl_div receives values up to {say(high)}: log-probabilities are never above 0",
             LOG_SOFTMAX,
         )
-    if not facts.flag("log_target") and low is not None and low < -TOLERANCE:
+    if not facts.log_target and low is not None and low < -TOLERANCE:
         return Mismatch(
             f"kl_div receives targets down to {say(low)}: they must be probabilities",
             "Pass softmax(teacher) as the target, or its logarithm with log_target=True.",
@@ -254,10 +257,10 @@ def _kl(facts: Facts, prediction: Facts) -> Mismatch | None:
     return None
 
 
-def _refused(facts: Facts) -> Mismatch | None:
+def _refused(facts: LossCallFacts) -> Mismatch | None:
     """A call that raised an error that no other check reports."""
-    error = facts.text("error")
-    if not facts.flag("raised") or not error or facts.whole("outside") or facts.flag("crossed"):
+    error = facts.error
+    if not facts.raised or not error or facts.outside or facts.crossed:
         return None
     if (
         "device" in error
@@ -266,9 +269,9 @@ def _refused(facts: Facts) -> Mismatch | None:
     ):
         return None
     return Mismatch(
-        f"{facts.text('function')} rejects predictions of shape "
-        f"{format_shape(facts.table('prediction'))} with targets of shape "
-        f"{format_shape(facts.table('target'))}: {' '.join(error.split())}",
+        f"{facts.function} rejects predictions of shape "
+        f"{format_shape(facts.prediction.shape)} with targets of shape "
+        f"{format_shape(facts.target.shape)}: {' '.join(error.split())}",
         "cross_entropy takes (N, C, …) and class indices (N, …); element-wise losses take two "
         "tensors of the same shape.",
     )
@@ -278,7 +281,6 @@ LOG_SOFTMAX = (
     "Apply log_softmax over the class axis to the output, or pass the logits to "
     "cross_entropy, which does both."
 )
-_READERS = {"loss-softmax": _softmax, "loss-scores": _scores}
 _JUDGES = {
     "nll_loss": _nll,
     "cross_entropy": _cross_entropy,

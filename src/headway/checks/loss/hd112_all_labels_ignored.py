@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from headway.checks.loss_context import loss_call_site
 from headway.checks.symptoms import NONFINITE_OR_RANK
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
 from headway.core.findings import Finding, Severity
+from headway.core.loss_facts import LossCallFacts
 from headway.core.records import Header, SetupRecord
 
 
@@ -50,22 +50,22 @@ class AllLabelsIgnored(Check):
         self.told = set()
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        labels, ignored = facts.whole("labels"), facts.whole("ignored")
+        facts = LossCallFacts.of(record)
+        labels, ignored = facts.labels, facts.ignored
         site = loss_call_site(facts)
         if not labels or ignored is None or ignored < labels or site in self.told:
             return
         self.told.add(site)
-        mean = facts.text("reduction") == "mean"
-        index = facts.whole("ignore_index")
+        mean = facts.reduction == "mean"
+        index = facts.ignore_index
         outcome = "the mean over no labels is NaN" if mean else "the loss is 0"
         yield self.find(
             record,
             f"all {labels} labels of the batch are {index}, which "
-            f"{facts.text('function') or 'the loss'} ignores: {outcome}",
+            f"{facts.function or 'the loss'} ignores: {outcome}",
             subject=site,
             severity=None if mean else Severity.INFO,
-            where=facts.where(rank=record.rank, op=facts.text("function")),
+            where=facts.locate(rank=record.rank, op=facts.function),
             remedies=[
                 "Skip such batches, or use the sum and divide it by the number of labels that "
                 "are not ignored, at least 1.",

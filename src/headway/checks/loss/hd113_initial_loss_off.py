@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from headway.checks.loss_context import loss_call_site
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
 from headway.core.findings import Finding, Severity
+from headway.core.loss_facts import LossCallFacts
 from headway.core.numbers import say
 from headway.core.records import Header, SetupRecord
 
@@ -60,28 +60,28 @@ class InitialLossOff(Check):
         self.seen = {"resumed"} if header.segment else set()
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
+        facts = LossCallFacts.of(record)
         site = loss_call_site(facts)
-        value, classes = facts.number("value"), facts.whole("classes")
+        value, classes = facts.value, facts.classes
         if record.step > 0 or site in self.seen or "resumed" in self.seen:
             return
         self.seen.add(site)
-        if value is None or classes is None or classes < 2 or facts.text("reduction") != "mean":
+        if value is None or classes is None or classes < 2 or facts.reduction != "mean":
             return
-        if facts.flag("weighted") or not facts.whole("labels"):
+        if facts.weighted or not facts.labels:
             return
         expected = math.log(classes)
         ratio = value / expected
         if ratio < self.limits.worth_knowing or value < expected + 1:
             return
-        far = ratio >= self.limits.far and not facts.flag("tied")
+        far = ratio >= self.limits.far and not facts.tied
         yield self.find(
             record,
             f"the first loss is {say(value)}, {say(ratio)} times the {say(expected)} of a "
             f"uniform guess among {classes} classes",
             subject=site,
             severity=None if far else Severity.INFO,
-            where=facts.where(rank=record.rank, op=facts.text("function")),
+            where=facts.locate(rank=record.rank, op=facts.function),
             remedies=[
                 "Check the scale of the inputs and of the last layer's weights: at the start all "
                 "classes should be about equally likely."
@@ -89,5 +89,5 @@ class InitialLossOff(Check):
             value=value,
             expected=expected,
             classes=classes,
-            tied=facts.flag("tied"),
+            tied=facts.tied,
         )

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from headway.checks.loss_context import loss_call_site
 from headway.checks.symptoms import NOTHING_LEARNED
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
 from headway.core.findings import Finding, Severity, Where
+from headway.core.loss_facts import LossCallFacts
 from headway.core.numbers import say
 from headway.core.records import Header, SetupRecord
 
@@ -63,26 +63,26 @@ class UnreachableTarget(Check):
         self.told = set()
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        target, bounded = facts.table("target"), facts.table("bounded")
-        share, reach = target.number("outside_share"), target.numbers("reach")
+        facts = LossCallFacts.of(record)
+        target, bounded = facts.target, facts.bounded
+        share, reach = target.outside_share, target.reach
         site = loss_call_site(facts)
         if share is None or share < self.limits.share or len(reach) != 2 or site in self.told:
             return
         self.told.add(site)
-        low, high = target.number("low"), target.number("high")
+        low, high = target.low, target.high
         ends = f"{_end(reach[0])} to {_end(reach[1])}"
-        function = facts.text("function") or "the loss"
+        function = facts.function or "the loss"
         binary = function.startswith("binary")
-        made_by = bounded.text("made_by") or facts.table("prediction").text("made_by")
-        where = facts.where(rank=record.rank, op=function)
-        made_at = bounded.table("made_at")
-        if made_at.text("file") is not None:
+        made_by = bounded.made_by or facts.prediction.made_by
+        where = facts.locate(rank=record.rank, op=function)
+        made_at = bounded.made_at
+        if made_at.file is not None:
             # The fix belongs in the line of the activation, not in that of the loss.
             where = Where(
-                file=made_at.text("file"),
-                line=made_at.whole("line"),
-                function=made_at.text("function"),
+                file=made_at.file,
+                line=made_at.line,
+                function=made_at.function,
                 op=made_by,
                 rank=record.rank or None,
             )

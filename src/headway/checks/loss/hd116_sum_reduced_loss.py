@@ -4,12 +4,13 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median_low
+from typing import Any
 
 from headway.checks.loss_context import loss_call_site
 from headway.checks.symptoms import BAD_STEPS, NONFINITE_OR_RANK
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
 from headway.core.findings import Finding, Severity, Where
+from headway.core.loss_facts import SteppingOptimizer, SummedLossFacts
 from headway.core.numbers import say
 from headway.core.records import Header, Moment, SetupRecord, StepRecord, record_at
 
@@ -91,14 +92,14 @@ class SumReducedLoss(Check):
             if self.harm and not self.clipped:
                 yield from self._all_findings()
             return
-        facts = Facts.of(record)
-        rows, factor = facts.whole("rows"), facts.number("factor")
+        facts = SummedLossFacts.of(record)
+        rows, factor = facts.rows, facts.factor
         site = loss_call_site(facts)
         if rows is None or rows < 4 or factor is None or abs(factor) < 0.5 or site in self.told:
             return
         where = (record.segment, record.seq, record.step, record.rank)
-        place = facts.table("place")
-        rates = [_step_size(item) for item in facts.tables("optimizers")]
+        place = facts.place
+        rates = [_step_size(item) for item in facts.optimizers]
         rate = max((rate for rate in rates if rate is not None), default=None)
         scaled = None if rate is None else rate * rows * abs(factor)
         self.found.setdefault(
@@ -106,14 +107,14 @@ class SumReducedLoss(Check):
             (
                 where,
                 {
-                    "function": facts.text("function"),
+                    "function": facts.function,
                     "rows": rows,
                     "factor": factor,
                     "rate": rate,
                     "scaled": scaled,
-                    "file": place.text("file"),
-                    "line": place.whole("line"),
-                    "in": place.text("function"),
+                    "file": place.file,
+                    "line": place.line,
+                    "in": place.function,
                 },
             ),
         )
@@ -151,10 +152,9 @@ class SumReducedLoss(Check):
                 self.told.add(site)
                 yield self._finding(site, moment, about)
 
-    def _finding(self, site: str, moment: Moment, about: dict[str, object]) -> Finding:
+    def _finding(self, site: str, moment: Moment, about: dict[str, Any]) -> Finding:
         harmful = bool(self.harm) and not self.clipped and about["rate"] is not None
         why = f"; {self.harm}" if harmful else ""
-        known = Facts(about)
         return self.find(
             record_at(moment),
             f"the loss is a sum over {about['rows']} samples ({about['function']}), not a mean: "
@@ -162,10 +162,10 @@ class SumReducedLoss(Check):
             subject=site,
             severity=None if harmful else Severity.INFO,
             where=Where(
-                file=known.text("file"),
-                line=known.whole("line"),
-                function=known.text("in"),
-                op=known.text("function"),
+                file=about["file"],
+                line=about["line"],
+                function=about["in"],
+                op=about["function"],
                 rank=moment[3] or None,
             ),
             remedies=[
@@ -179,9 +179,9 @@ class SumReducedLoss(Check):
         )
 
 
-def _step_size(optimizer: Facts) -> float | None:
+def _step_size(optimizer: SteppingOptimizer) -> float | None:
     """Effective learning rate (with momentum) if the steps scale with the gradient."""
-    rate, momentum = optimizer.number("lr"), optimizer.number("momentum") or 0.0
-    if rate is None or "sgd" not in (optimizer.text("kind") or "").lower():
+    rate, momentum = optimizer.lr, optimizer.momentum or 0.0
+    if rate is None or "sgd" not in (optimizer.kind or "").lower():
         return None
     return rate / (1 - min(max(momentum, 0.0), 0.99))

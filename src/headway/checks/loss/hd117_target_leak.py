@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
+from headway.core.data_facts import FutureDependenceFacts, LabelCopyFacts, SharedRowsFacts
 from headway.core.findings import Finding, Severity
 from headway.core.records import Header, SetupRecord
 
@@ -83,46 +83,45 @@ class TargetLeak(Check):
         self.start()
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        judge = {
-            "future-dependence": self._future,
-            "label-copy": self._copy,
-            "shared-rows": self._shared,
-        }.get(record.topic)
-        finding = None if judge is None else judge(record, facts)
+        if record.topic == FutureDependenceFacts.topic:
+            finding = self._future(record, FutureDependenceFacts.of(record))
+        elif record.topic == LabelCopyFacts.topic:
+            finding = self._copy(record, LabelCopyFacts.of(record))
+        else:
+            finding = self._shared(record, SharedRowsFacts.of(record))
         if finding is not None and record.topic not in self.told:
             self.told.append(record.topic)
             yield finding
 
-    def _future(self, record: SetupRecord, facts: Facts) -> Finding | None:
-        if not facts.flag("leaks"):
+    def _future(self, record: SetupRecord, facts: FutureDependenceFacts) -> Finding | None:
+        if not facts.leaks:
             return None
-        module, op = facts.text("module"), facts.text("op")
+        module, op = facts.module, facts.op
         return self.find(
             record,
             f"{module or 'the model'} sees the tokens it must predict: its outputs change with "
             f"later tokens, and the targets are the inputs shifted by one position"
             + (f"; {op} is the first op that looks ahead" if op else ""),
             subject="future",
-            where=facts.where(module=module, op=op),
+            where=facts.locate(module=module, op=op),
             remedies=[
                 "Use a causal mask in the attention: `is_causal=True`, or a mask that is −inf "
                 "above the diagonal; a recurrent layer must not be bidirectional."
             ],
-            ratio=facts.number("ratio"),
+            ratio=facts.ratio,
         )
 
-    def _copy(self, record: SetupRecord, facts: Facts) -> Finding | None:
-        likeness, samples = facts.number("likeness"), facts.whole("samples")
-        columns, column = facts.whole("columns"), facts.whole("column")
+    def _copy(self, record: SetupRecord, facts: LabelCopyFacts) -> Finding | None:
+        likeness, samples = facts.likeness, facts.samples
+        columns, column = facts.columns, facts.column
         if likeness is None or samples is None or samples < self.limits.fewest:
             return None
-        one_hot = facts.numbers("one_hot")
-        classes = facts.whole("classes")
+        one_hot = facts.one_hot
+        classes = facts.classes
         limit = self.limits.exact if classes is None else self.limits.likeness
         if (likeness <= limit and not one_hot) or (columns or 0) < 2:
             return self._revealing_column(record, facts, samples)
-        if classes is None and (facts.number("next") or 0.0) < self.limits.related:
+        if classes is None and (facts.next or 0.0) < self.limits.related:
             # No other column is related to the target: the task is to find that column.
             return None
         what = (
@@ -135,7 +134,7 @@ class TargetLeak(Check):
             record,
             f"{what}, over {samples} samples",
             subject="column",
-            where=facts.where(),
+            where=facts.locate(),
             remedies=[
                 f"Remove column {column} from the features, and look for others derived from the "
                 f"label."
@@ -145,17 +144,19 @@ class TargetLeak(Check):
             samples=samples,
         )
 
-    def _revealing_column(self, record: SetupRecord, facts: Facts, samples: int) -> Finding | None:
-        best, others = facts.whole("marked_best"), facts.whole("overlapping") or 0
-        count = facts.whole("marked_count") or 0
+    def _revealing_column(
+        self, record: SetupRecord, facts: LabelCopyFacts, samples: int
+    ) -> Finding | None:
+        best, others = facts.marked_best, facts.overlapping or 0
+        count = facts.marked_count or 0
         if best is None or count < 1:
             return None
         if others < self.limits.others or count > self.limits.given_away:
             return None
-        distance, constant = facts.number("others_apart"), facts.flag("marked_constant")
+        distance, constant = facts.others_apart, facts.marked_constant
         if not constant and (distance is None or distance > self.limits.others_apart):
             return None
-        listed = [str(int(item)) for item in facts.numbers("marked")[:5]]
+        listed = [str(int(item)) for item in facts.marked[:5]]
         why = (
             "one class always has the same value there, which no other class has"
             if constant
@@ -171,19 +172,19 @@ class TargetLeak(Check):
             f"{subject.format(', '.join(listed))} the label: {why}, over {samples} samples; the "
             f"other {others} columns do not",
             subject="column",
-            where=facts.where(),
+            where=facts.locate(),
             remedies=[
                 f"Check whether column {best} is known before the outcome is; if not, remove it "
                 f"from the features, and look for others that were filled in afterwards."
             ],
             column=best,
-            columns=[int(item) for item in facts.numbers("marked")],
+            columns=[int(item) for item in facts.marked],
             samples=samples,
         )
 
-    def _shared(self, record: SetupRecord, facts: Facts) -> Finding | None:
-        validated, shared = facts.number("validated"), facts.number("shared")
-        covered, alike = facts.number("covered"), facts.number("alike")
+    def _shared(self, record: SetupRecord, facts: SharedRowsFacts) -> Finding | None:
+        validated, shared = facts.validated, facts.shared
+        covered, alike = facts.covered, facts.alike
         if not validated or shared is None or covered is None or alike is None:
             return None
         share = shared / validated
@@ -196,7 +197,7 @@ class TargetLeak(Check):
             record,
             f"{shared:.0f} of {validated:.0f} validation rows are training rows",
             subject="rows",
-            where=facts.where(module=facts.text("module")),
+            where=facts.locate(module=facts.module),
             remedies=[
                 "Split the rows before they are duplicated, augmented or resampled, and remove "
                 "duplicates first."

@@ -4,8 +4,9 @@ from collections.abc import Iterable
 
 from headway.checks.symptoms import POOR_FIT
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts, Parameters, say_list
+from headway.core.facts import Parameters, say_list
 from headway.core.findings import Finding, Severity, Where
+from headway.core.optimizer_facts import OptimizerCoverageFacts
 from headway.core.records import Header, SetupRecord
 
 
@@ -70,25 +71,27 @@ class ParameterNotOptimized(Check):
 
     def _judge_coverage(self, record: SetupRecord) -> Iterable[Finding]:
         self.by_gradients = True
-        facts = Facts.of(record)
-        names = facts.texts("unoptimized")
-        if (facts.whole("stale_count") or 0) > 0:
+        facts = OptimizerCoverageFacts.of(record)
+        names = facts.unoptimized
+        if (facts.stale_count or 0) > 0:
             return  # the optimizer has their predecessors: HD402
         news, self.told = set(names) - self.told, set(names)
         if news:
             yield self._found_by_gradients(record, facts, names)
 
-    def _found_by_gradients(self, record: SetupRecord, facts: Facts, names: list[str]) -> Finding:
-        count = facts.whole("unoptimized_count") or len(names)
-        elements = facts.whole("unoptimized_elements") or 0
-        total = facts.whole("trainable") or count
-        meant = facts.flag("loaded_body") or facts.flag("passed_through")
+    def _found_by_gradients(
+        self, record: SetupRecord, facts: OptimizerCoverageFacts, names: list[str]
+    ) -> Finding:
+        count = facts.unoptimized_count or len(names)
+        elements = facts.unoptimized_elements or 0
+        total = facts.trainable or count
+        meant = facts.loaded_body or facts.passed_through
         return self.find(
             record,
             f"{count} of {total} parameters that get gradients ({elements:,} elements) belong to "
             f"no optimizer and will never change: {say_list(names)}",
             severity=Severity.INFO if meant else None,
-            where=facts.where(rank=record.rank, module=names[0]),
+            where=facts.locate(rank=record.rank, module=names[0]),
             remedies=_remedies(names),
             parameters=names,
             count=count,

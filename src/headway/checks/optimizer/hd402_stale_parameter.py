@@ -4,8 +4,9 @@ from collections.abc import Iterable
 
 from headway.checks.symptoms import POOR_FIT
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts, say_list
+from headway.core.facts import say_list
 from headway.core.findings import Finding, Severity
+from headway.core.optimizer_facts import OptimizerCoverageFacts
 from headway.core.records import Header, SetupRecord
 
 
@@ -62,22 +63,22 @@ class StaleParameter(Check):
         self.told = False
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        stale = facts.whole("stale_count") or 0
-        outside = facts.whole("unoptimized_count") or 0
+        facts = OptimizerCoverageFacts.of(record)
+        stale = facts.stale_count or 0
+        outside = facts.unoptimized_count or 0
         if self.told or stale <= 0 or outside <= 0:
             return
         self.told = True
-        names, news = facts.texts("stale"), facts.texts("unoptimized")
-        held = facts.whole("held") or stale
-        made_at = facts.table("optimizer_at").whole("line")
+        names, news = facts.stale, facts.unoptimized
+        held = facts.held or stale
+        made_at = facts.optimizer_at.line
         before = f"; the optimizer was created earlier, on line {made_at}" if made_at else ""
         yield self.find(
             record,
             f"{stale} of {held} tensors in the optimizer do not belong to the trained model "
             f"({say_list(names)}), and {outside} trainable parameters of that model are in no "
             f"optimizer: {say_list(news)}{before}",
-            where=facts.where(rank=record.rank, module=news[0] if news else None),
+            where=facts.locate(rank=record.rank, module=news[0] if news else None),
             remedies=[
                 "Create the optimizer after the model is final: below the last line that copies, "
                 "wraps or replaces the model or a part of it.",

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headway.checks.symptoms import BAD_STEPS, NONFINITE_OR_RANK
-from headway.checks.update_trial import TRIAL, Course, TriedUpdate, setup_moment
+from headway.checks.update_trial import TRIAL, LossSummary, TriedUpdate, setup_moment
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
 from headway.core.findings import Finding, Severity, Where
 from headway.core.numbers import say
+from headway.core.optimizer_facts import TrialFacts
 from headway.core.records import Moment, SetupRecord, record_at
 
 SURE, LONG = 8, 30
@@ -81,7 +81,7 @@ class LearningRateTooHigh(Check):
         """Share by which the loss must fall below its start to count as progress."""
 
     def start(self) -> None:
-        self.course = Course()
+        self.course = LossSummary()
         self.trials = self.over = self.far = 0
         """Informative trials, those that overshoot, and those that overshoot far."""
         self.onset: Moment | None = None
@@ -92,12 +92,11 @@ class LearningRateTooHigh(Check):
         self.unfit = False
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        tried = TriedUpdate.of(record)
+        facts, tried = TrialFacts.of(record), TriedUpdate.of(record)
+        self.course.take(facts, facts.since)
         if tried is None:
-            self.course.take(Facts.of(record))
             return ()
-        self.course.take(tried.facts)
-        if not tried.alone or tried.facts.flag("maximize"):
+        if not tried.alone or tried.facts.maximize:
             self.unfit = True
         if tried.flat or tried.slope is None:
             return ()
@@ -125,8 +124,8 @@ class LearningRateTooHigh(Check):
         if self.over == 1:
             best = min(tried.losses, key=lambda at: tried.losses[at])
             self.worst = (tried.loss, tried.after, tried.losses[best], best)
-            self.lr = tried.facts.number("lr")
-            where = tried.line("made_at")
+            self.lr = tried.facts.lr
+            where = tried.line(tried.facts.made_at)
             self.place = (where.file, where.line, where.function)
 
     def _by_steps(self) -> bool:

@@ -70,7 +70,7 @@ class LearningRateTooLow(Check):
         tried = TriedUpdate.of(record)
         if tried is None or self.cleared or tried.flat:
             return ()
-        lr, before = tried.facts.number("lr"), tried.facts.number("lr_before")
+        lr, before = tried.facts.lr, tried.facts.lr_before
         if lr is not None and before is not None and lr > 1.001 * before:
             self.crawls, self.onset = 0, None
         elif not self._fit(tried):
@@ -88,17 +88,21 @@ class LearningRateTooLow(Check):
 
     def _fit(self, tried: TriedUpdate) -> bool:
         """Whether the learning rate is at its intended value, and alone determines the step."""
-        lr = tried.facts.number("lr")
-        if lr is None or lr <= 0 or not tried.alone or tried.facts.flag("maximize"):
+        lr = tried.facts.lr
+        if lr is None or lr <= 0 or not tried.alone or tried.facts.maximize:
             return False
-        around = (tried.number("lr_peak"), tried.number("initial_lr"), tried.number("max_lr"))
-        gradient = tried.number("gradient_norm")
+        around = (
+            (tried.facts.lr_peak or 0.0),
+            (tried.facts.initial_lr or 0.0),
+            (tried.facts.max_lr or 0.0),
+        )
+        gradient = tried.facts.gradient_norm or 0.0
         return (
             lr >= max(around) / 2
             and tried.faithful
             and tried.shrinks < 0.5
-            and gradient >= self.limits.gradient * tried.number("weight_norm")
-            and tried.number("stepped_gradient_norm") >= gradient / 5
+            and gradient >= self.limits.gradient * (tried.facts.weight_norm or 0.0)
+            and (tried.facts.stepped_gradient_norm or 0.0) >= gradient / 5
         )
 
     def _crawls(self, tried: TriedUpdate) -> bool:
@@ -111,7 +115,7 @@ class LearningRateTooLow(Check):
         seen = near > 4 * tried.noise
         straight = far > 4 * tried.noise and (far >= self.limits.straight * near or not seen)
         young = tried.made < YOUNG
-        boost = 1 / max(1 - tried.number("momentum"), 0.01) if young else 1.0
+        boost = 1 / max(1 - (tried.facts.momentum or 0.0), 0.01) if young else 1.0
         steps = 0.1 * abs(tried.loss) / (-tried.slope * boost)
         self.last = {
             "loss": tried.loss,
@@ -119,10 +123,10 @@ class LearningRateTooLow(Check):
             "far": far,
             "farthest": farthest,
             "steps": steps,
-            "lr": tried.number("lr"),
+            "lr": (tried.facts.lr or 0.0),
         }
-        self.optimizer = tried.facts.text("optimizer") or ""
-        where = tried.line("made_at")
+        self.optimizer = tried.facts.optimizer or ""
+        where = tried.line(tried.facts.made_at)
         self.place = (where.file, where.line, where.function)
         return straight and steps > self.limits.steps
 

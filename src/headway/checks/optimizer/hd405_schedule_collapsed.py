@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from headway.checks.symptoms import NOTHING_MOVES, POOR_FIT
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
 from headway.core.findings import Finding
 from headway.core.numbers import say
+from headway.core.optimizer_facts import ScheduleFacts
 from headway.core.records import Header, Moment, SetupRecord, StepRecord, moment_of, record_at
 from headway.core.signals import Signal
 
@@ -133,33 +133,33 @@ class ScheduleCollapsed(Check):
             )
 
     def _foresee(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        steps, optimizer_steps = facts.number("steps"), facts.number("optimizer_steps")
-        after, length = facts.number("collapses_after"), facts.number("pass_length")
+        facts = ScheduleFacts.of(record)
+        steps, optimizer_steps = facts.steps, facts.optimizer_steps
+        after, length = facts.collapses_after, facts.pass_length
         if not steps or not optimizer_steps or not after or not length or length < 2:
             return
         if steps < 0.8 * optimizer_steps:
             return  # not stepped with every update
-        per_batch = min(steps / max(facts.number("batches") or steps, 1.0), 1.0)
-        passes = max(facts.number("epochs") or 1.0, 1.0)
+        per_batch = min(steps / max(facts.batches or steps, 1.0), 1.0)
+        passes = max(facts.epochs or 1.0, 1.0)
         foreseen = passes * length * per_batch
         if foreseen <= steps or after >= self.limits.early * foreseen:
             return
-        if facts.number("epochs") is None and after >= length * per_batch:
+        if facts.epochs is None and after >= length * per_batch:
             return
         self.told.add("foreseen")
-        kind = facts.text("schedule") or "the schedule"
-        name, horizon = facts.text("horizon_name"), facts.number("horizon")
+        kind = facts.schedule or "the schedule"
+        name, horizon = facts.horizon_name, facts.horizon
         given = f" ({name}={say(horizon, 6)})" if name and horizon is not None else ""
         whole = f"of the {say(foreseen, 6)} steps of {say(passes, 6)} epochs"
-        if facts.number("epochs") is None:
+        if facts.epochs is None:
             whole = f"of the {say(foreseen, 6)} steps of one epoch"
         yield self.find(
             record,
             f"{kind}{given} is stepped with every batch: its learning rate falls to a thousandth "
             f"or less after {say(after, 6)} {whole}",
             subject="foreseen",
-            where=facts.where(rank=record.rank),
+            where=facts.locate(rank=record.rank),
             remedies=_REMEDIES,
             collapses_after=after,
             limit=self.limits.early * foreseen,

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
 from headway.core.findings import Finding
 from headway.core.numbers import say
+from headway.core.optimizer_facts import ResumeFacts
 from headway.core.records import Header, SetupRecord, StepRecord
 from headway.core.window import Thinned
 
@@ -116,13 +116,13 @@ class LearningRateJump(Check):
             yield self._finding(record, before, rate, None)
 
     def _judge_resume(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
+        facts = ResumeFacts.of(record)
         # In a check a new segment is a new optimizer: only its facts show a resume.
         self.excused = True
-        before, rate = facts.number("restored_rate"), facts.number("rate")
+        before, rate = facts.restored_rate, facts.rate
         if before is None or rate is None or before <= 0 or rate < self.limits.factor * before:
             return
-        if facts.flag("rate_by_schedule") and record.segment not in self.told:
+        if facts.rate_by_schedule and record.segment not in self.told:
             self.told.add(record.segment)
             yield self._finding(record, before, rate, facts)
 
@@ -131,7 +131,7 @@ class LearningRateJump(Check):
         record: StepRecord | SetupRecord,
         before: float,
         rate: float,
-        facts: Facts | None,
+        facts: ResumeFacts | None,
         *,
         leaps: bool = False,
     ) -> Finding:
@@ -149,7 +149,7 @@ class LearningRateJump(Check):
         return self.find(
             record,
             message,
-            where=None if facts is None else facts.where(rank=record.rank),
+            where=None if facts is None else facts.locate(rank=record.rank),
             remedies=[
                 "Save `scheduler.state_dict()` with the checkpoint and load it on resume.",
                 "Create the schedule first, then load the states of the optimizer and the "

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from headway.core.check import Check, Needs
 from headway.core.checkpoint_tensors import CHECKPOINT, Saved
-from headway.core.facts import Facts
 from headway.core.findings import Finding, Where
 from headway.core.numbers import say
+from headway.core.optimizer_facts import ResumeFacts
 from headway.core.records import EventRecord, Header, SetupRecord, TensorRecord, record_at
 
 
@@ -103,37 +103,37 @@ class OptimizerStateLost(Check):
         )
 
     def _at_resume(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        lost = facts.flag("fresh") and facts.flag("stateful") and facts.flag("same_settings")
+        facts = ResumeFacts.of(record)
+        lost = facts.fresh and facts.stateful and facts.same_settings
         if self.told or not lost:
             return
         source = _source(facts)
         if source is None:
             return
         self.told = True
-        kind = facts.text("optimizer") or "the optimizer"
+        kind = facts.optimizer or "the optimizer"
         yield self.find(
             record,
             f"{source}, but {kind} starts without its moments: they were not restored",
-            where=facts.where(rank=record.rank),
+            where=facts.locate(rank=record.rank),
             remedies=[
                 "Load the optimizer's state with the weights: "
                 "`optimizer.load_state_dict(checkpoint[…])`, and save it with them.",
                 "Create the optimizer once, before the loop over the epochs.",
             ],
             optimizer=kind,
-            steps_before=facts.whole("before_steps"),
-            checkpoint=facts.text("checkpoint"),
+            steps_before=facts.before_steps,
+            checkpoint=facts.checkpoint,
         )
 
 
-def _source(facts: Facts) -> str | None:
-    steps = facts.whole("before_steps") or 0
-    if steps > 0 and facts.flag("same_objects"):
+def _source(facts: ResumeFacts) -> str | None:
+    steps = facts.before_steps or 0
+    if steps > 0 and facts.same_objects:
         return f"these weights were trained by another optimizer for {steps} steps"
-    if steps > 0 and facts.flag("loaded"):
+    if steps > 0 and facts.loaded:
         return f"these weights were loaded from a training of {steps} steps"
-    if facts.flag("checkpoint_moments") and not facts.flag("checkpoint_used"):
-        name = facts.text("checkpoint")
+    if facts.checkpoint_moments and not facts.checkpoint_used:
+        name = facts.checkpoint
         return f"these weights come from a checkpoint{f' ({name})' if name else ''} with moments"
     return None

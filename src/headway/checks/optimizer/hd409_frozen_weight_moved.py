@@ -4,8 +4,9 @@ from collections.abc import Iterable
 
 from headway.core.check import Check, Needs
 from headway.core.checkpoint_tensors import CHECKPOINT, Saved, Succession, is_follower
-from headway.core.facts import LISTED, Facts, say_list
+from headway.core.facts import LISTED, say_list
 from headway.core.findings import Finding, Severity, Where
+from headway.core.optimizer_facts import FreezeAttemptFacts, FrozenMovedFacts
 from headway.core.records import EventRecord, Header, SetupRecord, TensorRecord, record_at
 
 
@@ -115,13 +116,13 @@ class FrozenWeightMoved(Check):
         )
 
     def _at_setup(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        names = facts.texts("names")
-        count = facts.whole("count") or len(names)
+        facts = FreezeAttemptFacts.of(record)
+        names = facts.names
+        count = facts.count or len(names)
         if count <= 0 or not names:
             return
         if record.topic == "frozen-moved":
-            yield self._moved(record, facts, names, count)
+            yield self._moved(record, FrozenMovedFacts.of(record), names, count)
             return
         explained = _explain_attempt(facts, names, count)
         if explained is not None:
@@ -129,24 +130,26 @@ class FrozenWeightMoved(Check):
             yield self.find(
                 record,
                 message,
-                subject=facts.text("where") or names[0],
-                where=facts.where(rank=record.rank, module=facts.text("where") or names[0]),
+                subject=facts.where or names[0],
+                where=facts.locate(rank=record.rank, module=facts.where or names[0]),
                 remedies=[remedy],
                 tensors=names,
                 tensor_count=count,
-                kind=facts.text("kind"),
+                kind=facts.kind,
             )
 
-    def _moved(self, record: SetupRecord, facts: Facts, names: list[str], count: int) -> Finding:
-        kind = facts.text("optimizer") or "the optimizer"
-        stale = (facts.whole("gradients") or 0) - (facts.whole("zero_gradients") or 0)
+    def _moved(
+        self, record: SetupRecord, facts: FrozenMovedFacts, names: list[str], count: int
+    ) -> Finding:
+        kind = facts.optimizer or "the optimizer"
+        stale = (facts.gradients or 0) - (facts.zero_gradients or 0)
         by = "an old gradient that was never cleared" if stale > 0 else "momentum or weight decay"
         return self.find(
             record,
             f"a step of {kind} changed {count} frozen parameters (requires_grad=False) through "
             f"{by}: {say_list(names)}",
             subject=names[0],
-            where=facts.where(rank=record.rank, module=names[0]),
+            where=facts.locate(rank=record.rank, module=names[0]),
             remedies=[
                 "Remove them from the optimizer: create it from the parameters that require a "
                 "gradient.",
@@ -154,14 +157,16 @@ class FrozenWeightMoved(Check):
             ],
             tensors=names,
             tensor_count=count,
-            weight_decay=facts.number("weight_decay"),
-            momentum=facts.number("momentum"),
+            weight_decay=facts.weight_decay,
+            momentum=facts.momentum,
         )
 
 
-def _explain_attempt(facts: Facts, names: list[str], count: int) -> tuple[str, str] | None:
-    kind, attribute = facts.text("kind"), facts.text("attribute") or "requires_grad"
-    where = facts.text("where") or names[0]
+def _explain_attempt(
+    facts: FreezeAttemptFacts, names: list[str], count: int
+) -> tuple[str, str] | None:
+    kind, attribute = facts.kind, facts.attribute or "requires_grad"
+    where = facts.where or names[0]
     if kind == "module":
         return (
             f"`{where}.{attribute} = False` sets an attribute of the module and freezes nothing: "
@@ -175,7 +180,7 @@ def _explain_attempt(facts: Facts, names: list[str], count: int) -> tuple[str, s
             "Write `parameter.requires_grad = False`.",
         )
     if kind == "undone":
-        line = facts.table("undone_at").whole("line")
+        line = facts.undone_at.line
         at = "" if line is None else f" on line {line}"
         return (
             f"{count} parameters were frozen and unfrozen again{at} before the first step: the "

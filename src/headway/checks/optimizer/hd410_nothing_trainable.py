@@ -4,8 +4,9 @@ from collections.abc import Iterable
 
 from headway.checks.symptoms import NOTHING_MOVES, POOR_FIT
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts, Parameters, say_list
+from headway.core.facts import Parameters, say_list
 from headway.core.findings import Finding, Severity, Where
+from headway.core.optimizer_facts import FrozenFacts
 from headway.core.records import Header, SetupRecord
 
 
@@ -56,7 +57,7 @@ class NothingTrainable(Check):
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         if record.topic == "frozen":
-            where = Facts.of(record).where()
+            where = FrozenFacts.of(record).place
             self.file, self.line = where.file, where.line
             return
         parameters = Parameters.of(record)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from headway.checks.symptoms import NONFINITE_OR_RANK
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
 from headway.core.findings import Finding
 from headway.core.numbers import say
+from headway.core.optimizer_facts import OptimizerFacts
 from headway.core.records import SetupRecord
 
 SMALLEST = {"float16": 2.0**-24, "bfloat16": 9.2e-41, "float32": 1.4e-45, "float64": 5e-324}
@@ -56,15 +56,15 @@ class UnsafeEpsilon(Check):
         self.told: set[str] = set()
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        eps = facts.number("eps")
-        name = facts.text("optimizer") or "the optimizer"
+        facts = OptimizerFacts.of(record)
+        eps = facts.eps
+        name = facts.optimizer or "the optimizer"
         if eps is None or eps < 0 or name in self.told:
             return
         lost = [
             dtype
-            for dtype in facts.texts("dtypes")
-            if eps < SMALLEST.get(dtype, 0.0) / 2 and not facts.flag("fused")
+            for dtype in facts.dtypes
+            if eps < SMALLEST.get(dtype, 0.0) / 2 and not facts.fused
         ]
         if eps == 0:
             what = "is 0: an update becomes 0/0 if a gradient was always 0"
@@ -79,7 +79,7 @@ class UnsafeEpsilon(Check):
             record,
             f"eps={say(eps)} of {name} {what}",
             subject=name,
-            where=facts.where(rank=record.rank),
+            where=facts.locate(rank=record.rank),
             remedies=["Keep eps at 1e-8, or raise it to 1e-6."]
             if not lost
             else ["Keep the weights in float32 (autocast for the rest), or set eps=1e-4."],

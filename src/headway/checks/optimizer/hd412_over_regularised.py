@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headway.checks.symptoms import POOR_FIT
-from headway.checks.update_trial import TRIAL, Course, TriedUpdate, setup_moment
+from headway.checks.update_trial import TRIAL, LossSummary, TriedUpdate, setup_moment
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
 from headway.core.findings import Finding, Where
 from headway.core.numbers import say
+from headway.core.optimizer_facts import TrialFacts
 from headway.core.records import Moment, SetupRecord, record_at
 
 
@@ -63,7 +63,7 @@ class OverRegularised(Check):
         """Share by which the loss must fall below its start to count as progress."""
 
     def start(self) -> None:
-        self.course, self.task = Course(), Course()
+        self.course, self.task = LossSummary(), LossSummary()
         self.trials = self.shrinking = self.fast = 0
         self.first_norm: float | None = None
         self.last_norm = 0.0
@@ -74,11 +74,11 @@ class OverRegularised(Check):
         self.unfit = False
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        self.course.take(facts)
-        self.task.take(facts, "tasks")
+        facts = TrialFacts.of(record)
+        self.course.take(facts, facts.since)
+        self.task.take(facts, facts.tasks)
         tried = TriedUpdate.of(record)
-        norm = None if tried is None else tried.facts.number("matrix_norm")
+        norm = None if tried is None else tried.facts.matrix_norm
         if tried is None or norm is None:
             return ()
         self.unfit = self.unfit or not tried.alone
@@ -88,18 +88,20 @@ class OverRegularised(Check):
         if norm < self.first_norm / 2:
             return ()  # the remaining weights do not show what shrank them
         self.trials += 1
-        pace = tried.number("shrinking")
+        pace = tried.facts.shrinking or 0.0
         if tried.shrinks >= self.limits.share and pace >= self.limits.pace:
             self.shrinking += 1
             self.fast += pace >= self.limits.fast
             self.onset = self.onset or setup_moment(record)
-            where = tried.line("made_at" if tried.number("weight_decay") else "place")
+            where = tried.line(
+                tried.facts.made_at if tried.facts.weight_decay else tried.facts.place
+            )
             self.place = (where.file, where.line, where.function)
             self.shown = {
                 "share": tried.shrinks,
                 "pace": pace,
-                "weight_decay": tried.number("weight_decay"),
-                "lr": tried.number("lr"),
+                "weight_decay": (tried.facts.weight_decay or 0.0),
+                "lr": (tried.facts.lr or 0.0),
             }
         return ()
 

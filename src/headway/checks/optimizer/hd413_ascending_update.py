@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from headway.checks.symptoms import BAD_STEPS, NONFINITE_OR_RANK
 from headway.checks.update_trial import OBJECTIVE, TRIAL, TriedUpdate, setup_moment
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
 from headway.core.findings import Finding, Severity
 from headway.core.numbers import say
+from headway.core.optimizer_facts import ObjectiveFacts, ObjectivePart
 from headway.core.records import Moment, SetupRecord, record_at
 
 TURNED = (-1.1, -0.9)
@@ -88,14 +88,14 @@ class AscendingUpdate(Check):
         if self.told:
             return
         if record.topic == OBJECTIVE:
-            yield from self._judge_objective(record, Facts.of(record))
+            yield from self._judge_objective(record, ObjectiveFacts.of(record))
             return
         tried = TriedUpdate.of(record)
-        if tried is not None and not tried.facts.flag("maximize"):
+        if tried is not None and not tried.facts.maximize:
             yield from self._judge_trial(record, tried)
 
     def _judge_trial(self, record: SetupRecord, tried: TriedUpdate) -> Iterable[Finding]:
-        number = tried.facts.whole("number") or 0
+        number = tried.facts.number or 0
         if number in self.cleared or tried.slope is None:
             return
         if not self._climbs(tried):
@@ -121,7 +121,7 @@ class AscendingUpdate(Check):
         )
 
     def _climbing(self, onset: Moment, tried: TriedUpdate, count: int) -> Finding:
-        stepped = tried.facts.number("stepped_slope")
+        stepped = tried.facts.stepped_slope
         agreement = tried.agreement or 1.0
         if agreement < 0:
             what = "the gradients are negated during the backward pass"
@@ -130,12 +130,12 @@ class AscendingUpdate(Check):
         elif stepped is not None and stepped > 0:
             what = "the optimizer adds the gradient instead of subtracting it"
             cure = "Subtract the gradient when you update the weights: p -= lr * grad."
-            own = tried.facts.table("own_step").text("file") is not None
-            where = tried.line("own_step" if own else "step_place")
+            own = tried.facts.own_step.file is not None
+            where = tried.line(tried.facts.own_step if own else tried.facts.step_place)
         else:
             what = "the gradients are negated between the backward pass and the step"
             cure = "Look for p.grad.neg_(), p.grad *= -1 or a negative factor before this step."
-            where = tried.line("step_place")
+            where = tried.line(tried.facts.step_place)
         return self.find(
             record_at(onset),
             f"the update raises the loss on its own batch at every tested step size, in all "
@@ -147,25 +147,25 @@ class AscendingUpdate(Check):
             loss_after=tried.after,
             slope=tried.slope,
             trials=count,
-            optimizer=tried.facts.text("optimizer"),
+            optimizer=tried.facts.optimizer,
         )
 
-    def _judge_objective(self, record: SetupRecord, facts: Facts) -> Iterable[Finding]:
-        known = [part for part in facts.tables("parts") if part.flag("known")]
-        weights = [part.number("weight") or 0.0 for part in known]
-        maximize = facts.flag("maximize")
+    def _judge_objective(self, record: SetupRecord, facts: ObjectiveFacts) -> Iterable[Finding]:
+        known = [part for part in facts.parts if part.known]
+        weights = [part.weight or 0.0 for part in known]
+        maximize = facts.maximize
         wrong = all(weight > 0 for weight in weights) if maximize else all(w < 0 for w in weights)
-        if not (known and wrong and self._is_all(facts, known) and facts.flag("of_models")):
+        if not (known and wrong and self._is_all(facts, known) and facts.of_models):
             self.negative = 0
             return
-        if (facts.number("optimizers") or 1) > 1:
+        if (facts.optimizers or 1) > 1:
             return
         self.negative += 1
         self.negative_onset = self.negative_onset or setup_moment(record)
         if self.negative < self.limits.objectives:
             return
         self.told = True
-        name = known[-1].text("name") or "a loss"
+        name = known[-1].name or "a loss"
         what = (
             f"{name} is maximised: the optimizer was created with maximize=True"
             if maximize
@@ -175,7 +175,7 @@ class AscendingUpdate(Check):
         yield self.find(
             record_at(self.negative_onset),
             what,
-            where=facts.where(rank=record.rank),
+            where=facts.locate(rank=record.rank),
             remedies=[
                 "Remove maximize=True: it is meant for rewards."
                 if maximize
@@ -187,10 +187,10 @@ class AscendingUpdate(Check):
         )
 
     @staticmethod
-    def _is_all(facts: Facts, known: list[Facts]) -> bool:
+    def _is_all(facts: ObjectiveFacts, known: list[ObjectivePart]) -> bool:
         """Whether nothing else is in the total."""
-        root = facts.number("root")
+        root = facts.root
         if root is None:
             return False
-        explained = sum((p.number("weight") or 0.0) * (p.number("value") or 0.0) for p in known)
+        explained = sum((p.weight or 0.0) * (p.value or 0.0) for p in known)
         return abs(root - explained) <= WHOLE * max(abs(root), abs(explained))

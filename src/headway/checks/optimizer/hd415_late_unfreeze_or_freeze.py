@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headway.core.check import Check, Needs
-from headway.core.facts import LISTED, Facts, Parameters, say_list, trained_positions
+from headway.core.facts import LISTED, Parameters, say_list, trained_positions
 from headway.core.findings import Finding, Severity, Where
+from headway.core.optimizer_facts import FreezeChangeFacts
 from headway.core.records import (
     Column,
     Header,
@@ -112,32 +113,32 @@ class LateUnfreezeOrFreeze(Check):
             return
         if record.topic != "freeze-change":
             return
-        facts = Facts.of(record)
-        names = facts.texts("names")
-        if facts.flag("to"):
+        facts = FreezeChangeFacts.of(record)
+        names = facts.names
+        if facts.to:
             freed = [name for name in names if self.frozen.pop(name, None) is None]
             if freed and "unfrozen" not in self.told:
                 self.told.add("unfrozen")
                 yield self.find(
                     record,
-                    f"{len(freed)} parameters were unfrozen at step {facts.whole('step')}: "
+                    f"{len(freed)} parameters were unfrozen at step {facts.step}: "
                     f"{say_list(freed)}",
                     severity=Severity.INFO,
                     subject="unfrozen",
-                    where=facts.where(rank=record.rank, module=freed[0]),
+                    where=facts.locate(rank=record.rank, module=freed[0]),
                     remedies=[
                         "If this is intended, make sure that the optimizer has these parameters."
                     ],
                     tensors=freed[:LISTED],
                 )
             return
-        place = facts.table("place")
+        place = facts.place
         for name in names:
             self.frozen[name] = {
-                "meant": facts.flag("meant"),
-                "file": place.text("file"),
-                "line": place.whole("line"),
-                "function": place.text("function"),
+                "meant": facts.meant,
+                "file": place.file,
+                "line": place.line,
+                "function": place.function,
             }
 
     def _add_sample(self, record: StepRecord, ratios: Column, norms: Column) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
+from headway.core.data_facts import TransferFacts
 from headway.core.findings import Finding, Severity
 from headway.core.numbers import say_bytes
 from headway.core.records import SetupRecord
@@ -48,9 +48,9 @@ class PageableTransfer(Check):
         """A step."""
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        pageable = facts.number("pageable_per_step") or 0.0
-        blocking = facts.number("blocking_per_step") or 0.0
+        facts = TransferFacts.of(record)
+        pageable = facts.pageable_per_step or 0.0
+        blocking = facts.blocking_per_step or 0.0
         limit = self.limits.bytes
         if pageable >= limit:
             count, what, severity = pageable, "pageable memory", None
@@ -62,7 +62,7 @@ class PageableTransfer(Check):
             record,
             f"{say_bytes(count)} a step are copied to the device from {what} (limit "
             f"{say_bytes(limit)})",
-            where=facts.where(rank=record.rank),
+            where=facts.locate(rank=record.rank),
             severity=severity,
             remedies=["`DataLoader(pin_memory=True)` and `.to(device, non_blocking=True)`."],
             value=count,

@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
 from headway.core.findings import Finding
+from headway.core.optimizer_facts import AnomalyModeFacts
 from headway.core.records import SetupRecord
 
 
@@ -43,8 +43,8 @@ class AnomalyModeOn(Check):
         self.told = False
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        on, passes = facts.whole("on") or 0, facts.whole("backwards") or 0
+        facts = AnomalyModeFacts.of(record)
+        on, passes = facts.on or 0, facts.backwards or 0
         if self.told or on <= 0 or on < passes:
             return
         self.told = True
@@ -52,7 +52,7 @@ class AnomalyModeOn(Check):
             record,
             f"autograd's anomaly mode is on: all of the first {passes} backward passes ran in it, "
             "which makes every step several times slower",
-            where=facts.where(rank=record.rank),
+            where=facts.locate(rank=record.rank),
             remedies=[
                 "Remove `set_detect_anomaly(True)` or the `detect_anomaly()` block; keep it behind "
                 "a debug flag."

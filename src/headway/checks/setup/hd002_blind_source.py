@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterable
 
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
 from headway.core.findings import Finding, Severity
 from headway.core.numbers import say
+from headway.core.optimizer_facts import ScaledReadingFacts
 from headway.core.records import Moment, SetupRecord, StepRecord, moment_of, record_at
 from headway.core.signals import Signal
 
@@ -82,9 +82,9 @@ class BlindSource(Check):
         return ()
 
     def _misread(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        scale, tensors = facts.number("scale"), facts.whole("tensors")
-        added, true = facts.number("added"), facts.number("true_norm")
+        facts = ScaledReadingFacts.of(record)
+        scale, tensors = facts.scale, facts.tensors
+        added, true = facts.added, facts.true_norm
         if self.told or scale is None or added is None or true is None:
             return
         self.told = True
@@ -93,7 +93,7 @@ class BlindSource(Check):
             record,
             f"the gradient norms read here are still multiplied by the scaler's {say(scale)}: "
             f"{sum_of} {say(added)}, and the gradient's norm is {say(true)}",
-            where=facts.where(rank=record.rank),
+            where=facts.locate(rank=record.rank),
             remedies=[
                 "Read norms after `scaler.unscale_(optimizer)`, or log what `clip_grad_norm_` "
                 "returns then: that is the norm before clipping.",

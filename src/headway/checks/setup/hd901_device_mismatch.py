@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
 from headway.core.findings import Finding, Severity
+from headway.core.model_facts import DeviceMismatchFacts
 from headway.core.records import Header, SetupRecord
 
 
@@ -52,34 +52,34 @@ class DeviceMismatch(Check):
         self.told = False
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        devices = facts.texts("devices")
+        facts = DeviceMismatchFacts.of(record)
+        devices = facts.devices
         if record.topic != "device-mismatch" or len(devices) < 2 or self.told:
             return
         self.told = True
-        op, module = facts.text("op"), facts.text("module")
+        op, module = facts.op, facts.module
         tensors = [
             f"{name} on {device}"
-            for item in facts.tables("tensors")
-            if (name := item.text("name")) and (device := item.text("device"))
+            for item in facts.tensors
+            if (name := item.name) and (device := item.device)
         ]
         met = ", ".join(tensors[:4]) or " and ".join(devices)
         said = f"tensors of different devices meet in {op or 'one operation'}"
         said += f" of {module}" if module else ""
-        end = "" if facts.flag("crashed") else "; it does not raise, and computes nothing"
+        end = "" if facts.crashed else "; it does not raise, and computes nothing"
         yield self.find(
             record,
             f"{said}: {met}{end}",
-            where=facts.where(module=module, op=op),
+            where=facts.locate(module=module, op=op),
             remedies=list(_remedies(facts, devices)),
             devices=devices,
-            error=facts.text("error"),
+            error=facts.error,
         )
 
 
-def _remedies(facts: Facts, devices: list[str]) -> Iterable[str]:
-    tensors = facts.tables("tensors")
-    owned = [item for item in tensors if item.flag("parameter")]
+def _remedies(facts: DeviceMismatchFacts, devices: list[str]) -> Iterable[str]:
+    tensors = facts.tensors
+    owned = [item for item in tensors if item.parameter]
     if "meta" in devices:
         yield (
             "A `meta` tensor has no data: give the model real weights first, with "

@@ -4,8 +4,9 @@ from collections.abc import Iterable
 
 from headway.checks.symptoms import POOR_FIT
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts, say_list
+from headway.core.facts import say_list
 from headway.core.findings import Finding, Severity, Where
+from headway.core.model_facts import TrainingModeFacts
 from headway.core.records import SetupRecord
 
 
@@ -53,14 +54,14 @@ class EvalModeTraining(Check):
         self.place = (0, 0, 0, 0)
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        model = facts.text("model") or "the model"
+        facts = TrainingModeFacts.of(record)
+        model = facts.model or "the model"
         if record.topic == "evaluation":
             self.momentum.pop(model, None)
             return
         if record.topic != "training-mode":
             return
-        if frozen := facts.texts("momentum_zero"):
+        if frozen := facts.momentum_zero:
             self.momentum[model] = frozen
             self.place = (record.segment, record.seq, record.step, record.rank)
         for finding in self._judge(record, facts, model):
@@ -83,11 +84,13 @@ class EvalModeTraining(Check):
                 layers=norms,
             )
 
-    def _judge(self, record: SetupRecord, facts: Facts, model: str) -> Iterable[Finding]:
-        drops, norms = facts.texts("dropouts_off"), facts.texts("norms_off")
-        calls = facts.whole("calls_off") or 0
-        if facts.flag("latched"):
-            after = facts.flag("after_evaluation")
+    def _judge(
+        self, record: SetupRecord, facts: TrainingModeFacts, model: str
+    ) -> Iterable[Finding]:
+        drops, norms = facts.dropouts_off, facts.norms_off
+        calls = facts.calls_off or 0
+        if facts.latched:
+            after = facts.after_evaluation
             when = "since an evaluation" if after else "from one step to the next"
             yield self.find(
                 record,
@@ -95,14 +98,14 @@ class EvalModeTraining(Check):
                 "training mode: its rate was set to 0 and never back",
                 subject="latched",
                 severity=None if after else Severity.INFO,
-                where=facts.where(rank=record.rank, module=model),
+                where=facts.locate(rank=record.rank, module=model),
                 remedies=[
                     "Do not set the rate to 0 for an evaluation: call model.eval() before it and "
                     "model.train() after it."
                 ],
                 model=model,
             )
-        elif not facts.flag("training") and (drops or norms or calls):
+        elif not facts.training and (drops or norms or calls):
             what = [f"{len(drops) + calls} dropouts"] if drops or calls else []
             what += [f"{len(norms)} batch norms"] if norms else []
             layers = [*drops, *norms]
@@ -111,7 +114,7 @@ class EvalModeTraining(Check):
                 f"{model} trains in evaluation mode: {' and '.join(what)} are inactive"
                 + (f" ({say_list(layers)})" if layers else ""),
                 subject="whole",
-                where=facts.where(rank=record.rank, module=layers[0] if layers else model),
+                where=facts.locate(rank=record.rank, module=layers[0] if layers else model),
                 remedies=[
                     "Call model.train() before the training loop, and again after every "
                     "evaluation that calls model.eval().",
@@ -121,14 +124,14 @@ class EvalModeTraining(Check):
                 dropouts=len(drops) + calls,
                 norms=len(norms),
             )
-        elif drops and facts.flag("wholly_trained"):
+        elif drops and facts.wholly_trained:
             yield self.find(
                 record,
                 f"{len(drops)} dropouts of {model} are in evaluation mode while their layers "
                 f"train: {say_list(drops)}",
                 subject="part",
                 severity=Severity.WARNING,
-                where=facts.where(rank=record.rank, module=drops[0]),
+                where=facts.locate(rank=record.rank, module=drops[0]),
                 remedies=["Call .train() on that part as well, or freeze it if it shall not train"],
                 model=model,
                 layers=drops,

@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts, say_list
+from headway.core.facts import say_list
 from headway.core.findings import Finding, Where
+from headway.core.model_facts import EvaluationFacts
 from headway.core.records import SetupRecord
 
 
@@ -58,22 +59,22 @@ class TrainModeEval(Check):
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         if record.topic != "evaluation":
             return
-        facts = Facts.of(record)
-        model = facts.text("model") or "the model"
-        layers = [*facts.texts("dropouts"), *facts.texts("norms")]
-        calls = facts.whole("calls") or 0
-        unused = facts.texts("unused_statistics")
+        facts = EvaluationFacts.of(record)
+        model = facts.model or "the model"
+        layers = [*facts.dropouts, *facts.norms]
+        calls = facts.calls or 0
+        unused = facts.unused_statistics
         if unused and f"{model} statistics" not in self.told:
             self.told.add(f"{model} statistics")
             yield self._statistics(record, facts, model, unused)
-        if calls and not layers and "training" in facts and not facts.flag("training"):
+        if calls and not layers and facts.training is False:
             yield from self._called(record, facts, model, calls)
             return
-        if not facts.flag("training") or not (layers or calls):
+        if not facts.training or not (layers or calls):
             self.quiet[model] = self.quiet.get(model, 0) + 1
             return
         at = (record.segment, record.seq, record.step, record.rank)
-        where = facts.where(rank=record.rank, module=layers[0] if layers else None)
+        where = facts.locate(rank=record.rank, module=layers[0] if layers else None)
         line = (where.file, where.line, where.function, where.module)
         self.first.setdefault(model, (at, line, layers, calls))
         self.noisy[model] = self.noisy.get(model, 0) + 1
@@ -81,7 +82,7 @@ class TrainModeEval(Check):
             yield from self._active(model)
 
     def _called(
-        self, record: SetupRecord, facts: Facts, model: str, calls: int
+        self, record: SetupRecord, facts: EvaluationFacts, model: str, calls: int
     ) -> Iterable[Finding]:
         """A dropout that is a call does not follow the model's mode unless it is told it."""
         self.called[model] = self.called.get(model, 0) + 1
@@ -93,7 +94,7 @@ class TrainModeEval(Check):
             f"{model} is in evaluation mode, and {calls} calls of dropout in its forward are "
             "active all the same",
             subject=f"{model} calls",
-            where=facts.where(rank=record.rank, place="call_place"),
+            where=facts.locate(rank=record.rank, place=facts.call_place),
             remedies=[
                 "Pass `training=self.training` to F.dropout (and `dropout_p=0.0` to attention in "
                 "evaluation), or use nn.Dropout, which follows model.eval()."
@@ -126,9 +127,9 @@ class TrainModeEval(Check):
         )
 
     def _statistics(
-        self, record: SetupRecord, facts: Facts, model: str, norms: list[str]
+        self, record: SetupRecord, facts: EvaluationFacts, model: str, norms: list[str]
     ) -> Finding:
-        if facts.flag("kept_statistics"):
+        if facts.kept_statistics:
             what = "have momentum 0: evaluation goes by their initial statistics, never updated"
         else:
             what = "keep no running statistics: evaluation goes by the batch at hand, as training"
@@ -136,7 +137,7 @@ class TrainModeEval(Check):
             record,
             f"{len(norms)} batch norms of {model} {what} ({say_list(norms)})",
             subject=f"{model} statistics",
-            where=facts.where(rank=record.rank, module=norms[0], place="made_at"),
+            where=facts.locate(rank=record.rank, module=norms[0], place=facts.made_at),
             remedies=[
                 "Leave track_running_stats=True and momentum at 0.1, so that evaluation has the "
                 "statistics of the training data."

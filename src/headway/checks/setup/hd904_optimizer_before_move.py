@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from headway.checks.symptoms import NOTHING_MOVES, POOR_FIT
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
 from headway.core.findings import Finding
+from headway.core.optimizer_facts import OptimizerCoverageFacts
 from headway.core.records import Header, SetupRecord
 
 
@@ -47,28 +47,28 @@ class OptimizerBeforeMove(Check):
         self.told = False
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        if self.told or (facts.whole("stale_count") or 0) <= 0:
+        facts = OptimizerCoverageFacts.of(record)
+        if self.told or (facts.stale_count or 0) <= 0:
             return
         how = _how(facts)
         if how is None:
             return
         self.told = True
-        names = facts.texts("unoptimized")
+        names = facts.unoptimized
         yield self.find(
             record,
             f"the optimizer was built before {how}: it holds the old tensors, and "
-            f"{facts.whole('unoptimized_count') or len(names)} of the model's are in no optimizer",
-            where=facts.where(rank=record.rank, module=names[0] if names else None),
+            f"{facts.unoptimized_count or len(names)} of the model's are in no optimizer",
+            where=facts.locate(rank=record.rank, module=names[0] if names else None),
             remedies=["First move, cast and wrap the model; build the optimizer after that."],
             how=how,
-            stale_count=facts.whole("stale_count"),
+            stale_count=facts.stale_count,
         )
 
 
-def _how(facts: Facts) -> str | None:
-    devices, dtypes = facts.texts("device"), facts.texts("dtype")
-    wrapper = facts.text("wrapper")
+def _how(facts: OptimizerCoverageFacts) -> str | None:
+    devices, dtypes = facts.device, facts.dtype
+    wrapper = facts.wrapper
     if len(devices) == 2 and devices[0] != devices[1]:
         return f"the model went from {devices[0]} to {devices[1]}"
     if len(dtypes) == 2 and dtypes[0] != dtypes[1]:

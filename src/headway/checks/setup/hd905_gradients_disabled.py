@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from headway.checks.loss_context import missing_graph_reason
 from headway.checks.symptoms import NOTHING_MOVES
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
 from headway.core.findings import Finding, Severity, Where
+from headway.core.loss_facts import BackwardRootFacts
 from headway.core.records import Header, SetupRecord
 
 
@@ -53,15 +53,15 @@ class GradientsDisabled(Check):
         self.told = False
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
+        facts = BackwardRootFacts.of(record)
         why = missing_graph_reason(facts)
         if self.told or why not in ("disabled", "frozen"):
             return
         self.told = True
-        forwards, at = facts.table("forwards"), facts.table("forward_place")
-        inference = bool(forwards.whole("inference"))
+        forwards, at = facts.forwards, facts.forward_place
+        inference = bool(forwards.inference)
         if why == "frozen":
-            how = f"with all {facts.whole('parameters')} parameters frozen"
+            how = f"with all {facts.parameters} parameters frozen"
             cure = "Unfreeze what shall be trained: `requires_grad_(True)`."
         else:
             how = "in inference mode" if inference else "with gradients switched off (no_grad)"
@@ -69,12 +69,12 @@ class GradientsDisabled(Check):
                 "Take this forward out of the no_grad or inference_mode block or decorator, or "
                 "switch gradients on again: torch.set_grad_enabled(True)."
             )
-        where = facts.where(rank=record.rank)
-        if at.text("file") is not None:
+        where = facts.locate(rank=record.rank)
+        if at.file is not None:
             where = Where(
-                file=at.text("file"),
-                line=at.whole("line"),
-                function=at.text("function"),
+                file=at.file,
+                line=at.line,
+                function=at.function,
                 rank=record.rank or None,
             )
         yield self.find(
@@ -84,5 +84,5 @@ class GradientsDisabled(Check):
             remedies=[cure],
             inference_mode=inference,
             frozen=why == "frozen",
-            backward_line=facts.table("place").whole("line"),
+            backward_line=facts.place.line,
         )

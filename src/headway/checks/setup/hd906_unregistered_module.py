@@ -4,8 +4,9 @@ from collections.abc import Iterable
 
 from headway.checks.symptoms import NOTHING_MOVES, POOR_FIT
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts, say_list
+from headway.core.facts import say_list
 from headway.core.findings import Finding, Severity
+from headway.core.model_facts import UnregisteredFacts
 from headway.core.records import SetupRecord
 
 
@@ -47,17 +48,17 @@ class UnregisteredModule(Check):
         self.told: set[str] = set()
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        attribute = facts.text("attribute")
-        tensors = facts.whole("tensors")
+        facts = UnregisteredFacts.of(record)
+        attribute = facts.attribute
+        tensors = facts.tensors
         if record.topic != "unregistered" or not attribute or not tensors:
             return
         if attribute in self.told:
             return
         self.told.add(attribute)
-        owner, kind = facts.text("owner") or "the model", facts.text("kind") or "plain container"
-        holds = facts.texts("holds")
-        elements = facts.whole("elements") or 0
+        owner, kind = facts.owner or "the model", facts.kind or "plain container"
+        holds = facts.holds
+        elements = facts.elements or 0
         module = any(name not in ("Tensor", "Parameter") for name in holds)
         article = "" if kind in ("Tensor", "Parameter") else f"in a plain {kind} "
         cure = _CURES.get(kind, "nn.ModuleList") if module else "nn.Parameter or nn.ParameterList"
@@ -68,7 +69,7 @@ class UnregisteredModule(Check):
             f"({elements:,} elements) get gradients, but parameters() does not list them and no "
             "optimizer trains them",
             subject=attribute,
-            where=facts.where(rank=record.rank, module=attribute),
+            where=facts.locate(rank=record.rank, module=attribute),
             remedies=[f"Keep them in {cure}, and build the optimizer after that."],
             attribute=attribute,
             tensors=tensors,

@@ -3,8 +3,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
+from headway.core.facts import Place
 from headway.core.findings import Finding, Severity
+from headway.core.model_facts import InplaceFacts
 from headway.core.records import Header, SetupRecord
 
 
@@ -50,40 +51,40 @@ class InplaceHazard(Check):
         self.told = False
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        kind = facts.text("kind")
+        facts = InplaceFacts.of(record)
+        kind = facts.kind
         if record.topic != "inplace" or kind not in ("saved", "leaf", "view") or self.told:
             return
         self.told = True
         yield self._broken(record, facts) if kind == "saved" else self._refused(record, facts)
 
-    def _refused(self, record: SetupRecord, facts: Facts) -> Finding:
-        op = facts.text("op")
-        what = "a weight" if facts.text("kind") == "leaf" else "one of several views"
+    def _refused(self, record: SetupRecord, facts: InplaceFacts) -> Finding:
+        op = facts.op
+        what = "a weight" if facts.kind == "leaf" else "one of several views"
         return self.find(
             record,
             f"{_say(op)} writes into {what} that the graph is being recorded for: torch refuses",
-            where=facts.where(op=op),
+            where=facts.locate(op=op),
             remedies=[
                 "Write to weights under `torch.no_grad()`."
-                if facts.text("kind") == "leaf"
+                if facts.kind == "leaf"
                 else "Take a `clone()` before it is written to."
             ],
-            error=facts.text("error"),
+            error=facts.error,
         )
 
-    def _broken(self, record: SetupRecord, facts: Facts) -> Finding:
-        op, module, needed = facts.text("op"), facts.text("module"), facts.table("needed")
-        shape = [int(size) for size in facts.numbers("shape")]
-        maker = facts.text("maker")
+    def _broken(self, record: SetupRecord, facts: InplaceFacts) -> Finding:
+        op, module, needed = facts.op, facts.module, facts.needed
+        shape = [int(size) for size in facts.shape]
+        maker = facts.maker
         tensor = f"a tensor of shape {shape}" + (f" (the output of {maker})" if maker else "")
-        by_optimizer = facts.flag("by_optimizer")
+        by_optimizer = facts.by_optimizer
         writer = "the optimizer's step" if by_optimizer else _say(op)
-        at, needed_at = _line(facts.table("place")), _line(needed.table("place"))
+        at, needed_at = _line(facts.place), _line(needed.place)
         said = f"{writer}{f' at {at}' if at else ''} wrote into {tensor} that the backward"
-        said += f" of {needed.text('op')}" if needed.text("op") else " pass"
+        said += f" of {needed.op}" if needed.op else " pass"
         said += f" at {needed_at} still needs" if needed_at else " still needs"
-        known = facts if at else needed if needed_at else Facts({"place": _crash(facts)})
+        known = facts.place if at else needed.place if needed_at else facts.crash
         return self.find(
             record,
             said,
@@ -96,25 +97,16 @@ class InplaceHazard(Check):
                 "indexed write, `inplace=False`."
             ],
             shape=shape,
-            version=facts.whole("version"),
-            expected_version=facts.whole("expected"),
+            version=facts.version,
+            expected_version=facts.expected,
             needed_at=needed_at or None,
-            needed_by=needed.text("op"),
-            error=facts.text("error"),
+            needed_by=needed.op,
+            error=facts.error,
         )
 
 
-def _crash(facts: Facts) -> dict[str, object]:
-    crash = facts.table("crash")
-    return {
-        "file": crash.text("file"),
-        "line": crash.whole("line"),
-        "function": crash.text("function"),
-    }
-
-
-def _line(place: Facts) -> str:
-    file, line = place.text("file"), place.whole("line")
+def _line(place: Place) -> str:
+    file, line = place.file, place.line
     return f"{file.rpartition('/')[2]}:{line}" if file and line is not None else ""
 
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from headway.checks.symptoms import POOR_FIT
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts, onset_record, say_list
+from headway.core.facts import onset_record, say_list
 from headway.core.findings import Finding
+from headway.core.model_facts import LinearChainFacts
 from headway.core.records import SetupRecord
 
 
@@ -55,16 +56,16 @@ class MissingNonlinearity(Check):
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         if record.topic != "linear-chain":
             return
-        facts = Facts.of(record)
-        length, members = facts.whole("length") or 0, facts.texts("members")
-        nowhere = facts.number("nonlinearities") == 0
-        if length < 2 or not (length >= self.limits.length or nowhere or facts.flag("neighbours")):
+        facts = LinearChainFacts.of(record)
+        length, members = facts.length or 0, facts.members
+        nowhere = facts.nonlinearities == 0
+        if length < 2 or not (length >= self.limits.length or nowhere or facts.neighbours):
             return
         name = ", ".join(members)
         if name in self.told:
             return
         self.told.add(name)
-        widths = [int(width) for width in facts.numbers("widths")]
+        widths = [int(width) for width in facts.widths]
         shown = f", {' → '.join(str(width) for width in widths)}" if widths else ""
         rest = "; there is no nonlinearity anywhere in the model" if nowhere else ""
         yield self.find(
@@ -72,7 +73,7 @@ class MissingNonlinearity(Check):
             f"{length} linear layers follow each other with nothing nonlinear between them "
             f"({say_list(members, 4)}{shown}): together they are one linear layer{rest}",
             subject=name,
-            where=facts.where(rank=record.rank, module=members[0] if members else None),
+            where=facts.locate(rank=record.rank, module=members[0] if members else None),
             remedies=["Put an activation such as ReLU or GELU between them."],
             layers=members,
             length=length,

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from headway.checks.symptoms import POOR_FIT
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
 from headway.core.findings import Finding
+from headway.core.model_facts import DropoutFacts
 from headway.core.numbers import say
 from headway.core.records import SetupRecord
 
@@ -54,9 +54,9 @@ class ExcessiveDropout(Check):
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         if record.topic != "dropout":
             return
-        facts = Facts.of(record)
-        kept, p = facts.number("kept"), facts.number("p")
-        member = facts.text("member") or "a dropout"
+        facts = DropoutFacts.of(record)
+        kept, p = facts.kept, facts.p
+        member = facts.member or "a dropout"
         if kept is None or kept > self.limits.kept + 1e-9 or member in self.told:
             return
         self.told.add(member)
@@ -67,7 +67,7 @@ class ExcessiveDropout(Check):
             f"{member}: {what} {say(kept)} of the values (limit {say(self.limits.kept)}): the "
             "signal is gone",
             subject=member,
-            where=facts.where(rank=record.rank, module=member, op="dropout"),
+            where=facts.locate(rank=record.rank, module=member, op="dropout"),
             remedies=[
                 "Lower p: 0.1 to 0.5 is usual. If the number was meant as the share to keep, pass "
                 "1 minus it."

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from headway.core.facts import Facts
 from headway.core.findings import Where
+from headway.core.model_facts import ActivationFacts
 from headway.core.records import Column, Moment, SetupRecord, StepRecord, moment_of
 from headway.core.state import remember
 
@@ -30,9 +30,9 @@ class LayersInARow:
 
     def learn(self, record: SetupRecord) -> None:
         """Store the line of code of an activation."""
-        facts = Facts.of(record)
-        if record.topic == "activation" and (member := facts.text("member")):
-            at = facts.where()
+        facts = ActivationFacts.of(record)
+        if record.topic == "activation" and (member := facts.member):
+            at = facts.locate()
             self.places[member] = (at.file, at.line, at.function)
 
     def reached(

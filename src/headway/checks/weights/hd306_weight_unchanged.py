@@ -8,9 +8,10 @@ from typing import Any
 
 from headway.core.check import Check, Needs
 from headway.core.checkpoint_tensors import CHECKPOINT, Saved, Succession
-from headway.core.facts import LISTED, Facts, Parameters, say_list, trained_positions
+from headway.core.facts import LISTED, Parameters, say_list, trained_positions
 from headway.core.findings import Finding, Severity, Where
 from headway.core.numbers import say
+from headway.core.optimizer_facts import LostWriteFacts
 from headway.core.records import (
     Column,
     EventRecord,
@@ -121,7 +122,7 @@ class WeightUnchanged(Check):
             return
         if isinstance(record, SetupRecord):
             if record.topic == "lost-write":
-                where = Facts.of(record).where()
+                where = LostWriteFacts.of(record).place
                 self.lost = (where.file, where.line, where.function)
             parameters = Parameters.of(record)
             if parameters is not None:

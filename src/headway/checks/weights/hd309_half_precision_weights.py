@@ -5,9 +5,11 @@ from dataclasses import dataclass
 
 from headway.checks.symptoms import NONFINITE_OR_RANK, NOTHING_MOVES, POOR_FIT
 from headway.core.check import Check, Needs
-from headway.core.facts import LISTED, Facts, Parameters, say_list, trained_positions
+from headway.core.facts import LISTED, Parameters, say_list, trained_positions
 from headway.core.findings import Finding, Severity, Where
+from headway.core.model_facts import ParameterFacts
 from headway.core.numbers import say
+from headway.core.optimizer_facts import HalfCopiesFacts
 from headway.core.records import Header, SetupRecord
 
 COPIES = "half-copies"
@@ -85,18 +87,18 @@ class HalfPrecisionWeights(Check):
             yield from self._judge_dtypes(record)
 
     def _judge_copies(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        share, largest = facts.number("zero_share"), facts.number("largest")
+        facts = HalfCopiesFacts.of(record)
+        share, largest = facts.zero_share, facts.largest
         if share is None or largest is None:
             return
         lost = share > self.limits.zero_share and largest < self.limits.largest
-        lost = lost and bool(facts.number("loss")) and not facts.flag("scaler")
+        lost = lost and bool(facts.loss) and not facts.scaler
         self.in_a_row = self.in_a_row + 1 if lost else 0
-        names = facts.texts("names")
+        names = facts.names
         if self.copies_told or self.in_a_row < self.limits.looks or not names:
             return
         self.copies_told = True
-        count = facts.whole("count") or len(names)
+        count = facts.count or len(names)
         yield self.find(
             record,
             f"{count} weights are trained as fp16 copies ({say_list(names)}), and {share:.0%} of "
@@ -120,7 +122,7 @@ class HalfPrecisionWeights(Check):
         parameters = Parameters.of(record)
         if parameters is None:
             return
-        dtypes = Facts.of(record).texts("dtypes")
+        dtypes = ParameterFacts.of(record).dtypes
         count = trained_positions(parameters)
         half = [at for at in count if at < len(dtypes) and dtypes[at] == "float16"]
         if not half:

@@ -7,9 +7,10 @@ from statistics import median_low
 
 from headway.checks.symptoms import NOTHING_MOVES, POOR_FIT
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts, say_list
+from headway.core.facts import say_list
 from headway.core.findings import Finding, Severity, Where
 from headway.core.numbers import say
+from headway.core.optimizer_facts import LowPrecisionUpdateFacts
 from headway.core.records import Header, Moment, SetupRecord, StepRecord, moment_of, record_at
 
 SIGNAL = "update_lost_share"
@@ -77,9 +78,9 @@ class UpdateLostToRounding(Check):
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
         if isinstance(record, SetupRecord):
             if record.topic == "low-precision-update":
-                facts = Facts.of(record)
-                self.tensors = facts.texts("tensors")
-                self.dtype = facts.text("dtype") or self.dtype
+                facts = LowPrecisionUpdateFacts.of(record)
+                self.tensors = facts.tensors
+                self.dtype = facts.dtype or self.dtype
             return
         counts = self._rate_holds(record)
         share = record.values.get(SIGNAL, math.nan)

@@ -4,11 +4,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median_low
-from typing import Any
 
 from headway.core.check import Check, Needs
 from headway.core.facts import LISTED, Parameters, trained_weights
 from headway.core.findings import Finding, Where
+from headway.core.model_facts import PrecisionFacts
 from headway.core.numbers import say
 from headway.core.records import SetupRecord, StepRecord
 
@@ -93,9 +93,8 @@ class Fp16Underflow(Check):
         if parameters is not None:
             self.elements = trained_weights(parameters)
         elif record.topic == "precision":
-            self.unscaled_half = _computes_in_half(record.facts) and not record.facts.get(
-                "scaler", True
-            )
+            facts = PrecisionFacts.of(record)
+            self.unscaled_half = _computes_in_half(facts) and facts.scaler is False
 
     def _sizes(self, shares: Mapping[int, float], norms: Mapping[int, float]) -> dict[int, float]:
         """Position → size of the non-zero elements, if it is close to the smallest float16."""
@@ -132,6 +131,6 @@ class Fp16Underflow(Check):
         )
 
 
-def _computes_in_half(facts: Mapping[str, Any]) -> bool:
-    dtypes = [*(facts.get("compute") or ()), *(facts.get("weights") or ())]
-    return any(str(dtype).removeprefix("torch.") in HALF for dtype in dtypes)
+def _computes_in_half(facts: PrecisionFacts) -> bool:
+    dtypes = (*facts.compute, *facts.weights)
+    return any(dtype.removeprefix("torch.") in HALF for dtype in dtypes)

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from headway.checks.symptoms import NOTHING_MOVES, POOR_FIT
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
 from headway.core.findings import Finding, Severity
 from headway.core.numbers import say
+from headway.core.optimizer_facts import ClipScaledFacts
 from headway.core.records import SetupRecord
 
 
@@ -47,13 +47,13 @@ class ClipBeforeUnscale(Check):
         self.told = False
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        scale = facts.number("scale")
-        if self.told or not facts.flag("scaled") or scale is None or scale <= 0:
+        facts = ClipScaledFacts.of(record)
+        scale = facts.scale
+        if self.told or not facts.scaled or scale is None or scale <= 0:
             return
         self.told = True
-        function = facts.text("function") or "clipping"
-        limit, norm = facts.number("limit"), facts.number("norm")
+        function = facts.function or "clipping"
+        limit, norm = facts.limit, facts.norm
         real = (
             ""
             if limit is None
@@ -64,7 +64,7 @@ class ClipBeforeUnscale(Check):
             record,
             f"{function} clips gradients that are still multiplied by the loss scale "
             f"{say(scale)}{observed}{real}",
-            where=facts.where(rank=record.rank, op=function),
+            where=facts.locate(rank=record.rank, op=function),
             remedies=["Call `scaler.unscale_(optimizer)` after backward and before clipping."],
             scale=scale,
             limit=limit,

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
 from headway.core.findings import Finding
 from headway.core.numbers import say
+from headway.core.optimizer_facts import AutocastFacts
 from headway.core.records import SetupRecord
 
 
@@ -52,11 +52,11 @@ class AutocastInert(Check):
         self.told = False
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        share, entered = facts.number("low_share"), facts.whole("entered") or 0
+        facts = AutocastFacts.of(record)
+        share, entered = facts.low_share, facts.entered or 0
         if self.told or share is None or entered <= 0 or share >= self.limits.share:
             return
-        if not facts.tables("regions"):
+        if not facts.regions:
             return
         self.told = True
         why, remedy = _why(facts)
@@ -64,38 +64,37 @@ class AutocastInert(Check):
             record,
             f"autocast was entered {entered} times, but {say(100 * (1 - share))} % of the matrix "
             f"work of the training forward passes ran in fp32: {why}",
-            where=facts.where(rank=record.rank),
+            where=facts.locate(rank=record.rank),
             remedies=[remedy],
             low_share=share,
             limit=self.limits.share,
-            inside_share=facts.number("inside_share"),
-            device=facts.text("device"),
+            inside_share=facts.inside_share,
+            device=facts.device,
         )
 
 
-def _why(facts: Facts) -> tuple[str, str]:
-    device = facts.text("device") or "the model's device"
-    inside = facts.number("inside_share") or 0.0
-    regions = facts.tables("regions")
-    kinds = sorted({region.text("device_type") or "" for region in regions})
+def _why(facts: AutocastFacts) -> tuple[str, str]:
+    device = facts.device or "the model's device"
+    inside = facts.inside_share or 0.0
+    regions = facts.regions
+    kinds = sorted({region.device_type or "" for region in regions})
     if device not in kinds:
         return (
             f"the region is for {' and '.join(kinds)}, the work is on {device}",
             f'Pass the device type of the model to autocast: `torch.autocast("{device}", …)`.',
         )
-    if any(region.text("dtype") in ("float32", "float64") for region in regions):
+    if any(region.dtype in ("float32", "float64") for region in regions):
         return (
             "the region's dtype is float32",
             "Pass `dtype=torch.bfloat16` to autocast (or float16 with a GradScaler).",
         )
-    if not any(region.flag("enabled") for region in regions):
+    if not any(region.enabled for region in regions):
         return (
             "torch switched the region off: the device or the dtype is not supported there",
             "Pass a dtype that this device supports to autocast, such as `torch.bfloat16`.",
         )
-    if facts.tables("disabling") and inside > 0:
-        place = facts.tables("disabling")[0].table("place")
-        line = place.whole("line")
+    if facts.disabling and inside > 0:
+        line = facts.disabling[0].place.line
         at = "" if line is None else f" (line {line})"
         return (
             f"a nested region with enabled=False covers the forward pass{at}",

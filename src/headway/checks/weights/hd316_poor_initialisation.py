@@ -6,8 +6,14 @@ from dataclasses import dataclass
 
 from headway.checks.symptoms import BAD_STEPS, NOTHING_MOVES
 from headway.core.check import Check, Needs
-from headway.core.facts import LISTED, Facts, say_list
-from headway.core.findings import Finding, Severity, Where
+from headway.core.facts import LISTED, say_list
+from headway.core.findings import Finding, Severity
+from headway.core.model_facts import (
+    InitialSignalFacts,
+    InitialWeight,
+    InitialWeightsFacts,
+    SpectralNormFacts,
+)
 from headway.core.numbers import say
 from headway.core.records import SetupRecord
 
@@ -94,29 +100,26 @@ class PoorInitialisation(Check):
         self.told: set[str] = set()
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        facts = Facts.of(record)
-        if record.topic == "initial-weights":
-            yield from self._weights(record, facts)
-        elif record.topic == "initial-signal":
-            yield from self._signal(record, facts)
-        elif record.topic == "spectral-norm":
-            yield from self._spectral(record, facts)
+        if record.topic == InitialWeightsFacts.topic:
+            yield from self._weights(record, InitialWeightsFacts.of(record))
+        elif record.topic == InitialSignalFacts.topic:
+            yield from self._signal(record, InitialSignalFacts.of(record))
+        else:
+            yield from self._spectral(record, SpectralNormFacts.of(record))
 
-    def _weights(self, record: SetupRecord, facts: Facts) -> Iterable[Finding]:
-        weights = [item for item in facts.tables("weights") if item.text("name")]
+    def _weights(self, record: SetupRecord, facts: InitialWeightsFacts) -> Iterable[Finding]:
+        weights = [item for item in facts.weights if item.name]
         matrices = [
             item
             for item in weights
-            if (item.whole("units") or 0) > 1
-            and (item.whole("inputs") or 0) > 1
-            and not item.flag("grouped")
+            if (item.units or 0) > 1 and (item.inputs or 0) > 1 and not item.grouped
         ]
-        inner = [item for item in matrices if item.flag("trainable") and not item.flag("last")]
-        alike = [item for item in inner if item.flag("identical_units") and not _is_zero(item)]
+        inner = [item for item in matrices if item.trainable and not item.last]
+        alike = [item for item in inner if item.identical_units and not _is_zero(item)]
         if alike and "alike" not in self.told:
             self.told.add("alike")
-            names = [item.text("name") or "" for item in alike]
-            value = alike[0].number("constant")
+            names = [item.name or "" for item in alike]
+            value = alike[0].constant
             what = "identical units" if value is None else f"the same number ({say(value)})"
             yield self._finding(
                 record,
@@ -129,7 +132,7 @@ class PoorInitialisation(Check):
         starts_dead = bool(weights) and _is_zero(weights[0]) and len(zeros) * 2 > len(weights)
         if starts_dead and len(zeros) > 1 and "zeros" not in self.told:
             self.told.add("zeros")
-            names = [item.text("name") or "" for item in zeros]
+            names = [item.name or "" for item in zeros]
             yield self._finding(
                 record,
                 zeros[0],
@@ -139,13 +142,13 @@ class PoorInitialisation(Check):
             )
 
     def _finding(
-        self, record: SetupRecord, first: Facts, message: str, names: list[str]
+        self, record: SetupRecord, first: InitialWeight, message: str, names: list[str]
     ) -> Finding:
         return self.find(
             record,
             message,
             subject=names[0],
-            where=first.where(rank=record.rank, module=names[0]),
+            where=first.place.where(rank=record.rank, module=names[0]),
             remedies=[
                 "Keep torch's default initialisation, or use kaiming_normal_ or xavier_uniform_ "
                 "for the weights; only biases may be constant."
@@ -154,9 +157,9 @@ class PoorInitialisation(Check):
             count=len(names),
         )
 
-    def _signal(self, record: SetupRecord, facts: Facts) -> Iterable[Finding]:
-        members = facts.texts("members")
-        ins, outs = facts.numbers("inputs"), facts.numbers("outputs")
+    def _signal(self, record: SetupRecord, facts: InitialSignalFacts) -> Iterable[Finding]:
+        members = facts.members
+        ins, outs = facts.inputs, facts.outputs
         if not 3 <= len(members) == len(ins) == len(outs) or "signal" in self.told:
             return
         first = ins[0]
@@ -169,16 +172,16 @@ class PoorInitialisation(Check):
             return
         limits: PoorInitialisation.Limits = self.limits
         gain = math.exp(sum(gains) / len(gains))
-        reached = [*ins[1:]] if facts.flag("tied") else [*ins[1:], outs[-1]]
+        reached = [*ins[1:]] if facts.tied else [*ins[1:], outs[-1]]
         highest, left = max(reached) / first, ins[-1] / first
-        squashed = (facts.number("squashing") or 0) >= len(members) - 1
+        squashed = (facts.squashing or 0) >= len(members) - 1
         if gain >= limits.explode_gain and highest >= limits.explode:
             what = f"grows to {say(highest)} times the input's (limit {say(limits.explode)})"
             why = "weights are too large"
         elif gain <= limits.vanish_gain and left <= limits.vanish:
             what = f"shrinks to {say(left)} of the input's (limit {say(limits.vanish)})"
             why = "weights are too small"
-        elif gain >= limits.saturate_gain and squashed and facts.number("norms") == 0:
+        elif gain >= limits.saturate_gain and squashed and facts.norms == 0:
             what = "saturates tanh or sigmoid"
             why = "weights are too large"
         else:
@@ -189,7 +192,7 @@ class PoorInitialisation(Check):
             f"in the first forward pass the signal {what} over {len(members)} layers, with a "
             f"mean gain of {say(gain)} per layer: the initial {why}",
             subject="signal",
-            where=facts.where(rank=record.rank, module=members[0]),
+            where=facts.locate(rank=record.rank, module=members[0]),
             remedies=[
                 "Use an initialisation that preserves the scale: kaiming_normal_ for ReLU, "
                 "xavier_uniform_ for tanh, or torch's default."
@@ -200,21 +203,19 @@ class PoorInitialisation(Check):
             layers=len(members),
         )
 
-    def _spectral(self, record: SetupRecord, facts: Facts) -> Iterable[Finding]:
-        norm, member = facts.number("norm"), facts.text("member") or "a layer"
+    def _spectral(self, record: SetupRecord, facts: SpectralNormFacts) -> Iterable[Finding]:
+        norm, member = facts.norm, facts.member or "a layer"
         if norm is None or norm <= self.limits.spectral or "spectral" in self.told:
             return
         self.told.add("spectral")
-        mode = "training" if facts.flag("training") else "evaluation"
+        mode = "training" if facts.training else "evaluation"
         yield self.find(
             record,
             f"the weight of {member} under spectral norm has norm {say(norm)} instead of 1 in a "
             f"pass in {mode} mode (limit {say(self.limits.spectral)}): its estimate was never "
             f"updated",
             subject=member,
-            where=Where(module=member, rank=record.rank or None)
-            if "place" not in facts
-            else facts.where(rank=record.rank, module=member),
+            where=facts.locate(rank=record.rank, module=member),
             remedies=[
                 "Run the model once in training mode before the first pass in evaluation mode."
             ],
@@ -223,5 +224,5 @@ class PoorInitialisation(Check):
         )
 
 
-def _is_zero(weight: Facts) -> bool:
-    return weight.number("constant") == 0
+def _is_zero(weight: InitialWeight) -> bool:
+    return weight.constant == 0

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
 from headway.core.findings import Finding, Where
+from headway.core.model_facts import AttentionFacts
 from headway.core.numbers import say
 from headway.core.records import Column, Header, SetupRecord, StepRecord
 
@@ -80,9 +80,9 @@ class AttentionLogitGrowth(Check):
 
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
         if isinstance(record, SetupRecord):
-            facts = Facts.of(record)
-            if record.topic == "attention" and (member := facts.text("member")):
-                at = facts.where()
+            facts = AttentionFacts.of(record)
+            if record.topic == "attention" and (member := facts.member):
+                at = facts.locate()
                 self.places[member] = (at.file, at.line, at.function)
             return
         logits, entropies = record.columns.get(LOGIT), record.columns.get(ENTROPY)

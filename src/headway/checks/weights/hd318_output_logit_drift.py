@@ -7,8 +7,8 @@ from itertools import pairwise
 from statistics import median
 
 from headway.core.check import Check, Needs
-from headway.core.facts import Facts
 from headway.core.findings import Finding, Where
+from headway.core.model_facts import OutputLogitsFacts
 from headway.core.numbers import say
 from headway.core.records import SetupRecord, StepRecord
 from headway.core.window import Thinned
@@ -71,7 +71,7 @@ class OutputLogitDrift(Check):
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
         if isinstance(record, SetupRecord):
             if record.topic == "output-logits":
-                at = Facts.of(record).where()
+                at = OutputLogitsFacts.of(record).place
                 self.place = (at.file, at.line, at.function)
             return
         level, spread, log_z = (
