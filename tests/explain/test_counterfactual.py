@@ -18,7 +18,7 @@ from headway.explain.failing_step import Outcome
 from headway.explain.origin.bad_call import KINDS
 from headway.explain.remedies.base import Advice
 from headway.explain.remedies.drop_samples import DropSamples
-from headway.explain.remedies.switches import Bf16
+from headway.explain.remedies.one_line_remedies import Bf16
 from headway.torch_adapters.source import SourceLine
 
 TOLD = (*KINDS, "unknown")

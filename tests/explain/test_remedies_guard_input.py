@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from headway.explain.counterfactual import select_remedies
 from headway.explain.explanation import Operand, Origin, Phase
-from headway.explain.remedies.guard_input import GuardInput
+from headway.explain.remedies.one_line_remedies import GuardInput
 from headway.torch_adapters.source import SourceLine
 
 

@@ -21,7 +21,7 @@ from headway.explain.explanation import Origin
 from headway.explain.failing_step import FailingStep
 from headway.explain.remedies.base import StepRemedy
 from headway.explain.remedies.float32 import Fp32, Fp32Island
-from headway.explain.remedies.switches import Bf16
+from headway.explain.remedies.one_line_remedies import Bf16
 from headway.torch_adapters.autocast_regions import change_regions
 from headway.torch_adapters.source import SourceLine
 

@@ -17,8 +17,13 @@ from torch import Tensor, nn
 
 from headway.explain.counterfactual import select_remedies, worth_bisecting
 from headway.explain.explanation import Origin, Spike
-from headway.explain.remedies.batch_rows import bad_rows, batch_size, with_rows_from
-from headway.explain.remedies.drop_samples import Bisection, DropSamples
+from headway.explain.remedies.drop_samples import (
+    Bisection,
+    DropSamples,
+    bad_rows,
+    batch_size,
+    with_rows_from,
+)
 
 Pair = namedtuple("Pair", ["x", "y"])
 

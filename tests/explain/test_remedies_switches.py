@@ -15,8 +15,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from headway.explain.counterfactual import select_remedies
 from headway.explain.explanation import Origin
 from headway.explain.remedies.float32 import Fp32Island
-from headway.explain.remedies.guard_input import GuardInput
-from headway.explain.remedies.switches import Deterministic, Eager, MathAttention
+from headway.explain.remedies.one_line_remedies import (
+    Deterministic,
+    Eager,
+    GuardInput,
+    MathAttention,
+)
 from headway.torch_adapters.source import SourceLine
 
 PLACE = SourceLine("model.py", 12, source="y = F.scaled_dot_product_attention(q, k, v)")

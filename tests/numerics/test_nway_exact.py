@@ -126,8 +126,8 @@ def test_tiles_and_blocks_of_tuples_change_nothing(
     features = some_features(2, 3, 40, 6)
     whole = both(nway_contrastive(features, score=score), features)
     targets = hyper_diagonal(torch.zeros(40, 40, 40, dtype=torch.float64))
-    monkeypatch.setattr("headway.numerics.nway._shared.ON_CPU", 1)
-    monkeypatch.setattr("headway.numerics.nway.dense.room", lambda like: 100_000)
+    monkeypatch.setattr("headway.numerics.nway.features.ON_CPU", 1)
+    monkeypatch.setattr("headway.numerics.nway.streaming.room", lambda like: 100_000)
     small = both(nway_contrastive(features, score=score), features)
     dense = both(nway_contrastive(features, score=score, targets=targets), features)
     for value, grad in (small, dense):

@@ -12,7 +12,7 @@ from support.stable_op_cases import CASES, DTYPES, FULL, MASK, Case, value_and_g
 from torch import Tensor
 
 from headway import numerics
-from headway.numerics.ops import _fused
+from headway.numerics.ops import _kernels
 
 pytestmark = [
     pytest.mark.gpu,
@@ -30,7 +30,7 @@ def on_gpu(items: list[Tensor]) -> list[Tensor]:
 
 def test_the_kernels_are_used() -> None:
     for dtype in DTYPES:
-        assert _fused.can_fuse(torch.ones(1, device="cuda", dtype=dtype)), dtype
+        assert _kernels.can_fuse(torch.ones(1, device="cuda", dtype=dtype)), dtype
 
 
 @every_case

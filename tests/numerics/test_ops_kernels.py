@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from headway import numerics
-from headway.numerics.ops import _fused, _kernels
+from headway.numerics.ops import _kernels
 
 with_kernels = pytest.mark.parametrize(
     "case", [case for case in CASES if case.name != "var"], ids=lambda case: case.name
@@ -26,18 +26,18 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[_kernels.Kernel]:
     """The kernels that were launched, in order."""
     jiterator_on_cpu.install(monkeypatch)
     seen: list[_kernels.Kernel] = []
-    launch = _fused.launch
+    launch = _kernels.launch
 
     def watched(kernel: _kernels.Kernel, *args: Any) -> Any:
         seen.append(kernel)
         return launch(kernel, *args)
 
-    monkeypatch.setattr(_fused, "launch", watched)
+    monkeypatch.setattr(_kernels, "launch", watched)
     return seen
 
 
 def plainly(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_fused, "_on_gpu", lambda x: False)
+    patch.setattr(_kernels, "_on_gpu", lambda x: False)
     for name in ("elementwise", "row_norms", "mean_and_std", "softmax_ops"):  # fmt: skip
         patch.setattr(f"headway.numerics.ops.{name}.may_look", lambda x: False)
 
@@ -132,20 +132,20 @@ def test_what_has_to_see_every_op_is_left_out(case: Case, launched: list[_kernel
 
 def test_which_tensors_they_are_for() -> None:
     x = torch.ones(2)
-    assert _fused.can_fuse(x)
-    assert _fused.can_fuse(torch.nn.Parameter(x))
-    assert _fused.can_fuse(x.half(), x)
+    assert _kernels.can_fuse(x)
+    assert _kernels.can_fuse(torch.nn.Parameter(x))
+    assert _kernels.can_fuse(x.half(), x)
     with torch.inference_mode():
-        assert _fused.can_fuse(torch.ones(2))
-    assert _fused.can_fuse(x, x > 0)
+        assert _kernels.can_fuse(torch.ones(2))
+    assert _kernels.can_fuse(x, x > 0)
     for other in (
         torch.ones(2, device="meta"),
         x.to_sparse(),
         torch.Tensor._make_subclass(Marked, x),
     ):
-        assert not _fused.can_fuse(x, other)
-    assert not _fused.can_fuse(x[:0])
-    assert not _fused.can_fuse(x.int())
+        assert not _kernels.can_fuse(x, other)
+    assert not _kernels.can_fuse(x[:0])
+    assert not _kernels.can_fuse(x.int())
 
 
 def test_kernels_that_cannot_be_compiled_are_not_used(
@@ -155,10 +155,10 @@ def test_kernels_that_cannot_be_compiled_are_not_used(
         raise RuntimeError("no compiler here")
 
     for launch in (broken, lambda *_: torch.zeros(2)):
-        monkeypatch.setattr(_fused, "_WORKS", {})
-        monkeypatch.setattr(_fused, "launch", launch)
+        monkeypatch.setattr(_kernels, "_WORKS", {})
+        monkeypatch.setattr(_kernels, "launch", launch)
         assert numerics.exp(torch.tensor([0.0, 1e4])).tolist()[0] == 1
-        assert list(_fused._WORKS.values()) == [frozenset()]
+        assert list(_kernels._WORKS.values()) == [frozenset()]
 
 
 @pytest.mark.parametrize("name", ["_transformed", "_watching_modes", "_tracing", "_keys"])
@@ -168,7 +168,7 @@ def test_without_torch_s_private_names_the_plain_form_runs(
     x = torch.tensor([0.0, 4.0], requires_grad=True)
     root = numerics.sqrt(x)
     launched.clear()
-    monkeypatch.setattr(_fused, name, None)
+    monkeypatch.setattr(_kernels, name, None)
     root.sum().backward()
     assert numerics.sqrt(x).tolist() == [0, 2]
     assert not launched
@@ -178,11 +178,11 @@ def test_without_torch_s_way_to_launch_the_plain_form_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.undo()
-    monkeypatch.setattr(_fused, "_WORKS", {})
-    monkeypatch.setattr(_fused, "_on_gpu", lambda x: True)
+    monkeypatch.setattr(_kernels, "_WORKS", {})
+    monkeypatch.setattr(_kernels, "_on_gpu", lambda x: True)
     monkeypatch.delattr(torch._C, "_cuda_jiterator_compile_and_launch_kernel", raising=False)
     assert numerics.sqrt(torch.tensor([0.0, 4.0])).tolist() == [0, 2]
-    assert list(_fused._WORKS.values()) == [frozenset()]
+    assert list(_kernels._WORKS.values()) == [frozenset()]
 
 
 WIDE = {"below", "unit_backward"}
@@ -197,7 +197,7 @@ def test_half_types_stay_half(
     if case.name == "cosine_similarity":
         return  # computed in float32 from the start
     inputs = cases.regular(case, dtype)
-    launch = _fused.launch
+    launch = _kernels.launch
 
     def measured(kernel: _kernels.Kernel, *args: Any) -> Any:
         found = launch(kernel, *args)
@@ -206,7 +206,7 @@ def test_half_types_stay_half(
             assert wide == (kernel.name in WIDE), kernel.name
         return found
 
-    monkeypatch.setattr(_fused, "launch", measured)
+    monkeypatch.setattr(_kernels, "launch", measured)
     value_and_gradients(case.stable, inputs)
 
 

@@ -18,7 +18,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.numerics.ops import _fused, _kernels
+from headway.numerics.ops import _kernels
+from headway.numerics.ops import _kernels as _fused
 
 _WORKS: dict[Any, frozenset[int]] = {}
 _TYPES = {torch.float32: "float", torch.float64: "double"}

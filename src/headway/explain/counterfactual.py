@@ -10,11 +10,15 @@ import torch
 from headway.explain.explanation import Origin, Spike, Trial
 from headway.explain.failing_step import FailingStep, Outcome
 from headway.explain.remedies.base import Advice, StepRemedy
-from headway.explain.remedies.batch_rows import batch_size
-from headway.explain.remedies.drop_samples import DropSamples
+from headway.explain.remedies.drop_samples import DropSamples, batch_size
 from headway.explain.remedies.float32 import Fp32, Fp32Island, involves_float16
-from headway.explain.remedies.guard_input import GuardInput
-from headway.explain.remedies.switches import Bf16, Deterministic, Eager, MathAttention
+from headway.explain.remedies.one_line_remedies import (
+    Bf16,
+    Deterministic,
+    Eager,
+    GuardInput,
+    MathAttention,
+)
 from headway.torch_adapters.runtime_state import is_compiled
 
 MOST_TRIED = 5

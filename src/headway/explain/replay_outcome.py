@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from headway.core.numbers import say
-from headway.explain import wording
+from headway.explain import explanation as wording
 from headway.explain.explanation import Explanation, Origin
 from headway.explain.failing_step import Outcome
 from headway.explain.incident_file.incident_folder import IncidentFolder

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
         kl_divergence,
         masked_token_loss,
     )
-    from headway.numerics.losses.combiner import LossCombiner, NonFiniteLoss
-    from headway.numerics.losses.regression import Scales, huber, mse
+    from headway.numerics.losses.regression import LossCombiner, NonFiniteLoss, Scales, huber, mse
     from headway.numerics.nway.contrastive_loss import (
         NWayContrastive,
         Temperature,
@@ -41,9 +40,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "ACTIVATIONS": "headway.numerics.activations",
     "Activation": "headway.numerics.activations",
-    "LossCombiner": "headway.numerics.losses.combiner",
+    "LossCombiner": "headway.numerics.losses.regression",
     "NWayContrastive": "headway.numerics.nway.contrastive_loss",
-    "NonFiniteLoss": "headway.numerics.losses.combiner",
+    "NonFiniteLoss": "headway.numerics.losses.regression",
     "Scales": "headway.numerics.losses.regression",
     "Temperature": "headway.numerics.nway.contrastive_loss",
     "binary_cross_entropy": "headway.numerics.losses.classification",

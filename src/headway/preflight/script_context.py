@@ -23,11 +23,7 @@ from torch.optim import Optimizer
 
 from headway.guard.script.launcher import ScriptLauncher
 from headway.torch_adapters.compat import is_registered
-from headway.torch_adapters.frames import (
-    describe_frame,
-    is_installed_file,
-    running_frames,
-)
+from headway.torch_adapters.frames import describe_frame, is_installed_file, running_frames
 from headway.torch_adapters.module_stack import user_path
 from headway.torch_adapters.patching import wrap_function
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from headway.core.bound import LARGEST
 from headway.core.incident_events import INCIDENT
 from headway.core.numbers import encode_numbers
-from headway.explain import wording
+from headway.explain import explanation as wording
 from headway.explain.explanation import Explanation, Trial
 from headway.explain.failing_step import FailingStep, SampleNames
 from headway.output.notices import Notices, logger

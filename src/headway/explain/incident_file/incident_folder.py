@@ -21,8 +21,9 @@ from typing import Any
 from headway.core.numbers import decode_number, decode_numbers, encode_numbers
 from headway.errors import UnreadableInput
 from headway.explain.explanation import Explanation
-from headway.explain.incident_file import checksummed_index, unpacking
+from headway.explain.incident_file import contents as checksummed_index
 from headway.explain.incident_file import contents as versions
+from headway.explain.incident_file import unpacking
 from headway.explain.incident_file.contents import (
     BATCH,
     RNG,

@@ -20,12 +20,7 @@ from dataclasses import replace
 
 import torch
 
-from headway.explain.origin import (
-    backward_slopes,
-    domain_and_range,
-    infinity_arithmetic,
-    zero_division,
-)
+from headway.explain.origin import bad_call, domain_and_range, zero_and_infinity
 from headway.explain.origin.bad_call import (
     KINDS,
     BadCall,
@@ -49,34 +44,34 @@ _CLASSIFIERS: dict[str, tuple[Classifier, ...]] = {
     **dict.fromkeys(("sqrt", "rsqrt"), (domain_and_range.classify_sqrt,)),
     **dict.fromkeys(
         ("div", "true_divide", "floor_divide"),
-        (zero_division.classify_division, infinity_arithmetic.classify_infinite_quotient),
+        (zero_and_infinity.classify_division, zero_and_infinity.classify_infinite_quotient),
     ),
-    **dict.fromkeys(("remainder", "fmod"), (zero_division.classify_remainder,)),
-    **dict.fromkeys(
-        ("softmax", "log_softmax", "logsumexp"), (infinity_arithmetic.classify_softmax,)
-    ),
+    **dict.fromkeys(("remainder", "fmod"), (zero_and_infinity.classify_remainder,)),
+    **dict.fromkeys(("softmax", "log_softmax", "logsumexp"), (zero_and_infinity.classify_softmax,)),
     **dict.fromkeys(
         ("exp", "expm1", "exp2", "sinh", "cosh"), (domain_and_range.classify_exponential,)
     ),
-    **dict.fromkeys(("std", "var", "std_mean", "var_mean"), (zero_division.classify_deviation,)),
+    **dict.fromkeys(
+        ("std", "var", "std_mean", "var_mean"), (zero_and_infinity.classify_deviation,)
+    ),
     **dict.fromkeys(
         ("layer_norm", "group_norm", "batch_norm", "rms_norm"),
-        (zero_division.classify_normalisation,),
+        (zero_and_infinity.classify_normalisation,),
     ),
-    **dict.fromkeys(("nll_loss", "nll_loss2d"), (zero_division.classify_class_loss,)),
-    "addcdiv": (zero_division.classify_division,),
+    **dict.fromkeys(("nll_loss", "nll_loss2d"), (zero_and_infinity.classify_class_loss,)),
+    "addcdiv": (zero_and_infinity.classify_division,),
     "logit": (domain_and_range.classify_logit,),
-    "mul": (infinity_arithmetic.classify_product,),
+    "mul": (zero_and_infinity.classify_product,),
     "pow": (domain_and_range.classify_power,),
     "slogdet": (domain_and_range.classify_determinant,),
-    "reciprocal": (zero_division.classify_reciprocal,),
-    "weight_norm_interface": (zero_division.classify_weight_norm,),
+    "reciprocal": (zero_and_infinity.classify_reciprocal,),
+    "weight_norm_interface": (zero_and_infinity.classify_weight_norm,),
 }
 _ALWAYS: tuple[Classifier, ...] = (
-    zero_division.classify_mean,
-    infinity_arithmetic.classify_sum,
+    zero_and_infinity.classify_mean,
+    zero_and_infinity.classify_sum,
     domain_and_range.classify_overflow,
-    infinity_arithmetic.classify_unmasked_infinity,
+    zero_and_infinity.classify_unmasked_infinity,
 )
 """What may be wrong with any op."""
 _SAME = {
@@ -107,7 +102,7 @@ def _classifiers_for(call: BadCall) -> Iterator[Classifier]:
     if op in _EMPTY:  # in a backward pass, too, where an op allocates what it then writes into
         yield _uninitialised
     if call.phase == "backward":
-        yield backward_slopes.classify_slope
+        yield bad_call.classify_slope
     if op.startswith("scaled_dot_product"):
         yield domain_and_range.classify_attention
     if op == "ctc_loss":

@@ -19,8 +19,13 @@ user's line, rewritten), opened.py (torch's own Python).
 from headway.explain.remedies.base import Advice, StepRemedy
 from headway.explain.remedies.drop_samples import Bisection, DropSamples
 from headway.explain.remedies.float32 import Fp32, Fp32Island
-from headway.explain.remedies.guard_input import GuardInput
-from headway.explain.remedies.switches import Bf16, Deterministic, Eager, MathAttention
+from headway.explain.remedies.one_line_remedies import (
+    Bf16,
+    Deterministic,
+    Eager,
+    GuardInput,
+    MathAttention,
+)
 
 __all__ = [
     "Advice",

@@ -13,7 +13,7 @@ from torch.func import functional_call
 from headway.explain.explanation import Origin
 from headway.explain.failing_step import FailingStep
 from headway.explain.remedies.base import StepRemedy
-from headway.explain.remedies.batch_rows import rebuild
+from headway.explain.remedies.drop_samples import rebuild
 from headway.torch_adapters.autocast_regions import (
     AutocastSetting,
     autocast_devices,

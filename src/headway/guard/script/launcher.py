@@ -33,10 +33,7 @@ from headway.output.notices import Notices, logger
 from headway.policy import Policy
 from headway.rerun.strategies.next_step import NextStepTrace
 from headway.torch_adapters import dataloader, live_objects, patching
-from headway.torch_adapters.frames import (
-    current_frame,
-    is_user_frame,
-)
+from headway.torch_adapters.frames import current_frame, is_user_frame
 from headway.torch_adapters.optimizer_adapter import MAX_SCALED_LOSSES
 from headway.torch_adapters.patching import call_after
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from headway.numerics.losses._shared import Reduction, reduce, same_shape
+from headway.numerics.losses.regression import Reduction, reduce_loss, same_shape
 from headway.numerics.ops._shared import eps_for, wide
 from headway.numerics.ops.softmax_ops import logsumexp, masked_log_softmax
 
@@ -39,7 +39,7 @@ def binary_cross_entropy(
     each = F.binary_cross_entropy_with_logits(
         inside, target.to(inside.dtype), weight, reduction="none", pos_weight=pos_weight
     )
-    return reduce(each, reduction, mask)
+    return reduce_loss(each, reduction, mask)
 
 
 def binary_cross_entropy_of_probabilities(
@@ -59,7 +59,7 @@ def binary_cross_entropy_of_probabilities(
     same_shape(probabilities, target)
     inside = wide(probabilities)
     each = F.binary_cross_entropy(inside, target.to(inside.dtype), weight, reduction="none")
-    return reduce(each, reduction, mask)
+    return reduce_loss(each, reduction, mask)
 
 
 # Cross entropy that is 0 where every label is ignored, with an optional z-loss.
@@ -107,12 +107,12 @@ def cross_entropy(
         squares = logsumexp(inside, dim=1 if inside.dim() > 1 else 0).square()
         each = each + z_loss * (squares if importance is None else squares * importance)
     if reduction != "mean":
-        return reduce(each, reduction, counted)
+        return reduce_loss(each, reduction, counted)
     if importance is None:
-        return reduce(each, reduction, counted)
+        return reduce_loss(each, reduction, counted)
     total = importance.sum()
     # Nothing is divided where nothing was added up.
-    return reduce(each, "sum", counted) / torch.where(total == 0, 1.0, total)
+    return reduce_loss(each, "sum", counted) / torch.where(total == 0, 1.0, total)
 
 
 # The Kullback-Leibler divergence between two softmax distributions.
@@ -146,7 +146,7 @@ def kl_divergence(
     p = torch.exp(log_p)
     log_q = torch.where(log_q == torch.finfo(log_q.dtype).min, floor, log_q)
     apart = torch.where(p > 0, log_p, 0.0) - torch.where(p > 0, log_q, 0.0)
-    return reduce((p * apart).sum(dim), reduction, mask)
+    return reduce_loss((p * apart).sum(dim), reduction, mask)
 
 
 # The focal loss: cross entropy that cares less for what is already right.
@@ -190,7 +190,7 @@ def focal(
         each = each * alpha.to(each.dtype)[labels.squeeze(1)]
     elif alpha is not None:
         each = each * alpha
-    return reduce(each, reduction, counted)
+    return reduce_loss(each, reduction, counted)
 
 
 def _binary(
@@ -201,8 +201,8 @@ def _binary(
     for_yes = -target * torch.exp(gamma * no) * yes
     for_no = -(1 - target) * torch.exp(gamma * yes) * no
     if alpha is None:
-        return reduce(for_yes + for_no, reduction)
-    return reduce(alpha * for_yes + (1 - alpha) * for_no, reduction)
+        return reduce_loss(for_yes + for_no, reduction)
+    return reduce_loss(alpha * for_yes + (1 - alpha) * for_no, reduction)
 
 
 # The token loss with the right denominator, over micro-batches and ranks.

@@ -13,12 +13,24 @@ import torch
 from torch import Tensor, nn
 
 from headway.numerics.nway import features as prepare
-from headway.numerics.nway._shared import apply_function, widest
-from headway.numerics.nway.dense import LIMIT, dense_cross_entropy
-from headway.numerics.nway.features import Group, gathered, largest_of, ranks_of, shared_value
+from headway.numerics.nway.features import (
+    Group,
+    apply_function,
+    gathered,
+    largest_of,
+    ranks_of,
+    shared_value,
+    widest,
+)
 from headway.numerics.nway.gram import HALF, can_multiply_halves
 from headway.numerics.nway.scores import axis_weights, lines_of
-from headway.numerics.nway.streaming import cross_entropy_along, sums_entropy, sums_form
+from headway.numerics.nway.streaming import (
+    LIMIT,
+    cross_entropy_along,
+    dense_cross_entropy,
+    sums_entropy,
+    sums_form,
+)
 
 # The scores, what each is, and the version numbers they were published under.
 

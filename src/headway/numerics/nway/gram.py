@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.numerics.nway._shared import NOISE, GramLines, groups, widest
+from headway.numerics.nway.features import NOISE, GramLines, groups, widest
 from headway.numerics.nway.triton_launch import can_fuse, fused_softmax
 
 # Batched matrix products; of half operands with single-precision results.

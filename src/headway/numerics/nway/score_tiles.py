@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from headway.numerics.nway._shared import (
+from headway.numerics.nway.features import (
     NOISE,
     Pull,
     Tile,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from headway.numerics.nway._shared import (
+from headway.numerics.nway.features import (
     NOISE,
     GramLines,
     Line,
@@ -17,8 +17,8 @@ from headway.numerics.nway._shared import (
     apply_function,
     inverse_root,
     root,
+    unit_rows,
 )
-from headway.numerics.nway.features import unit_rows
 from headway.numerics.nway.score_tiles import (
     by_autograd,
     cosine_tile,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headway.numerics.ops import _kernels
-from headway.numerics.ops._fused import again, can_fuse, direct_apply, must_be_plain
+from headway.numerics.ops._kernels import again, can_fuse, direct_apply, must_be_plain
 from headway.numerics.ops._shared import common_dtype, eps_for, floating, holds, may_look, wide
 
 # Division that says what a quotient without a divisor is.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headway.numerics.ops import _kernels
-from headway.numerics.ops._fused import again, can_fuse, must_be_plain
+from headway.numerics.ops._kernels import again, can_fuse, must_be_plain
 from headway.numerics.ops._shared import floating, holds, is_half, may_look, wide, wide_dtype
 from headway.numerics.ops.row_norms import largest_entry, looks_fine, power_of_two
 

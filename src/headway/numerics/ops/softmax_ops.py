@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headway.numerics._torch_compat import log_softmax_backward, softmax_backward
 from headway.numerics.ops import _kernels
-from headway.numerics.ops._fused import again, can_fuse, must_be_plain
+from headway.numerics.ops._kernels import again, can_fuse, must_be_plain
 from headway.numerics.ops._shared import holds, is_half, may_look, wide
 
 # The logarithm of a sum of exponentials.

@@ -202,7 +202,7 @@ def _holds_nonfinite(given: Any) -> bool:
 
 def _explain(due: MissedStep, births: Sequence[Origin], rank: int | None) -> InvestigationResult:
     explanation = importlib.import_module("headway.explain.explanation")
-    words = importlib.import_module("headway.explain.wording")
+    words = importlib.import_module("headway.explain.explanation")
     investigation = importlib.import_module("headway.explain.investigation")
     told = words.add_sentences(
         explanation.Explanation(

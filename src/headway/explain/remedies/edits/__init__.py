@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from headway.explain.explanation import Origin
-from headway.explain.remedies.edits.base import CallEdit
-from headway.explain.remedies.edits.division_edits import DivisionEdit, EpsEdit, LogitEdit
+from headway.explain.remedies.edits.call_edits import CallEdit, DivisionEdit, EpsEdit, LogitEdit
 from headway.explain.remedies.edits.domain_edits import (
     ExpEdit,
     HypotEdit,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headway.explain.explanation import Origin
-from headway.explain.remedies.edits.base import (
+from headway.explain.remedies.edits.call_edits import (
     Args,
     CallEdit,
     Kwargs,

@@ -13,12 +13,7 @@ from headway.core.facts import LISTED
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.script_context import observe_method
 from headway.torch_adapters.compat import find_aliases
-from headway.torch_adapters.frames import (
-    current_frame,
-    describe_frame,
-    is_user_frame,
-    walk_callers,
-)
+from headway.torch_adapters.frames import current_frame, describe_frame, is_user_frame, walk_callers
 
 # Which lines fill weights in place: `nn.init`, `normal_`, `copy_`, an assignment to `.data`.
 

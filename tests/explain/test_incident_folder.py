@@ -186,9 +186,9 @@ def test_a_killed_writer_leaves_no_incident(tmp_path: Path) -> None:
     program = (
         "import os, sys; sys.path[:0] = sys.argv[2:]\n"
         "from pathlib import Path\n"
-        "import test_capsule\n"
+        "import test_incident_folder\n"
         "os.rename = lambda *names: os._exit(9)\n"
-        "test_capsule.written(Path(sys.argv[1]))\n"
+        "test_incident_folder.written(Path(sys.argv[1]))\n"
     )
     paths = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path), *paths], timeout=120)

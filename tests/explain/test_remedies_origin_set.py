@@ -18,10 +18,8 @@ from headway.explain.counterfactual import judge_trial, select_remedies
 from headway.explain.explanation import Origin, Trial
 from headway.explain.failing_step import FailingStep, Outcome
 from headway.explain.remedies.base import StepRemedy
-from headway.explain.remedies.batch_rows import batch_size
-from headway.explain.remedies.drop_samples import DropSamples
-from headway.explain.remedies.guard_input import GuardInput
-from headway.explain.remedies.switches import Bf16
+from headway.explain.remedies.drop_samples import DropSamples, batch_size
+from headway.explain.remedies.one_line_remedies import Bf16, GuardInput
 from headway.torch_adapters import rng
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*degrees of freedom is <= 0:UserWarning")
