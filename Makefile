@@ -8,6 +8,7 @@ RUNS   := $(VENV)/.runs
 STAMP  := $(VENV)/.installed
 TRACKERS := .venv-trackers
 TORCH  ?= 2.6.0
+VERSIONS ?= 2.6.0 2.7.0 2.10.0 2.13.0 2.14.1 2.15.0
 DOCS   := .venv-docs
 JOBS   ?= 2
 ARGS   ?=
@@ -22,10 +23,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow test-nightly test-long test-gpu test-browser test-trackers test-dist test-versions examples docs lint format bench new-check news dist api-snapshot clean distclean
+.PHONY: help setup demo test test-slow test-nightly test-long test-gpu test-browser test-trackers test-dist test-versions test-versions-matrix examples docs lint format bench new-check news dist api-snapshot clean distclean
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: $(STAMP) ## create .venv with headway and its tools
 
@@ -83,6 +84,14 @@ test-dist: dist ## the wheel in empty environments, with and without torch
 # pip finds a wheel for the CPU.
 test-versions: ## the core tests under another torch: make test-versions TORCH=2.8.0 PYTHON=python3.12
 	PYTHON='$(PYTHON)' tests/release/under_torch $(TORCH) $(ARGS)
+
+# One environment after the other; each stays, so that a second run is quick.
+test-versions-matrix: ## the private parts of torch that headway uses, under each of VERSIONS="2.6.0 2.15.0"
+	@failed=; for version in $(VERSIONS); do \
+		echo "== torch $$version"; \
+		PYTHON='$(PYTHON)' tests/release/under_torch $$version --fence $(ARGS) || failed="$$failed $$version"; \
+	done; \
+	[ -z "$$failed" ] || { echo "failed under torch$$failed"; exit 1; }
 
 # Each story is a script that stops at the first thing that does not hold; two are told at a time.
 examples: $(TRACKERS)/.installed ## the five stories, told and checked

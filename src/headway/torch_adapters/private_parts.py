@@ -7,6 +7,7 @@ says what happens without it; `PRIVATE_PARTS` lists all that were asked for.
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter, methodcaller
@@ -57,6 +58,14 @@ def private_method(
     """A function that calls a method without arguments: `torch._C._FunctionBase._sequence_nr`."""
     found = private_part(name, None, without=without)
     return fallback if found is None else methodcaller(name.rpartition(".")[2])
+
+
+def missing_parts() -> list[PrivatePart]:
+    """Every private name that headway uses and this torch, or this interpreter, lacks."""
+    package = importlib.import_module(__package__)
+    for module in pkgutil.walk_packages(package.__path__, f"{__package__}."):
+        importlib.import_module(module.name)
+    return [part for part in PRIVATE_PARTS.values() if not part.present]
 
 
 def _look_up(name: str) -> Any:

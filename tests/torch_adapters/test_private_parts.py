@@ -1,0 +1,681 @@
+"""Every private part of torch is there, or headway does without it as documented.
+
+`make test-versions-matrix` runs this under each supported torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.nn.utils import clip_grad
+from torch.overrides import TorchFunctionMode
+from torch.utils.data import DataLoader, TensorDataset
+
+import headway.torch_adapters
+from headway.numerics import _torch_compat
+from headway.torch_adapters import (
+    autocast_regions,
+    compat,
+    local_gradients,
+    optimizer_adapter,
+    private_parts,
+    rank_group,
+    sharded_tensors,
+)
+from headway.torch_adapters.private_parts import PRIVATE_PARTS, TREAT_AS_MISSING, private_part
+
+pytestmark = pytest.mark.fence
+
+PACKAGE = "headway.torch_adapters"
+MODULES = [
+    item.name for item in pkgutil.walk_packages(headway.torch_adapters.__path__, f"{PACKAGE}.")
+]
+for _module in MODULES:
+    importlib.import_module(_module)
+
+
+@contextmanager
+def without(module: str, *names: str) -> Iterator[Any]:
+    """A copy of a module of torch_adapters, loaded as if torch lacked these names."""
+    before = dict(PRIVATE_PARTS)
+    TREAT_AS_MISSING.update(names)
+    spec = importlib.util.find_spec(f"{PACKAGE}.{module}")
+    assert spec is not None
+    assert spec.origin is not None
+    copy_spec = importlib.util.spec_from_file_location(f"{spec.name}_without", spec.origin)
+    assert copy_spec is not None
+    assert copy_spec.loader is not None
+    copy = importlib.util.module_from_spec(copy_spec)
+    sys.modules[copy_spec.name] = copy  # dataclasses look their module up
+    try:
+        copy_spec.loader.exec_module(copy)
+        yield copy
+    finally:
+        del sys.modules[copy_spec.name]
+        TREAT_AS_MISSING.clear()
+        PRIVATE_PARTS.clear()
+        PRIVATE_PARTS.update(before)
+
+
+# One pair of checks for each name: what it does where it is there, and what happens without it.
+
+Check = Callable[[Any], None]
+CASES: dict[str, tuple[str, Check, Check]] = {}
+"""Private name → the module that uses it, the check with it, the check without it."""
+
+
+def case(name: str, module: str, *, present: Check) -> Callable[[Check], Check]:
+    def add(missing: Check) -> Check:
+        CASES[name] = (module, present, missing)
+        return missing
+
+    return add
+
+
+def _weight() -> Tensor:
+    return torch.ones(3, requires_grad=True)
+
+
+def _version_counts(module: Any) -> None:
+    x = torch.zeros(2)
+    before = module.tensor_version(x)
+    assert module.tensor_version(x) == before
+    x.add_(1)
+    assert module.tensor_version(x) > before
+
+
+@case("torch.Tensor._version", "compat", present=_version_counts)
+def _version_missing(module: Any) -> None:
+    x = torch.zeros(2)
+    assert module.tensor_version(x) != module.tensor_version(x)
+
+
+def _base_is_found(module: Any) -> None:
+    x = torch.zeros(2, 2)
+    assert module.base_tensor(x[0]) is x
+    assert module.base_tensor(x) is None
+
+
+@case("torch.Tensor._base", "compat", present=_base_is_found)
+def _base_missing(module: Any) -> None:
+    assert module.base_tensor(torch.zeros(2, 2)[0]) is None
+
+
+def _version_is_preserved(module: Any) -> None:
+    x = torch.zeros(2)
+    before = compat.tensor_version(x)
+    with module.preserve_version((x,)):
+        x.add_(1)
+    assert compat.tensor_version(x) == before
+
+
+@case(
+    "torch.autograd.grad_mode._unsafe_preserve_version_counter",
+    "compat",
+    present=_version_is_preserved,
+)
+def _version_rises(module: Any) -> None:
+    x = torch.zeros(2)
+    with module.preserve_version((x,)):
+        x.add_(1)
+    assert x.tolist() == [1, 1]
+
+
+def _plain_tensor_wraps_nothing(module: Any) -> None:
+    assert not module.is_wrapper_subclass(torch.zeros(2))
+    assert not module.is_wrapper_subclass("text")
+
+
+case(
+    "torch.utils._python_dispatch.is_traceable_wrapper_subclass",
+    "compat",
+    present=_plain_tensor_wraps_nothing,
+)(_plain_tensor_wraps_nothing)
+
+
+def _maps_nested(module: Any) -> None:
+    tree = ([1, (2, 3)], {"a": 4})
+    assert module.map_nested(lambda leaf: leaf + 1, tree) == ([2, (3, 4)], {"a": 5})
+
+
+def _finds_leaves(module: Any) -> None:
+    assert module.nested_leaves(([1, (2, 3)], {"a": 4})) == [1, 2, 3, 4]
+
+
+case("torch.utils._pytree.tree_map", "compat", present=_maps_nested)(_maps_nested)
+case("torch.utils._pytree.tree_leaves", "compat", present=_finds_leaves)(_finds_leaves)
+
+
+def _knows_batch_norms(module: Any) -> None:
+    assert isinstance(nn.BatchNorm2d(2), module.BatchNorm)
+    assert not isinstance(nn.LayerNorm(2), module.BatchNorm)
+
+
+def _knows_running_norms(module: Any) -> None:
+    assert isinstance(nn.InstanceNorm1d(2), module.RunningNorm)
+    assert not isinstance(nn.LayerNorm(2), module.RunningNorm)
+
+
+def _knows_dropouts(module: Any) -> None:
+    assert isinstance(nn.Dropout2d(), module.Dropout)
+    assert not isinstance(nn.ReLU(), module.Dropout)
+
+
+for _name, _known in (
+    ("torch.nn.modules.batchnorm._BatchNorm", _knows_batch_norms),
+    ("torch.nn.modules.batchnorm._NormBase", _knows_running_norms),
+    ("torch.nn.modules.dropout._DropoutNd", _knows_dropouts),
+):
+    case(_name, "compat", present=_known)(_known)
+
+
+def _finds_spellings(module: Any) -> None:
+    found = module.find_aliases("softmax")
+    assert {torch.softmax, Tensor.softmax, nn.functional.softmax} <= set(found)
+
+
+case("torch._C._nn", "compat", present=_finds_spellings)(_finds_spellings)
+
+
+def _sees_vmap(module: Any) -> None:
+    seen = []
+    torch.func.vmap(lambda x: seen.append(module.current_transform() is not None) or x)(_weight())
+    assert seen == [True]
+    assert module.current_transform() is None
+
+
+@case("torch._C._functorch.peek_interpreter_stack", "compat", present=_sees_vmap)
+def _sees_no_transform(module: Any) -> None:
+    assert module.current_transform() is None
+
+
+def _shares_storage(module: Any) -> None:
+    x = torch.zeros(2, 2)
+    assert module.storage_address(x) == module.storage_address(x[1])
+    assert module.storage_address(x) != module.storage_address(torch.zeros(2, 2))
+
+
+case("torch.UntypedStorage._cdata", "tensor_values", present=_shares_storage)(_shares_storage)
+
+
+def _numbers_rise(module: Any) -> None:
+    first = _weight() * 2
+    second = first + 1
+    assert module.node_number(first.grad_fn) < module.node_number(second.grad_fn)
+    assert len(list(module.walk_graph([second.grad_fn], after=-1))) == 2
+
+
+@case("torch._C._FunctionBase._sequence_nr", "autograd_graph", present=_numbers_rise)
+def _order_unknown(module: Any) -> None:
+    loss = _weight() * 2 + 1
+    assert len(list(module.walk_graph([loss.grad_fn]))) == 3
+    assert list(module.walk_graph([loss.grad_fn], after=0)) == [loss.grad_fn]
+
+
+def _in_saved_tensor_hooks(module: Any) -> bool:
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x):
+        return bool(module.saved_tensor_hooks_active())
+
+
+def _hooks_seen(module: Any) -> None:
+    assert _in_saved_tensor_hooks(module)
+    assert not module.saved_tensor_hooks_active()
+
+
+@case("torch._C._autograd._top_saved_tensors_default_hooks", "autograd_graph", present=_hooks_seen)
+def _hooks_unseen(module: Any) -> None:
+    assert not _in_saved_tensor_hooks(module)
+
+
+def _autocast_seen(module: Any) -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert module.autocast_dtype("cpu") == "bfloat16"
+    assert module.autocast_dtype("cpu") is None
+
+
+case("torch._C._RestorePythonTLSSnapshot", "runtime_state", present=_autocast_seen)(_autocast_seen)
+
+
+def _nodes_in_backward(module: Any) -> list[Any]:
+    seen: list[Any] = []
+    x = _weight()
+    y = x * 2
+    y.register_hook(lambda gradient: seen.append(module.running_node()))
+    y.sum().backward()
+    return seen
+
+
+def _node_known(module: Any) -> None:
+    (node,) = _nodes_in_backward(module)
+    assert node is not None
+    assert module.running_node() is None
+
+
+@case("torch._C._current_autograd_node", "runtime_state", present=_node_known)
+def _node_unknown(module: Any) -> None:
+    assert _nodes_in_backward(module) == [None]
+
+
+def _last_number(module: Any) -> None:
+    from headway.torch_adapters.autograd_graph import node_number
+
+    made = _weight() * 2
+    assert module.last_node_number() == node_number(made.grad_fn)
+
+
+@case("torch._C._autograd._get_sequence_nr", "runtime_state", present=_last_number)
+def _no_number(module: Any) -> None:
+    assert module.last_node_number() == -1
+
+
+# Modes.
+
+
+class _Heard(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(getattr(func, "__name__", ""))
+        return func(*args, **(kwargs or {}))
+
+
+def _function_modes_off(module: Any) -> None:
+    with _Heard() as heard, module.no_function_modes():
+        torch.add(torch.ones(1), 1)
+    assert heard.names == []
+
+
+@case("torch._C.DisableTorchFunction", "modes", present=_function_modes_off)
+def _function_modes_stay(module: Any) -> None:
+    with _Heard() as heard, module.no_function_modes():
+        torch.add(torch.ones(1), 1)
+    assert "add" in heard.names
+
+
+def _ops_seen(module: Any, *, inside: Callable[[], Any] | None = None) -> list[str]:
+    class Ops(module.TorchDispatchMode):  # type: ignore[misc, name-defined]
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    seen: list[str] = []
+    x = torch.ones(1)
+    with Ops():
+        if inside is None:
+            x.add(1)
+        else:
+            with inside():
+                x.add(1)
+    return seen
+
+
+def _ops_observed(module: Any) -> None:
+    assert len(_ops_seen(module)) == 1
+
+
+@case("torch.utils._python_dispatch.TorchDispatchMode", "modes", present=_ops_observed)
+def _no_op_observed(module: Any) -> None:
+    assert _ops_seen(module) == []
+
+
+def _dispatch_modes_off(module: Any) -> None:
+    assert _ops_seen(module, inside=module.no_dispatch_modes) == []
+
+
+@case("torch.utils._python_dispatch._disable_current_modes", "modes", present=_dispatch_modes_off)
+def _dispatch_modes_stay(module: Any) -> None:
+    assert len(_ops_seen(module, inside=module.no_dispatch_modes)) == 1
+
+
+def _autocast_switched_off(module: Any) -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16), module.no_autocast():
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.float32
+
+
+case("torch._C._DisableAutocast", "modes", present=_autocast_switched_off)(_autocast_switched_off)
+
+
+def _current_mode_known(module: Any) -> None:
+    mode = module.OutermostDispatchMode()
+    assert module.current_dispatch_mode() is None
+    assert mode.enter_outermost()
+    try:
+        assert module.current_dispatch_mode() is mode
+    finally:
+        assert mode.leave_outermost()
+    assert module.current_dispatch_mode() is None
+
+
+@case(
+    "torch.utils._python_dispatch._get_current_dispatch_mode", "modes", present=_current_mode_known
+)
+def _current_mode_unknown(module: Any) -> None:
+    mode = module.OutermostDispatchMode()
+    assert mode.enter_outermost()
+    try:
+        assert module.current_dispatch_mode() is None
+    finally:
+        assert mode.leave_outermost()
+
+
+@case("torch._C._len_torch_dispatch_stack", "modes", present=_current_mode_known)
+def _mode_is_not_entered(module: Any) -> None:
+    mode = module.OutermostDispatchMode()
+    assert not mode.enter_outermost()
+    assert mode.leave_outermost()
+
+
+def _heard_in_pause(module: Any) -> list[str]:
+    heard = _Heard()
+    with heard:
+        with module.ModePause(heard):
+            torch.add(torch.ones(1), 1)
+        before = list(heard.names)
+        torch.mul(torch.ones(1), 1)
+    assert "mul" in heard.names
+    return before
+
+
+def _pause_hears_nothing(module: Any) -> None:
+    assert _heard_in_pause(module) == []
+
+
+def _pause_does_nothing(module: Any) -> None:
+    assert "add" in _heard_in_pause(module)
+
+
+for _name in (
+    "torch._C._len_torch_function_stack",
+    "torch._C._get_function_stack_at",
+    "torch._C._pop_torch_function_stack",
+    "torch._C._push_on_torch_function_stack",
+):
+    case(_name, "modes", present=_pause_hears_nothing)(_pause_does_nothing)
+
+
+# The interpreter.
+
+
+def _frames_known(module: Any) -> None:
+    frame = module.current_frame(0)
+    assert frame.f_code.co_name == "_frames_known"
+    assert module.find_frame(frame.f_code, frame, 1) is frame
+    assert module.read_frame_context(1, in_backward=False).place.function == "_frames_known"
+
+
+@case("sys._getframe", "frames", present=_frames_known)
+def _no_frames(module: Any) -> None:
+    assert module.current_frame(0) is None
+    assert list(module.walk_callers(module.current_frame(1))) == []
+    assert list(module.running_frames({})) == []
+    assert module.find_caller(("_no_frames",), 5) is None
+    assert module.read_frame_context(1, in_backward=False) == module.FrameContext()
+
+
+def _objects_found(module: Any) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert any(item is optimizer for item in module.find_optimizers())
+    assert any(item is model for item in module.find_models([optimizer]))
+
+
+@case("gc.get_objects", "live_objects", present=_objects_found)
+def _no_objects(module: Any) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert module.find_optimizers() == []
+    assert module.find_models([optimizer]) == []
+
+
+def _random_state_restored(module: Any) -> None:
+    import numpy as np
+
+    state = module.RngState()
+    drawn = (random.random(), float(np.random.rand()), float(torch.rand(())))
+    state.restore()
+    assert drawn == (random.random(), float(np.random.rand()), float(torch.rand(())))
+
+
+case("ctypes.string_at", "rng", present=_random_state_restored)(_random_state_restored)
+
+
+# Loaders, ranks, recorded ops, clipping.
+
+
+def _dataset_found(module: Any) -> None:
+    dataset = TensorDataset(torch.arange(8))
+    assert module.find_worker_dataset() is None
+    iterator = iter(DataLoader(dataset, num_workers=1))
+    try:
+        assert module.find_worker_dataset() is dataset
+    finally:
+        del iterator
+
+
+@case(
+    "torch.utils.data.dataloader._MultiProcessingDataLoaderIter",
+    "dataloader",
+    present=_dataset_found,
+)
+def _no_dataset(module: Any) -> None:
+    assert module.find_worker_dataset() is None
+
+
+def _store_needs_a_group(module: Any) -> None:
+    with pytest.raises(ValueError, match="process group"):
+        module.default_store()
+
+
+@case(
+    "torch.distributed.distributed_c10d._get_default_store",
+    "rank_group",
+    present=_store_needs_a_group,
+)
+def _no_store(module: Any) -> None:
+    assert module.default_store() is None
+
+
+def _negated(module: Any) -> None:
+    assert module._negative_view(torch.tensor([1.0, -2.0])).tolist() == [-1.0, 2.0]
+
+
+case("torch._neg_view", "op_recording.op_replay", present=_negated)(_negated)
+
+
+class _Listener:
+    def __init__(self) -> None:
+        self.totals: list[float] = []
+
+    def clipping(self, parameters: Any, norms: Any, total: Tensor) -> None:
+        self.totals.append(float(total))
+
+    def clipped(self, total: Tensor, max_norm: float) -> None: ...
+
+
+def _clip(module: Any) -> list[float]:
+    heard = _Listener()
+    x = torch.ones(1, requires_grad=True)
+    x.grad = torch.full((1,), 2.0)
+    module.add_listener(heard)
+    try:
+        nn.utils.clip_grad_norm_([x], 1.0)
+    finally:
+        module.remove_listener(heard)
+    assert float(x.grad) == pytest.approx(1.0)
+    return heard.totals
+
+
+def _clipping_observed(module: Any) -> None:
+    assert _clip(module) == [2.0]
+
+
+for _name in ("_get_total_norm", "_clip_grads_with_norm_"):
+
+    def _clipping_works(module: Any, name: str = _name) -> None:
+        # torch calls the function by this name, so it cannot be removed: `wrap_function` does what
+        # it does for a name that is missing.
+        unwatched = pytest.MonkeyPatch()
+        unwatched.setattr(
+            module,
+            "wrap_function",
+            lambda owner, attribute, wrap: (
+                module.install_patch(owner, attribute, wrap(getattr(owner, attribute)))
+                if attribute != name
+                else lambda: None
+            ),
+        )
+        with unwatched.context():
+            assert _clip(module) == ([] if name == "_clip_grads_with_norm_" else [2.0])
+        unwatched.undo()
+
+    case(f"torch.nn.utils.clip_grad.{_name}", "patching", present=_clipping_observed)(
+        _clipping_works
+    )
+
+
+def test_every_private_part_has_a_case_here() -> None:
+    assert set(PRIVATE_PARTS) == set(CASES)
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_a_private_part_is_there_or_is_done_without(name: str) -> None:
+    module, present, missing = CASES[name]
+    part = PRIVATE_PARTS[name]
+    assert part.without
+    real = importlib.import_module(f"{PACKAGE}.{module}")
+    (present if part.present else missing)(real)
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_without_a_private_part_it_degrades_as_documented(name: str) -> None:
+    module, _, missing = CASES[name]
+    with without(module, name) as copy:
+        assert not PRIVATE_PARTS[name].present
+        missing(copy)
+
+
+def test_a_name_that_torch_lacks_gives_the_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private_parts, "PRIVATE_PARTS", {})
+    for name in (
+        "torch._nothing.of_it",
+        "torch.Tensor._nothing",
+        "torch._C._nothing",
+        "gc.nothing",
+    ):
+        assert private_part(name, "instead", without="nothing happens") == "instead"
+        assert not private_parts.PRIVATE_PARTS[name].present
+
+
+# Private attributes of objects: an object without them stands for another torch.
+
+
+def _bare(**attributes: Any) -> Any:
+    return SimpleNamespace(**attributes)
+
+
+def test_modules_without_private_dicts_have_no_buffers() -> None:
+    assert compat.module_buffers(_bare()) == {}
+    assert compat.non_persistent_buffers(_bare()) == []
+    assert not compat.is_registered(_bare(), "weight", 1)
+    assert not compat.has_backward_hooks(_bare())
+    assert list(compat.spectral_norms(nn.Linear(2, 2))) == []
+
+
+def test_modules_tell_their_buffers_and_hooks() -> None:
+    norm = nn.BatchNorm1d(2)
+    norm.register_buffer("seen", torch.zeros(1), persistent=False)
+    assert {"running_mean", "seen"} <= compat.module_buffers(norm).keys()
+    assert compat.non_persistent_buffers(norm) == ["seen"]
+    assert compat.is_registered(norm, "weight", norm.weight)
+    norm.register_full_backward_hook(lambda *_: None)
+    assert compat.has_backward_hooks(norm)
+    (found,) = compat.spectral_norms(nn.utils.parametrizations.spectral_norm(nn.Linear(2, 2)))
+    assert [item.dim() for item in found] == [2, 1, 1]
+
+
+def test_nodes_tell_what_they_saved() -> None:
+    from headway.torch_adapters.autograd_graph import node_inputs, saved_value, saved_value_errors
+
+    node: Any = torch.softmax(_weight(), 0).grad_fn
+    assert saved_value(node, "nothing", "dim") in (0, 2**64)
+    assert tuple(node_inputs(node)[0].shape) == (3,)
+    assert saved_value_errors(node) == []
+    assert saved_value(_bare(), "dim") is None
+    assert node_inputs(_bare()) == ()
+
+
+def test_a_scaler_without_private_state_has_no_known_scale() -> None:
+    bare, optimizer = _bare(), torch.optim.SGD([_weight()], lr=0.1)
+    assert optimizer_adapter.current_scale(bare) is None
+    assert optimizer_adapter.gradients_are_scaled(bare, optimizer)
+    optimizer_adapter.rewind_scaler(bare, torch.ones(1))
+    optimizer_adapter.ScalerSnapshot(bare).restore()
+    assert vars(bare) == {}
+
+
+def test_a_scaler_is_rewound_and_restored() -> None:
+    weight = _weight()
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    scaler = GradScaler("cpu", init_scale=8.0)
+    scaler.scale(weight.sum()).backward()
+    scale = optimizer_adapter.current_scale(scaler)
+    assert scale is not None
+    assert float(scale) == 8.0
+    assert optimizer_adapter.gradients_are_scaled(scaler, optimizer)
+    snapshot = optimizer_adapter.ScalerSnapshot(scaler)
+    scaler.unscale_(optimizer)
+    assert not optimizer_adapter.gradients_are_scaled(scaler, optimizer)
+    optimizer_adapter.rewind_scaler(scaler, torch.tensor(4.0))
+    assert scaler.get_scale() == 4.0
+    assert optimizer_adapter.gradients_are_scaled(scaler, optimizer)
+    snapshot.restore()
+    assert scaler.get_scale() == 8.0
+
+
+def test_an_autocast_region_tells_whether_it_is_on() -> None:
+    assert autocast_regions.is_region_enabled(torch.autocast("cpu"))
+    assert not autocast_regions.is_region_enabled(torch.autocast("cpu", enabled=False))
+    assert autocast_regions.is_region_enabled(_bare())
+
+
+def test_replicas_without_private_state_are_left_alone() -> None:
+    rank_group.sync_buffers(_bare())
+    assert local_gradients._comm_hooks(_bare()) == []
+    assert not local_gradients._takes_uneven_steps(_bare())
+    assert sharded_tensors._fsdp_state(_bare()) is None
+
+
+def test_clipping_functions_are_restored() -> None:
+    before = (clip_grad._get_total_norm, clip_grad._clip_grads_with_norm_)
+    _clip(importlib.import_module(f"{PACKAGE}.patching"))
+    assert (clip_grad._get_total_norm, clip_grad._clip_grads_with_norm_) == before
+
+
+@pytest.mark.parametrize("name", ["softmax_backward", "log_softmax_backward"])
+def test_numerics_computes_gradients_without_private_ops(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function = getattr(_torch_compat, name)
+    x, gradient = torch.randn(3, 5, dtype=torch.float64), torch.randn(3, 5, dtype=torch.float64)
+    result = torch.softmax(x, 1) if name == "softmax_backward" else torch.log_softmax(x, 1)
+    with_op = function(gradient, result, 1)
+    bare: Any = ModuleType("torch")
+    bare.ops = _bare(aten=_bare())
+    monkeypatch.setattr(_torch_compat, "torch", bare)
+    torch.testing.assert_close(function(gradient, result, 1), with_op)
