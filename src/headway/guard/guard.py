@@ -20,7 +20,6 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
@@ -37,12 +36,12 @@ from headway.guard.brake.clip_rules import AdaptiveClip
 from headway.guard.fail_safe import FailedRank, FailSafe
 from headway.guard.guard_inputs import GuardedLoader
 from headway.guard.measure.sampling import SamplingPlan
-from headway.guard.optimizer_step import OptimizerStep
 from headway.guard.recorder import Recorder
 from headway.guard.recovery.data_position import DataPass, DataPosition
 from headway.guard.recovery.snapshots import Snapshots
 from headway.guard.recovery.training_state import Stateful
 from headway.guard.session import Session
+from headway.guard.step_hooks import StepHooks
 from headway.output.notebook import guard_html
 from headway.output.notices import Notices
 from headway.policy import Action, Policy
@@ -50,22 +49,16 @@ from headway.rerun import in_script
 from headway.rerun.bad_step import AppliedRemedy, BadStep
 from headway.rerun.batch_identity import BatchOrigin, ObservedLoader
 from headway.rerun.protocol import RerunMoment
-from headway.rerun.sandbox import RerunSandbox
 from headway.torch_adapters import (
     dataloader,
-    optimizer_adapter,
     patching,
     rank_group,
     sharded_tensors,
 )
-from headway.torch_adapters.frames import current_frame
 from headway.torch_adapters.local_gradients import LocalGradientMonitor
 from headway.torch_adapters.module_stack import unwrap_model
-from headway.torch_adapters.rank_group import Agreement, SingleProcess
 
 Batch = TypeVar("Batch")
-
-_guards: weakref.WeakKeyDictionary[Optimizer, weakref.ref[Guard]] = weakref.WeakKeyDictionary()
 
 
 class Guard:
@@ -119,12 +112,9 @@ class Guard:
         self._optimizers = optimizers
         self._closed = False
         self.scheduler = scheduler
-        for item in optimizers:
-            self._replace_other(item)
-            if fuse and not optimizer_adapter.fuse_optimizer(item):
-                self._notices.once(
-                    "fuse", f"{type(item).__name__} cannot be fused here; left as it is"
-                )
+        guard_inputs.claim_optimizers(self, optimizers, self._notices)
+        if fuse:
+            guard_inputs.fuse_optimizers(optimizers, self._notices)
         settings = settings or Settings.load()
         policy = policy or Policy.from_mapping(settings.policy)
         if capture is not None:
@@ -159,26 +149,24 @@ class Guard:
             notices=self._notices,
             keep=guard_inputs.name_stateful(keep, scheduler=scheduler, scaler=scaler),
             snapshots=snapshots or Snapshots(),
-            together=Agreement(self._ranks.group)
-            if self._ranks
-            else SingleProcess(rank_group.own_rank()),
             ranks=self._ranks,
             origins=self._origins,
             rhythm=self._rhythm,
         )
-        self._hooks = [
-            hook
-            for item in optimizers
-            for hook in (
-                item.register_step_pre_hook(self._before_step),
-                item.register_step_post_hook(self._after_step),
-            )
-        ]
-        self._search: optimizer_adapter.LineSearchState | None = None
         self._machine = self._session.machine
-        self._failed_rank = FailedRank(self._machine)
-        self._observer = self._shield.around(self._machine, self._failed_rank)
-        self._session.incidents.connect(self._shield, self._observer)
+        failed_rank = FailedRank(self._machine)
+        self._observer = self._shield.around(self._machine, failed_rank)
+        self._rerun = self._session.incidents
+        self._rerun.connect(self._shield, self._observer)
+        self._hooks = StepHooks(
+            optimizers,
+            machine=self._machine,
+            rerun=self._rerun,
+            protected=self._shield,
+            failed_rank=failed_rank,
+            ranks=self._ranks,
+            stop_if_asked=self._stop_if_asked,
+        )
         patching.add_listener(self._observer)
         self._at_exit = weakref.finalize(self, recorder.flush)
         weakref.finalize(self, self._trackers.close)
@@ -197,7 +185,7 @@ class Guard:
         With a GradScaler in use the loss is scaled first, unless you did so yourself.
         """
         guard_inputs.require_scalar(loss)
-        listener = self._stage or self._machine
+        listener = self._rerun.sandbox or self._machine
         if self._closed:
             self._say_closed("guard.backward()")
         else:
@@ -229,7 +217,7 @@ class Guard:
         """
         if self._closed or self.replaying:
             return
-        if in_script.is_requested() and run is not None:
+        if run is not None and in_script.is_requested():
             in_script.rerun_step(self, batch, lambda batches: run)
         self._shield(self._machine.batch_handed, batch, waited, origin, run)
 
@@ -244,8 +232,9 @@ class Guard:
         """
         if not self._closed and not self.replaying:
             self._shield(self._machine.batch_wanted)
-            self._session.incidents.rerun(RerunMoment.STEP_COMPLETE)
-            self._go_on()
+            if self._rerun.pending:
+                self._rerun.rerun(RerunMoment.STEP_COMPLETE)
+            self._stop_if_asked()
 
     @property
     def replaying(self) -> bool:
@@ -253,18 +242,18 @@ class Guard:
 
         Nothing is updated in it; a loop may look here before it logs or counts.
         """
-        return self._stage is not None
+        return self._rerun.sandbox is not None
 
     @property
     def explanations(self) -> list[Explanation]:
         """Why steps went bad, for those that were run again."""
         self._flush_readings()
-        return list(self._session.incidents.rerun_results.found)
+        return list(self._rerun.rerun_results.found)
 
     @property
     def cures(self) -> list[AppliedRemedy]:
         """What `Policy(cure="apply")` has put in force; each can be undone."""
-        return list(self._session.incidents.rerun_results.cures)
+        return list(self._rerun.rerun_results.cures)
 
     def run_again(self, frame: FrameType | None) -> Iterator[Any]:
         """The loop that this frame is in asks for a batch: run a bad step again first.
@@ -272,12 +261,12 @@ class Guard:
         Yields batches for the loop to take, where its body cannot be called.
         """
         if not self._closed:
-            yield from self._session.incidents.rerun_in_loop(frame)
+            yield from self._rerun.rerun_in_loop(frame)
 
     @property
     def step_waits(self) -> bool:
         """Whether a bad step is still to be looked into."""
-        return self._session.incidents.pending and not self._closed and not self._shield.tripped
+        return self._rerun.pending and not self._closed and not self._shield.tripped
 
     def last_step_waits(self) -> bool:
         """The same when no step will follow: what is on its way is brought home first."""
@@ -316,7 +305,7 @@ class Guard:
     @property
     def rate_factor(self) -> float:
         """What the learning rate is multiplied by at the coming step; 1 unless backed off."""
-        return min(watch.rate.value for watch in self._session.watches.values())
+        return min(watch.rate.value for watch in self._machine.optimizer_steps.values())
 
     @property
     def snapshot_bytes(self) -> int:
@@ -350,11 +339,11 @@ class Guard:
     def give_again(self, incident: BadStep, one: OnePass) -> Generator[Any, None, None]:
         """The batches of a captured incident for the loop, while nothing is updated."""
         self._session.buffers.renew()
-        return self._session.incidents.run_captured(incident, one)
+        return self._rerun.run_captured(incident, one)
 
     def look_into_again(self, incident: BadStep, frame: FrameType | None) -> Iterator[Any]:
         """Find out why a captured incident went bad, as of a step of one's own."""
-        return self._session.incidents.explain_captured(incident, frame)
+        return self._rerun.explain_captured(incident, frame)
 
     def close(self) -> None:
         """Stop watching: torch and the optimizers are as before. Closing twice does nothing."""
@@ -364,17 +353,15 @@ class Guard:
         """`last`: nobody goes on writing the record."""
         if self._closed:
             return
-        self._session.incidents.close()
+        self._rerun.close()
         self._shield(partial(self._session.finish, well=well))
         self._closed = True
         if self._origins is not None:
             self._origins.close()
         self._session.rest()
         patching.remove_listener(self._observer)
-        for hook in self._hooks:
-            hook.remove()
-        for item in self._optimizers:
-            _guards.pop(item, None)
+        self._hooks.remove()
+        guard_inputs.release_optimizers(self._optimizers)
         if last:
             self._shield(self._session.recorder.close, self._session.steps)
         self._trackers.close()
@@ -403,75 +390,22 @@ class Guard:
             self._shield(self._session.recorder.event, self._session.step, "exception", what)
         self._close(well=error is None)
 
-    @property
-    def _stage(self) -> RerunSandbox | None:
-        return self._session.incidents.sandbox
-
-    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        if self._stage is not None:
-            return self._stage.before_step(optimizer, args, kwargs)
-        in_script.refuse_training_step()
-        watch = self._session.watches[id(optimizer)]
-        closure = optimizer_adapter.find_closure(args, kwargs)
-        if closure is None or self._shield.tripped:
-            self._judge(watch)
-            return None
-        self._search = self._shield(optimizer_adapter.LineSearchState.keep, optimizer)
-        with torch.enable_grad():
-            loss = closure()
-        held = self._judge(watch)
-        answer = optimizer_adapter.AnsweredClosure(closure, loss, held=bool(held))
-        return optimizer_adapter.with_closure(args, kwargs, answer)
-
-    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self._stage is not None:
-            self._stage.after_step(optimizer)
-            return
-        search, self._search = self._search, None
-        watch = self._session.watches[id(optimizer)]
-        self._shield(watch.after, search)
-        if self._shield.tripped:
-            watch.let_go()
-        self._follow_ranks()
-        frame = current_frame(1)
-        self._shield(self._machine.step_ended, frame)
-        self._session.incidents.rerun(RerunMoment.AFTER_STEP, frame)
-        self._shield(self._session.incidents.step_complete)
-        self._go_on()
-
-    def _go_on(self) -> None:
-        """Unless there is a reason to stop."""
+    def _stop_if_asked(self) -> None:
+        """End the training where the policy halts it, or a signal asks to leave."""
         self._session.outcomes.raise_if_halted()
-        survival = self._session.recovery
-        number = survival.asked_to_leave()
+        recovery = self._session.recovery
+        preemption = recovery.preemption
+        if self._ranks is None and (preemption is None or preemption.asked is None):
+            return
+        number = recovery.asked_to_leave()
         if number is None or self._machine.in_body:
             return
-        theirs = None if survival.preemption is None else survival.preemption.pass_on()
-        self._shield(survival.leave, number)
+        theirs = None if preemption is None else preemption.pass_on()
+        self._shield(recovery.leave, number)
         self.close()
         if theirs is None:
             raise SystemExit(128 + number)
         theirs(number, None)
-
-    def _judge(self, watch: OptimizerStep) -> bool:
-        """Whether the step is held back. A guard that has failed still tells the other ranks."""
-        if watch.vote is not None:
-            watch.vote.step_begins()
-        self._shield(watch.transfer.collect)
-        if self._shield.tripped:
-            self._failed_rank.hear(watch)
-        self._session.incidents.rerun(RerunMoment.NEXT_STEP, current_frame(2))
-        held = self._shield(watch.before)
-        if held:
-            self._machine.skip_step()
-        if self._shield.tripped:
-            self._failed_rank.step(watch)
-        self._follow_ranks()
-        return bool(held)
-
-    def _follow_ranks(self) -> None:
-        if self._ranks is not None and self._ranks.off:
-            self._shield.switch_off(self._ranks.off)
 
     def _flush_readings(self) -> None:
         # With other ranks, what is due later stays away: they must all learn it at the same step.
@@ -479,17 +413,9 @@ class Guard:
             self._shield(self._machine.flush)
 
     def _let_go(self) -> None:
-        for watch in self._session.watches.values():
+        for watch in self._machine.optimizer_steps.values():
             watch.let_go()
         self._session.rest()
-
-    def _replace_other(self, optimizer: Optimizer) -> None:
-        other = _guards.get(optimizer)
-        guard = other() if other else None
-        if guard is not None and hasattr(guard, "_session"):  # else it was never complete
-            self._notices.once("replaced", "another guard watched this optimizer: it was closed")
-            guard.close()
-        _guards[optimizer] = weakref.ref(self)
 
     def _say_closed(self, what: str) -> None:
         self._notices.once("closed", f"{what} after guard.close(): training goes on unwatched")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -17,6 +18,7 @@ from headway.guard.brake.clip_rules import AdaptiveClip
 from headway.guard.recovery.training_state import SCHEDULE
 from headway.output.notices import Notices
 from headway.rerun import in_script
+from headway.torch_adapters import optimizer_adapter
 from headway.torch_adapters.frames import current_frame
 
 if TYPE_CHECKING:
@@ -51,6 +53,33 @@ def name_stateful(keep: Mapping[str, Any] | None, *, scheduler: Any, scaler: Any
     given = {SCHEDULE: scheduler, "scaler": scaler}
     stateful = {name: item for name, item in given.items() if hasattr(item, "state_dict")}
     return {**(keep or {}), **stateful}
+
+
+_guards: weakref.WeakKeyDictionary[Optimizer, weakref.ref[Guard]] = weakref.WeakKeyDictionary()
+
+
+def claim_optimizers(guard: Guard, optimizers: Sequence[Optimizer], notices: Notices) -> None:
+    """Close any other guard of these optimizers."""
+    for item in optimizers:
+        other = _guards.get(item)
+        known = other() if other else None
+        if known is not None and hasattr(known, "_session"):  # else it was never complete
+            notices.once("replaced", "another guard watched this optimizer: it was closed")
+            known.close()
+        _guards[item] = weakref.ref(guard)
+
+
+def release_optimizers(optimizers: Sequence[Optimizer]) -> None:
+    """A guard closes."""
+    for item in optimizers:
+        _guards.pop(item, None)
+
+
+def fuse_optimizers(optimizers: Sequence[Optimizer], notices: Notices) -> None:
+    """Switch optimizers to their fused form, where they have one."""
+    for item in optimizers:
+        if not optimizer_adapter.fuse_optimizer(item):
+            notices.once("fuse", f"{type(item).__name__} cannot be fused here; left as it is")
 
 
 def require_scalar(loss: Any) -> None:

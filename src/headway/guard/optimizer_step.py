@@ -166,7 +166,8 @@ class OptimizerStep:
             return False
         scale: Tensor | None = getattr(self.optimizer, "grad_scale", None)
         parameters, gradients = measure.recall_clip(parameters, gradients, scale)
-        self.rate.apply()
+        if self.rate.low != 1.0:
+            self.rate.apply()
         context = self._open_context(parameters)
         sharded = self.vote is not None and self.vote.sharded
         tensors = measure.gradient_tensors(context, gradients, scale, sharded=sharded)
@@ -225,7 +226,7 @@ class OptimizerStep:
                 self._brake.clipper.undo()
             context.unseen = not context.held
             context.held = True
-        self._settle_buffers(context, tensors)
+        self.measure.settle_buffers(context, tensors, self._brake.bad_on_device)
         sample = self.measure.update_sample(context)
         if sample is not None and not (self.vote and self.vote.keep_update(sample)):
             context.updated, tensors["weight_norms"], tensors["update_norms"] = sample
@@ -250,7 +251,7 @@ class OptimizerStep:
             self.vote.cast(RankReport.of(context, skipped=torch.ones(())), tensors, self, ())
             tensors["total"] = torch.full_like(tensors["total"], math.inf)
         self._brake.bad_on_device = None
-        self._settle_buffers(context, tensors)
+        self.measure.settle_buffers(context, tensors, None)
         self.measure.clips.forget()
         self.tokens.stepped()
         self.measure.losses.clear()
@@ -274,7 +275,8 @@ class OptimizerStep:
         """Restore the gradients and whatever was set on the optimizer."""
         self._brake.release()
         held = self._context is not None and self._context.held
-        self.rate.remove(stepped=self.inside and not held)
+        if self.rate.low != 1.0:
+            self.rate.remove(stepped=self.inside and not held)
         self.inside = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -303,16 +305,7 @@ class OptimizerStep:
         return context
 
     def _new_context(self, parameters: Sequence[Tensor]) -> StepContext:
-        rates = [_rate(group["lr"]) for group in self.optimizer.param_groups if "lr" in group]
-        context = StepContext(
-            step=0,
-            parameters=parameters,
-            lr=rates[0] if rates else math.nan,
-            started=0.0,
-            sampled=False,
-            components=tuple(self.measure.losses.components),
-            rates=rates,
-        )
+        context = self.measure.new_context(parameters)
         first = self._parts.order.begin_step(self, context)
         context.sampled = self.measure.is_sampled(context.step)
         if first:
@@ -346,20 +339,6 @@ class OptimizerStep:
         tensors["total"] = torch.zeros((), device=self._device())
         vote.cast(RankReport.of(context, idle=True), tensors, self, ())
         self._context, self._tensors = context, tensors
-
-    # After the step.
-
-    def _settle_buffers(self, context: StepContext, tensors: dict[str, Tensor]) -> None:
-        """Keep what the forward did to the buffers, or undo it with the skipped update."""
-        bad = self._brake.bad_on_device
-        skipped = "scaler_skipped" in context.values
-        if bad is not None:
-            self._parts.buffers.settle_on_device(bad)
-        elif context.held or (skipped and not _finite(tensors.get("loss"))):
-            self._parts.buffers.restore()
-        else:
-            self._parts.buffers.renew()
-        self.measure.buffer_norms(context, tensors)
 
     # When the numbers have arrived.
 
@@ -405,12 +384,3 @@ class OptimizerStep:
 def _rerunnable(tensors: Mapping[str, Tensor]) -> bool:
     """Whether every rank can run the step again."""
     return not float(tensors["calls"][RankField.ONCE_ONLY - RankField.LEAVE])
-
-
-def _rate(rate: float | Tensor) -> float:
-    # A rate on the device travels with the other numbers: reading it here would wait for it.
-    return math.nan if isinstance(rate, Tensor) and rate.is_cuda else float(rate)
-
-
-def _finite(value: Tensor | None) -> bool:
-    return value is None or math.isfinite(float(value))

@@ -21,7 +21,8 @@ from headway.core.bound import Bound
 from headway.guard.brake.adaptive_clipper import AdaptiveClippers
 from headway.guard.brake.clip_rules import AdaptiveClip
 from headway.guard.measure.parameter_index import StateInspector
-from headway.guard.measure.sampling import HostReadings, SamplingPlan
+from headway.guard.measure.sampling import SamplingPlan
+from headway.guard.measure.step_measure import HostReadings
 from headway.guard.memory.leaks import LeakTracer
 from headway.guard.memory.retained_graphs import GraphRetention
 from headway.guard.optimizer_step import OptimizerStep, StepParts
@@ -38,9 +39,10 @@ from headway.policy import Policy
 from headway.rerun.batch_identity import RecordedBatch
 from headway.rerun.controller import RerunController
 from headway.rerun.rerun_group import RerunGroup
+from headway.torch_adapters import rank_group
 from headway.torch_adapters.local_gradients import LocalGradientMonitor
 from headway.torch_adapters.optimizer_adapter import LossScaling
-from headway.torch_adapters.rank_group import RankGroup, SingleProcess
+from headway.torch_adapters.rank_group import Agreement, RankGroup, SingleProcess
 from headway.torch_adapters.saved_state import BufferBackup
 
 
@@ -59,7 +61,6 @@ class Session:
         notices: Notices,
         keep: Mapping[str, Any],
         snapshots: Snapshots,
-        together: SingleProcess,
         ranks: RankGroup | None = None,
         origins: LocalGradientMonitor | None = None,
         rhythm: SamplingPlan | None = None,
@@ -70,7 +71,9 @@ class Session:
         fixed_norm = None if isinstance(max_norm, AdaptiveClip) else max_norm
         self.models = models
         self.optimizers = optimizers
-        self.agreement = together
+        self.agreement: SingleProcess = (
+            Agreement(ranks.group) if ranks else SingleProcess(rank_group.own_rank())
+        )
         self.policy = policy
         self.ranks = ranks
         self.recorder = recorder
@@ -130,7 +133,7 @@ class Session:
             snapshots,
             run_dir=writer.path if writer is not None and not writer.broken else None,
             notices=notices,
-            together=together,
+            together=self.agreement,
             counter=self.counter,
             recorder=recorder,
             inspection=self.inspection,
@@ -142,7 +145,7 @@ class Session:
         self.rerun_group = (
             None
             if ranks is None or origins is None
-            else RerunGroup(ranks, origins, models, together)
+            else RerunGroup(ranks, origins, models, self.agreement)
         )
         """The ranks that run a step again together."""
         self.incidents = RerunController(self, policy, notices)

@@ -32,7 +32,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from headway.guard.measure.parameter_index import StateInspector
-from headway.guard.measure.sampling import HostReadings
+from headway.guard.measure.step_measure import HostReadings
 from headway.guard.memory.retained_graphs import GraphRetention
 from headway.guard.recorder import WITH_SCALER, Recorder
 from headway.guard.step_outcomes import StepCounter, StepOutcomes
@@ -174,10 +174,14 @@ class StepMachine:
             self._see_first_batch()
         position = self._batches[-1].position + 1 if self._batches else 0
         kept = RecordedBatch(batch, origin, position, run=run)
-        if self._rerun.moment is not None:
-            kept.watch_for_changes(copy=self._rerun.changing)
         self._batches.append(kept)
-        self._host.batch_handed(waited, nonfinite_scan.batch_size(batch) or 0)
+        if self._rerun.moment is None:
+            samples = nonfinite_scan.batch_size(batch) or 0
+        else:
+            tensors = list(nonfinite_scan.batch_tensors(batch))
+            samples = next((tensor.shape[0] for tensor in tensors if tensor.ndim), 0)
+            kept.watch_for_changes(tensors, copy=self._rerun.changing)
+        self._host.batch_handed(waited, samples)
         self._state = StepState.FORWARD
 
     def _see_first_batch(self) -> None:
@@ -314,8 +318,9 @@ class StepMachine:
 
     def step_ended(self, frame: FrameType | None) -> None:
         """An optimizer has stepped, or its update was skipped; `frame` called it."""
-        if self._recovery.roll_back_due:
-            self._recovery.finish_roll_back()
+        recovery = self._recovery
+        if recovery.going_back is not None:
+            recovery.finish_roll_back()
         all_stepped = len(self._stepped) == len(self.optimizer_steps)
         if self._rerun.looking:
             self._loop.step_ended(frame)
@@ -358,4 +363,6 @@ class StepMachine:
         if self._stepped:
             self._stepped.clear()
             self._state = StepState.BETWEEN
-            self._recovery.boundary(good=self._outcomes.last_good)
+            recovery = self._recovery
+            if recovery.going_back is not None or self.counter.made >= recovery.due_at:
+                recovery.boundary(good=self._outcomes.last_good)

@@ -224,13 +224,12 @@ class RecordedBatch:
         indices = self.indices() if self.origin is not None and self.origin.batched else ()
         return len(indices) or nonfinite_scan.batch_size(self.batch)
 
-    def watch_for_changes(self, *, copy: bool) -> None:
-        """Remember what it is now; with `copy`, so that it can be had again."""
-        self.versions = _versions(self.batch)
-        if copy:
-            tensors = _changeable(self.batch)
-            if sum(tensor.nbytes for tensor in tensors) <= MAX_COPIED_BYTES:
-                self.copies = [tensor.detach().clone() for tensor in tensors]
+    def watch_for_changes(self, tensors: Iterable[Tensor], *, copy: bool) -> None:
+        """Remember what its tensors are now; with `copy`, so that they can be restored."""
+        tensors = [tensor for tensor in tensors if not tensor.is_inference()]
+        self.versions = sum(map(tensor_version, tensors))
+        if copy and sum(tensor.nbytes for tensor in tensors) <= MAX_COPIED_BYTES:
+            self.copies = [tensor.detach().clone() for tensor in tensors]
 
     @property
     def changed(self) -> bool:

@@ -118,8 +118,9 @@ class RerunController:
         self.moment = RngState() if self._left else None
 
     def on_good_step(self, note: StepContext) -> None:
-        self._healthy = [kept for kept in note.batches[-1:] if not kept.lost]
-        self._notice_changes(note)
+        changed = any(kept.changed for kept in note.batches)
+        self.changing = self.changing or changed
+        self._healthy = [kept for kept in note.batches[-1:] if not (changed and kept.lost)]
         self._moved, self._moved_iteration = note.before, note.iteration
         pending = self._pending
         if pending is not None and (

@@ -45,34 +45,34 @@ class _Request:
     """Made by optimizers of guards outside of the rehearsal."""
 
 
-_pending: _Request | None = None
+pending: _Request | None = None
 
 
 def request_rerun(capsule: IncidentFolder, done: Done) -> None:
     """From now on, loops over `guard(loader)` rehearse this incident; `done` is told, and leaves
     the script by raising."""
-    global _pending
-    _pending = _Request(capsule, done)
+    global pending
+    pending = _Request(capsule, done)
 
 
 def withdraw_request() -> None:
     """Guards train again."""
-    global _pending
-    _pending = None
+    global pending
+    pending = None
 
 
 def is_requested() -> bool:
-    return _pending is not None
+    return pending is not None
 
 
 def rerun_result() -> ReplayOutcome | None:
     """What came of it, also where the loop was left before `done` could be told."""
-    return None if _pending is None else _pending.result
+    return None if pending is None else pending.result
 
 
 def choose_run_dir(run_dir: str | Path | None) -> str | Path | None:
     """Where a guard writes: a rehearsal is no part of the run, and leaves nothing in it."""
-    if _pending is None or run_dir is None:
+    if pending is None or run_dir is None:
         return run_dir
     folder = tempfile.mkdtemp(prefix="headway-replay-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -81,7 +81,7 @@ def choose_run_dir(run_dir: str | Path | None) -> str | Path | None:
 
 def rerun_in_loop(guard: ReplayGuard, loader: Iterable[Any]) -> Iterator[Any]:
     """The captured batches, once; then `done`. A loop that comes again is told the same."""
-    asked = _pending
+    asked = pending
     assert asked is not None
     if asked.result is None:
         yield from _run(asked, guard, loader)
@@ -96,7 +96,7 @@ def rerun_step(
 
     `template` is a batch of the present loader.
     """
-    asked = _pending
+    asked = pending
     assert asked is not None
     if asked.result is None:
         try:
@@ -108,17 +108,17 @@ def rerun_step(
 
 def refuse_rerun(why: str) -> NoReturn:
     """Leave a script that cannot be rehearsed."""
-    asked = _pending
+    asked = pending
     assert asked is not None
     asked.done(asked.result or refuse_replay(why))
 
 
 def refuse_training_step() -> None:
     """An optimizer steps, and no rehearsal is under way: the script must not train to its end."""
-    if _pending is None:
+    if pending is None:
         return
-    _pending.steps += 1
-    if _pending.steps > WARM_UP:
+    pending.steps += 1
+    if pending.steps > WARM_UP:
         refuse_rerun(
             "the script trains without a loop over guard(loader), where the captured batch is "
             "handed over: it was left after a few steps. Use guard(loader), or --call"

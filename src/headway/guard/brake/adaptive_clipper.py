@@ -152,7 +152,8 @@ class RateFactor:
         self._optimizer = optimizer
         self._hold = hold
         self._rewarm = rewarm
-        self._low = 1.0
+        self.low = 1.0
+        """The factor right after the last back-off; 1: the rate is not lowered."""
         self._since = 0
         self._theirs: list[float | Tensor | None] = []
 
@@ -160,13 +161,13 @@ class RateFactor:
     def value(self) -> float:
         """The factor at the coming step: low for a while, then linearly back to 1."""
         into = self._since - self._hold
-        if into < 0 or self._low == 1.0:
-            return self._low
-        return self._low + (1.0 - self._low) * (into + 1) / (self._rewarm + 1)
+        if into < 0 or self.low == 1.0:
+            return self.low
+        return self.low + (1.0 - self.low) * (into + 1) / (self._rewarm + 1)
 
     def back_off(self, factor: float) -> None:
         """Lower the rate by a factor, from wherever it is now."""
-        self._low = self.value * factor
+        self.low = self.value * factor
         self._since = 0
 
     def apply(self) -> None:
@@ -192,13 +193,13 @@ class RateFactor:
                 group["lr"].copy_(rate)
             elif rate is not None:
                 group["lr"] = rate
-        if stepped and self._low < 1.0:
+        if stepped and self.low < 1.0:
             self._since += 1
             if self._since >= self._hold + self._rewarm:
-                self._low, self._since = 1.0, 0
+                self.low, self._since = 1.0, 0
 
     def state_dict(self) -> dict[str, Any]:
-        return {"low": self._low, "since": self._since}
+        return {"low": self.low, "since": self._since}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._low, self._since = float(state["low"]), int(state["since"])
+        self.low, self._since = float(state["low"]), int(state["since"])

@@ -298,6 +298,7 @@ class GradientFreshness:
     def __init__(self, parameters: Sequence[Tensor] = ()) -> None:
         # Which of them get gradients, the first step will tell; until then all are watched.
         self._tokens = list(parameters)
+        self._plain = not any(map(is_dtensor, self._tokens))
         self._last: GradientStamp = self._stamp()
         self._before: GradientStamp = ()
         self.cleared = True
@@ -313,6 +314,7 @@ class GradientFreshness:
             known = set(map(id, chosen))
             chosen += [token for token in self._tokens if id(token) not in known]
             self._tokens = chosen[:MAX_TOKENS]
+            self._plain = not any(map(is_dtensor, self._tokens))
 
     def backward_begins(self) -> bool:
         """True when the gradients were cleared since we last looked: earlier losses are gone."""
@@ -338,6 +340,9 @@ class GradientFreshness:
         self.cleared = self.filled = False
 
     def _stamp(self) -> GradientStamp:
+        if self._plain:  # at every backward pass and step: no call per gradient
+            gradients = [token.grad for token in self._tokens]
+            return tuple([None if g is None else (id(g), tensor_version(g)) for g in gradients])
         stamps = []
         for token in self._tokens:
             gradient = gradient_of(token)

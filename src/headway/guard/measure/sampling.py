@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
 import torch
 from torch import Tensor
 
-from headway.core.numbers import round_digits
 from headway.guard.measure.gradient_measure import to_one_device
 from headway.guard.memory import retained_graphs
-from headway.guard.memory.retained_graphs import GraphRetention
 from headway.guard.ranks import rank_table
-from headway.rerun.bad_step import StepContext
 from headway.torch_adapters.saved_state import BufferBackup
 from headway.torch_adapters.sharded_tensors import local_part
 
@@ -131,60 +128,6 @@ def measure_buffer_norms(buffers: BufferBackup) -> tuple[list[int], Tensor] | No
     if not found:
         return None
     return [at for at, _ in found], _norms([buffer for _, buffer in found])
-
-
-class HostReadings:
-    """Measures what the host can tell about a step: times, throughput, memory."""
-
-    def __init__(
-        self, retention: GraphRetention, on_memory: Callable[[int, dict[str, float]], None]
-    ) -> None:
-        """`on_memory` receives each sample of the memory."""
-        self._retention = retention
-        self._on_memory = on_memory
-        self._began = 0.0
-        self._waited: float | None = None
-        self._samples = 0
-
-    def batch_handed(self, waited: float | None, samples: int) -> None:
-        """Count a batch of the current step; `waited`: seconds that the loader took."""
-        if waited is not None:
-            self._waited = (self._waited or 0.0) + waited
-        self._samples += samples
-
-    def exclude_time(self, seconds: float) -> None:
-        """Leave this time out of the duration of the current step."""
-        if self._began:
-            self._began += seconds
-
-    def read(self, context: StepContext) -> dict[str, float]:
-        """The values of a step that is about to be applied."""
-        values: dict[str, float] = {}
-        if self._began:
-            elapsed = context.started - self._began
-            values["step_time_s"] = round_digits(elapsed)
-            if self._samples:
-                values["samples_per_s"] = round_digits(self._samples / max(elapsed, 1e-9))
-        if self._waited is not None:
-            values["loader_wait_s"] = round_digits(self._waited)
-        self._began, self._waited, self._samples = context.started, None, 0
-        if context.sampled:
-            self._add_memory(context, values)
-        retained = self._retention.reading()
-        if retained is not None:
-            values["graphs_kept"] = retained
-        return values
-
-    def _add_memory(self, context: StepContext, values: dict[str, float]) -> None:
-        resident = host_rss_bytes()
-        if resident is not None:
-            values["host_rss_bytes"] = float(resident)
-        for parameter in context.parameters[:1]:
-            allocated = device_allocated_bytes(parameter.device)
-            if allocated is not None:
-                values["device_allocated_bytes"] = float(allocated)
-        if not self._retention.many:  # retained graphs explain growth better than allocations do
-            self._on_memory(context.step, values)
 
 
 # How often what costs a little is measured.

@@ -1,14 +1,18 @@
-"""Measures one optimizer's step: the losses and gradients before it, the update after it."""
+"""Measures a step: the losses and gradients of each optimizer before it, the update after it, and
+what the host can tell about time and memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from headway.core.numbers import round_digits
 from headway.guard.measure import sampling
 from headway.guard.measure.gradient_measure import (
     ClipRecord,
@@ -20,6 +24,7 @@ from headway.guard.measure.gradient_measure import (
     measure_zero_shares,
 )
 from headway.guard.measure.sampling import SamplingPlan
+from headway.guard.memory.retained_graphs import GraphRetention
 from headway.rerun.bad_step import StepContext
 from headway.torch_adapters.optimizer_adapter import LossScaling
 from headway.torch_adapters.saved_state import BufferBackup
@@ -98,6 +103,7 @@ class StepMeasure:
         self._scaling = scaling
         self._alone = alone
         self._sampler = sampling.UpdateSampler(plan.most_tensors, plan.most_elements)
+        self._copied = False
         # Counted per optimizer: one that steps at odd batches only is sampled too.
         self._sampled_at = -plan.every
         self._zeros_at = -plan.zeros_every
@@ -139,6 +145,20 @@ class StepMeasure:
         parameters = list(self.clip.parameters)
         return parameters, [p.grad for p in parameters if p.grad is not None]
 
+    def new_context(self, parameters: Sequence[Tensor]) -> StepContext:
+        """What is known of a step before it has a number."""
+        groups = self._optimizer.param_groups
+        rates = [_rate(group["lr"]) for group in groups if "lr" in group]
+        return StepContext(
+            step=0,
+            parameters=parameters,
+            lr=rates[0] if rates else math.nan,
+            started=0.0,
+            sampled=False,
+            components=tuple(self.losses.components),
+            rates=rates,
+        )
+
     def is_sampled(self, step: int) -> bool:
         """Whether the costlier measurements are due; asked once per step."""
         due = step - self._sampled_at >= self._plan.every
@@ -161,7 +181,7 @@ class StepMeasure:
         tensors = self.loss_tensors(context, norms.total.device)
         tensors["total"] = norms.total if carried is None else norms.total / carried
         tensors["each"] = norms.each if carried is None else norms.each / carried
-        if context.rates and context.lr != context.lr:  # NaN: the rate is on the device
+        if context.rates and math.isnan(context.lr):  # the rate is on the device
             tensors["lr"] = self._optimizer.param_groups[0]["lr"]
         if context.step - self._zeros_at >= self._plan.zeros_every and not sharded:
             self._zeros_at = context.step
@@ -192,22 +212,100 @@ class StepMeasure:
 
     def watch_update(self, context: StepContext) -> None:
         """Copy some weights before the update, if this step is sampled."""
-        if context.sampled and not context.held:
+        self._copied = context.sampled and not context.held
+        if self._copied:
             self._sampler.before(context.parameters)
 
     # After the step.
 
     def update_sample(self, context: StepContext) -> sampling.UpdateSample | None:
         """How far the update has moved the weights that were copied."""
+        copied, self._copied = self._copied, False
+        if not copied:
+            return None
         if context.held or "scaler_skipped" in context.values:
             self._sampler.cancel()
             return None
         return self._sampler.after()
 
-    def buffer_norms(self, context: StepContext, tensors: dict[str, Tensor]) -> None:
-        """Add the norms of the floating-point buffers that training changes, if sampled."""
-        if not context.sampled:
-            return
-        norms = sampling.measure_buffer_norms(self._buffers)
-        if norms is not None:
-            context.buffers, tensors["buffer_norms"] = norms
+    def settle_buffers(
+        self, context: StepContext, tensors: dict[str, Tensor], bad: Tensor | None
+    ) -> None:
+        """Keep what the forward did to the buffers, or undo it with the skipped update.
+
+        `bad`: the verdict of a fused step, still on the device.
+        """
+        skipped = "scaler_skipped" in context.values
+        if bad is not None:
+            self._buffers.settle_on_device(bad)
+        elif context.held or (skipped and not _finite(tensors.get("loss"))):
+            self._buffers.restore()
+        else:
+            self._buffers.renew()
+        if context.sampled:
+            norms = sampling.measure_buffer_norms(self._buffers)
+            if norms is not None:
+                context.buffers, tensors["buffer_norms"] = norms
+
+
+def _rate(rate: float | Tensor) -> float:
+    # A rate on the device travels with the other numbers: reading it here would wait for it.
+    return math.nan if isinstance(rate, Tensor) and rate.is_cuda else float(rate)
+
+
+def _finite(value: Tensor | None) -> bool:
+    return value is None or math.isfinite(float(value))
+
+
+class HostReadings:
+    """Measures what the host can tell about a step: times, throughput, memory."""
+
+    def __init__(
+        self, retention: GraphRetention, on_memory: Callable[[int, dict[str, float]], None]
+    ) -> None:
+        """`on_memory` receives each sample of the memory."""
+        self._retention = retention
+        self._on_memory = on_memory
+        self._began = 0.0
+        self._waited: float | None = None
+        self._samples = 0
+
+    def batch_handed(self, waited: float | None, samples: int) -> None:
+        """Count a batch of the current step; `waited`: seconds that the loader took."""
+        if waited is not None:
+            self._waited = (self._waited or 0.0) + waited
+        self._samples += samples
+
+    def exclude_time(self, seconds: float) -> None:
+        """Leave this time out of the duration of the current step."""
+        if self._began:
+            self._began += seconds
+
+    def read(self, context: StepContext) -> dict[str, float]:
+        """The values of a step that is about to be applied."""
+        values: dict[str, float] = {}
+        if self._began:
+            elapsed = context.started - self._began
+            values["step_time_s"] = round_digits(elapsed)
+            if self._samples:
+                values["samples_per_s"] = round_digits(self._samples / max(elapsed, 1e-9))
+        if self._waited is not None:
+            values["loader_wait_s"] = round_digits(self._waited)
+        self._began, self._waited, self._samples = context.started, None, 0
+        if context.sampled:
+            self._add_memory(context, values)
+        retained = self._retention.reading()
+        if retained is not None:
+            values["graphs_kept"] = retained
+        return values
+
+    def _add_memory(self, context: StepContext, values: dict[str, float]) -> None:
+        resident = sampling.host_rss_bytes()
+        if resident is not None:
+            values["host_rss_bytes"] = float(resident)
+        for parameter in context.parameters[:1]:
+            allocated = sampling.device_allocated_bytes(parameter.device)
+            if allocated is not None:
+                values["device_allocated_bytes"] = float(allocated)
+        if not self._retention.many:  # retained graphs explain growth better than allocations do
+            self._on_memory(context.step, values)

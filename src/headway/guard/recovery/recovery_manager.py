@@ -137,7 +137,10 @@ class RecoveryManager:
         )
         listens = settings.on_signal and self.snapshotter.on_disk
         self.preemption = PreemptionSignals() if listens else None
-        self._going_back: Snapshot | None = None
+        self.going_back: Snapshot | None = None
+        """The state must be replaced by this one before anything uses it."""
+        self.due_at = 0
+        """Before this many steps there is nothing to do at a boundary."""
         self._every = settings.every
         self._save_at = settings.every
 
@@ -152,25 +155,21 @@ class RecoveryManager:
     def before_first_step(self) -> None:
         """Whatever was loaded is loaded: this is what the run starts from."""
         self._doubt_unless(self.snapshotter.first(self._counter.made))
+        self._look_ahead()
 
     # Rolling back.
 
     def roll_back(self, step: int, *, older: bool) -> None:
         """Return to the last good state at the next opportunity."""
         snapshot = self.snapshotter.last_good(step, older=older)
-        self._going_back = snapshot
+        self.going_back = snapshot
         self._recorder.event(
             step, "roll-back", {"to": snapshot.step, "lost": step + 1 - snapshot.step}
         )
 
-    @property
-    def roll_back_due(self) -> bool:
-        """Whether the state must be replaced before anything uses it."""
-        return self._going_back is not None
-
     def finish_roll_back(self) -> None:
         """Replace the state by that of the snapshot, if one was chosen."""
-        snapshot, self._going_back = self._going_back, None
+        snapshot, self.going_back = self.going_back, None
         if snapshot is None:
             return
         with allow_device_sync():
@@ -190,6 +189,11 @@ class RecoveryManager:
                 self._doubt_unless(self.snapshotter.at_boundary(steps))
             if ranks is not None and ranks.rank == 0 and self._wants_to_save(steps):
                 ranks.save_asked = True
+            self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        # With other ranks every boundary counts: one of them may ask for a snapshot.
+        self.due_at = 0 if self._ranks is not None else self.snapshotter.next_due()
 
     def _wants_to_save(self, steps: int) -> bool:
         """Rank 0 alone looks at the clock; the others hear of it with the next step."""

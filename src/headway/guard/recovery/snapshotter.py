@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -163,6 +164,12 @@ class Snapshotter:
         good = self._settle() and good
         self._take(step, to_disk=self._alone and self.disk_is_due())
         return self._settle_if_here() and good
+
+    def next_due(self) -> int:
+        """Up to this step `at_boundary` has nothing to do."""
+        due = self._due if self._every else sys.maxsize
+        arriving = self._arriving
+        return due if arriving is None else min(due, arriving.step + ARRIVED_AFTER)
 
     def save(self, step: int) -> bool:
         """A snapshot that goes to disk. False when it is no good."""
