@@ -561,3 +561,46 @@ def test_the_engine_runs_the_checks_the_settings_choose() -> None:
 def test_without_settings_every_stable_check_runs() -> None:
     chosen = {check.code for check in registry.chosen(Settings())}
     assert set(Engine().state_dict()) == chosen
+
+
+# Once per subject
+
+
+class Repeating(Check):
+    """Finds the same two subjects at every step."""
+
+    code = "ACME3"
+    name = "repeating"
+    summary = "repeats"
+    needs = Needs(signals=("loss",))
+
+    def observe(self, record: Any) -> Iterable[Finding]:
+        yield self.find(record, "one", subject="one")
+        yield self.find(record, "other", subject="other")
+
+
+class OncePerSegment(Repeating):
+    once = "segment"
+
+
+class OncePerRun(Repeating):
+    once = "run"
+
+
+@pytest.mark.parametrize(
+    ("check", "expected"), [(OncePerSegment, [0, 0, 1, 1]), (OncePerRun, [0, 0]), (Repeating, None)]
+)
+def test_a_check_that_reports_a_subject_once_is_relieved_of_keeping_account(
+    check: type[Check], expected: list[int] | None
+) -> None:
+    one = Engine(checks=[check()], strict=True)
+    found = [item for record in (HEADER, step(1), step(2)) for item in one.feed(record)]
+    # What was reported survives a resume, as everything a check keeps does.
+    other = Engine(checks=[check()], strict=True)
+    other.load_state_dict(json.loads(json.dumps(one.state_dict())))
+    later = Header("test", signals=HEADER.signals, segment=1, seq=3)
+    rest = (later, step(3, segment=1), step(4, segment=1))
+    found += [item for record in rest for item in one.feed(record)]
+    assert [item.segment for item in found] == (expected or [0] * 4 + [1] * 4)
+    resumed = [item.segment for record in (HEADER, step(2)) for item in other.feed(record)]
+    assert bool(resumed) == (check is not OncePerRun)

@@ -294,7 +294,7 @@ class Engine:
         check = seat.create()
         for header in self._segments:
             check.context = Context(header, self._places)
-            check.begin(header)
+            _begin_check(check, header)
         if self._header is not None:
             check.context = Context(self._header, self._places)
         seat.check = check
@@ -307,7 +307,7 @@ class Engine:
             found = [*ask(*records)]
             if found and (strange := [item for item in found if not isinstance(item, Finding)]):
                 raise TypeError(f"a check yields findings, not {strange[0]!r}")
-            return found
+            return _drop_repeats(seat, found)
         except Exception as error:  # whatever a check may raise, the run goes on without it
             if self._strict:
                 raise
@@ -379,5 +379,19 @@ def _no_checkpoints(seat: _CheckSlot) -> str | None:
 
 
 def _begin_check(check: Check, header: Header) -> tuple[Finding, ...]:
+    if check.once == "segment":
+        check.reported.clear()
     check.begin(header)
     return ()
+
+
+def _drop_repeats(seat: _CheckSlot, found: list[Finding]) -> list[Finding]:
+    """The findings whose subject was not reported yet, of a check that reports each one once."""
+    if not found or seat.check is None or seat.check.once is None:
+        return found
+    reported, fresh = seat.check.reported, []
+    for finding in found:
+        if finding.subject not in reported:
+            reported.add(finding.subject)
+            fresh.append(finding)
+    return fresh

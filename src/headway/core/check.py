@@ -131,6 +131,8 @@ class Check:
     """Codes of the findings this one can be the cause of. Every check of ours declares it."""
     yields_to: ClassVar[tuple[str, ...]] = ()
     """Of two findings that explain each other, the one named here is the cause."""
+    once: ClassVar[Literal["segment", "run"] | None] = None
+    """Report each subject once in a segment or in the run: the engine drops further findings."""
     bound: ClassVar[Bound | None] = None
     """The limit the live brake shall enforce before the step, where the check has one."""
 
@@ -141,6 +143,9 @@ class Check:
     def __init__(self, limits: Mapping[str, Any] | None = None) -> None:
         self.limits: Any = self.Limits(**(limits or {}))
         self.context = Context()
+        if self.once is not None:
+            self.reported: set[str] = set()
+            """Subjects reported so far, kept by the engine."""
         self.start()
 
     def start(self) -> None:

@@ -42,16 +42,13 @@ class EmptyBatch(Check):
     summary = "a batch of zero samples or tokens"
     needs = Needs(kinds=(SetupRecord,), topics=("empty-batch",))
     explains = NONFINITE_OR_RANK
-
-    def start(self) -> None:
-        self.told = False
+    once = "run"
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = EmptyBatchFacts.of(record)
         what = facts.what
-        if what is None or self.told:
+        if what is None:
             return
-        self.told = True
         shape = [int(size) for size in facts.shape][:8]
         of = f" of shape {shape}" if shape else ""
         yield self.find(

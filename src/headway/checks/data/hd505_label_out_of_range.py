@@ -6,7 +6,7 @@ from headway.checks.loss_context import format_shape, loss_call_site, targets_ar
 from headway.core.check import Check, Needs
 from headway.core.findings import Finding, Severity
 from headway.core.loss_facts import LossCallFacts
-from headway.core.records import Header, SetupRecord
+from headway.core.records import SetupRecord
 
 CLASSES = ("cross_entropy", "nll_loss")
 
@@ -42,24 +42,17 @@ class LabelOutOfRange(Check):
     summary = "class ids outside the head, wrong dtype"
     needs = Needs(kinds=(SetupRecord,), topics=("loss-call",))
     explains = ()
-
-    def start(self) -> None:
-        self.told: set[str] = set()
-
-    def begin(self, header: Header) -> None:
-        self.told = set()
+    once = "segment"
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = LossCallFacts.of(record)
         site = loss_call_site(facts)
-        if facts.function not in CLASSES or site in self.told:
+        if facts.function not in CLASSES:
             return
         outside = facts.outside
         if outside:
-            self.told.add(site)
             yield self._outside(record, facts, site, outside)
         elif facts.raised and targets_are_not_class_ids(facts):
-            self.told.add(site)
             yield self._of_wrong_type(record, facts, site)
 
     def _outside(

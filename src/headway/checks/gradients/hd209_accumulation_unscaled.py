@@ -46,6 +46,7 @@ class AccumulationUnscaled(Check):
     summary = "micro-batches are summed, not averaged"
     needs = Needs(kinds=(SetupRecord,), topics=(OBJECTIVE,))
     explains = ("HD207", "HD208", "HD308", "HD202", "HD403", "HD512", "HD105")
+    once = "run"
 
     @dataclass(frozen=True)
     class Limits:
@@ -54,14 +55,11 @@ class AccumulationUnscaled(Check):
         divided: float = 0.2
         """Largest relative distance from the mean of gradients that were divided."""
 
-    def start(self) -> None:
-        self.told = False
-
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = ObjectiveFacts.of(record)
         count = facts.backwards or 1
         alike = facts.one_line and facts.same_ops and facts.same_weights
-        if self.told or count < 2 or not alike or facts.same_data:
+        if count < 2 or not alike or facts.same_data:
             return
         kept = facts.gradients_kept
         if kept is None or abs(kept * count - 1) <= self.limits.divided:
@@ -69,7 +67,6 @@ class AccumulationUnscaled(Check):
         whole = self._whole(facts)
         if whole is None:
             return
-        self.told = True
         name, weight = whole
         yield self.find(
             record,

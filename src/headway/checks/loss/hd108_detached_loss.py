@@ -7,7 +7,7 @@ from headway.checks.symptoms import NOTHING_MOVES
 from headway.core.check import Check, Needs
 from headway.core.findings import Finding, Severity, Where
 from headway.core.loss_facts import BackwardRootFacts
-from headway.core.records import Header, SetupRecord
+from headway.core.records import SetupRecord
 
 
 class DetachedLoss(Check):
@@ -45,18 +45,12 @@ class DetachedLoss(Check):
     summary = "the loss has no autograd graph (detach, .item, .data, torch.tensor)"
     needs = Needs(kinds=(SetupRecord,), topics=("backward-root",))
     explains = (*NOTHING_MOVES, "HD106", "HD204", "HD509")
-
-    def start(self) -> None:
-        self.told = False
-
-    def begin(self, header: Header) -> None:
-        self.told = False
+    once = "segment"
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = BackwardRootFacts.of(record)
-        if self.told or missing_graph_reason(facts) != "cut":
+        if missing_graph_reason(facts) != "cut":
             return
-        self.told = True
         cut = facts.cut
         function, cut_at = cut.function, cut.place
         where = facts.locate(rank=record.rank)

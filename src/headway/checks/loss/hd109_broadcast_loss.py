@@ -7,7 +7,7 @@ from headway.checks.symptoms import NOTHING_LEARNED
 from headway.core.check import Check, Needs
 from headway.core.findings import Finding, Severity
 from headway.core.loss_facts import LossCallFacts
-from headway.core.records import Header, SetupRecord
+from headway.core.records import SetupRecord
 
 
 class BroadcastLoss(Check):
@@ -45,19 +45,13 @@ class BroadcastLoss(Check):
     summary = "prediction and target shapes broadcast ((N,1) against (N))"
     needs = Needs(kinds=(SetupRecord,), topics=("loss-call", "loss-formula"))
     explains = (*NOTHING_LEARNED, "HD115")
-
-    def start(self) -> None:
-        self.told: set[str] = set()
-
-    def begin(self, header: Header) -> None:
-        self.told = set()
+    once = "segment"
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = LossCallFacts.of(record)
         site = loss_call_site(facts)
-        if not facts.crossed or site in self.told:
+        if not facts.crossed:
             return
-        self.told.add(site)
         prediction = format_shape(facts.prediction.shape)
         target = format_shape(facts.target.shape)
         what = {"difference": "a difference", "product": "a product"}

@@ -7,7 +7,7 @@ from headway.checks.symptoms import NOTHING_LEARNED
 from headway.core.check import Check, Needs
 from headway.core.findings import Finding, Severity
 from headway.core.loss_facts import LossCallFacts
-from headway.core.records import Header, SetupRecord
+from headway.core.records import SetupRecord
 
 
 class SoftmaxBeforeCrossEntropy(Check):
@@ -44,17 +44,12 @@ class SoftmaxBeforeCrossEntropy(Check):
     summary = "probabilities are passed where logits are expected"
     needs = Needs(kinds=(SetupRecord,), topics=("loss-call",))
     explains = NOTHING_LEARNED
-
-    def start(self) -> None:
-        self.told: set[str] = set()
-
-    def begin(self, header: Header) -> None:
-        self.told = set()
+    once = "segment"
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = LossCallFacts.of(record)
         site = loss_call_site(facts)
-        if facts.function != "cross_entropy" or site in self.told:
+        if facts.function != "cross_entropy":
             return
         prediction = facts.prediction
         made_by = prediction.made_by
@@ -62,7 +57,6 @@ class SoftmaxBeforeCrossEntropy(Check):
         classes = facts.classes or 0
         if classes < 2 or not (by_values or made_by in ("softmax", "sigmoid")):
             return
-        self.told.add(site)
         made_at = prediction.made_at
         received = (
             f"the output of a {made_by}" if made_by else "rows that are non-negative and sum to 1"

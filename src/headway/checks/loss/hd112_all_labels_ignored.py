@@ -7,7 +7,7 @@ from headway.checks.symptoms import NONFINITE_OR_RANK
 from headway.core.check import Check, Needs
 from headway.core.findings import Finding, Severity
 from headway.core.loss_facts import LossCallFacts
-from headway.core.records import Header, SetupRecord
+from headway.core.records import SetupRecord
 
 
 class AllLabelsIgnored(Check):
@@ -42,20 +42,14 @@ class AllLabelsIgnored(Check):
     summary = "every label is the ignore index: the mean is 0/0"
     needs = Needs(kinds=(SetupRecord,), topics=("loss-call",))
     explains = (*NONFINITE_OR_RANK, "HD103", "HD207", "HD313", "HD414")
-
-    def start(self) -> None:
-        self.told: set[str] = set()
-
-    def begin(self, header: Header) -> None:
-        self.told = set()
+    once = "segment"
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = LossCallFacts.of(record)
         labels, ignored = facts.labels, facts.ignored
         site = loss_call_site(facts)
-        if not labels or ignored is None or ignored < labels or site in self.told:
+        if not labels or ignored is None or ignored < labels:
             return
-        self.told.add(site)
         mean = facts.reduction == "mean"
         index = facts.ignore_index
         outcome = "the mean over no labels is NaN" if mean else "the loss is 0"

@@ -9,7 +9,7 @@ from headway.core.check import Check, Needs
 from headway.core.findings import Finding, Severity, Where
 from headway.core.loss_facts import LossCallFacts
 from headway.core.numbers import say
-from headway.core.records import Header, SetupRecord
+from headway.core.records import SetupRecord
 
 ENDLESS = 1e299
 
@@ -50,26 +50,20 @@ class UnreachableTarget(Check):
     summary = "targets outside the range the output layer can produce"
     needs = Needs(kinds=(SetupRecord,), topics=("loss-call", "loss-formula"))
     explains = (*NOTHING_LEARNED, "HD104", "HD304", "HD305", "HD511")
+    once = "segment"
 
     @dataclass(frozen=True)
     class Limits:
         share: float = 0.05
         """Share of targets outside the range that is reported."""
 
-    def start(self) -> None:
-        self.told: set[str] = set()
-
-    def begin(self, header: Header) -> None:
-        self.told = set()
-
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = LossCallFacts.of(record)
         target, bounded = facts.target, facts.bounded
         share, reach = target.outside_share, target.reach
         site = loss_call_site(facts)
-        if share is None or share < self.limits.share or len(reach) != 2 or site in self.told:
+        if share is None or share < self.limits.share or len(reach) != 2:
             return
-        self.told.add(site)
         low, high = target.low, target.high
         ends = f"{_end(reach[0])} to {_end(reach[1])}"
         function = facts.function or "the loss"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from headway.core.check import Check, Needs
 from headway.core.data_facts import FutureDependenceFacts, LabelCopyFacts, SharedRowsFacts
 from headway.core.findings import Finding, Severity
-from headway.core.records import Header, SetupRecord
+from headway.core.records import SetupRecord
 
 
 class TargetLeak(Check):
@@ -50,6 +50,7 @@ class TargetLeak(Check):
     summary = "the input contains the answer"
     needs = Needs(kinds=(SetupRecord,), topics=("future-dependence", "label-copy", "shared-rows"))
     explains = ()
+    once = "segment"
 
     @dataclass(frozen=True)
     class Limits:
@@ -76,12 +77,6 @@ class TargetLeak(Check):
         alike: float = 0.02
         """Share of duplicate rows within a batch above which equal rows mean nothing."""
 
-    def start(self) -> None:
-        self.told: list[str] = []
-
-    def begin(self, header: Header) -> None:
-        self.start()
-
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         if record.topic == FutureDependenceFacts.topic:
             finding = self._future(record, FutureDependenceFacts.of(record))
@@ -89,8 +84,7 @@ class TargetLeak(Check):
             finding = self._copy(record, LabelCopyFacts.of(record))
         else:
             finding = self._shared(record, SharedRowsFacts.of(record))
-        if finding is not None and record.topic not in self.told:
-            self.told.append(record.topic)
+        if finding is not None:
             yield finding
 
     def _future(self, record: SetupRecord, facts: FutureDependenceFacts) -> Finding | None:

@@ -7,7 +7,7 @@ from headway.core.check import Check, Needs
 from headway.core.facts import say_list
 from headway.core.findings import Finding, Severity
 from headway.core.optimizer_facts import OptimizerCoverageFacts
-from headway.core.records import Header, SetupRecord
+from headway.core.records import SetupRecord
 
 
 class StaleParameter(Check):
@@ -55,20 +55,14 @@ class StaleParameter(Check):
         "HD413",
         "HD415",
     )
-
-    def start(self) -> None:
-        self.told = False
-
-    def begin(self, header: Header) -> None:
-        self.told = False
+    once = "segment"
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = OptimizerCoverageFacts.of(record)
         stale = facts.stale_count or 0
         outside = facts.unoptimized_count or 0
-        if self.told or stale <= 0 or outside <= 0:
+        if stale <= 0 or outside <= 0:
             return
-        self.told = True
         names, news = facts.stale, facts.unoptimized
         held = facts.held or stale
         made_at = facts.optimizer_at.line

@@ -46,20 +46,18 @@ class UnsafeEpsilon(Check):
     summary = "the optimizer's eps is 0, rounds to 0 or is far too small"
     needs = Needs(kinds=(SetupRecord,), topics=("optimizer",))
     explains = (*NONFINITE_OR_RANK, "HD103", "HD207", "HD308")
+    once = "run"
 
     @dataclass(frozen=True)
     class Limits:
         least: float = 1e-12
         """An eps below this has no effect."""
 
-    def start(self) -> None:
-        self.told: set[str] = set()
-
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = OptimizerFacts.of(record)
         eps = facts.eps
         name = facts.optimizer or "the optimizer"
-        if eps is None or eps < 0 or name in self.told:
+        if eps is None or eps < 0:
             return
         lost = [
             dtype
@@ -74,7 +72,6 @@ class UnsafeEpsilon(Check):
             what = f"is below {say(self.limits.least)}: gradients of almost 0 get full-sized steps"
         else:
             return
-        self.told.add(name)
         yield self.find(
             record,
             f"eps={say(eps)} of {name} {what}",

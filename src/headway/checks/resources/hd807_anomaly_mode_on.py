@@ -38,16 +38,13 @@ class AnomalyModeOn(Check):
     summary = "detect_anomaly is on in a long run"
     needs = Needs(kinds=(SetupRecord,), topics=("anomaly-mode",))
     explains = ("HD804", "HD805")
-
-    def start(self) -> None:
-        self.told = False
+    once = "run"
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = AnomalyModeFacts.of(record)
         on, passes = facts.on or 0, facts.backwards or 0
-        if self.told or on <= 0 or on < passes:
+        if on <= 0 or on < passes:
             return
-        self.told = True
         yield self.find(
             record,
             f"autograd's anomaly mode is on: all of the first {passes} backward passes ran in it, "

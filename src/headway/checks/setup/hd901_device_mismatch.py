@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from headway.core.check import Check, Needs
 from headway.core.findings import Finding, Severity
 from headway.core.model_facts import DeviceMismatchFacts
-from headway.core.records import Header, SetupRecord
+from headway.core.records import SetupRecord
 
 
 class DeviceMismatch(Check):
@@ -44,19 +44,13 @@ class DeviceMismatch(Check):
     summary = "model, batch or optimizer state lie on different devices"
     needs = Needs(kinds=(SetupRecord,), topics=("device-mismatch",))
     explains = ("HD204", "HD306")
-
-    def start(self) -> None:
-        self.told = False
-
-    def begin(self, header: Header) -> None:
-        self.told = False
+    once = "segment"
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = DeviceMismatchFacts.of(record)
         devices = facts.devices
-        if record.topic != "device-mismatch" or len(devices) < 2 or self.told:
+        if record.topic != "device-mismatch" or len(devices) < 2:
             return
-        self.told = True
         op, module = facts.op, facts.module
         tensors = [
             f"{name} on {device}"

@@ -46,6 +46,7 @@ class TrainModeEval(Check):
     summary = "the model validates in train mode"
     needs = Needs(kinds=(SetupRecord,), topics=("evaluation",))
     explains = ()
+    once = "run"
 
     def start(self) -> None:
         self.noisy: dict[str, int] = {}
@@ -54,7 +55,6 @@ class TrainModeEval(Check):
         """Model → evaluations in evaluation mode in which calls of dropout were active."""
         self.first: dict[str, tuple[Any, ...]] = {}
         """Model → its first evaluation in training mode, as plain data."""
-        self.told: set[str] = set()
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         if record.topic != "evaluation":
@@ -64,8 +64,7 @@ class TrainModeEval(Check):
         layers = [*facts.dropouts, *facts.norms]
         calls = facts.calls or 0
         unused = facts.unused_statistics
-        if unused and f"{model} statistics" not in self.told:
-            self.told.add(f"{model} statistics")
+        if unused:
             yield self._statistics(record, facts, model, unused)
         if calls and not layers and facts.training is False:
             yield from self._called(record, facts, model, calls)
@@ -86,9 +85,8 @@ class TrainModeEval(Check):
     ) -> Iterable[Finding]:
         """A dropout that is a call does not follow the model's mode unless it is told it."""
         self.called[model] = self.called.get(model, 0) + 1
-        if self.called[model] != 2 or f"{model} calls" in self.told:
+        if self.called[model] != 2:
             return
-        self.told.add(f"{model} calls")
         yield self.find(
             record,
             f"{model} is in evaluation mode, and {calls} calls of dropout in its forward are "
@@ -109,9 +107,6 @@ class TrainModeEval(Check):
                 yield from self._active(model)
 
     def _active(self, model: str) -> Iterable[Finding]:
-        if model in self.told:
-            return
-        self.told.add(model)
         (segment, seq, step, rank), line, layers, calls = self.first[model]
         file, number, function, module = line
         yield self.find(

@@ -6,7 +6,7 @@ from headway.checks.symptoms import NOTHING_MOVES, POOR_FIT
 from headway.core.check import Check, Needs
 from headway.core.findings import Finding
 from headway.core.optimizer_facts import OptimizerCoverageFacts
-from headway.core.records import Header, SetupRecord
+from headway.core.records import SetupRecord
 
 
 class OptimizerBeforeMove(Check):
@@ -39,21 +39,15 @@ class OptimizerBeforeMove(Check):
     summary = "the optimizer was built before the model was moved or wrapped"
     needs = Needs(kinds=(SetupRecord,), topics=("optimizer-coverage",))
     explains = (*NOTHING_MOVES, *POOR_FIT, "HD204", "HD401", "HD402", "HD403", "HD413", "HD415")
-
-    def start(self) -> None:
-        self.told = False
-
-    def begin(self, header: Header) -> None:
-        self.told = False
+    once = "segment"
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = OptimizerCoverageFacts.of(record)
-        if self.told or (facts.stale_count or 0) <= 0:
+        if (facts.stale_count or 0) <= 0:
             return
         how = _how(facts)
         if how is None:
             return
-        self.told = True
         names = facts.unoptimized
         yield self.find(
             record,

@@ -7,7 +7,7 @@ from headway.checks.symptoms import NOTHING_MOVES
 from headway.core.check import Check, Needs
 from headway.core.findings import Finding, Severity, Where
 from headway.core.loss_facts import BackwardRootFacts
-from headway.core.records import Header, SetupRecord
+from headway.core.records import SetupRecord
 
 
 class GradientsDisabled(Check):
@@ -45,19 +45,13 @@ class GradientsDisabled(Check):
     summary = "training under no_grad / inference_mode / requires_grad False"
     needs = Needs(kinds=(SetupRecord,), topics=("backward-root",))
     explains = (*NOTHING_MOVES, "HD108", "HD204")
-
-    def start(self) -> None:
-        self.told = False
-
-    def begin(self, header: Header) -> None:
-        self.told = False
+    once = "segment"
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = BackwardRootFacts.of(record)
         why = missing_graph_reason(facts)
-        if self.told or why not in ("disabled", "frozen"):
+        if why not in ("disabled", "frozen"):
             return
-        self.told = True
         forwards, at = facts.forwards, facts.forward_place
         inference = bool(forwards.inference)
         if why == "frozen":

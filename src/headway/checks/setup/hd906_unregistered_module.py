@@ -43,9 +43,7 @@ class UnregisteredModule(Check):
     summary = "submodules in a plain list/dict: invisible to parameters()"
     needs = Needs(kinds=(SetupRecord,), topics=("unregistered",))
     explains = (*NOTHING_MOVES, *POOR_FIT, "HD204", "HD401", "HD402", "HD415")
-
-    def start(self) -> None:
-        self.told: set[str] = set()
+    once = "run"
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = UnregisteredFacts.of(record)
@@ -53,9 +51,6 @@ class UnregisteredModule(Check):
         tensors = facts.tensors
         if record.topic != "unregistered" or not attribute or not tensors:
             return
-        if attribute in self.told:
-            return
-        self.told.add(attribute)
         owner, kind = facts.owner or "the model", facts.kind or "plain container"
         holds = facts.holds
         elements = facts.elements or 0

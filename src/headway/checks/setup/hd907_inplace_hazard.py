@@ -6,7 +6,7 @@ from headway.core.check import Check, Needs
 from headway.core.facts import Place
 from headway.core.findings import Finding, Severity
 from headway.core.model_facts import InplaceFacts
-from headway.core.records import Header, SetupRecord
+from headway.core.records import SetupRecord
 
 
 class InplaceHazard(Check):
@@ -43,19 +43,13 @@ class InplaceHazard(Check):
     summary = "an in-place operation breaks a backward pass"
     needs = Needs(kinds=(SetupRecord,), topics=("inplace",))
     explains = ("HD204", "HD306")
-
-    def start(self) -> None:
-        self.told = False
-
-    def begin(self, header: Header) -> None:
-        self.told = False
+    once = "segment"
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = InplaceFacts.of(record)
         kind = facts.kind
-        if record.topic != "inplace" or kind not in ("saved", "leaf", "view") or self.told:
+        if record.topic != "inplace" or kind not in ("saved", "leaf", "view"):
             return
-        self.told = True
         yield self._broken(record, facts) if kind == "saved" else self._refused(record, facts)
 
     def _refused(self, record: SetupRecord, facts: InplaceFacts) -> Finding:

@@ -44,14 +44,12 @@ class MissingNonlinearity(Check):
     summary = "consecutive linear layers with nothing between"
     needs = Needs(kinds=(SetupRecord,), topics=("linear-chain",))
     explains = (*POOR_FIT, "HD105", "HD203", "HD404")
+    once = "run"
 
     @dataclass(frozen=True)
     class Limits:
         length: int = 3
         """So many layers in a row are too many, wherever they stand."""
-
-    def start(self) -> None:
-        self.told: set[str] = set()
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         if record.topic != "linear-chain":
@@ -62,9 +60,6 @@ class MissingNonlinearity(Check):
         if length < 2 or not (length >= self.limits.length or nowhere or facts.neighbours):
             return
         name = ", ".join(members)
-        if name in self.told:
-            return
-        self.told.add(name)
         widths = [int(width) for width in facts.widths]
         shown = f", {' → '.join(str(width) for width in widths)}" if widths else ""
         rest = "; there is no nonlinearity anywhere in the model" if nowhere else ""

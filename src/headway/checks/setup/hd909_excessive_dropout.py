@@ -42,14 +42,12 @@ class ExcessiveDropout(Check):
     summary = "dropout so high that the signal is gone"
     needs = Needs(kinds=(SetupRecord,), topics=("dropout",))
     explains = (*POOR_FIT, "HD103", "HD105", "HD207", "HD304", "HD404")
+    once = "run"
 
     @dataclass(frozen=True)
     class Limits:
         kept: float = 0.2
         """The signal is gone where no more than this share is left."""
-
-    def start(self) -> None:
-        self.told: set[str] = set()
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         if record.topic != "dropout":
@@ -57,9 +55,8 @@ class ExcessiveDropout(Check):
         facts = DropoutFacts.of(record)
         kept, p = facts.kept, facts.p
         member = facts.member or "a dropout"
-        if kept is None or kept > self.limits.kept + 1e-9 or member in self.told:
+        if kept is None or kept > self.limits.kept + 1e-9:
             return
-        self.told.add(member)
         chain = p is not None and kept < 1 - p - 1e-9
         what = "several dropouts in a row leave" if chain else f"p={say(p or 1 - kept)} leaves"
         yield self.find(

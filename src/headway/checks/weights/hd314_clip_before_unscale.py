@@ -42,16 +42,13 @@ class ClipBeforeUnscale(Check):
     summary = "clipping sees scaled gradients: the effective limit is max_norm/scale"
     needs = Needs(kinds=(SetupRecord,), topics=("clip-scaled",))
     explains = (*NOTHING_MOVES, *POOR_FIT, "HD208")
-
-    def start(self) -> None:
-        self.told = False
+    once = "run"
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = ClipScaledFacts.of(record)
         scale = facts.scale
-        if self.told or not facts.scaled or scale is None or scale <= 0:
+        if not facts.scaled or scale is None or scale <= 0:
             return
-        self.told = True
         function = facts.function or "clipping"
         limit, norm = facts.limit, facts.norm
         real = (

@@ -42,23 +42,20 @@ class AutocastInert(Check):
     summary = "autocast is enabled, but the work runs in fp32"
     needs = Needs(kinds=(SetupRecord,), topics=("autocast",))
     explains = ("HD312", "HD313", "HD414")
+    once = "run"
 
     @dataclass(frozen=True)
     class Limits:
         share: float = 0.01
         """Share of the work that must be in 16 bits."""
 
-    def start(self) -> None:
-        self.told = False
-
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = AutocastFacts.of(record)
         share, entered = facts.low_share, facts.entered or 0
-        if self.told or share is None or entered <= 0 or share >= self.limits.share:
+        if share is None or entered <= 0 or share >= self.limits.share:
             return
         if not facts.regions:
             return
-        self.told = True
         why, remedy = _why(facts)
         yield self.find(
             record,
