@@ -82,7 +82,7 @@ print(time.perf_counter() - t, resource.getrusage(resource.RUSAGE_SELF).ru_maxrs
 """
 _DIAGNOSE = """
 import sys, time, resource
-import headway, headway.registry, headway.sources.formats, headway.sources.log.stream
+import headway, headway.registry, headway.logs.readers, headway.logs.log_stream
 headway.registry.all_checks(), headway.logs.readers.readers()
 t = time.perf_counter()
 report = headway.diagnose(sys.argv[1])

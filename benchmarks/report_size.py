@@ -121,15 +121,15 @@ report.to_html(out)
 told = {"codes": [[item.code, item.step] for item in report.findings][:5], "notes": report.notes}
 """
 _LIVE = """
-from headway.charts.live import LiveTimeline
-from headway.output.html import chart_json as drawing
+from headway.rundir.live_charts import LiveCharts
+from headway.output.html.chart_json import chart_document
 
 def measured(first=None, last=None):
     begun, at_work = time.perf_counter(), time.process_time()
-    json.dumps(drawing.document([], timeline.window(first, last)))
+    json.dumps(chart_document([], timeline.window(first, last)))
     return [round(time.process_time() - at_work, 3), round(time.perf_counter() - begun, 3)]
 
-timeline = LiveTimeline(path)
+timeline = LiveCharts(path)
 told = {"[cpu, seconds]": "of each", "first_picture": measured()}
 begun = time.perf_counter()
 while timeline.read(1.0):
@@ -141,14 +141,14 @@ told["zoom"] = max(measured(at, at + 50_000) for at in (0, end // 3, end // 2, e
 told["close_zoom"] = max(measured(at, at + 1000) for at in (0, end // 3, end // 2, end - 1000))
 """
 _ONE_BY_ONE = """
-from headway.charts.gather import gather
+from headway.rundir.chart_data import build_charts
 from headway.engine import Engine
-from headway.sources.run_dir import RunDir
+from headway.rundir.run_reader import RunDir
 
 engine = Engine()
 engine.run(RunDir(path).records())
 diagnosed = time.process_time() - at_work
-gather(RunDir(path).records())
+build_charts(RunDir(path).records())
 told = {"codes": [[item.code, item.step] for item in engine.findings][:5],
         "diagnose_cpu": round(diagnosed, 1)}
 """

@@ -190,7 +190,7 @@ def test_a_structure_that_holds_itself_comes_to_an_end() -> None:
 
 MADE = """
 import numpy, torch
-from headway.live.content_hash import content_hash
+from headway.rerun.batch_identity import content_hash
 batch = {
     "pixels": torch.arange(24, dtype=torch.float32).reshape(2, 3, 4),
     "half": [torch.ones(3, dtype=torch.bfloat16), numpy.arange(5)],
