@@ -5,22 +5,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from headway.core.check import Check, Needs
+from headway.checks.nonfinite_rows import NonfiniteRowsCheck
+from headway.core.check import Needs
 from headway.core.facts import LISTED
 from headway.core.findings import Finding, Severity, Where
 from headway.core.numbers import say
-from headway.core.records import StepRecord, moment_of, record_at
+from headway.core.records import StepRecord, record_at
 from headway.core.signals import Signal
 
 SEARCH = 20
 """In a log: first rows in which a scaler may still search for its scale."""
 MIDDLE = 1000
 """In a log: if it starts after this step, it does not show the beginning of the run."""
-BACK = 2
-"""In a log: consecutive finite norms after a non-finite one that count as a recovery."""
 
 
-class NonfiniteGradient(Check):
+class NonfiniteGradient(NonfiniteRowsCheck):
     """A gradient contains NaN or Inf.
 
     ## What it checks
@@ -69,12 +68,10 @@ class NonfiniteGradient(Check):
         """Consecutive steps that a GradScaler may skip while it searches for its scale."""
 
     def start(self) -> None:
-        self.finite_before = 0
+        super().start()
         self.seen = 0
         """In the log of another tool: rows so far, with or without a norm."""
         self.skips_in_a_row = 0
-        self.episode: dict[str, Any] | None = None
-        """In the log of another tool: the non-finite rows since the last finite ones."""
 
     def observe(self, record: StepRecord) -> Iterable[Finding]:
         for name, norm in record.family("grad_norm"):
@@ -84,11 +81,6 @@ class NonfiniteGradient(Check):
             elif not self._scaler_searches(record, name):
                 yield self._finding(record, name, norm)
 
-    def finish(self) -> Iterable[Finding]:
-        if self.episode is not None:
-            yield self._episode_finding(self.episode)
-            self.episode = None
-
     def observe_row(self, record: StepRecord) -> Iterable[Finding]:
         """For a log: collect the non-finite rows, and report them once it is clear how they end."""
         self.seen += 1
@@ -96,33 +88,21 @@ class NonfiniteGradient(Check):
         if norm is None and not self._run_continues(record):
             return
         if norm is None or math.isfinite(norm):
-            if self.episode is None:
-                self.finite_before += 1
-                return
-            self.episode["good"] += 1
-            if self.episode["good"] >= BACK:
-                yield self._episode_finding(self.episode, came_back=True)
-                self.finite_before += self.episode["good"]
-                self.episode = None
+            yield from self.finite_row()
             return
         losses = [value for _, value in record.family("loss")]
-        if self.episode is None:
-            bad_loss = any(not math.isfinite(value) for value in losses)
-            self.episode = {
-                "at": moment_of(record),
-                "norm": norm,
-                "rows": 0,
-                "good": 0,
-                "bad_loss": bad_loss,
-                "good_loss": bool(losses) and not bad_loss and 0 not in losses,
-                "nan": False,
-                "skipped": 0,
-                "before": self.finite_before or self.seen - 1,
-            }
-        self.episode["rows"] += 1
-        self.episode["good"] = 0
-        self.episode["nan"] = self.episode["nan"] or math.isnan(norm)
-        self.episode["skipped"] += record.values.get("scaler_skipped", 0.0) > 0
+        bad_loss = any(not math.isfinite(value) for value in losses)
+        episode = self.nonfinite_row(
+            record,
+            norm=norm,
+            bad_loss=bad_loss,
+            good_loss=bool(losses) and not bad_loss and 0 not in losses,
+            nan=False,
+            skipped=0,
+            before=self.finite_before or self.seen - 1,
+        )
+        episode["nan"] = episode["nan"] or math.isnan(norm)
+        episode["skipped"] += record.values.get("scaler_skipped", 0.0) > 0
 
     def _run_continues(self, record: StepRecord) -> bool:
         """Whether a row without a norm shows that a run continues that logs only bad norms."""
@@ -131,7 +111,7 @@ class NonfiniteGradient(Check):
         losses = [value for _, value in record.family("loss")]
         return bool(losses) and all(math.isfinite(value) and value for value in losses)
 
-    def _episode_finding(self, episode: dict[str, Any], *, came_back: bool = False) -> Finding:
+    def report(self, episode: dict[str, Any], *, came_back: bool) -> Iterable[Finding]:
         header = self.context.header
         signal = header.signals.get("grad_norm", Signal())
         scaled = "loss_scale" in header.signals or "scaler_skipped" in header.signals
@@ -183,7 +163,7 @@ class NonfiniteGradient(Check):
                     "Resume from a checkpoint before this step that `headway scan` reports as "
                     "clean. Clipping does not help: a NaN norm turns every gradient into NaN."
                 )
-        return self.find(
+        yield self.find(
             record_at(episode["at"]),
             message,
             subject="grad_norm",

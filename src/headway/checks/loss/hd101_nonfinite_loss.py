@@ -4,17 +4,15 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from headway.core.check import Check, Needs
+from headway.checks.nonfinite_rows import NonfiniteRowsCheck
+from headway.core.check import Needs
 from headway.core.findings import Finding, Severity
 from headway.core.numbers import say
-from headway.core.records import StepRecord, moment_of, record_at
+from headway.core.records import StepRecord, record_at
 from headway.core.signals import Signal
 
-BACK = 2
-"""Consecutive finite losses after a non-finite one that count as a recovery."""
 
-
-class NonfiniteLoss(Check):
+class NonfiniteLoss(NonfiniteRowsCheck):
     """The loss, or one of its named components, is NaN or infinite.
 
     ## What it checks
@@ -55,11 +53,6 @@ class NonfiniteLoss(Check):
     explains = ("HD201", "HD301", "HD302", "HD408", "HD313", "HD414", "HD104", "HD701")
     yields_to = ("HD301", "HD302", "HD408")
 
-    def start(self) -> None:
-        self.finite_before = 0
-        self.episode: dict[str, Any] | None = None
-        """In the log of another tool: the non-finite rows since the last finite ones."""
-
     def observe(self, record: StepRecord) -> Iterable[Finding]:
         for name, value in record.family("loss"):
             if math.isfinite(value):
@@ -78,11 +71,6 @@ class NonfiniteLoss(Check):
                 held=record.held,
                 finite_before=self.finite_before,
             )
-
-    def finish(self) -> Iterable[Finding]:
-        if self.episode is not None:
-            yield self._episode_finding(self.episode)
-            self.episode = None
 
     def _remedies(self, record: StepRecord) -> list[str]:
         if self.finite_before == 0:
@@ -105,32 +93,14 @@ class NonfiniteLoss(Check):
         if value is None:
             return
         if math.isfinite(value):
-            if self.episode is None:
-                self.finite_before += 1
-                return
-            self.episode["good"] += 1
-            if self.episode["good"] >= BACK:
-                yield self._episode_finding(self.episode, came_back=True)
-                self.finite_before += self.episode["good"]
-                self.episode = None
+            yield from self.finite_row()
             return
-        norm = record.values.get("grad_norm")
-        if self.episode is None:
-            self.episode = {
-                "at": moment_of(record),
-                "value": value,
-                "components": _nonfinite_components(record),
-                "rows": 0,
-                "good": 0,
-                "norms": 0,
-                "finite_norms": 0,
-            }
-        self.episode["rows"] += 1
-        self.episode["good"] = 0
-        self.episode["norms"] += norm is not None
-        self.episode["finite_norms"] += norm is not None and 0 < norm < math.inf
+        norm, bad = record.values.get("grad_norm"), _nonfinite_components(record)
+        episode = self.nonfinite_row(record, value=value, components=bad, norms=0, finite_norms=0)
+        episode["norms"] += norm is not None
+        episode["finite_norms"] += norm is not None and 0 < norm < math.inf
 
-    def _episode_finding(self, episode: dict[str, Any], *, came_back: bool = False) -> Finding:
+    def report(self, episode: dict[str, Any], *, came_back: bool) -> Iterable[Finding]:
         signal = self.context.header.signals.get("loss", Signal())
         rows, parts = episode["rows"], episode["components"]
         # If each value belongs to one step, its gradient cannot be finite: require two rows.
@@ -167,7 +137,7 @@ class NonfiniteLoss(Check):
                     "Resume from a checkpoint before this step that `headway scan` reports as "
                     "clean."
                 )
-        return self.find(
+        yield self.find(
             record_at(episode["at"]),
             message,
             subject="loss",

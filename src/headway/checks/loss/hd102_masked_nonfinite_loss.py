@@ -4,16 +4,14 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from headway.core.check import Check, Needs
+from headway.checks.nonfinite_rows import NonfiniteRowsCheck
+from headway.core.check import Needs
 from headway.core.findings import Finding, Severity
 from headway.core.numbers import say
 from headway.core.records import Moment, StepRecord, moment_of, record_at
 
-BACK = 2
-"""Consecutive rows with a finite norm that count as a recovery."""
 
-
-class MaskedNonfiniteLoss(Check):
+class MaskedNonfiniteLoss(NonfiniteRowsCheck):
     """The loss is logged as 0 while the gradient is NaN: a filter hid a non-finite loss.
 
     ## What it checks
@@ -53,7 +51,7 @@ class MaskedNonfiniteLoss(Check):
     explains = ("HD201", "HD101", "HD701")
 
     def start(self) -> None:
-        self.episode: dict[str, Any] | None = None
+        super().start()
         self.rows = 0
         self.counted: Moment | None = None
         """Where the log first counts NaN steps; their number; whether the latest row has any."""
@@ -71,21 +69,13 @@ class MaskedNonfiniteLoss(Check):
             return
         self.rows += 1
         if math.isfinite(norm):
-            if self.episode is not None:
-                self.episode["good"] += 1
-                if self.episode["good"] >= BACK:
-                    yield from self._close(came_back=True)
+            yield from self.finite_row()
             return
-        if self.episode is None:
-            before = self.rows - 1
-            self.episode = {"at": moment_of(record), "norm": norm, "rows": 0, "zeros": 0}
-            self.episode["before"] = before
-        self.episode["rows"] += 1
-        self.episode["zeros"] += loss == 0
-        self.episode["good"] = 0
+        episode = self.nonfinite_row(record, norm=norm, zeros=0, before=self.rows - 1)
+        episode["zeros"] += loss == 0
 
     def finish(self) -> Iterable[Finding]:
-        yield from self._close(came_back=False)
+        yield from super().finish()
         if self.counted is not None:
             lasts = self.nan_now
             yield self.find(
@@ -109,9 +99,8 @@ class MaskedNonfiniteLoss(Check):
             self.counted = self.counted or moment_of(record)
             self.nan_steps += count
 
-    def _close(self, *, came_back: bool) -> Iterable[Finding]:
-        episode, self.episode = self.episode, None
-        if episode is None or not episode["zeros"]:
+    def report(self, episode: dict[str, Any], *, came_back: bool) -> Iterable[Finding]:
+        if not episode["zeros"]:
             return
         rows, zeros = episode["rows"], episode["zeros"]
         shown = f"in {zeros} of {rows} rows" if rows > 1 else "in that row"

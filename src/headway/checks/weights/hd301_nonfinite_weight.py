@@ -1,16 +1,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from typing import Any
 
-from headway.core.check import Check, Needs
+from headway.checks.weights._shared import NonfiniteTensorCheck
+from headway.core.check import Needs
 from headway.core.checkpoint_tensors import looks_like_mask
-from headway.core.facts import LISTED, say_list
-from headway.core.findings import Finding, Severity, Where
-from headway.core.records import StepRecord, TensorRecord
+from headway.core.findings import Finding, Severity
+from headway.core.records import Column, StepRecord, TensorRecord
 
 
-class NonfiniteWeight(Check):
+class NonfiniteWeight(NonfiniteTensorCheck):
     """A parameter of the model contains NaN or Inf.
 
     ## What it checks
@@ -49,49 +49,25 @@ class NonfiniteWeight(Check):
     )
     explains = ("HD101", "HD102", "HD201", "HD302", "HD303", "HD408", "HD414", "HD313", "HD602")
 
-    def observe(self, record: StepRecord | TensorRecord) -> Iterable[Finding]:
-        if isinstance(record, TensorRecord):
-            if record.role == "weight" and record.nonfinite and not looks_like_mask(record):
-                yield self._in_tensor(record)
-            return
-        column = record.columns.get("param/weight_norm")
-        if column is None or math.isfinite(sum(column.values)):
-            return  # the sum is finite only if all terms are: one fast test for all of them
-        bad = [position for position, norm in column.items() if not math.isfinite(norm)]
-        if bad:
-            yield self._in_step(record, bad, measured=len(column.values))
+    axis = "param"
+    measured = "measured weights"
 
-    def _in_tensor(self, record: TensorRecord) -> Finding:
-        nan, inf = int(record.stats.get("nan", 0)), int(record.stats.get("inf", 0))
-        elements = int(record.stats.get("numel", 0))
-        among = f" among its {elements} elements" if elements else ""
-        return self.find(
-            record,
-            f"the weight {record.name} contains {nan} NaN and {inf} Inf{among}",
-            where=Where(module=record.name, rank=record.rank or None),
-            remedies=self._remedies(record.step),
-            tensors=[record.name],
-            nan=nan,
-            inf=inf,
-            elements=elements or None,
-        )
+    def is_intended(self, record: TensorRecord) -> bool:
+        return looks_like_mask(record)
 
-    def _in_step(self, record: StepRecord, bad: list[int], *, measured: int) -> Finding:
-        names = [self.context.name("param", position) for position in bad]
-        return self.find(
-            record,
-            f"{len(bad)} of {measured} measured weights contain NaN or Inf: {say_list(names)}",
-            where=Where(module=names[0], rank=record.rank or None),
-            remedies=self._remedies(record.step),
-            tensors=names[:LISTED],
-            tensor_count=len(bad),
-            measured=measured,
-        )
+    def bad_positions(self, column: Column) -> list[int]:
+        if math.isfinite(sum(column.values)):
+            return []  # the sum is finite only if all terms are: one fast test for all of them
+        return [position for position, norm in column.items() if not math.isfinite(norm)]
 
-    @staticmethod
-    def _remedies(step: int) -> list[str]:
+    def advise(self, step: int) -> list[str]:
         return [
             f"Neither training nor skipping steps can repair it: resume from the last checkpoint "
             f"before step {step} whose tensors are all finite.",
             "Find the first non-finite loss or gradient before it: that step wrote the value.",
         ]
+
+    def _in_tensor(self, record: TensorRecord, among: str = "", **more: Any) -> Finding:
+        elements = int(record.stats.get("numel", 0))
+        among = f" among its {elements} elements" if elements else ""
+        return super()._in_tensor(record, among, elements=elements or None)

@@ -1,19 +1,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from typing import Any
 
-from headway.core.check import Check, Needs
+from headway.checks.weights._shared import NonfiniteTensorCheck
+from headway.core.check import Needs
 from headway.core.checkpoint_tensors import looks_like_mask
-from headway.core.facts import LISTED, say_list
-from headway.core.findings import Finding, Severity, Where
-from headway.core.records import Header, StepRecord, TensorRecord
+from headway.core.findings import Finding, Severity
+from headway.core.records import Column, Header, StepRecord, TensorRecord
 
 STATISTICS = ("running_mean", "running_var")
 """Buffers in which an infinity is never intended."""
 
 
-class NonfiniteBuffer(Check):
+class NonfiniteBuffer(NonfiniteTensorCheck):
     """A buffer of the model, such as BatchNorm's statistics, contains NaN or Inf.
 
     ## What it checks
@@ -60,22 +60,17 @@ class NonfiniteBuffer(Check):
     def begin(self, header: Header) -> None:
         self.finite_once.clear()  # positions change their meaning if the model has changed
 
-    def observe(self, record: StepRecord | TensorRecord) -> Iterable[Finding]:
-        if isinstance(record, TensorRecord):
-            if record.role == "buffer" and record.nonfinite and not self._is_intended(record):
-                yield self._in_tensor(record)
-            return
-        column = record.columns.get("buffer/norm")
-        if column is None:
-            return
+    axis = "buffer"
+    measured = "buffers"
+
+    def bad_positions(self, column: Column) -> list[int]:
         bad = []
         for position, norm in column.items():
             if math.isfinite(norm):
                 self.finite_once.add(position)
             elif math.isnan(norm) or self._turned_infinite(position):
                 bad.append(position)
-        if bad:
-            yield self._in_step(record, bad, measured=len(column.values))
+        return bad
 
     def _turned_infinite(self, position: int) -> bool:
         name = self.context.name("buffer", position)
@@ -83,44 +78,20 @@ class NonfiniteBuffer(Check):
             position in self.finite_once and "mask" not in name.lower()
         )
 
-    @staticmethod
-    def _is_intended(record: TensorRecord) -> bool:
+    def is_intended(self, record: TensorRecord) -> bool:
         if record.stats.get("nan", 0) or record.name.endswith(STATISTICS):
             return False
         return looks_like_mask(record) or record.stats.get("inf") == record.stats.get("numel")
 
-    def _in_tensor(self, record: TensorRecord) -> Finding:
-        nan, inf = int(record.stats.get("nan", 0)), int(record.stats.get("inf", 0))
-        # Infinities without NaN in a buffer that was never finite may be intended: information.
-        sure = bool(nan) or record.name.endswith(STATISTICS)
-        return self.find(
-            record,
-            f"the buffer {record.name} contains {nan} NaN and {inf} Inf",
-            severity=Severity.ERROR if sure else Severity.INFO,
-            where=Where(module=record.name, rank=record.rank or None),
-            remedies=self._remedies(),
-            tensors=[record.name],
-            nan=nan,
-            inf=inf,
-        )
-
-    def _in_step(self, record: StepRecord, bad: list[int], *, measured: int) -> Finding:
-        names = [self.context.name("buffer", position) for position in bad]
-        return self.find(
-            record,
-            f"{len(bad)} of {measured} buffers contain NaN or Inf: {say_list(names)}",
-            where=Where(module=names[0], rank=record.rank or None),
-            remedies=self._remedies(),
-            tensors=names[:LISTED],
-            tensor_count=len(bad),
-            measured=measured,
-        )
-
-    @staticmethod
-    def _remedies() -> list[str]:
+    def advise(self, step: int) -> list[str]:
         return [
             "Restore the buffers from the last good checkpoint, or reset the statistics "
             "(reset_running_stats()) and let them settle before you evaluate.",
             "Inspect the batch of the step that wrote it: skipping its update does not protect "
             "buffers, which the forward pass writes.",
         ]
+
+    def _in_tensor(self, record: TensorRecord, among: str = "", **more: Any) -> Finding:
+        # Infinities without NaN in a buffer that was never finite may be intended: information.
+        sure = bool(record.stats.get("nan", 0)) or record.name.endswith(STATISTICS)
+        return super()._in_tensor(record, severity=Severity.ERROR if sure else Severity.INFO)

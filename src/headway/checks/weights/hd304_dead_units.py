@@ -1,17 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headway.checks.symptoms import NOTHING_MOVES, POOR_FIT
-from headway.checks.weights._shared import LayersInARow
-from headway.core.check import Check, Needs
-from headway.core.findings import Finding
+from headway.checks.weights._shared import LayerShareCheck
+from headway.core.check import Needs
 from headway.core.numbers import say
-from headway.core.records import Header, SetupRecord, StepRecord, record_at
+from headway.core.records import SetupRecord, StepRecord
 
 
-class DeadUnits(Check):
+class DeadUnits(LayerShareCheck):
     """The units of a hidden layer output zero for every sample in every step.
 
     ## What it checks
@@ -53,40 +51,14 @@ class DeadUnits(Check):
         looks: int = 2
         """Consecutive measurements that are needed."""
 
-    def start(self) -> None:
-        self.layers = LayersInARow()
+    consequence = "they cannot recover"
+    remedies = (
+        "Check the bias and the weights of the layer before it, and the learning rate of "
+        "the steps before: a single large update can cause this.",
+        "Normalise before it, or use LeakyReLU, which has a gradient everywhere (GELU "
+        "and SiLU only near 0).",
+    )
 
-    def begin(self, header: Header) -> None:
-        self.layers.begin()
-
-    def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
-        if isinstance(record, SetupRecord):
-            self.layers.learn(record)
-            return
-        column = record.columns.get("act/zero_share")
-        if column is None:
-            return
-        share, looks = self.limits.share, self.limits.looks
-        for position, found in self.layers.reached(record, column, share=share, looks=looks):
-            yield self._finding(position, found)
-
-    def _finding(self, position: int, share: float) -> Finding:
-        member = self.context.name("act", position)
+    def describe(self, member: str, share: float) -> str:
         units = "all units" if share >= 1 else f"{say(100 * share)} % of the units"
-        since, looks = self.layers.since[position], self.layers.count[position]
-        return self.find(
-            record_at(since),
-            f"{units} of {member} are 0 for every sample, in {looks} measurements since step "
-            f"{since[2]} (limit {say(100 * self.limits.share)} %): they cannot recover",
-            subject=member,
-            where=self.layers.where(position, member),
-            remedies=[
-                "Check the bias and the weights of the layer before it, and the learning rate of "
-                "the steps before: a single large update can cause this.",
-                "Normalise before it, or use LeakyReLU, which has a gradient everywhere (GELU "
-                "and SiLU only near 0).",
-            ],
-            share=share,
-            limit=self.limits.share,
-            looks=looks,
-        )
+        return f"{units} of {member} are 0 for every sample"

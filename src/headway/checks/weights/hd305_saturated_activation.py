@@ -1,17 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headway.checks.symptoms import NOTHING_MOVES, POOR_FIT
-from headway.checks.weights._shared import LayersInARow
-from headway.core.check import Check, Needs
-from headway.core.findings import Finding
+from headway.checks.weights._shared import LayerShareCheck
+from headway.core.check import Needs
 from headway.core.numbers import say
-from headway.core.records import Header, SetupRecord, StepRecord, record_at
+from headway.core.records import SetupRecord, StepRecord
 
 
-class SaturatedActivation(Check):
+class SaturatedActivation(LayerShareCheck):
     """The tanh or sigmoid outputs of a hidden layer are saturated at their limits.
 
     ## What it checks
@@ -52,39 +50,12 @@ class SaturatedActivation(Check):
         looks: int = 3
         """Consecutive measurements that are needed."""
 
-    def start(self) -> None:
-        self.layers = LayersInARow()
+    consequence = "hardly any gradient passes"
+    remedies = (
+        "Scale the inputs, or the initial weights before it, so that its inputs have "
+        "about unit size; or normalise before the activation.",
+        "If this started during training, lower the learning rate.",
+    )
 
-    def begin(self, header: Header) -> None:
-        self.layers.begin()
-
-    def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
-        if isinstance(record, SetupRecord):
-            self.layers.learn(record)
-            return
-        column = record.columns.get("act/saturated_share")
-        if column is None:
-            return
-        share, looks = self.limits.share, self.limits.looks
-        for position, found in self.layers.reached(record, column, share=share, looks=looks):
-            yield self._finding(position, found)
-
-    def _finding(self, position: int, share: float) -> Finding:
-        member = self.context.name("act", position)
-        since, looks = self.layers.since[position], self.layers.count[position]
-        return self.find(
-            record_at(since),
-            f"{say(100 * share)} % of the outputs of {member} are saturated, in {looks} "
-            f"measurements since step {since[2]} (limit "
-            f"{say(100 * self.limits.share)} %): hardly any gradient passes",
-            subject=member,
-            where=self.layers.where(position, member),
-            remedies=[
-                "Scale the inputs, or the initial weights before it, so that its inputs have "
-                "about unit size; or normalise before the activation.",
-                "If this started during training, lower the learning rate.",
-            ],
-            share=share,
-            limit=self.limits.share,
-            looks=looks,
-        )
+    def describe(self, member: str, share: float) -> str:
+        return f"{say(100 * share)} % of the outputs of {member} are saturated"

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from headway.checks.weights._shared import LayersInARow
+from headway.checks.weights._shared import LayerStreaks
 from headway.core.findings import Where
 from headway.core.records import Column, SetupRecord, StepRecord
 from headway.core.state import decode, encode
 
 
-def look(layers: LayersInARow, step: int, *shares: float) -> list[tuple[int, float]]:
+def look(layers: LayerStreaks, step: int, *shares: float) -> list[tuple[int, float]]:
     record = StepRecord(0, step + 1, step)
     return list(layers.reached(record, Column(list(shares)), share=0.9, looks=2))
 
 
 def test_told_once_until_it_is_better() -> None:
-    layers = LayersInARow()
+    layers = LayerStreaks()
     assert look(layers, 0, 1.0, 0.1) == []
     layers = decode(encode(layers))
     assert look(layers, 1, 1.0, 0.95) == [(0, 1.0)]
@@ -26,7 +26,7 @@ def test_told_once_until_it_is_better() -> None:
 
 
 def test_steps_that_are_taken_again_count_anew() -> None:
-    layers = LayersInARow()
+    layers = LayerStreaks()
     look(layers, 0, 1.0)
     layers.begin()
     assert look(layers, 0, 1.0) == []
@@ -34,7 +34,7 @@ def test_steps_that_are_taken_again_count_anew() -> None:
 
 
 def test_the_line_is_told_where_it_is_known() -> None:
-    layers = LayersInARow()
+    layers = LayerStreaks()
     place = {"file": "net.py", "line": 3, "function": "forward"}
     layers.learn(SetupRecord(0, 1, "activation", {"member": "act", "place": place}))
     look(layers, 0, 1.0, 1.0)
