@@ -76,7 +76,7 @@ def measure(device: str, incidents: int, run_dir: Path | None) -> dict[str, Any]
         "steps": round(statistics.median(ratios), 2),
         "each": [round(ratio, 2) for ratio in ratios],
         "passes": [item.passes for item in found],
-        "named": sum(1 for item in found if item.birth and item.birth.op == "log"),
+        "named": sum(1 for item in found if item.origin and item.origin.op == "log"),
         "cured": sum(1 for item in found if item.cure is not None),
     }
 

@@ -1,4 +1,4 @@
-"""How well a bad step is explained: the set of births, each as a training under the guard.
+"""How well a bad step is explained: the set of origins, each as a training under the guard.
 
     python benchmarks/origins.py                  # CPU: plain, bfloat16 and float16 autocast
     python benchmarks/origins.py --device cuda
@@ -44,7 +44,7 @@ def measure(device: str, precision: torch.dtype | None) -> dict[str, Any]:
         return told[-1]
 
     marks = score(explain, [each for each in SCENARIOS if for_a_guard(each)], device, precision)
-    curable = [each for each in told if each.birth and each.birth.kind not in OF_THE_STATE]
+    curable = [each for each in told if each.origin and each.origin.kind not in OF_THE_STATE]
     first = [each for each in curable if each.trials and each.trials[0].tried == "cured"]
     return {
         **{name: list(counts) for name, counts in totals(marks).items()},

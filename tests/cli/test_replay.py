@@ -1,4 +1,4 @@
-"""`headway replay`: a script, a planted birth, the guard's incident; then the mended script."""
+"""`headway replay`: a script, a planted origin, the guard's incident; then the mended script."""
 
 from __future__ import annotations
 
@@ -176,9 +176,9 @@ def test_json_stands_alone(shell: Shell, broken: Path) -> None:
 def test_the_verdict_is_that_of_the_incident(replay: Replay, broken: Path) -> None:
     found = json.loads(replay(INCIDENT, "--format", "json").stdout)
     now, then = found["explanation"], found["recorded"]
-    assert then["births"][0]["kind"] == "log-of-zero"
-    assert then["births"][0]["rows"] == [2]
-    for name in ("births", "samples", "guilt", "nature", "headline", "summary", "trials"):
+    assert then["origins"][0]["kind"] == "log-of-zero"
+    assert then["origins"][0]["rows"] == [2]
+    for name in ("origins", "samples", "guilt", "nature", "headline", "summary", "trials"):
         assert now[name] == then[name], name
 
 

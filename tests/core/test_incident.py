@@ -17,7 +17,7 @@ from headway.core.records import EventRecord
 DATA: dict[str, Any] = {
     "nature": "deterministic",
     "headline": "Log of 0, at loss.py:31, sample 5.",
-    "births": [
+    "origins": [
         {
             "kind": "log-of-zero",
             "phase": "forward",
@@ -87,8 +87,8 @@ def test_a_fault_that_comes_again_may_be_looked_into_later() -> None:
 
 
 def test_what_came_bad_into_the_step_is_told_where_it_is_named() -> None:
-    births = [{"kind": "poisoned-batch", "op": "linear", "rows": [2]}]
-    incident = read_incident(event({**DATA, "births": births}))
+    origins = [{"kind": "poisoned-batch", "op": "linear", "rows": [2]}]
+    incident = read_incident(event({**DATA, "origins": origins}))
     assert incident is not None
     assert incident_concerns(incident, finding("HD501"))
     assert not incident_concerns(incident, finding("HD301"))

@@ -56,10 +56,10 @@ def _floats(value: Any) -> list[Tensor]:
     ]
 
 
-def births_of(
+def origins_of(
     function: Callable[..., Tensor], *values: Tensor, deliberate: bool = False
 ) -> list[tuple[BadCall, OriginKind]]:
-    """All births of a function and of its backward, in order."""
+    """All origins of a function and of its backward, in order."""
     leaves = [
         value.clone().requires_grad_() if value.is_floating_point() else value for value in values
     ]
@@ -68,11 +68,11 @@ def births_of(
     return catcher.caught
 
 
-def forward_birth(function: Callable[..., Tensor], *values: Tensor, **how: bool) -> OriginKind:
-    return next(kind for call, kind in births_of(function, *values, **how) if call.node is None)
+def forward_origin(function: Callable[..., Tensor], *values: Tensor, **how: bool) -> OriginKind:
+    return next(kind for call, kind in origins_of(function, *values, **how) if call.node is None)
 
 
-def backward_birth(function: Callable[..., Tensor], *values: Tensor, **how: bool) -> OriginKind:
-    found = births_of(function, *values, **how)
+def backward_origin(function: Callable[..., Tensor], *values: Tensor, **how: bool) -> OriginKind:
+    found = origins_of(function, *values, **how)
     # What an op allocates and then writes into may hold anything before.
     return next(k for call, k in found if call.node and k.name != "uninitialised-memory")

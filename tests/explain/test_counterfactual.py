@@ -40,7 +40,7 @@ class Net(nn.Module):
 
 def keys(kind: str, dtype: torch.dtype, autocast: str | None = None) -> list[str]:
     scene = scene_of(Net(), torch.zeros(4, 3))
-    birth = Origin(
+    origin = Origin(
         kind,
         "",
         "forward",
@@ -51,7 +51,7 @@ def keys(kind: str, dtype: torch.dtype, autocast: str | None = None) -> list[str
         rows=(1,),
         autocast=autocast,
     )
-    return [remedy.key for remedy in select_remedies(birth, None, scene, "deterministic")]
+    return [remedy.key for remedy in select_remedies(origin, None, scene, "deterministic")]
 
 
 def test_every_kind_has_its_row() -> None:
@@ -99,8 +99,8 @@ def test_bad_advice_is_never_given(kind: str) -> None:
 def test_weights_and_buffers_are_named_and_not_tried() -> None:
     scene = scene_of(Net(), torch.zeros(4, 3))
     weight = Operand("body.weight", "weight", (1, 3), "float32", nan=1)
-    birth = Origin("poisoned-weight", "", "forward", "linear", inputs=(weight,))
-    (remedy,) = select_remedies(birth, None, scene, "deterministic")
+    origin = Origin("poisoned-weight", "", "forward", "linear", inputs=(weight,))
+    (remedy,) = select_remedies(origin, None, scene, "deterministic")
     assert remedy.text == "Go back to weights from before body.weight turned bad"
     trial = judge_trial(remedy, None, None)
     assert trial.tried == "not tried"

@@ -42,20 +42,20 @@ class Model(nn.Module):
 
 
 @pytest.mark.parametrize("how", ["plain", "checkpointed", "reentrant"])
-def test_backward_birth_has_the_line_of_its_forward(how: str) -> None:
+def test_backward_origin_has_the_line_of_its_forward(how: str) -> None:
     x = torch.rand(6, 4) + 0.5
     x[3] = 0
-    birth = traced(Model(how).cuda(), x, lambda model, x: model(x.cuda()).mean()).birth
-    assert (birth.phase, birth.op, birth.node) == ("backward", "sqrt", "SqrtBackward0")
-    assert (birth.module, birth.rows) == ("block", (3,))
-    assert line_of(birth) == "hidden = torch.sqrt(y * x[:, :1])"
+    origin = traced(Model(how).cuda(), x, lambda model, x: model(x.cuda()).mean()).origin
+    assert (origin.phase, origin.op, origin.node) == ("backward", "sqrt", "SqrtBackward0")
+    assert (origin.module, origin.rows) == ("block", (3,))
+    assert line_of(origin) == "hidden = torch.sqrt(y * x[:, :1])"
 
 
 def test_poisoned_batch_is_known_after_the_move_to_the_device() -> None:
     x = torch.rand(6, 4)
     x[2, 1] = float("nan")
-    birth = traced(nn.Linear(4, 2).cuda(), x, lambda model, x: model(x.cuda()).mean()).birth
-    assert (birth.inputs[0].role, birth.rows) == ("batch", (2,))
+    origin = traced(nn.Linear(4, 2).cuda(), x, lambda model, x: model(x.cuda()).mean()).origin
+    assert (origin.inputs[0].role, origin.rows) == ("batch", (2,))
 
 
 def test_half_precision_overflow_in_a_linear() -> None:
@@ -67,8 +67,8 @@ def test_half_precision_overflow_in_a_linear() -> None:
     with torch.no_grad():
         model[1].weight.fill_(6e4)
         model[0].bias.fill_(5)
-    birth = traced(model, torch.rand(6, 4), compute).birth
-    assert (birth.op, birth.module, birth.autocast) == ("linear", "1", "float16")
+    origin = traced(model, torch.rand(6, 4), compute).origin
+    assert (origin.op, origin.module, origin.autocast) == ("linear", "1", "float16")
 
 
 def test_custom_backward_has_its_own_line() -> None:
@@ -82,6 +82,6 @@ def test_custom_backward_has_its_own_line() -> None:
             return grad / (grad - grad)
 
     model = nn.Linear(4, 2).cuda()
-    birth = traced(model, torch.rand(6, 4), lambda m, x: Bad.apply(m(x.cuda())).mean()).birth
-    assert (birth.op, birth.node) == ("div", "BadBackward")
-    assert line_of(birth) == "return grad / (grad - grad)"
+    origin = traced(model, torch.rand(6, 4), lambda m, x: Bad.apply(m(x.cuda())).mean()).origin
+    assert (origin.op, origin.node) == ("div", "BadBackward")
+    assert line_of(origin) == "return grad / (grad - grad)"

@@ -43,7 +43,7 @@ EXPLANATION = Explanation(
     nature="deterministic",
     headline="log(0).",
     summary="log(0) made the loss -Inf. Sample 3 holds a 0.",
-    births=(
+    origins=(
         Origin(
             kind="log-of-zero",
             cause="log of 1 element that is exactly 0",
@@ -68,7 +68,7 @@ EXPLANATION = Explanation(
 )
 
 
-OTHER = replace(EXPLANATION, births=(replace(EXPLANATION.births[0], batch=2),))
+OTHER = replace(EXPLANATION, origins=(replace(EXPLANATION.origins[0], batch=2),))
 """The step had more backward passes than batches."""
 
 
@@ -119,7 +119,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     assert equal(batch, {"x": x, "ids": list(range(8))})
     assert found.explanation.samples == (4711, "NaN"), "a name is no number"
     assert math.isnan(found.explanation.loss or 0)
-    assert found.explanation.births == EXPLANATION.births
+    assert found.explanation.origins == EXPLANATION.origins
     assert found.explanation.trials == EXPLANATION.trials
     assert found.left_out == ()
     state = found.state()
@@ -312,7 +312,7 @@ def test_only_guilty_rows_reach_the_disk(tmp_path: Path) -> None:
         ({"capture": "off"}, "private"),
         ({"most_bytes": 64}, "too large: 128 B, at most 64 B"),
         ({"batches": []}, "nobody handed it out"),
-        ({"explanation": replace(EXPLANATION, births=()), "capture": "guilty-rows"}, "told"),
+        ({"explanation": replace(EXPLANATION, origins=()), "capture": "guilty-rows"}, "told"),
         (
             {"explanation": OTHER, "batches": [torch.ones(8)] * 2, "capture": "guilty-rows"},
             "2 batches",
@@ -600,7 +600,7 @@ def test_the_page_says_it_all(tmp_path: Path) -> None:
     for words in (
         "# Step 12: log in the forward pass",
         "log(0) made the loss -Inf. Sample 3 holds a 0.",
-        f"`{EXPLANATION.births[0].place}` in `loss_fn`",
+        f"`{EXPLANATION.origins[0].place}` in `loss_fn`",
         f"> {LINE} | import headway",
         f"  {LINE - 3} | ",
         f"  {LINE + 3} | ",
@@ -627,7 +627,7 @@ def test_a_page_without_data_promises_no_replay(tmp_path: Path) -> None:
 
 def test_the_page_of_a_spike(tmp_path: Path) -> None:
     spike = Spike("box", (1, 2), layers=("head.weight",), growth=(412.0,))
-    told = replace(EXPLANATION, births=(), symptom="spike", spike=spike, trials=())
+    told = replace(EXPLANATION, origins=(), symptom="spike", spike=spike, trials=())
     page = (written(tmp_path, explanation=told, limit=3.0) / "README.md").read_text()
     assert "`head.weight`: 412 times its usual" in page
     assert "headway explain HD207" in page
@@ -642,9 +642,9 @@ def test_nothing_on_the_page_is_markup(tmp_path: Path) -> None:
     told = replace(
         EXPLANATION,
         summary=evil,
-        births=(
+        origins=(
             replace(
-                EXPLANATION.births[0],
+                EXPLANATION.origins[0],
                 place=place,
                 cause=evil,
                 op=evil,

@@ -37,16 +37,16 @@ def rows_with(value: float, *rows: int, size: int = 6) -> Tensor:
     return x
 
 
-class TestForwardBirths:
+class TestForwardOrigins:
     def test_log_of_zero_with_line_and_rows(self) -> None:
         def compute(model: nn.Module, x: Tensor) -> Tensor:
             return torch.log(x).mean() + model(x).mean()
 
-        birth = traced(Mlp(), rows_with(0.0, 2, 5), compute).birth
-        assert (birth.op, birth.phase, birth.rows) == ("log", "forward", (2, 5))
-        assert "torch.log(x)" in line_of(birth)
-        assert birth.inputs[0].role == "batch"
-        assert birth.inputs[0].zero == 8
+        origin = traced(Mlp(), rows_with(0.0, 2, 5), compute).origin
+        assert (origin.op, origin.phase, origin.rows) == ("log", "forward", (2, 5))
+        assert "torch.log(x)" in line_of(origin)
+        assert origin.inputs[0].role == "batch"
+        assert origin.inputs[0].zero == 8
 
     def test_module_path_and_line_inside_the_model(self) -> None:
         class Head(nn.Module):
@@ -55,16 +55,16 @@ class TestForwardBirths:
 
         model = nn.Sequential(nn.Linear(4, 3), nn.Sequential(nn.Tanh(), Head()))
         found = traced(model, torch.rand(5, 4), lambda model, x: model(x).sum())
-        assert (found.birth.op, found.birth.module) == ("div", "1.1")
-        assert line_of(found.birth) == "return x / (x - x)"
-        assert found.birth.rows == ()  # all of them
+        assert (found.origin.op, found.origin.module) == ("div", "1.1")
+        assert line_of(found.origin) == "return x / (x - x)"
+        assert found.origin.rows == ()  # all of them
 
     def test_reached_names_the_parameters_whose_gradients_are_bad(self) -> None:
         def compute(model: Mlp, x: Tensor) -> Tensor:
             return torch.log(model(x) * 0).mean()
 
         found = traced(Mlp(), torch.rand(5, 4), compute)
-        assert set(found.birth.reached) == {
+        assert set(found.origin.reached) == {
             "first.weight",
             "first.bias",
             "second.weight",
@@ -77,9 +77,9 @@ class TestForwardBirths:
             weights = huge / huge.sum(dim=1, keepdim=True)
             return weights.mean()
 
-        birth = traced(Mlp(), torch.rand(5, 4), compute).birth
-        assert birth.op == "exp"
-        assert line_of(birth) == "huge = torch.exp(model(x) * 1e4)"
+        origin = traced(Mlp(), torch.rand(5, 4), compute).origin
+        assert origin.op == "exp"
+        assert line_of(origin) == "huge = torch.exp(model(x) * 1e4)"
 
     def test_what_never_reaches_the_loss_is_not_blamed(self) -> None:
         def compute(model: nn.Module, x: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ class TestForwardBirths:
             return safe.mean() + model(x).mean() + torch.sqrt(-model(x).mean().square() - 1)
 
         found = traced(Mlp(), rows_with(0.0, 1), compute)
-        assert [birth.op for birth in found.births] == ["sqrt"]
+        assert [origin.op for origin in found.origins] == ["sqrt"]
 
     def test_linear_in_half_precision_overflows(self) -> None:
         def compute(model: nn.Module, x: Tensor) -> Tensor:
@@ -98,16 +98,16 @@ class TestForwardBirths:
         model = Mlp()
         with torch.no_grad():
             model.second.weight.fill_(6e4)
-        birth = traced(model, torch.rand(6, 4), compute).birth
-        assert (birth.op, birth.module, birth.autocast) == ("linear", "second", "float16")
+        origin = traced(model, torch.rand(6, 4), compute).origin
+        assert (origin.op, origin.module, origin.autocast) == ("linear", "second", "float16")
 
     def test_cast_that_overflows(self) -> None:
         def compute(model: nn.Module, x: Tensor) -> Tensor:
             with torch.autocast("cpu", torch.float16):
                 return model(x * 1e6).float().mean()
 
-        birth = traced(Mlp(), torch.rand(6, 4) + 0.5, compute).birth
-        assert (birth.op, birth.module, birth.autocast) == ("to", "first", "float16")
+        origin = traced(Mlp(), torch.rand(6, 4) + 0.5, compute).origin
+        assert (origin.op, origin.module, origin.autocast) == ("to", "first", "float16")
 
     def test_bfloat16_autocast(self) -> None:
         def compute(model: nn.Module, x: Tensor) -> Tensor:
@@ -115,8 +115,8 @@ class TestForwardBirths:
                 out = model(x)
             return out.float().mean() + (out.float() - out.float()).log().mean()
 
-        birth = traced(Mlp(), torch.rand(6, 4), compute).birth
-        assert (birth.op, birth.autocast) == ("log", None)
+        origin = traced(Mlp(), torch.rand(6, 4), compute).origin
+        assert (origin.op, origin.autocast) == ("log", None)
 
     def test_convolutions_and_batch_norm(self) -> None:
         model = nn.Sequential(
@@ -126,9 +126,9 @@ class TestForwardBirths:
         model(x)
         with torch.no_grad():
             model[0].weight.fill_(3e38)
-        birth = traced(model, x, lambda model, x: model(x).mean()).birth
-        assert (birth.op, birth.module) == ("conv2d", "0")
-        assert {operand.role for operand in birth.inputs} == {"batch", "weight"}
+        origin = traced(model, x, lambda model, x: model(x).mean()).origin
+        assert (origin.op, origin.module) == ("conv2d", "0")
+        assert {operand.role for operand in origin.inputs} == {"batch", "weight"}
 
     def test_in_place_ops_are_told_by_what_they_were_given(self) -> None:
         def compute(model: nn.Module, x: Tensor) -> Tensor:
@@ -138,10 +138,10 @@ class TestForwardBirths:
             y.mul_(2)
             return y.mean()
 
-        birth = traced(Mlp(), torch.rand(6, 4), compute).birth
-        assert (birth.op, line_of(birth)) == ("log", "y.log_()")
-        assert birth.inputs[0].zero == 18
-        assert birth.inputs[0].inf == 0
+        origin = traced(Mlp(), torch.rand(6, 4), compute).origin
+        assert (origin.op, line_of(origin)) == ("log", "y.log_()")
+        assert origin.inputs[0].zero == 18
+        assert origin.inputs[0].inf == 0
 
     def test_pieces_of_a_tensor_keep_their_own_writers(self) -> None:
         def compute(model: nn.Module, x: Tensor) -> Tensor:
@@ -151,8 +151,8 @@ class TestForwardBirths:
             out[2] = model(x)
             return out.mean()
 
-        birth = traced(Mlp(), torch.rand(6, 4), compute).birth
-        assert (birth.op, line_of(birth)) == ("log", "out[1] = torch.log(model(x) * 0)")
+        origin = traced(Mlp(), torch.rand(6, 4), compute).origin
+        assert (origin.op, line_of(origin)) == ("log", "out[1] = torch.log(model(x) * 0)")
 
     def test_recurrent_network(self) -> None:
         class Net(nn.Module):
@@ -169,22 +169,22 @@ class TestForwardBirths:
         def compute(model: nn.Module, x: Tensor) -> Tensor:
             return torch.rsqrt(F.relu(model(x) * 0)).mean()
 
-        birth = traced(Net(), x, compute).birth
-        assert birth.op == "rsqrt"
+        origin = traced(Net(), x, compute).origin
+        assert origin.op == "rsqrt"
         with_bad = x.clone()
         with_bad[1, 3, 2] = math.nan
-        birth = traced(Net(), with_bad, lambda model, x: model(x).mean()).birth
-        assert (birth.inputs[0].role, birth.rows, birth.module) == ("batch", (1,), "rnn")
-        assert birth.op == "lstm"
+        origin = traced(Net(), with_bad, lambda model, x: model(x).mean()).origin
+        assert (origin.inputs[0].role, origin.rows, origin.module) == ("batch", (1,), "rnn")
+        assert origin.op == "lstm"
 
-    def test_loop_gives_one_birth_at_its_first_turn(self) -> None:
+    def test_loop_gives_one_origin_at_its_first_turn(self) -> None:
         def compute(model: nn.Module, x: Tensor) -> Tensor:
             loss = torch.zeros(())
             for _ in range(4):
                 loss = loss + torch.log(model(x) * 0).mean()
             return loss
 
-        assert len(traced(Mlp(), torch.rand(6, 4), compute).births) == 1
+        assert len(traced(Mlp(), torch.rand(6, 4), compute).origins) == 1
 
     def test_compiled_model_is_run_as_written(self) -> None:
         class Model(Mlp):
@@ -194,8 +194,8 @@ class TestForwardBirths:
         model = Model()
         compiled = torch.compile(model, backend="eager")
         compiled(torch.rand(6, 4))
-        birth = traced(compiled, torch.rand(6, 4), lambda model, x: model(x).mean()).birth
-        assert (birth.op, line_of(birth)) == ("log", "return torch.log(self.first(x) * 0)")
+        origin = traced(compiled, torch.rand(6, 4), lambda model, x: model(x).mean()).origin
+        assert (origin.op, line_of(origin)) == ("log", "return torch.log(self.first(x) * 0)")
 
     def test_library_line_and_the_users_call(self, tmp_path: Any, monkeypatch: Any) -> None:
         import sysconfig
@@ -214,12 +214,12 @@ class TestForwardBirths:
             return some_library.call(model(x) * 0).mean()
 
         try:
-            birth = traced(Mlp(), torch.rand(6, 4), compute).birth
+            origin = traced(Mlp(), torch.rand(6, 4), compute).origin
         finally:
             frames._installed.cache_clear()
-        assert line_of(birth) == "return x.log()"
-        assert birth.called_from is not None
-        assert birth.called_from.source == "return some_library.call(model(x) * 0).mean()"
+        assert line_of(origin) == "return x.log()"
+        assert origin.called_from is not None
+        assert origin.called_from.source == "return some_library.call(model(x) * 0).mean()"
 
 
 class TestInfinitiesBesideOthers:
@@ -233,9 +233,9 @@ class TestInfinitiesBesideOthers:
 
         u = torch.rand(6, 4)
         u[1, 3], u[3, 0] = 0.0, 1.0
-        birth = traced(nn.Linear(4, 4), u, compute).birth
-        assert line_of(birth).startswith("gumbel =")
-        assert (birth.kind, birth.rows) == ("log-of-zero", (3,))
+        origin = traced(nn.Linear(4, 4), u, compute).origin
+        assert line_of(origin).startswith("gumbel =")
+        assert (origin.kind, origin.rows) == ("log-of-zero", (3,))
 
     def test_an_overflow_next_to_a_mask_is_no_mask(self) -> None:
         def compute(model: nn.Module, x: Tensor) -> Tensor:
@@ -247,8 +247,8 @@ class TestInfinitiesBesideOthers:
         x = torch.rand(6, 4)
         model = nn.Linear(4, 4)
         x[2] = 1e4 * model.weight[0].detach().sign()
-        birth = traced(model, x, compute).birth
-        assert (birth.op, birth.kind, birth.rows) == ("exp", "exp-overflow", (2,))
+        origin = traced(model, x, compute).origin
+        assert (origin.op, origin.kind, origin.rows) == ("exp", "exp-overflow", (2,))
 
     def test_samples_that_were_left_out_are_not_named(self) -> None:
         def compute(model: nn.Module, batch: Any) -> Tensor:
@@ -259,7 +259,7 @@ class TestInfinitiesBesideOthers:
 
         x, keep = torch.rand(6, 4), torch.ones(6, 1, dtype=torch.bool)
         x[0], x[4], keep[4] = 0.0, 0.0, False
-        assert traced(nn.Linear(4, 4), (x, keep), compute).birth.rows == (0,)
+        assert traced(nn.Linear(4, 4), (x, keep), compute).origin.rows == (0,)
 
 
 class TestCallers:
@@ -272,16 +272,16 @@ class TestCallers:
             b = unit(model(batch[1]))
             return (a * b).mean()
 
-        birth = traced(nn.Linear(4, 4, bias=False), (torch.rand(6, 4), torch.zeros(6, 4)), compute)
-        assert birth.birth.called_from is not None
-        assert birth.birth.called_from.source.startswith("b = unit")
+        origin = traced(nn.Linear(4, 4, bias=False), (torch.rand(6, 4), torch.zeros(6, 4)), compute)
+        assert origin.origin.called_from is not None
+        assert origin.origin.called_from.source.startswith("b = unit")
 
     def test_one_alone_is_not_worth_a_word(self) -> None:
         def compute(model: nn.Module, x: Tensor) -> Tensor:
             outputs = [model(x) * 0 for _ in range(2)]
             return sum(out.log().mean() for out in outputs)  # type: ignore[return-value]
 
-        assert traced(Mlp(), torch.rand(6, 4), compute).birth.called_from is None
+        assert traced(Mlp(), torch.rand(6, 4), compute).origin.called_from is None
 
 
 class TestArrays:
@@ -295,9 +295,9 @@ class TestArrays:
         def compute(model: nn.Module, batch: Any) -> Tensor:
             return model(made(batch["x"])).square().mean()  # type: ignore[no-any-return]
 
-        birth = traced(nn.Linear(4, 4), {"x": rows}, compute).birth
-        assert (birth.kind, birth.rows) == ("poisoned-batch", (2,))
-        assert "batch['x']" in birth.cause
+        origin = traced(nn.Linear(4, 4), {"x": rows}, compute).origin
+        assert (origin.kind, origin.rows) == ("poisoned-batch", (2,))
+        assert "batch['x']" in origin.cause
 
 
 class TestTables:
@@ -306,8 +306,8 @@ class TestTables:
         with torch.no_grad():
             table.weight[3] = math.nan
         ids = torch.tensor([[0, 1], [3, 1], [2, 2]])
-        birth = traced(table, ids, lambda model, ids: model(ids).square().mean()).birth
-        assert (birth.kind, birth.rows) == ("poisoned-weight", (1,))
+        origin = traced(table, ids, lambda model, ids: model(ids).square().mean()).origin
+        assert (origin.kind, origin.rows) == ("poisoned-weight", (1,))
 
 
 class Attention(nn.Module):
@@ -341,23 +341,23 @@ class TestDeliberateInfinities:
             out = model(*batch)
             return torch.log(out.mean() - out.mean())
 
-        birth = traced(Attention(), sentences(), compute).birth
-        assert (birth.op, birth.module) == ("log", "")
+        origin = traced(Attention(), sentences(), compute).origin
+        assert (origin.op, origin.module) == ("log", "")
 
     def test_fully_masked_row(self) -> None:
         x, keep = sentences()
         keep[2] = False
-        birth = traced(Attention(), (x, keep), lambda model, batch: model(*batch).mean()).birth
-        assert (birth.op, birth.rows) == ("softmax", (2,))
-        assert line_of(birth) == "return self.out(F.softmax(scores, dim=-1) @ v)"
+        origin = traced(Attention(), (x, keep), lambda model, batch: model(*batch).mean()).origin
+        assert (origin.op, origin.rows) == ("softmax", (2,))
+        assert line_of(origin) == "return self.out(F.softmax(scores, dim=-1) @ v)"
 
     def test_overflow_under_a_mask_is_found_behind_it(self) -> None:
         model = Attention()
         with torch.no_grad():
             model.qkv.weight.mul_(1e30)
-        birth = traced(model, sentences(), lambda model, batch: model(*batch).mean()).birth
-        assert birth.op in ("bmm", "matmul")
-        assert "q @ k.transpose(1, 2)" in line_of(birth)
+        origin = traced(model, sentences(), lambda model, batch: model(*batch).mean()).origin
+        assert origin.op in ("bmm", "matmul")
+        assert "q @ k.transpose(1, 2)" in line_of(origin)
 
     def test_target_that_is_masked_blames_what_picked_it(self) -> None:
         def compute(model: nn.Module, batch: Any) -> Tensor:
@@ -368,9 +368,9 @@ class TestDeliberateInfinities:
             return F.cross_entropy(logits, target)
 
         target = torch.tensor([0, 1, 1, 2, 0, 1])
-        birth = traced(Mlp(), (torch.rand(6, 4), target), compute).birth
-        assert (birth.op, birth.rows) == ("nll_loss", (3,))
-        assert line_of(birth) == "return F.cross_entropy(logits, target)"
+        origin = traced(Mlp(), (torch.rand(6, 4), target), compute).origin
+        assert (origin.op, origin.rows) == ("nll_loss", (3,))
+        assert line_of(origin) == "return F.cross_entropy(logits, target)"
 
     def test_masked_class_taken_by_gather(self) -> None:
         def compute(model: nn.Module, batch: Any) -> Tensor:
@@ -381,9 +381,9 @@ class TestDeliberateInfinities:
             return -taken.mean()
 
         target = torch.tensor([0, 1, 1, 2, 0, 1])
-        birth = traced(Mlp(), (torch.rand(6, 4), target), compute).birth
-        assert (birth.op, birth.rows) == ("gather", (3,))
-        assert line_of(birth) == "taken = log_p.gather(1, target[:, None])"
+        origin = traced(Mlp(), (torch.rand(6, 4), target), compute).origin
+        assert (origin.op, origin.rows) == ("gather", (3,))
+        assert line_of(origin) == "taken = log_p.gather(1, target[:, None])"
 
     def test_zero_times_a_mask(self) -> None:
         def compute(model: nn.Module, x: Tensor) -> Tensor:
@@ -391,8 +391,8 @@ class TestDeliberateInfinities:
             mask[1] = -INF
             return (torch.relu(model(x) - 100) * mask).mean()
 
-        birth = traced(Mlp(), torch.rand(6, 4), compute).birth
-        assert (birth.op, line_of(birth)) == (
+        origin = traced(Mlp(), torch.rand(6, 4), compute).origin
+        assert (origin.op, line_of(origin)) == (
             "mul",
             "return (torch.relu(model(x) - 100) * mask).mean()",
         )
@@ -402,8 +402,8 @@ class TestDeliberateInfinities:
             loss = model(x).mean()
             return loss + INF
 
-        birth = traced(Mlp(), torch.rand(6, 4), compute).birth
-        assert (birth.op, line_of(birth)) == ("add", "return loss + INF")
+        origin = traced(Mlp(), torch.rand(6, 4), compute).origin
+        assert (origin.op, line_of(origin)) == ("add", "return loss + INF")
 
     def test_saturated_probabilities_are_no_mask(self) -> None:
         def compute(model: nn.Module, batch: Any) -> Tensor:
@@ -416,7 +416,7 @@ class TestDeliberateInfinities:
             model.second.bias.zero_()
         x = torch.randn(6, 4)
         found = traced(model, (x, torch.ones(6)), compute)
-        assert found.birth.op == "log"
+        assert found.origin.op == "log"
 
     def test_half_precision_mask_of_minus_a_billion(self) -> None:
         def compute(model: nn.Module, x: Tensor) -> Tensor:
@@ -425,11 +425,11 @@ class TestDeliberateInfinities:
             bias = (1.0 - keep).half() * -1e9
             return F.softmax(model(x) + bias, dim=-1).mean()
 
-        birth = traced(Mlp(), torch.rand(6, 4), compute).birth
-        assert (birth.op, birth.rows) == ("softmax", (2,))
+        origin = traced(Mlp(), torch.rand(6, 4), compute).origin
+        assert (origin.op, origin.rows) == ("softmax", (2,))
 
 
-class TestBackwardBirths:
+class TestBackwardOrigins:
     def test_square_root_of_zero(self) -> None:
         class Norm(nn.Module):
             def __init__(self) -> None:
@@ -440,10 +440,10 @@ class TestBackwardBirths:
                 squares = (x * self.scale).square().sum(dim=1)
                 return torch.sqrt(squares)
 
-        birth = traced(Norm(), rows_with(0.0, 3), lambda model, x: model(x).mean()).birth
-        assert (birth.phase, birth.op, birth.node) == ("backward", "sqrt", "SqrtBackward0")
-        assert line_of(birth) == "return torch.sqrt(squares)"
-        assert (birth.rows, birth.reached) == ((3,), ("scale",))
+        origin = traced(Norm(), rows_with(0.0, 3), lambda model, x: model(x).mean()).origin
+        assert (origin.phase, origin.op, origin.node) == ("backward", "sqrt", "SqrtBackward0")
+        assert line_of(origin) == "return torch.sqrt(squares)"
+        assert (origin.rows, origin.reached) == ((3,), ("scale",))
 
     @pytest.mark.parametrize("op", ["log", "sqrt", "reciprocal", "exp", "acos"])
     def test_hidden_by_where(self, op: str) -> None:
@@ -456,12 +456,12 @@ class TestBackwardBirths:
 
         x = torch.rand(6, 4) * 0.5 + 0.1
         x[2, 1] = edge
-        birth = traced(Mlp(), x, compute).birth
-        assert (birth.phase, birth.op) == ("backward", op)
-        assert line_of(birth) == "risky = getattr(torch, op)(inputs)"
-        assert birth.rows == (2,)
-        assert birth.node is not None
-        assert birth.node.lower().startswith(op)
+        origin = traced(Mlp(), x, compute).origin
+        assert (origin.phase, origin.op) == ("backward", op)
+        assert line_of(origin) == "risky = getattr(torch, op)(inputs)"
+        assert origin.rows == (2,)
+        assert origin.node is not None
+        assert origin.node.lower().startswith(op)
 
     def test_division_hidden_by_where(self) -> None:
         def compute(model: nn.Module, x: Tensor) -> Tensor:
@@ -470,8 +470,8 @@ class TestBackwardBirths:
             return torch.where(x == 0, 0.0, ratio).mean()
 
         found = traced(Mlp(), rows_with(0.0, 2), compute)
-        assert (found.birth.phase, found.birth.op) == ("backward", "div")
-        assert len(found.births) == 1
+        assert (found.origin.phase, found.origin.op) == ("backward", "div")
+        assert len(found.origins) == 1
 
     def test_infinity_that_only_backward_sees_leads_to_its_forward_op(self) -> None:
         def compute(model: nn.Module, x: Tensor) -> Tensor:
@@ -479,9 +479,9 @@ class TestBackwardBirths:
             product = huge * model.first.weight.mean()
             return torch.where(x > 50, 0.0, product).mean()
 
-        birth = traced(Mlp(), rows_with(200.0, 2), compute).birth
-        assert (birth.op, line_of(birth)) == ("exp", "huge = torch.exp(x)")
-        assert birth.reached == ("first.weight",)
+        origin = traced(Mlp(), rows_with(200.0, 2), compute).origin
+        assert (origin.op, line_of(origin)) == ("exp", "huge = torch.exp(x)")
+        assert origin.reached == ("first.weight",)
 
     def test_custom_function(self) -> None:
         class Bad(torch.autograd.Function):
@@ -493,9 +493,9 @@ class TestBackwardBirths:
             def backward(ctx: Any, grad: Tensor) -> Tensor:
                 return grad / (grad - grad)
 
-        birth = traced(Mlp(), torch.rand(6, 4), lambda model, x: Bad.apply(model(x)).mean()).birth
-        assert (birth.phase, birth.op, birth.node) == ("backward", "div", "BadBackward")
-        assert line_of(birth) == "return grad / (grad - grad)"
+        origin = traced(Mlp(), torch.rand(6, 4), lambda model, x: Bad.apply(model(x)).mean()).origin
+        assert (origin.phase, origin.op, origin.node) == ("backward", "div", "BadBackward")
+        assert line_of(origin) == "return grad / (grad - grad)"
 
     def test_custom_function_with_a_bad_forward(self) -> None:
         class Bad(torch.autograd.Function):
@@ -507,8 +507,8 @@ class TestBackwardBirths:
             def backward(ctx: Any, grad: Tensor) -> Tensor:
                 return grad
 
-        birth = traced(Mlp(), torch.rand(6, 4), lambda model, x: Bad.apply(model(x)).mean()).birth
-        assert (birth.phase, birth.op) == ("forward", "log")
+        origin = traced(Mlp(), torch.rand(6, 4), lambda model, x: Bad.apply(model(x)).mean()).origin
+        assert (origin.phase, origin.op) == ("forward", "log")
 
     def test_tensor_hook(self) -> None:
         def compute(model: nn.Module, x: Tensor) -> Tensor:
@@ -516,9 +516,9 @@ class TestBackwardBirths:
             out.register_hook(lambda grad: grad * 1e38 * 1e38)
             return out.mean()
 
-        birth = traced(Mlp(), torch.rand(6, 4), compute).birth
-        assert (birth.phase, birth.op) == ("backward", "mul")
-        assert line_of(birth) == "out.register_hook(lambda grad: grad * 1e38 * 1e38)"
+        origin = traced(Mlp(), torch.rand(6, 4), compute).origin
+        assert (origin.phase, origin.op) == ("backward", "mul")
+        assert line_of(origin) == "out.register_hook(lambda grad: grad * 1e38 * 1e38)"
 
     @pytest.mark.parametrize("reentrant", [False, True])
     def test_checkpointed_module(self, reentrant: bool) -> None:
@@ -541,9 +541,9 @@ class TestBackwardBirths:
                 x = self.blocks[0](x)
                 return checkpoint(self.blocks[1], x, use_reentrant=reentrant)
 
-        birth = traced(Model(), torch.rand(6, 4), lambda model, x: model(x).mean()).birth
-        assert (birth.phase, birth.op, birth.module) == ("backward", "sqrt", "blocks.1")
-        assert line_of(birth) == "hidden = torch.sqrt(y * 0)"
+        origin = traced(Model(), torch.rand(6, 4), lambda model, x: model(x).mean()).origin
+        assert (origin.phase, origin.op, origin.module) == ("backward", "sqrt", "blocks.1")
+        assert line_of(origin) == "hidden = torch.sqrt(y * 0)"
 
     @pytest.mark.parametrize("reentrant", [False, True])
     def test_hidden_infinity_that_is_recomputed(self, reentrant: bool) -> None:
@@ -555,9 +555,9 @@ class TestBackwardBirths:
             scale = model.first.weight.mean() * 0 + 1
             return checkpoint(block, x, scale, use_reentrant=reentrant).mean()
 
-        birth = traced(Mlp(), rows_with(200.0, 2), compute).birth
-        assert (birth.op, line_of(birth)) == ("exp", "risky = torch.exp(x * scale)")
-        assert birth.rows == (2,)
+        origin = traced(Mlp(), rows_with(200.0, 2), compute).origin
+        assert (origin.op, line_of(origin)) == ("exp", "risky = torch.exp(x * scale)")
+        assert origin.rows == (2,)
 
     def test_gradient_overflow_in_half_precision(self) -> None:
         def compute(model: nn.Module, x: Tensor) -> Tensor:
@@ -565,10 +565,10 @@ class TestBackwardBirths:
                 out = model(x)
             return out.float().mean() * 1e9
 
-        birth = traced(Mlp(), torch.rand(6, 4), compute).birth
-        assert birth.phase == "backward"
-        assert birth.output is not None
-        assert birth.output.dtype == "float16"
+        origin = traced(Mlp(), torch.rand(6, 4), compute).origin
+        assert origin.phase == "backward"
+        assert origin.output is not None
+        assert origin.output.dtype == "float16"
 
     def test_gradient_penalty_through_two_backwards(self) -> None:
         def compute(model: nn.Module, x: Tensor) -> Tensor:
@@ -576,8 +576,8 @@ class TestBackwardBirths:
             (grad,) = torch.autograd.grad(model(x).sum() * 0, x, create_graph=True)
             return model(x).mean() + grad.norm() + grad.square().sum().sqrt()
 
-        birth = traced(Mlp(), torch.rand(6, 4), compute).birth
-        assert (birth.phase, birth.op) == ("backward", "sqrt")
+        origin = traced(Mlp(), torch.rand(6, 4), compute).origin
+        assert (origin.phase, origin.op) == ("backward", "sqrt")
 
 
 class TestLeaves:
@@ -586,18 +586,18 @@ class TestLeaves:
             x = batch["x"].to(torch.float64).to(torch.float32)
             return model(x).mean()
 
-        birth = traced(Mlp(), {"x": rows_with(math.nan, 1, 4)}, compute).birth
-        assert (birth.kind, birth.rows) == ("poisoned-batch", (1, 4))
-        assert birth.inputs[0].name == "batch['x']"
-        assert birth.inputs[0].nan == 8
+        origin = traced(Mlp(), {"x": rows_with(math.nan, 1, 4)}, compute).origin
+        assert (origin.kind, origin.rows) == ("poisoned-batch", (1, 4))
+        assert origin.inputs[0].name == "batch['x']"
+        assert origin.inputs[0].nan == 8
 
     def test_poisoned_weight(self) -> None:
         model = Mlp()
         with torch.no_grad():
             model.second.weight[1, 2] = math.nan
-        birth = traced(model, torch.rand(6, 4), lambda model, x: model(x).mean()).birth
-        assert (birth.kind, birth.module) == ("poisoned-weight", "second")
-        assert (birth.inputs[0].name, birth.rows) == ("second.weight", ())
+        origin = traced(model, torch.rand(6, 4), lambda model, x: model(x).mean()).origin
+        assert (origin.kind, origin.module) == ("poisoned-weight", "second")
+        assert (origin.inputs[0].name, origin.rows) == ("second.weight", ())
 
     def test_weight_and_bias_of_one_layer(self) -> None:
         model = Mlp()
@@ -605,7 +605,7 @@ class TestLeaves:
             model.second.weight[1, 2] = math.nan
             model.second.bias[0] = math.nan
         found = traced(model, torch.rand(6, 4), lambda model, x: model(x).mean())
-        names = {birth.inputs[0].name for birth in found.births}
+        names = {origin.inputs[0].name for origin in found.origins}
         assert names == {"second.weight", "second.bias"}
 
     def test_infinite_weight(self) -> None:
@@ -616,26 +616,26 @@ class TestLeaves:
         def compute(model: nn.Module, x: Tensor) -> Tensor:
             return F.layer_norm(model.first(x), (8,)).mean()
 
-        birth = traced(model, torch.rand(6, 4), compute).birth
-        assert (birth.kind, birth.inputs[0].name) == ("poisoned-weight", "first.weight")
+        origin = traced(model, torch.rand(6, 4), compute).origin
+        assert (origin.kind, origin.inputs[0].name) == ("poisoned-weight", "first.weight")
 
     def test_poisoned_buffer(self) -> None:
         model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).eval()
         model[1].running_var[1] = math.nan
-        birth = traced(model, torch.rand(6, 4), lambda model, x: model(x).mean()).birth
-        assert (birth.kind, birth.inputs[0].name) == ("poisoned-buffer", "1.running_var")
+        origin = traced(model, torch.rand(6, 4), lambda model, x: model(x).mean()).origin
+        assert (origin.kind, origin.inputs[0].name) == ("poisoned-buffer", "1.running_var")
 
     def test_running_statistics_do_not_matter_in_training(self) -> None:
         model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
         model[1].running_var[1] = math.nan
         x = rows_with(math.nan, 2)
-        birth = traced(model, x, lambda model, x: model(x).mean()).birth
-        assert birth.kind == "poisoned-batch"
+        origin = traced(model, x, lambda model, x: model(x).mean()).origin
+        assert origin.kind == "poisoned-batch"
 
     def test_carried_from_an_earlier_step(self) -> None:
         hidden = torch.full((6, 3), math.nan)
-        birth = traced(Mlp(), torch.rand(6, 4), lambda m, x: (m(x) + hidden).mean()).birth
-        assert (birth.kind, birth.op) == ("carried-state", "add")
+        origin = traced(Mlp(), torch.rand(6, 4), lambda m, x: (m(x) + hidden).mean()).origin
+        assert (origin.kind, origin.op) == ("carried-state", "add")
 
     def test_uninitialised_memory(self) -> None:
         torch.use_deterministic_algorithms(True)  # fills new memory with NaN
@@ -646,11 +646,11 @@ class TestLeaves:
                 out[:4] = model(x)[:4]
                 return out.mean()
 
-            birth = traced(Mlp(), torch.rand(6, 4), compute).birth
+            origin = traced(Mlp(), torch.rand(6, 4), compute).origin
         finally:
             torch.use_deterministic_algorithms(False)
-        assert (birth.kind, birth.op) == ("uninitialised-memory", "empty")
-        assert line_of(birth) == "out = torch.empty(6, 3)"
+        assert (origin.kind, origin.op) == ("uninitialised-memory", "empty")
+        assert line_of(origin) == "out = torch.empty(6, 3)"
 
     def test_memory_that_torch_did_not_see_written(self) -> None:
         def compute(model: nn.Module, x: Tensor) -> Tensor:
@@ -659,16 +659,16 @@ class TestLeaves:
             out.numpy()[:] = math.nan  # as a kernel of somebody else's would
             return (y + out).mean()
 
-        birth = traced(Mlp(), torch.rand(6, 4), compute).birth
-        assert (birth.inputs[0].role, birth.op) == ("computed", "zeros")
+        origin = traced(Mlp(), torch.rand(6, 4), compute).origin
+        assert (origin.inputs[0].role, origin.op) == ("computed", "zeros")
 
     def test_nan_written_in_the_code(self) -> None:
         def compute(model: nn.Module, x: Tensor) -> Tensor:
             return (model(x) * torch.tensor(math.nan)).mean()
 
-        birth = traced(Mlp(), torch.rand(6, 4), compute).birth
-        assert birth.inputs[0].role == "constant"
-        assert "torch.tensor(math.nan)" in line_of(birth)
+        origin = traced(Mlp(), torch.rand(6, 4), compute).origin
+        assert origin.inputs[0].role == "constant"
+        assert "torch.tensor(math.nan)" in line_of(origin)
 
 
 class TestComponents:
@@ -677,8 +677,8 @@ class TestComponents:
             out = model(x)
             return {"fit": out.square().mean(), "prior": torch.log(out * 0).mean()}
 
-        birth = traced(Mlp(), torch.rand(6, 4), compute).birth
-        assert (birth.op, birth.component) == ("log", "prior")
+        origin = traced(Mlp(), torch.rand(6, 4), compute).origin
+        assert (origin.op, origin.component) == ("log", "prior")
 
     @pytest.mark.parametrize("detached", [False, True])
     def test_part_whose_backward_is_bad(self, detached: bool) -> None:
@@ -690,7 +690,7 @@ class TestComponents:
             return scene_parts
 
         if not detached:
-            birth = traced(Mlp(), torch.rand(6, 4), compute).birth
+            origin = traced(Mlp(), torch.rand(6, 4), compute).origin
         else:
             from support.replay_runs import scene_of
 
@@ -707,22 +707,22 @@ class TestComponents:
                 trace.backward_begins([loss], shown)
                 loss.backward()
                 trace.gradients_ready(list(model.parameters()))
-            birth = locate.find_origins(trace, scene)[0]
-        assert (birth.op, birth.component) == ("sqrt", "prior")
+            origin = locate.find_origins(trace, scene)[0]
+        assert (origin.op, origin.component) == ("sqrt", "prior")
 
     def test_shared_part_belongs_to_none(self) -> None:
         def compute(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
             out = torch.sqrt(model(x) * 0)
             return {"fit": out.square().mean(), "prior": out.mean()}
 
-        assert traced(Mlp(), torch.rand(6, 4), compute).birth.component is None
+        assert traced(Mlp(), torch.rand(6, 4), compute).origin.component is None
 
 
 class TestRows:
     def test_second_batch_of_two(self) -> None:
         batches = [torch.rand(6, 4) + 0.5, rows_with(0.0, 4)]
-        birth = traced_over(Mlp(), batches, lambda m, x: m(x).mean() + x.log().mean()).birth
-        assert (birth.batch, birth.rows) == (1, (4,))
+        origin = traced_over(Mlp(), batches, lambda m, x: m(x).mean() + x.log().mean()).origin
+        assert (origin.batch, origin.rows) == (1, (4,))
 
     def test_tokens_in_one_long_row(self) -> None:
         def compute(model: nn.Module, x: Tensor) -> Tensor:
@@ -731,7 +731,7 @@ class TestRows:
 
         x = torch.rand(5, 7, 4) + 0.1
         x[3, 2] = 0
-        assert traced(Mlp(), x, compute).birth.rows == (3,)
+        assert traced(Mlp(), x, compute).origin.rows == (3,)
 
     def test_sequence_first(self) -> None:
         def compute(model: nn.Module, batch: Any) -> Tensor:
@@ -740,7 +740,7 @@ class TestRows:
 
         x = torch.rand(7, 5, 4) + 0.1
         x[2, 3] = 0
-        assert traced(Mlp(), (x, torch.zeros(5)), compute).birth.rows == (3,)
+        assert traced(Mlp(), (x, torch.zeros(5)), compute).origin.rows == (3,)
 
     def test_gradient_of_a_weight_names_the_sample_that_stands_out(self) -> None:
         model = nn.Linear(4, 1, bias=False)
@@ -750,11 +750,11 @@ class TestRows:
         def compute(model: nn.Module, x: Tensor) -> Tensor:
             return (model(x * 1e-38) * 10).sum() + F.linear(x, model.weight * 0).sum() * 100
 
-        birth = traced(model, x, compute).birth
-        assert birth.phase == "backward"
-        assert birth.rows == (5,)
+        origin = traced(model, x, compute).origin
+        assert origin.phase == "backward"
+        assert origin.rows == (5,)
 
     def test_one_sample_alone(self) -> None:
         assert traced(
             Mlp(), torch.zeros(1, 4), lambda m, x: x.log().mean() + m(x).mean()
-        ).birth.rows == (0,)
+        ).origin.rows == (0,)

@@ -1,4 +1,4 @@
-"""The whole way, on the set of births: a guard's replay names the line, and its cure cures."""
+"""The whole way, on the set of origins: a guard's replay names the line, and its cure cures."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_no_mask_is_blamed(told: Told) -> None:
 
 
 def test_the_first_remedy_cures_nearly_always(told: Told) -> None:
-    curable = [e for e in told.explanations if e.birth and e.birth.kind not in INCURABLE]
+    curable = [e for e in told.explanations if e.origin and e.origin.kind not in INCURABLE]
     cured = [e for e in curable if e.trials and e.trials[0].tried == "cured"]
     uncured = [e.headline for e in curable if e not in cured]
     assert len(cured) >= CURED * len(curable), uncured

@@ -1,4 +1,4 @@
-"""The births of the set are told right: by line, op, module, kind and samples, no mask blamed."""
+"""The origins of the set are told right: by line, op, module, kind and samples, no mask blamed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from explain.origin_set import SCENARIOS
 from explain.origin_set.scenario import Case, Scenario
 from explain.origin_set.score import Marks, score, table, totals
-from explain.origin_set.traced import traced_births
+from explain.origin_set.traced import traced_origins
 
 from headway.explain.explanation import Origin
 from headway.torch_adapters.source import SourceLine
@@ -31,7 +31,7 @@ def device(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module", params=PRECISIONS, ids=str)
 def marks(request: pytest.FixtureRequest, device: str) -> list[Marks]:
-    return score(traced_births, SCENARIOS, device, request.param)
+    return score(traced_origins, SCENARIOS, device, request.param)
 
 
 @pytest.mark.parametrize("aspect", ["line", "module", "kind", "phase", "component"])
@@ -55,7 +55,7 @@ def test_no_mask_is_blamed(marks: list[Marks]) -> None:
 
 
 def test_every_cause_has_words_for_it(marks: list[Marks]) -> None:
-    assert all(mark.birth is not None and mark.birth.cause for mark in marks)
+    assert all(mark.origin is not None and mark.origin.cause for mark in marks)
 
 
 def _truth(scenario: Scenario) -> Origin:
@@ -79,8 +79,8 @@ def test_the_truth_scores_full_marks_and_anything_else_does_not() -> None:
     mask = replace(truth.place, line=truth.place.line - 3)  # where the void is masked
     wrong = replace(truth, kind="unknown", op="add", module="x", rows=(1,), place=mask)
 
-    def say(*births: Origin) -> Marks:
-        return score(lambda case: births, [scenario])[0]
+    def say(*origins: Origin) -> Marks:
+        return score(lambda case: origins, [scenario])[0]
 
     assert {given for given in say(truth).right.values() if given is not None} == {True}
     assert not say(truth).blamed

@@ -51,7 +51,7 @@ def test_a_scenario_is_what_it_says(
 @everywhere
 @each
 def test_the_phase_is_where_it_shows_first(scenario: Scenario, device: str) -> None:
-    """A birth in backward leaves the loss finite; one in forward does not."""
+    """An origin in backward leaves the loss finite; one in forward does not."""
     case = scenario.case(device)
     loss, parts = case.forward(case.bad)
     assert bool(torch.isfinite(loss)) == (scenario.phase == "backward")

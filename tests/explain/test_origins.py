@@ -1,4 +1,4 @@
-"""Every kind of birth from a real op, forward and backward, and neighbours that are none of it."""
+"""Every kind of origin from a real op, forward and backward, and neighbours that are none of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from explain.bad_calls import backward_birth, births_of, forward_birth
+from explain.bad_calls import backward_origin, forward_origin, origins_of
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from torch import Tensor, tensor
@@ -111,8 +111,8 @@ FORWARD = [
 
 @pytest.mark.filterwarnings("ignore:.*degrees of freedom is <= 0:UserWarning")
 @pytest.mark.parametrize(("kind", "function", "values"), FORWARD)
-def test_a_forward_birth_has_its_kind(kind, function, values) -> None:
-    assert forward_birth(function, *values).name == kind
+def test_a_forward_origin_has_its_kind(kind, function, values) -> None:
+    assert forward_origin(function, *values).name == kind
 
 
 def _masked(x: Tensor) -> Tensor:
@@ -133,7 +133,7 @@ _MASKING = ("masked_fill", "amax", "log_softmax", "detach")
 
 @pytest.mark.parametrize(("kind", "function", "value"), MASKED)
 def test_a_mask_that_is_used_wrongly_has_its_kind(kind, function, value) -> None:
-    found = births_of(function, value, deliberate=True)
+    found = origins_of(function, value, deliberate=True)
     kinds = [
         told.name
         for call, told in found
@@ -188,8 +188,8 @@ BACKWARD = [
 
 @pytest.mark.filterwarnings("ignore:.*degrees of freedom is <= 0:UserWarning")
 @pytest.mark.parametrize(("kind", "function", "values"), BACKWARD)
-def test_a_backward_birth_has_the_kind_of_its_forward_op(kind, function, values) -> None:
-    assert backward_birth(function, *values).name == kind
+def test_a_backward_origin_has_the_kind_of_its_forward_op(kind, function, values) -> None:
+    assert backward_origin(function, *values).name == kind
 
 
 HIDDEN = [
@@ -204,7 +204,7 @@ HIDDEN = [
 @pytest.mark.parametrize(("kind", "function", "value"), HIDDEN)
 def test_what_where_hides_in_forward_is_told_by_its_op(kind, function, value) -> None:
     told = [
-        told for call, told in births_of(function, value) if call.node and _has_nan(call.output)
+        told for call, told in origins_of(function, value) if call.node and _has_nan(call.output)
     ]
     assert {found.name for found in told} == {kind}
     assert "hidden by torch.where" in told[-1].cause
@@ -216,7 +216,7 @@ def _has_nan(value: Tensor) -> bool:
 
 
 def test_a_slope_that_is_infinite_was_not_hidden() -> None:
-    assert "hidden" not in backward_birth(torch.sqrt, tensor([0.0, 1.0])).cause
+    assert "hidden" not in backward_origin(torch.sqrt, tensor([0.0, 1.0])).cause
 
 
 def _steep(value: float) -> Tensor:
@@ -239,7 +239,7 @@ NEIGHBOURS = [
 @pytest.mark.parametrize(("op", "function", "values"), NEIGHBOURS, ids=[n[0] for n in NEIGHBOURS])
 def test_a_slope_that_is_only_steep_is_no_singular_one(op, function, values) -> None:
     """Where nothing is 0 and nothing at an edge, the gradient is too large, and not infinite."""
-    assert backward_birth(function, *values).name == "overflow"
+    assert backward_origin(function, *values).name == "overflow"
 
 
 def test_memory_that_a_backward_has_just_allocated_is_no_slope() -> None:
@@ -271,32 +271,32 @@ def test_a_function_of_the_users_own_is_not_taken_for_torchs_of_that_name() -> N
 
 def test_a_normalisation_with_an_epsilon_is_not_blamed_for_equal_numbers() -> None:
     value = tensor([[3e38, -3e38, 3e38]])
-    kinds = {told.name for _, told in births_of(lambda x: F.layer_norm(x, (3,)), value)}
+    kinds = {told.name for _, told in origins_of(lambda x: F.layer_norm(x, (3,)), value)}
     assert "std-singular" not in kinds
 
 
 def test_a_row_that_is_masked_in_part_is_not_blamed() -> None:
     value = tensor([[-INF, 1.0], [INF, 1.0]])
-    kind = forward_birth(lambda x: torch.softmax(x, 1), value)
+    kind = forward_origin(lambda x: torch.softmax(x, 1), value)
     assert kind.name == "infinity-minus-infinity"
 
 
 def test_causes_carry_the_numbers_of_the_case() -> None:
     values = torch.ones(8, 80)
     values[0, :3] = 0
-    assert forward_birth(torch.log, values).cause == (
+    assert forward_origin(torch.log, values).cause == (
         "log of 0: 3 of 640 inputs are exactly 0, and log(0) is -inf"
     )
     big = torch.full((2, 4), 300.0, dtype=HALF)
-    cause = forward_birth(lambda x: x @ x.t(), big).cause
+    cause = forward_origin(lambda x: x @ x.t(), big).cause
     assert "360000" in cause
     assert "65504" in cause
-    assert "exp(120) is 1.304e+52" in forward_birth(torch.exp, tensor([120.0])).cause
-    assert "3.403e+38" in forward_birth(torch.exp, tensor([120.0])).cause
+    assert "exp(120) is 1.304e+52" in forward_origin(torch.exp, tensor([120.0])).cause
+    assert "3.403e+38" in forward_origin(torch.exp, tensor([120.0])).cause
     assert "float16 turns anything below 3e-08 into 0" in (
-        forward_birth(lambda x: torch.log(x + 1e-8), torch.zeros(2, dtype=HALF)).cause
+        forward_origin(lambda x: torch.log(x + 1e-8), torch.zeros(2, dtype=HALF)).cause
     )
-    lost = forward_birth(lambda x: x / x.norm(dim=1, keepdim=True), ZERO_ROW).cause
+    lost = forward_origin(lambda x: x / x.norm(dim=1, keepdim=True), ZERO_ROW).cause
     assert "1 of 2 norms is 0" in lost
 
 
@@ -351,7 +351,7 @@ finite = st.floats(-1e4, 1e4, width=32, allow_subnormal=False)
 @example([0.0, -1.0])
 def test_log_is_of_a_negative_one_if_there_is_one_and_else_of_zero(values: list[float]) -> None:
     assume(min(values) <= 0)
-    kind = forward_birth(torch.log, tensor(values))
+    kind = forward_origin(torch.log, tensor(values))
     assert kind.name == ("log-of-negative" if min(values) < 0 else "log-of-zero")
     count = sum(value < 0 for value in values) or sum(value == 0 for value in values)
     assert f"{count} of {len(values)} inputs" in kind.cause
@@ -362,7 +362,7 @@ def test_a_division_is_told_by_what_is_above_the_zero(pairs: list[tuple[float, f
     assume(any(below == 0 for _, below in pairs))
     above, below = (tensor(list(side)) for side in zip(*pairs, strict=True))
     none = any(one == 0 and two == 0 for one, two in pairs)
-    kind = forward_birth(torch.div, above, below)
+    kind = forward_origin(torch.div, above, below)
     assert kind.name == ("zero-over-zero" if none else "division-by-zero")
 
 
@@ -371,11 +371,11 @@ def test_a_norm_is_only_named_where_the_numbers_bear_it_out(rows: list[list[int]
     """With no other vector to check it by, 0/0 is all that is known."""
     assume(any(any(row) for row in rows))
     values = tensor([*rows, [0, 0, 0]], dtype=torch.float32)
-    assert forward_birth(lambda x: x / x.norm(dim=1, keepdim=True), values).name in (
+    assert forward_origin(lambda x: x / x.norm(dim=1, keepdim=True), values).name in (
         "norm-at-zero",
         "std-singular",
     )
-    only = forward_birth(lambda x: x / x.norm(dim=1, keepdim=True), torch.zeros(1, 3))
+    only = forward_origin(lambda x: x / x.norm(dim=1, keepdim=True), torch.zeros(1, 3))
     assert only.name == "zero-over-zero"
 
 
@@ -384,7 +384,7 @@ def test_the_true_value_of_an_overflow_is_told(one: float, two: float, inner: in
     a = torch.full((1, inner), one, dtype=HALF)
     b = torch.full((inner, 1), two, dtype=HALF)
     exact = float((a.double() @ b.double()).item())
-    found = [told for call, told in births_of(torch.mm, a, b) if call.op == "mm"]
+    found = [told for call, told in origins_of(torch.mm, a, b) if call.op == "mm"]
     if exact < 65504:
         assert not found
     elif exact > 65536:

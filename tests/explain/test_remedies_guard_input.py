@@ -201,11 +201,11 @@ def test_a_guarded_line_is_cured_and_the_edited_line_as_well(case: Case, tmp_pat
     good = torch.tensor(case.good)
     healthy = scene_of(model, good)
     place = script.line()
-    birth = Origin(case.kind, "", case.phase, case.op, place=place, inputs=tuple(case.inputs))
+    origin = Origin(case.kind, "", case.phase, case.op, place=place, inputs=tuple(case.inputs))
 
     assert not run(scene, step).finite
     remedy = next(
-        r for r in select_remedies(birth, None, scene, "deterministic") if r.key == "guard-input"
+        r for r in select_remedies(origin, None, scene, "deterministic") if r.key == "guard-input"
     )
     assert isinstance(remedy, GuardInput)
     assert remedy.safe
@@ -237,8 +237,8 @@ def test_another_line_is_left_alone(case: Case, tmp_path: Path) -> None:
     step = script.load(model=model)["step"]
     scene = scene_of(model, torch.tensor(case.bad))
     elsewhere = replace(script.line(), line=script.line().line + 1)
-    birth = Origin(case.kind, "", case.phase, case.op, place=elsewhere, inputs=tuple(case.inputs))
-    remedy = GuardInput.fitting(birth)
+    origin = Origin(case.kind, "", case.phase, case.op, place=elsewhere, inputs=tuple(case.inputs))
+    remedy = GuardInput.fitting(origin)
     assert remedy is not None
     trial = attempt(scene, step, remedy)
     assert trial.tried != "cured"
@@ -254,8 +254,8 @@ def test_a_healthy_step_under_a_guard_is_hardly_changed(tmp_path: Path) -> None:
         step = script.load(model=model)["step"]
         healthy = scene_of(model, torch.tensor(case.good))
         inputs = tuple(case.inputs)
-        birth = Origin(case.kind, "", case.phase, case.op, place=script.line(), inputs=inputs)
-        remedy = GuardInput.fitting(birth)
+        origin = Origin(case.kind, "", case.phase, case.op, place=script.line(), inputs=inputs)
+        remedy = GuardInput.fitting(origin)
         assert remedy is not None
         plain, guarded = run(healthy, step), run(healthy, step, remedy)
         assert guarded.losses == pytest.approx(plain.losses, rel=1e-5), case.name
@@ -273,8 +273,8 @@ def test_the_wrong_guard_does_not_cure(tmp_path: Path) -> None:
     script = Script(tmp_path / "loss.py", text)
     step = script.load(model=model)["step"]
     scene = scene_of(model, torch.tensor([0.0, 1.0]))
-    birth = Origin("division-by-zero", "", "forward", "div", place=script.line())
-    remedy = GuardInput.fitting(birth)
+    origin = Origin("division-by-zero", "", "forward", "div", place=script.line())
+    remedy = GuardInput.fitting(origin)
     assert remedy is not None
     trial = attempt(scene, step, remedy)
     assert trial.tried == "not cured"
@@ -299,9 +299,9 @@ def test_what_torch_calls_for_the_line_is_guarded(tmp_path: Path) -> None:
     x = torch.randn(2, 2, 4)
     scene = scene_of(model, (x, mask))
     place = replace(script.line(), line=3, source="out, _ = model(")
-    birth = Origin("masked-softmax-row", "", "forward", "softmax", place=place)
+    origin = Origin("masked-softmax-row", "", "forward", "softmax", place=place)
     assert not run(scene, step).finite
-    remedy = GuardInput.fitting(birth)
+    remedy = GuardInput.fitting(origin)
     assert remedy is not None
     trial = attempt(scene, step, remedy)
     assert trial.tried == "cured", trial
@@ -319,9 +319,9 @@ def test_normalize_in_float16(tmp_path: Path) -> None:
     step = script.load(model=model)["step"]
     scene = scene_of(model, torch.zeros(2, 3, dtype=torch.float16))
     inputs = operands(torch.zeros(2, 3).half(), torch.zeros(2, 3).half())
-    birth = Origin("zero-over-zero", "", "forward", "div", place=script.line(), inputs=inputs)
+    origin = Origin("zero-over-zero", "", "forward", "div", place=script.line(), inputs=inputs)
     assert not run(scene, step).finite
-    remedy = GuardInput.fitting(birth)
+    remedy = GuardInput.fitting(origin)
     assert remedy is not None
     assert remedy.edited == "return F.normalize(x, eps=0.001).sum()"
     trial = attempt(scene, step, remedy)
@@ -349,8 +349,8 @@ def test_the_norm_of_a_matrix_is_left_alone() -> None:
 
 def test_a_line_of_a_library_is_told_with_the_users() -> None:
     place, users = SourceLine("lib/loss.py", 3, source="y = p.log()"), SourceLine("train.py", 9)
-    birth = Origin("log-of-zero", "", "forward", "log", place=place, called_from=users)
-    remedy = GuardInput.fitting(birth)
+    origin = Origin("log-of-zero", "", "forward", "log", place=place, called_from=users)
+    remedy = GuardInput.fitting(origin)
     assert remedy is not None
     assert remedy.text == (
         "At lib/loss.py:3 (called from train.py:9) write `y = p.clamp_min(1e-12).log()`"
@@ -374,8 +374,8 @@ def test_memory_that_nobody_filled(tmp_path: Path) -> None:
     script = Script(tmp_path / "loss.py", text)
     step = script.load(model=model)["step"]
     scene = scene_of(model, torch.ones(3))
-    birth = Origin("uninitialised-memory", "", "forward", "add", place=script.line())
-    remedy = GuardInput.fitting(birth)
+    origin = Origin("uninitialised-memory", "", "forward", "add", place=script.line())
+    remedy = GuardInput.fitting(origin)
     assert remedy is not None
     # The one way to have bad memory for certain: torch fills it with NaN in this mode.
     torch.use_deterministic_algorithms(True)

@@ -1,4 +1,4 @@
-"""Remedies on the set of births: traced, tried, and then done by hand as their texts say."""
+"""Remedies on the set of origins: traced, tried, and then done by hand as their texts say."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from explain.origin_set import SCENARIOS, Case, Scenario
-from explain.origin_set.traced import traced_births
+from explain.origin_set.traced import traced_origins
 
 from headway.explain.counterfactual import judge_trial, select_remedies
 from headway.explain.explanation import Origin, Trial
@@ -30,8 +30,8 @@ HOPELESS = {
     "forbidden-word": "the mask forbids what the target demands",
     "growing-state": "the model itself is unstable, for every sample",
     "prototype-of-zeros": "a weight whose direction is lost",
-    "half-behind-a-mask": "its birth is not found",
-    "silence": "its birth is taken for a carried state",
+    "half-behind-a-mask": "its origin is not found",
+    "silence": "its origin is taken for a carried state",
 }
 GRAPHS = {"lonely-node"}
 """One sample's tensors point into another's: rows cannot simply be cut out."""
@@ -65,13 +65,13 @@ def outcome_of(case: Case, scene: FailingStep, remedy: StepRemedy | None = None)
     return outcome
 
 
-def edited_scenario(scenario: Scenario, birth: Origin, written: str) -> Scenario:
+def edited_scenario(scenario: Scenario, origin: Origin, written: str) -> Scenario:
     """The scenario after somebody typed what the remedy says, over the guilty line."""
-    assert birth.place is not None
-    path = Path(birth.place.file)
+    assert origin.place is not None
+    path = Path(origin.place.file)
     lines = path.read_text("utf-8").splitlines()
-    theirs = lines[birth.place.line - 1]
-    lines[birth.place.line - 1] = theirs[: len(theirs) - len(theirs.lstrip())] + written
+    theirs = lines[origin.place.line - 1]
+    lines[origin.place.line - 1] = theirs[: len(theirs) - len(theirs.lstrip())] + written
     module = types.ModuleType(f"{path.stem}_by_hand")
     sys.modules[module.__name__] = module
     exec(compile("\n".join(lines), str(path), "exec"), module.__dict__)
@@ -97,14 +97,14 @@ def test_a_remedy_cures_and_so_does_doing_what_it_says(
     scenario: Scenario, precision: torch.dtype | None
 ) -> None:
     case = scenario.case("cpu", precision)
-    births = traced_births(case)
+    origins = traced_origins(case)
     if scenario.name in HOPELESS:
         pytest.skip(HOPELESS[scenario.name])
-    birth = births[0]
+    origin = origins[0]
     scene = scene_of(case)
     healthy = [outcome_of(case, _with(scene, batch)) for batch in case.healthy]
     trials: dict[str, tuple[Trial, StepRemedy, Outcome]] = {}
-    for remedy in select_remedies(birth, None, scene, "deterministic"):
+    for remedy in select_remedies(origin, None, scene, "deterministic"):
         outcome = Outcome() if remedy.why_not else outcome_of(case, scene, remedy)
         trials[remedy.key] = judge_trial(remedy, outcome, None), remedy, outcome
     assert [outcome_of(case, _with(scene, batch)) for batch in case.healthy] == healthy
@@ -118,7 +118,7 @@ def test_a_remedy_cures_and_so_does_doing_what_it_says(
     for key, (trial, remedy, outcome) in trials.items():
         if trial.tried == "not tried" or key == "fp32-island":
             continue
-        hand = _by_hand(scenario, precision, birth, remedy)
+        hand = _by_hand(scenario, precision, origin, remedy)
         if hand is None:
             continue
         edited = outcome_of(hand, scene_of(hand))
@@ -126,12 +126,12 @@ def test_a_remedy_cures_and_so_does_doing_what_it_says(
         if key != "drop-samples":  # fewer samples have another mean
             same = pytest.approx(outcome.losses, rel=1e-3, abs=1e-6, nan_ok=True)
             assert edited.losses == same, trial
-    if "guard-input" in trials and (birth.kind, precision) != ("exp-overflow", torch.float16):
+    if "guard-input" in trials and (origin.kind, precision) != ("exp-overflow", torch.float16):
         assert trials["guard-input"][0].tried == "cured", trials["guard-input"][0]
 
 
 def _by_hand(
-    scenario: Scenario, precision: torch.dtype | None, birth: Origin, remedy: StepRemedy
+    scenario: Scenario, precision: torch.dtype | None, origin: Origin, remedy: StepRemedy
 ) -> Case | None:
     """The case after the user did it; None where that needs more than a line."""
     case = scenario.case("cpu", precision)
@@ -139,7 +139,7 @@ def _by_hand(
         if remedy.edited is None:
             return None
         assert f"`{remedy.edited}`" in remedy.text
-        return edited_scenario(scenario, birth, remedy.edited).case("cpu", precision)
+        return edited_scenario(scenario, origin, remedy.edited).case("cpu", precision)
     if isinstance(remedy, DropSamples):
         size = batch_size(case.bad)
         kept = [row for row in range(size or 0) if row not in remedy.rows[0]]
@@ -161,8 +161,8 @@ def test_most_lines_can_be_rewritten() -> None:
         if scenario.name in HOPELESS:
             continue
         case = scenario.case()
-        births = traced_births(case)
-        for remedy in select_remedies(births[0], None, scene_of(case), "deterministic"):
+        origins = traced_origins(case)
+        for remedy in select_remedies(origins[0], None, scene_of(case), "deterministic"):
             if isinstance(remedy, GuardInput):
                 outcome_of(case, scene_of(case), remedy)
                 found.append(remedy.edited is not None)

@@ -60,23 +60,23 @@ def autocast_step(model: nn.Module, **how: Any) -> Callable[[Tensor], Tensor]:
 def overflowing(**facts: Any) -> tuple[Net, FailingStep, Origin]:
     model = Net()
     scene = scene_of(model, torch.full((3, 4), 300.0), **facts)
-    birth = Origin(
+    origin = Origin(
         "overflow", "", "forward", "linear", module="wide", place=PLACE, autocast="float16"
     )
-    return model, scene, birth
+    return model, scene, origin
 
 
 def healthy(model: nn.Module) -> FailingStep:
     return scene_of(model, torch.linspace(-1, 1, 12).reshape(3, 4))
 
 
-def named(key: str, birth: Origin, scene: FailingStep) -> StepRemedy:
-    return next(r for r in select_remedies(birth, None, scene, "deterministic") if r.key == key)
+def named(key: str, origin: Origin, scene: FailingStep) -> StepRemedy:
+    return next(r for r in select_remedies(origin, None, scene, "deterministic") if r.key == key)
 
 
 def test_the_order_for_an_overflow_in_float16() -> None:
-    _, scene, birth = overflowing()
-    found = select_remedies(birth, None, scene, "deterministic")
+    _, scene, origin = overflowing()
+    found = select_remedies(origin, None, scene, "deterministic")
     assert [remedy.key for remedy in found] == ["fp32-island", "bf16", "fp32", "smaller-rate"]
 
 
@@ -91,9 +91,9 @@ class WideOutside(Net):
 
 
 def test_an_island_under_autocast() -> None:
-    model, scene, birth = overflowing()
+    model, scene, origin = overflowing()
     step = autocast_step(model)
-    remedy = named("fp32-island", birth, scene)
+    remedy = named("fp32-island", origin, scene)
     assert remedy.text == "Run `wide` outside autocast, in float32 (train.py:41)"
     assert not run(scene, step).finite
     assert attempt(scene, step, remedy).tried == "cured"
@@ -118,10 +118,10 @@ def test_an_island_that_the_step_does_not_come_to_is_not_credited() -> None:
 
 
 def test_an_island_is_kept_for_good_and_taken_back() -> None:
-    model, scene, birth = overflowing()
+    model, scene, origin = overflowing()
     step = autocast_step(model)
     state, before = switches(scene), bits(run(healthy(model), step))
-    remedy = named("fp32-island", birth, scene)
+    remedy = named("fp32-island", origin, scene)
     assert remedy.keepable
     undo = remedy.keep(scene)
     assert run(scene, step).finite
@@ -134,7 +134,7 @@ def test_an_island_is_kept_for_good_and_taken_back() -> None:
 
 
 def test_an_island_keeps_clear_of_a_forward_that_was_replaced_before_and_after() -> None:
-    model, scene, birth = overflowing()
+    model, scene, origin = overflowing()
     calls: list[str] = []
     theirs = model.wide.forward
 
@@ -143,7 +143,7 @@ def test_an_island_keeps_clear_of_a_forward_that_was_replaced_before_and_after()
         return theirs(x)
 
     model.wide.forward = first  # type: ignore[method-assign]
-    undo = named("fp32-island", birth, scene).keep(scene)
+    undo = named("fp32-island", origin, scene).keep(scene)
     ours = model.wide.forward
 
     def second(x: Tensor) -> Tensor:
@@ -159,8 +159,8 @@ def test_an_island_keeps_clear_of_a_forward_that_was_replaced_before_and_after()
 
 
 def test_copies_of_a_model_with_an_island_run_their_own_weights() -> None:
-    model, scene, birth = overflowing()
-    undo = named("fp32-island", birth, scene).keep(scene)
+    model, scene, origin = overflowing()
+    undo = named("fp32-island", origin, scene).keep(scene)
     copied, loaded = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
     undo()
     for other in (copied, loaded):
@@ -173,10 +173,10 @@ def test_copies_of_a_model_with_an_island_run_their_own_weights() -> None:
 
 
 def test_an_island_in_one_of_several_models() -> None:
-    model, scene, birth = overflowing()
+    model, scene, origin = overflowing()
     several = replace(scene, models=[nn.Linear(2, 2), model])
-    assert Fp32Island.fitting(birth, several) is None
-    assert Fp32Island.fitting(replace(birth, module="model1.wide"), several) is not None
+    assert Fp32Island.fitting(origin, several) is None
+    assert Fp32Island.fitting(replace(origin, module="model1.wide"), several) is not None
 
 
 Pair = namedtuple("Pair", ["left", "right"])
@@ -234,14 +234,14 @@ def half_case() -> tuple[HalfNet, FailingStep, Origin]:
     batch = (1000 * torch.randn(3, 4, generator=torch.Generator().manual_seed(1))).half()
     place = SourceLine("net.py", 9)
     inputs = operands(batch)
-    birth = Origin("overflow", "", "forward", "pow", module="rms", place=place, inputs=inputs)
-    return model, scene_of(model, batch), birth
+    origin = Origin("overflow", "", "forward", "pow", module="rms", place=place, inputs=inputs)
+    return model, scene_of(model, batch), origin
 
 
 def test_an_island_in_a_half_model() -> None:
-    model, scene, birth = half_case()
+    model, scene, origin = half_case()
     step = plain_step(model)
-    remedy = named("fp32-island", birth, scene)
+    remedy = named("fp32-island", origin, scene)
     assert "Keep `rms` in float32: `rms.float()`" in remedy.text
     assert not run(scene, step).finite
     model.rms.seen.clear()
@@ -258,8 +258,8 @@ def test_an_island_in_a_half_model() -> None:
 
 
 def test_running_statistics_go_on_inside_an_island() -> None:
-    model, scene, birth = half_case()
-    with named("fp32-island", birth, scene).applied(scene):
+    model, scene, origin = half_case()
+    with named("fp32-island", origin, scene).applied(scene):
         model(scene.batches[0])
     running = model.rms.norm.running_mean
     assert running.dtype is torch.float16
@@ -269,16 +269,16 @@ def test_running_statistics_go_on_inside_an_island() -> None:
 
 def test_an_island_leaves_outputs_alone_that_autocast_will_cast_anyway() -> None:
     seen: list[torch.dtype] = []
-    model, scene, birth = overflowing()
+    model, scene, origin = overflowing()
     model.wide.register_forward_hook(lambda module, args, out: seen.append(out.dtype))
-    run(scene, autocast_step(model), named("fp32-island", birth, scene))
+    run(scene, autocast_step(model), named("fp32-island", origin, scene))
     assert seen == [torch.float32]
 
 
 def test_bfloat16_for_float16() -> None:
-    model, scene, birth = overflowing()
+    model, scene, origin = overflowing()
     step = autocast_step(model)
-    remedy = named("bf16", birth, scene)
+    remedy = named("bf16", origin, scene)
     assert attempt(scene, step, remedy).tried == "cured"
     leaves_nothing(scene, step, remedy, healthy(model))
     edited = run(scene, autocast_step(model, dtype=torch.bfloat16))
@@ -341,10 +341,10 @@ def test_bfloat16_does_not_cure_what_is_no_overflow() -> None:
 
 @pytest.mark.parametrize("key", ["bf16", "fp32"])
 def test_regions_are_changed_for_good_and_taken_back(key: str) -> None:
-    model, scene, birth = overflowing()
+    model, scene, origin = overflowing()
     step = autocast_step(model)
     state, before = switches(scene), bits(run(healthy(model), step))
-    remedy = named(key, birth, scene)
+    remedy = named(key, origin, scene)
     assert remedy.keepable
     undo = remedy.keep(scene)
     assert run(scene, step).finite
@@ -369,9 +369,9 @@ def test_changes_can_be_taken_back_in_any_order() -> None:
 
 
 def test_everything_in_float32_under_autocast() -> None:
-    model, scene, birth = overflowing()
+    model, scene, origin = overflowing()
     step = autocast_step(model)
-    remedy = named("fp32", birth, scene)
+    remedy = named("fp32", origin, scene)
     assert attempt(scene, step, remedy).tried == "cured"
     leaves_nothing(scene, step, remedy, healthy(model))
     edited = run(scene, autocast_step(model, enabled=False))
@@ -379,9 +379,9 @@ def test_everything_in_float32_under_autocast() -> None:
 
 
 def test_everything_in_float32_in_a_half_model() -> None:
-    model, scene, birth = half_case()
+    model, scene, origin = half_case()
     step = plain_step(model)
-    remedy = named("fp32", birth, scene)
+    remedy = named("fp32", origin, scene)
     assert not remedy.keepable
     with pytest.raises(ValueError, match="cannot stay in force"):
         remedy.keep(scene)
@@ -425,9 +425,9 @@ def test_casts_of_the_users_own_are_undone(cast: str) -> None:
         assert x.to(x.dtype).dtype == x.dtype
         return (x * 1e5).float().tanh().mean() + (x * 1e5).square().mean().log().to(x.dtype)
 
-    birth = Origin("overflow", "", "forward", "mul", inputs=operands(torch.ones(1).half()))
+    origin = Origin("overflow", "", "forward", "mul", inputs=operands(torch.ones(1).half()))
     assert not run(scene, step).finite
-    remedy = Fp32.fitting(birth, scene)
+    remedy = Fp32.fitting(origin, scene)
     assert remedy is not None
     trial = attempt(scene, step, remedy)
     assert trial.tried == "cured", trial
@@ -471,16 +471,16 @@ def test_half_precision_in_a_checkpointed_forward() -> None:
     def step(batch: Tensor) -> Tensor:
         return checkpoint(model, batch, use_reentrant=False).float().square().mean()
 
-    _, scene, birth = half_case()
+    _, scene, origin = half_case()
     scene = scene_of(model, *scene.batches)
     assert not run(scene, step).finite
     for key in ("fp32-island", "fp32"):
-        trial = attempt(scene, step, named(key, birth, scene))
+        trial = attempt(scene, step, named(key, origin, scene))
         assert trial.tried == "cured", trial
 
 
 def test_only_what_cannot_raise_is_tried_where_raising_would_end_the_training() -> None:
-    _, scene, birth = overflowing(gentle=True)
-    found = select_remedies(birth, None, scene, "deterministic")
+    _, scene, origin = overflowing(gentle=True)
+    found = select_remedies(origin, None, scene, "deterministic")
     assert [remedy.key for remedy in found][:3] == ["fp32-island", "bf16", "fp32"]
     assert all(remedy.why_not for remedy in found)

@@ -174,9 +174,9 @@ def test_named_samples_are_left_out() -> None:
     net = model()
     step = log_step(net)
     scene = scene_of(net, labels(3, 5), sample_names=lambda at, rows: [1868 + r for r in rows])
-    birth = Origin("log-of-zero", "", "forward", "log", rows=(3, 5))
+    origin = Origin("log-of-zero", "", "forward", "log", rows=(3, 5))
     assert not run(scene, step).finite
-    (remedy,) = select_remedies(birth, None, scene, "deterministic")
+    (remedy,) = select_remedies(origin, None, scene, "deterministic")
     assert remedy.text == "Drop or mend samples 3, 5 (data set: 1871, 1873)"
     assert remedy.safe
     assert not remedy.keepable
@@ -199,8 +199,8 @@ def test_a_poisoned_batch_whose_rows_nobody_named() -> None:
     x, y = labels()
     x[6] = float("inf")
     scene = scene_of(net, (x, y))
-    birth = Origin("poisoned-batch", "", "forward", "linear")
-    (remedy,) = select_remedies(birth, None, scene, "deterministic")
+    origin = Origin("poisoned-batch", "", "forward", "linear")
+    (remedy,) = select_remedies(origin, None, scene, "deterministic")
     assert remedy.text == "Drop or mend sample 6"
     assert attempt(scene, log_step(net), remedy).tried == "cured"
 

@@ -55,9 +55,9 @@ def test_plain_attention() -> None:
         with SickKernel():
             return model(batch).square().mean()
 
-    birth = Origin("unknown", "", "forward", "scaled_dot_product_flash_attention", place=PLACE)
+    origin = Origin("unknown", "", "forward", "scaled_dot_product_flash_attention", place=PLACE)
     assert not run(scene, step).finite
-    remedy = select_remedies(birth, None, scene, "deterministic")[0]
+    remedy = select_remedies(origin, None, scene, "deterministic")[0]
     assert remedy.key == "math-attention"
     assert "sdpa_kernel(SDPBackend.MATH)` around model.py:12" in remedy.text
     assert attempt(scene, step, remedy).tried == "cured"
@@ -76,12 +76,12 @@ def test_plain_attention() -> None:
 def test_plain_attention_does_not_cure_something_else() -> None:
     model = Attention()
     scene = scene_of(model, torch.randn(2, 3, 4))
-    birth = Origin("unknown", "", "forward", "scaled_dot_product_flash_attention", place=PLACE)
+    origin = Origin("unknown", "", "forward", "scaled_dot_product_flash_attention", place=PLACE)
 
     def step(batch: Tensor) -> Tensor:
         return (model(batch).square().mean() * 0).log()
 
-    assert attempt(scene, step, MathAttention(birth)).tried == "not cured"
+    assert attempt(scene, step, MathAttention(origin)).tried == "not cured"
     assert MathAttention.fitting(Origin("unknown", "", "forward", "mm")) is None
 
 
@@ -139,8 +139,8 @@ def test_an_island_in_a_compiled_model_is_tried_and_not_kept() -> None:
 
     scene = scene_of(compiled, torch.full((5, 3), 100.0))
     assert not run(scene, step).finite
-    birth = Origin("overflow", "", "forward", "linear", module="0", autocast="float16")
-    remedy = Fp32Island.fitting(birth, scene)
+    origin = Origin("overflow", "", "forward", "linear", module="0", autocast="float16")
+    remedy = Fp32Island.fitting(origin, scene)
     assert remedy is not None
     assert not remedy.keepable
     assert attempt(scene, step, remedy).tried == "cured"
@@ -194,8 +194,8 @@ def test_deterministic_algorithms() -> None:
 
 def test_what_did_not_fail_again_is_not_cured_by_anything() -> None:
     scene = scene_of(nn.Linear(3, 1), torch.randn(4, 3))
-    birth = Origin("log-of-zero", "", "forward", "log", place=PLACE)
-    (remedy,) = select_remedies(birth, None, scene, "transient")
+    origin = Origin("log-of-zero", "", "forward", "log", place=PLACE)
+    (remedy,) = select_remedies(origin, None, scene, "transient")
     assert remedy.key == "deterministic"
     trial = attempt(scene, lambda batch: scene.models[0](batch).mean(), remedy)
     assert trial.tried == "not tried"

@@ -116,7 +116,7 @@ def test_an_error_of_its_own_is_noted_and_the_step_goes_on(monkeypatch: Any) -> 
     locate.find_origins(trace, scene_of(model, x))
 
 
-def test_a_birth_that_cannot_be_explained_is_still_found(monkeypatch: Any) -> None:
+def test_a_origin_that_cannot_be_explained_is_still_found(monkeypatch: Any) -> None:
     def fail(call: Any) -> Any:
         raise ValueError("of the explanation")
 
@@ -124,8 +124,8 @@ def test_a_birth_that_cannot_be_explained_is_still_found(monkeypatch: Any) -> No
     model, x = Small(), torch.rand(6, 4)
     with Trace(scene_of(model, x)) as trace:
         run_backward(trace, torch.log(model(x) * 0).mean())
-    birth = locate.find_origins(trace, scene_of(model, x))[0]
-    assert (birth.op, birth.kind) == ("log", "unknown")
+    found_origin = locate.find_origins(trace, scene_of(model, x))[0]
+    assert (found_origin.op, found_origin.kind) == ("log", "unknown")
     assert any("of the explanation" in error for error in trace.errors)
 
 
@@ -143,9 +143,9 @@ def test_gradients_are_looked_at_without_being_told_of() -> None:
     scene = scene_of(model, x)
     with Trace(scene) as trace:
         torch.sqrt(model(x) * 0).mean().backward()
-    birth = locate.find_origins(trace, scene)[0]
-    assert (birth.op, birth.phase) == ("sqrt", "backward")
-    assert birth.reached == ("weight", "bias")
+    found_origin = locate.find_origins(trace, scene)[0]
+    assert (found_origin.op, found_origin.phase) == ("sqrt", "backward")
+    assert found_origin.reached == ("weight", "bias")
 
 
 def test_modules_of_two_models() -> None:
@@ -163,29 +163,29 @@ class TestUnusualTensors:
         model = nn.Embedding(10, 3, sparse=True)
         x = torch.tensor([1, 2, 3])
         found = traced(model, x, lambda model, x: torch.sqrt(model(x) * 0).mean())
-        assert (found.birth.op, found.birth.reached) == ("sqrt", ("weight",))
+        assert (found.origin.op, found.origin.reached) == ("sqrt", ("weight",))
 
     def test_complex_numbers(self) -> None:
         def compute(model: nn.Module, x: Tensor) -> Tensor:
             spectrum = torch.fft.rfft(model(x))
             return torch.log(spectrum * 0).abs().mean()
 
-        assert traced(nn.Linear(4, 8), torch.rand(6, 4), compute).birth.op == "log"
+        assert traced(nn.Linear(4, 8), torch.rand(6, 4), compute).origin.op == "log"
 
     def test_nested_tensors_are_passed_by(self) -> None:
         def compute(model: nn.Module, x: Tensor) -> Tensor:
             nested = torch.nested.nested_tensor([x[0], x[1]], layout=torch.jagged)
             return torch.log(model(x) * 0).mean() + nested.values().mean()
 
-        birth = traced(nn.Linear(4, 8), torch.rand(6, 3, 4), compute).birth
-        assert birth.op == "log"
+        found_origin = traced(nn.Linear(4, 8), torch.rand(6, 3, 4), compute).origin
+        assert found_origin.op == "log"
 
     def test_higher_order_op(self) -> None:
         def compute(model: nn.Module, x: Tensor) -> Tensor:
             x = torch.cond(x.mean() > 0, lambda x: x * 2, lambda x: x * 3, (x,))
             return torch.log(model(x) * 0).mean()
 
-        assert traced(nn.Linear(4, 8), torch.rand(6, 4), compute).birth.op == "log"
+        assert traced(nn.Linear(4, 8), torch.rand(6, 4), compute).origin.op == "log"
 
     def test_per_sample_gradients(self) -> None:
         def compute(model: nn.Module, x: Tensor) -> Tensor:
@@ -198,8 +198,8 @@ class TestUnusualTensors:
             grads = torch.func.vmap(torch.func.grad(one), (None, 0))(parameters, x)
             return model(x).mean() + grads["weight"].mean()
 
-        birth = traced(nn.Linear(4, 8), torch.rand(6, 4), compute).birth
-        assert birth.op in ("sqrt", "div", "mul")
+        found_origin = traced(nn.Linear(4, 8), torch.rand(6, 4), compute).origin
+        assert found_origin.op in ("sqrt", "div", "mul")
 
 
 def test_gradient_scaler_on_the_cpu() -> None:
@@ -225,4 +225,4 @@ def test_sum_that_overflows_is_no_bad_number() -> None:
         return (model(x) * 0 + torch.full((6, 8), 3e38)).amax() * 0 + torch.sqrt(model(x) * 0).sum()
 
     found = traced(nn.Linear(4, 8), torch.rand(6, 4), compute)
-    assert [birth.op for birth in found.births] == ["sqrt"]
+    assert [found_origin.op for found_origin in found.origins] == ["sqrt"]

@@ -536,11 +536,11 @@ def explained(guard: Any) -> dict[str, Any]:
         incident = json.loads(path.read_text())
         told = incident["explanation"]
         told.pop("headline", None)  # the summary begins with it
-        for birth in told.get("births", ()):  # all of a birth is in section `runs`
+        for origin in told.get("origins", ()):  # all of an origin is in section `runs`
             for name in ("inputs", "output", "reached", "cause"):
-                birth.pop(name, None)
+                origin.pop(name, None)
             for name in ("place", "called_from"):
-                (birth.get(name) or {}).pop("source", None)
+                (origin.get(name) or {}).pop("source", None)
         for trial in told.get("trials", ()):  # their texts are those of the remedies
             trial.pop("text", None)
         incidents[path.parent.name] = told

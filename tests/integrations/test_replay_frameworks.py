@@ -188,10 +188,10 @@ def test_the_script_reproduces_with_the_same_verdict(replay: Replay, home: Home)
     assert result.exit_code == 1, result.stderr
     found = json.loads(result.stdout)
     now, then = found["explanation"], found["recorded"]
-    assert then["births"][0]["kind"] == "log-of-zero"
-    assert then["births"][0]["place"]["source"].strip().endswith("weight.log()).mean()")
-    assert then["births"][0]["rows"] == [1 if home.accumulate == 1 else 2]
-    for name in ("births", "samples", "guilt", "nature", "headline", "summary"):
+    assert then["origins"][0]["kind"] == "log-of-zero"
+    assert then["origins"][0]["place"]["source"].strip().endswith("weight.log()).mean()")
+    assert then["origins"][0]["rows"] == [1 if home.accumulate == 1 else 2]
+    for name in ("origins", "samples", "guilt", "nature", "headline", "summary"):
         assert now[name] == then[name], name
     assert contents(home.folder / "runs") == before, "a replay leaves nothing in the run"
 

@@ -273,11 +273,11 @@ def test_another_optimizer_has_moved_on(order: str, nature: str) -> None:
     [found] = guard.explanations
     assert (found.step, found.nature) == (7, nature)
     if nature == "unknown":
-        assert found.births == found.trials == ()
+        assert found.origins == found.trials == ()
         assert "other weights of the model had been updated within the same step" in found.headline
     else:
-        assert found.birth is not None
-        assert found.birth.kind == "log-of-zero"
+        assert found.origin is not None
+        assert found.origin.kind == "log-of-zero"
 
 
 # Accelerate.

@@ -77,7 +77,7 @@ def test_no_home_on_the_page(home: Path) -> None:
         remedies=(Remedy(f"look at `{file}`"),),
     )
     place = {"file": file, "line": 7, "source": f"x = '{file}'"}
-    incident = {"headline": file, "births": [{"op": "log", "phase": "forward", "place": place}]}
+    incident = {"headline": file, "origins": [{"op": "log", "phase": "forward", "place": place}]}
     data = build_charts(
         [
             Header("headway", axes={"param": [file]}, facts={"script": file, "argv": [file]}),

@@ -33,10 +33,10 @@ def ran(size: int, plans: Sequence[Plan]) -> list[list[Outcome]]:
 
 def assert_named(outcomes: Sequence[Outcome], step: int = 7, rank: int = 1, row: int = 3) -> None:
     [found] = outcomes[0].explanations
-    [birth] = found["births"]
+    [origin] = found["origins"]
     assert (found["step"], found["nature"], found["rank"]) == (step, "deterministic", rank)
-    assert (birth["op"], birth["kind"], birth["rows"]) == ("log", "log-of-zero", (row,))
-    assert (Path(birth["place"]["file"]).name, birth["place"]["line"]) == (
+    assert (origin["op"], origin["kind"], origin["rows"]) == ("log", "log-of-zero", (row,))
+    assert (Path(origin["place"]["file"]).name, origin["place"]["line"]) == (
         "rank_replays.py",
         born_on(),
     )
@@ -179,7 +179,7 @@ def test_the_run_directory_tells_it_once(tmp_path: Path) -> None:
     for name in ("events.jsonl", "events.rank1.jsonl"):
         events = [json.loads(line) for line in (run / name).read_text().splitlines()]
         told = [event["data"] for event in events if event["kind"] == "incident"]
-        assert [(data["rank"], data["births"][0]["place"]["line"]) for data in told] in (
+        assert [(data["rank"], data["origins"][0]["place"]["line"]) for data in told] in (
             [(1, born_on())],
             [],
         )

@@ -95,8 +95,8 @@ def test_off_keeps_the_data_off_the_disk(written: Any) -> None:
     assert told_rows(content) == {HIGHEST}
     found = incident_folder.read_incident(folder)
     assert not found.has_batch
-    assert found.explanation.birth is not None
-    assert found.explanation.birth.rows == (GUILTY,)
+    assert found.explanation.origin is not None
+    assert found.explanation.origin.rows == (GUILTY,)
     assert "private: capture is off" in (folder / "README.md").read_text()
 
 
@@ -110,7 +110,7 @@ def test_guilty_rows_keep_no_others(written: Any) -> None:
     again = rerun_call(found, lambda: (make_model(), loss_of), make_replay_guard)
     assert again.reproduces
     assert again.explanation is not None
-    assert again.explanation.births[0].rows == (GUILTY,)
+    assert again.explanation.origins[0].rows == (GUILTY,)
 
 
 def test_the_batch_is_the_batch(written: Any) -> None:

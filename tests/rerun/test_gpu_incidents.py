@@ -98,11 +98,11 @@ def test_the_line_is_named_and_the_run_as_if_merely_skipped(
     assert none == []
     assert_same(told, silent)
     (explanation,) = explanations
-    birth = explanation.birth
+    origin = explanation.origin
     assert explanation.step == bad
-    assert birth is not None, explanation
-    assert birth.place is not None
-    assert (birth.place.line, birth.op, birth.rows) == (BORN, "log", (SAMPLE,))
+    assert origin is not None, explanation
+    assert origin.place is not None
+    assert (origin.place.line, origin.op, origin.rows) == (BORN, "log", (SAMPLE,))
     assert explanation.cure is not None
 
 

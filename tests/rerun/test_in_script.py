@@ -188,7 +188,7 @@ def test_what_a_guard_has_written_is_found_again(
     [again] = found
     assert again.reproduces
     assert again.explanation is not None
-    now, then = again.explanation.birth, recorded.explanation.birth
+    now, then = again.explanation.origin, recorded.explanation.origin
     assert now is not None
     assert then is not None
     assert then.kind == "sqrt-of-negative"

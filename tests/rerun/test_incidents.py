@@ -211,12 +211,12 @@ def test_the_run_goes_on_as_if_the_step_had_merely_been_skipped(
 ) -> None:
     told, silent = go(loop, replay=True), go(loop, replay=False)
     assert_same(told.everything(), silent.everything())
-    birth = told.explanation.birth
-    assert birth is not None
-    assert birth.kind == "log-of-zero"
-    assert birth.place is not None
-    assert (birth.place.file, birth.place.line, birth.op) == (__file__, BORN, "log")
-    assert birth.rows == (SAMPLE,)
+    origin = told.explanation.origin
+    assert origin is not None
+    assert origin.kind == "log-of-zero"
+    assert origin.place is not None
+    assert (origin.place.file, origin.place.line, origin.op) == (__file__, BORN, "log")
+    assert origin.rows == (SAMPLE,)
     assert told.explanation.cure is not None
 
 
@@ -237,10 +237,10 @@ def test_whatever_the_optimizer(name: str) -> None:
 
     told, silent = go(loop, replay=True, make=make), go(loop, replay=False, make=make)
     assert_same(told.everything(), silent.everything())
-    birth = told.explanation.birth
-    assert birth is not None
-    assert birth.place is not None
-    assert birth.place.line == BORN
+    origin = told.explanation.origin
+    assert origin is not None
+    assert origin.place is not None
+    assert origin.place.line == BORN
 
 
 def test_a_healthy_run_is_not_looked_into(tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_a_fault_that_comes_once_is_transient() -> None:
             run.optimizer.zero_grad()
         (explanation,) = guard.explanations
     assert explanation.nature == "transient"
-    assert explanation.births == ()
+    assert explanation.origins == ()
     assert "hardware" in explanation.headline
     assert not any(trial.tried == "cured" for trial in explanation.trials)
     assert model.calls == STEPS
@@ -389,8 +389,8 @@ def test_a_loop_that_changes_its_batches_is_known_for_it_and_each_is_copied() ->
     with Guard(run.model, run.optimizer) as guard:
         changing(run, guard, batches)
         (told,) = guard.explanations
-    assert told.birth is not None
-    assert told.birth.rows == (SAMPLE,)
+    assert told.origin is not None
+    assert told.origin.rows == (SAMPLE,)
     assert told.cure is not None
     for (x, _), once in zip(batches, doubled, strict=True):
         assert torch.equal(x, once)  # and left as the loop left it

@@ -89,10 +89,10 @@ def test_gradients_that_the_loop_made_bad_are_no_transient_fault() -> None:
             optimizer.zero_grad()
     (told,) = guard.explanations
     assert told.nature == "deterministic"
-    assert told.birth is not None
-    assert told.birth.op == "div"
-    assert told.birth.place is not None
-    assert told.birth.place.source == "parameter.grad /= parameter.grad.norm()"
+    assert told.origin is not None
+    assert told.origin.op == "div"
+    assert told.origin.place is not None
+    assert told.origin.place.source == "parameter.grad /= parameter.grad.norm()"
     assert told.cure is not None
 
 

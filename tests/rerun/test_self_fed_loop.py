@@ -303,9 +303,9 @@ def test_the_line_of_a_bad_step_is_named_and_a_cure_tried(loop: Loop) -> None:
     assert run.guard is not None
     (why,) = run.guard.explanations
     assert (why.step, why.nature) == (BAD, "deterministic")
-    assert why.birth is not None
-    assert why.birth.place is not None
-    assert (why.birth.op, why.birth.place.line, why.birth.kind) == ("log", BORN, "log-of-zero")
+    assert why.origin is not None
+    assert why.origin.place is not None
+    assert (why.origin.op, why.origin.place.line, why.origin.kind) == ("log", BORN, "log-of-zero")
     assert why.cure is not None
     assert not run.guard.replaying
     # Later steps are as if it had merely been skipped.
@@ -404,7 +404,7 @@ def test_a_loop_over_guarded_numbers_knows_its_first_step() -> None:
             loss_of(net, poison(torch.rand(4, 3) + 0.5, step, 0)).backward()
             optimizer.step()
             optimizer.zero_grad()
-    assert guard.explanations[0].birth is not None
+    assert guard.explanations[0].origin is not None
 
 
 def test_data_that_came_bad_is_named_and_not_the_step() -> None:
@@ -419,8 +419,8 @@ def test_data_that_came_bad_is_named_and_not_the_step() -> None:
             net(x).mean().backward()
             optimizer.step()
     (why,) = guard.explanations
-    assert why.birth is not None
-    assert (why.birth.kind, why.guilt) == ("poisoned-batch", "batch")
+    assert why.origin is not None
+    assert (why.origin.kind, why.guilt) == ("poisoned-batch", "batch")
     assert "in `data`" in why.headline
     found = next(item for item in guard.findings if item.code == "HD501")
     assert (found.step, found.where.sample) == (4, 1)
@@ -453,8 +453,8 @@ def test_a_step_that_is_known_to_be_bad_one_step_late_is_that_very_turn(
     assert run.guard is not None
     (why,) = run.guard.explanations
     assert why.step == BAD
-    assert why.birth is not None
-    assert (why.birth.kind, why.birth.place and why.birth.place.line) == ("log-of-zero", BORN)
+    assert why.origin is not None
+    assert (why.origin.kind, why.origin.place and why.origin.place.line) == ("log-of-zero", BORN)
     plain = Run(loop, policy=Policy(replay=False))
     assert_same(run.everything(), plain.everything())
 
@@ -475,8 +475,8 @@ def test_two_optimizers_share_a_turn() -> None:
             other.backward()
             optimizers[1].step()
     assert [why.step for why in guard.explanations] == [5]
-    assert guard.explanations[0].birth is not None
-    assert guard.explanations[0].birth.module == "model1"
+    assert guard.explanations[0].origin is not None
+    assert guard.explanations[0].origin.module == "model1"
 
 
 def by_hand(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None:
@@ -505,8 +505,8 @@ def test_batches_drawn_by_hand_from_a_loader_are_given_again(bad: int) -> None:
         found = launch.guard.explanations
         assert [why.step for why in found] == ([BAD] if replay and bad == BAD else [])
         for why in found:
-            assert why.birth is not None
-            assert (why.birth.kind, why.birth.rows) == ("log-of-zero", (2,))
+            assert why.origin is not None
+            assert (why.origin.kind, why.origin.rows) == ("log-of-zero", (2,))
             assert why.cure is not None
         launch.close()
     assert_same(runs[0].everything(), runs[1].everything())

@@ -1,4 +1,4 @@
-"""Trainings on several ranks whose bad steps are run again, with a birth planted on one of them."""
+"""Trainings on several ranks whose bad steps are re-run; one rank has a planted origin."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Net(nn.Module):
 
 
 def born_on() -> int:
-    """The line of the planted birth."""
+    """The line of the planted origin."""
     lines = Path(__file__).read_text(encoding="utf-8").splitlines()
     return next(at for at, line in enumerate(lines, 1) if line.endswith("# born here"))
 

@@ -26,7 +26,7 @@ class Net(nn.Module):
 
 
 def traced_on(rank: int, how: str) -> tuple[list[str], list[tuple[str, str, str]]]:
-    """(bad gradients, births) of a rank; rank 1 has a sample of zeros."""
+    """(bad gradients, origins) of a rank; rank 1 has a sample of zeros."""
     torch.manual_seed(0)
     net: nn.Module = Net()
     if how == "ddp":
@@ -46,5 +46,5 @@ def traced_on(rank: int, how: str) -> tuple[list[str], list[tuple[str, str, str]
         loss.backward()
         trace.gradients_ready(list(net.parameters()))
     assert trace.errors == [], trace.errors
-    births = locate.find_origins(trace, scene)
-    return list(trace.ends.gradients), [(b.phase, b.op, str(b.rows)) for b in births]
+    origins = locate.find_origins(trace, scene)
+    return list(trace.ends.gradients), [(b.phase, b.op, str(b.rows)) for b in origins]

@@ -1,4 +1,4 @@
-"""Births planted in what users of the Hugging Face Trainer, Lightning and Accelerate write."""
+"""Origins planted in what users of the Hugging Face Trainer, Lightning and Accelerate write."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ def assert_explained(guard: Any, how: str, file: Path) -> None:
     op, kind, mark = EXPECTED[how]
     [found] = guard.explanations
     assert (found.step, found.nature) == (BAD_STEP, "deterministic"), found
-    birth = found.birth
-    assert (birth.op, birth.kind) == (op, kind), birth
+    origin = found.origin
+    assert (origin.op, origin.kind) == (op, kind), origin
     source = file if how == "step" else Path(__file__)
-    assert (birth.place.file, birth.place.line) == (str(source), line_of(mark, source))
-    assert (birth.batch, birth.rows) == (0, (2,))
+    assert (origin.place.file, origin.place.line) == (str(source), line_of(mark, source))
+    assert (origin.batch, origin.rows) == (0, (2,))
     assert found.cure is not None, found.trials
     [finding] = [finding for finding in guard.findings if finding.code == "HD101"]
-    assert (finding.where.file, finding.where.line) == (str(source), birth.place.line)
+    assert (finding.where.file, finding.where.line) == (str(source), origin.place.line)
     assert finding.where.sample == 2
     assert any(remedy.cured for remedy in finding.remedies)

@@ -21,12 +21,12 @@ Losses = Tensor | Mapping[str, Tensor]
 class Traced:
     script: FailingStep
     trace: Trace
-    births: tuple[Origin, ...]
+    origins: tuple[Origin, ...]
 
     @property
-    def birth(self) -> Origin:
-        assert self.births, "nothing was found"
-        return self.births[0]
+    def origin(self) -> Origin:
+        assert self.origins, "nothing was found"
+        return self.origins[0]
 
 
 def scene_of(model: nn.Module, *batches: Any, **more: Any) -> FailingStep:
@@ -65,7 +65,7 @@ def run_backward(trace: Trace, losses: Losses) -> None:
     total.backward()
 
 
-def line_of(birth: Origin) -> str:
+def line_of(origin: Origin) -> str:
     """The text of the line that is blamed."""
-    assert birth.place is not None
-    return birth.place.source
+    assert origin.place is not None
+    return origin.place.source

@@ -63,7 +63,7 @@ def incident(step: int, text: str = "kl = p * (p.log() - logq)") -> dict[str, An
         "symptom": "nonfinite",
         "nature": "deterministic",
         "headline": "Log of 0: 1 of 32 inputs is exactly 0, at losses.py:178, sample 4.",
-        "births": [
+        "origins": [
             {
                 "kind": "log-of-zero",
                 "phase": "forward",
@@ -156,9 +156,9 @@ def hostile_run(folder: Path) -> Report:
         stream.append(EventRecord(0, 3 * step + 2, step, "action", action))
     told = incident(60, SCRIPT)
     told["headline"] = SCRIPT
-    told["births"][0] |= {"op": SCRIPT, "module": NASTY[1], "rows": [10**400, SCRIPT]}
+    told["origins"][0] |= {"op": SCRIPT, "module": NASTY[1], "rows": [10**400, SCRIPT]}
     told["trials"][0]["text"] = NASTY[4]
-    told["births"][0]["place"]["file"] = "/etc/passwd"
+    told["origins"][0]["place"]["file"] = "/etc/passwd"
     stream.append(EventRecord(0, 1000, 60, "incident", told))
     return headway.diagnose(write(folder, stream))
 

@@ -36,8 +36,8 @@ class IncidentSummary:
     segment: int
     nature: str
     headline: str
-    birth: Mapping[str, Any]
-    """The first birth; empty where there is none."""
+    origin: Mapping[str, Any]
+    """The first origin; empty where there is none."""
     spike: Mapping[str, Any]
     trials: tuple[Mapping[str, Any], ...]
     samples: tuple[Any, ...]
@@ -46,20 +46,20 @@ class IncidentSummary:
 
     @property
     def rows(self) -> list[int]:
-        rows = self.birth.get("rows") or self.spike.get("rows") or ()
+        rows = self.origin.get("rows") or self.spike.get("rows") or ()
         return [row for row in _list(rows) if isinstance(row, int)]
 
     def where(self) -> Where:
         """File, line, op, module, sample, rank: as far as they are known."""
-        place = _dict(self.birth.get("place"))
+        place = _dict(self.origin.get("place"))
         layers = _list(self.spike.get("layers"))
-        module = self.birth.get("module") or (layers[0] if layers else None)
+        module = self.origin.get("module") or (layers[0] if layers else None)
         return Where(
             file=_text(place.get("file")),
             line=_number(place.get("line")),
             function=_text(place.get("function")),
             module=_text(module) or None,
-            op=_text(self.birth.get("op")),
+            op=_text(self.origin.get("op")),
             rank=self.rank,
             sample=self.rows[0] if self.rows else None,
         )
@@ -74,18 +74,18 @@ class IncidentSummary:
 
     def evidence(self) -> dict[str, Any]:
         """What a reader may want to see."""
-        birth = self.birth
+        origin = self.origin
         found = {
             "why": self.headline,
             "nature": self.nature,
             "guilt": None if self.guilt == "unknown" else self.guilt,
-            "kind": birth.get("kind"),
-            "phase": birth.get("phase"),
-            "source": _dict(birth.get("place")).get("source"),
+            "kind": origin.get("kind"),
+            "phase": origin.get("phase"),
+            "source": _dict(origin.get("place")).get("source"),
             "samples": self.rows or None,
             "data_set": list(self.samples) or None,
-            "component": birth.get("component") or self.spike.get("component"),
-            "reached": _list(birth.get("reached"))[:20] or None,
+            "component": origin.get("component") or self.spike.get("component"),
+            "reached": _list(origin.get("reached"))[:20] or None,
         }
         return {name: value for name, value in found.items() if value is not None}
 
@@ -94,11 +94,11 @@ def incident_finding(
     check: Check, record: EventRecord, incident: IncidentSummary, **more: Any
 ) -> Finding:
     """A finding whose whole evidence is the incident."""
-    birth = incident.birth
+    origin = incident.origin
     return check.find(
         record,
         incident.headline,
-        subject=f"{birth.get('module')} {birth.get('op')}",
+        subject=f"{origin.get('module')} {origin.get('op')}",
         where=incident.where(),
         remedies=[*incident.remedies()],
         **more,
@@ -111,13 +111,13 @@ def read_incident(event: EventRecord) -> IncidentSummary | None:
     if event.kind != INCIDENT:
         return None
     data = event.data
-    births = _list(data.get("births"))
+    origins = _list(data.get("origins"))
     return IncidentSummary(
         step=event.step,
         segment=event.segment,
         nature=_text(data.get("nature")) or "unknown",
         headline=_text(data.get("headline")) or "",
-        birth=_dict(births[0]) if births else {},
+        origin=_dict(origins[0]) if origins else {},
         spike=_dict(data.get("spike")),
         trials=tuple(_dict(trial) for trial in _list(data.get("trials"))),
         samples=tuple(_list(data.get("samples"))),
@@ -131,7 +131,7 @@ def incident_concerns(incident: IncidentSummary, finding: Finding) -> bool:
     if finding.step != incident.step or finding.segment != incident.segment:
         return False
     return finding.code in SYMPTOMS or finding.code == CODE_OF_KIND.get(
-        str(incident.birth.get("kind"))
+        str(incident.origin.get("kind"))
     )
 
 

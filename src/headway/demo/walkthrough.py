@@ -236,17 +236,17 @@ class DemoWalkthrough:
         )
         line, code = planted_line()
         explanation = guarded.explanations[0] if guarded.explanations else None
-        birth = explanation.birth if explanation else None
-        place = birth.place if birth else None
+        origin = explanation.origin if explanation else None
+        place = origin.place if origin else None
         self._claim(
             place is not None and place.line == line,
             f"the line: {Path(place.file).name}:{place.line}" if place else "the line was named",
         )
         self.teller.code(f"headway/demo/model.py:{line}", code)
-        if birth is not None:
-            self.teller.say(f"{birth.cause}.")
+        if origin is not None:
+            self.teller.say(f"{origin.cause}.")
         self._claim(
-            birth is not None and birth.rows == (BLANK_SAMPLE,),
+            origin is not None and origin.rows == (BLANK_SAMPLE,),
             f"the sample: number {BLANK_SAMPLE} of the batch, a blank line",
         )
         cure = explanation.cure if explanation else None

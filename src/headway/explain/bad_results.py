@@ -123,7 +123,7 @@ class BadResultInspector:
     ) -> None:
         trouble.inputs = tuple(self._described(given, arguments))
         trouble.output = describe_tensor(bad, "output", "computed")
-        if fresh is not None:  # what it was given is another birth's
+        if fresh is not None:  # what it was given is another origin's
             given, bad = _cleared(given, bad, fresh)
         trouble.rows = self._rows(call, given, arguments, bad)
         forward = call.forward

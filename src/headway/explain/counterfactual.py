@@ -53,14 +53,14 @@ REMEDIES_BY_KIND: dict[str, tuple[str, ...]] = {
     "uninitialised-memory": ("guard-input",),
     "unknown": ("math-attention", "guard-input", "fp32-island", "bf16", "fp32", "drop-samples"),
 }
-"""What is worth trying for a kind of birth, best first. An eps never helps against a number that is
-too large, and a smaller rate never against a division by zero."""
+"""Remedies to try for each kind of origin, best first. An eps does not help against a value that is
+too large, and a smaller learning rate does not help against a division by zero."""
 
 _BY_SAMPLES = {kind for kind, keys in REMEDIES_BY_KIND.items() if "drop-samples" in keys}
 
 
 def select_remedies(
-    birth: Origin | None, spike: Spike | None, scene: FailingStep, nature: str
+    origin: Origin | None, spike: Spike | None, scene: FailingStep, nature: str
 ) -> list[StepRemedy]:
     """The remedies to try, best first."""
     if nature == "transient":
@@ -68,22 +68,22 @@ def select_remedies(
     found: list[StepRemedy | None] = []
     if nature == "compiler" or (nature == "unknown" and any(map(is_compiled, scene.models))):
         found.append(Eager())
-    if birth is not None:
-        keys = REMEDIES_BY_KIND.get(birth.kind, REMEDIES_BY_KIND["unknown"])
-        found += [_MAKE[key](birth, scene) for key in keys]
+    if origin is not None:
+        keys = REMEDIES_BY_KIND.get(origin.kind, REMEDIES_BY_KIND["unknown"])
+        found += [_MAKE[key](origin, scene) for key in keys]
     if spike is not None:
         found += _select_for_spike(spike, scene)
     chosen = [remedy for remedy in found if remedy is not None]
     return [_allowed(remedy, scene) for remedy in chosen[:MOST_TRIED]]
 
 
-def worth_bisecting(birth: Origin | None, spike: Spike | None, scene: FailingStep) -> bool:
+def worth_bisecting(origin: Origin | None, spike: Spike | None, scene: FailingStep) -> bool:
     """Whether some sample may be guilty that nobody could name."""
     if sum(batch_size(batch) or 1 for batch in scene.batches) < 2:
         return False
     if spike is not None:
         return not spike.rows
-    return birth is None or (not birth.rows and birth.kind in _BY_SAMPLES)
+    return origin is None or (not origin.rows and origin.kind in _BY_SAMPLES)
 
 
 def judge_trial(remedy: StepRemedy, outcome: Outcome | None, limit: float | None) -> Trial:
@@ -135,8 +135,8 @@ def _select_for_spike(spike: Spike, scene: FailingStep) -> list[StepRemedy | Non
     return found
 
 
-def _bf16(birth: Origin, scene: FailingStep) -> StepRemedy | None:
-    if birth.autocast is None or not involves_float16(birth):
+def _bf16(origin: Origin, scene: FailingStep) -> StepRemedy | None:
+    if origin.autocast is None or not involves_float16(origin):
         return None
     cuda = any(p.device.type == "cuda" for model in scene.models for p in model.parameters())
     return None if cuda and not torch.cuda.is_bf16_supported() else Bf16()
@@ -150,8 +150,8 @@ def _smaller_rate() -> StepRemedy:
     )
 
 
-def _roll_back(birth: Origin) -> StepRemedy:
-    names = ", ".join(operand.name for operand in birth.inputs if operand.role == "weight")
+def _roll_back(origin: Origin) -> StepRemedy:
+    names = ", ".join(operand.name for operand in origin.inputs if operand.role == "weight")
     return Advice(
         "roll-back",
         f"Go back to weights from before {names or 'they'} turned bad",
@@ -159,8 +159,8 @@ def _roll_back(birth: Origin) -> StepRemedy:
     )
 
 
-def _reset_buffer(birth: Origin) -> StepRemedy:
-    names = ", ".join(operand.name for operand in birth.inputs if operand.role == "buffer")
+def _reset_buffer(origin: Origin) -> StepRemedy:
+    names = ", ".join(operand.name for operand in origin.inputs if operand.role == "buffer")
     return Advice(
         "reset-buffer",
         f"Reset {names or 'the buffer'}, or go back to a state from before it turned bad",
@@ -168,8 +168,8 @@ def _reset_buffer(birth: Origin) -> StepRemedy:
     )
 
 
-def _unmask_target(birth: Origin) -> StepRemedy:
-    where = "" if birth.place is None else f" ({birth.place})"
+def _unmask_target(origin: Origin) -> StepRemedy:
+    where = "" if origin.place is None else f" ({origin.place})"
     return Advice(
         "unmask-target",
         f"Never mask the class that is the target, or ignore such targets{where}",
@@ -177,8 +177,8 @@ def _unmask_target(birth: Origin) -> StepRemedy:
     )
 
 
-def _reset_state(birth: Origin) -> StepRemedy:
-    where = "" if birth.place is None else f" ({birth.place})"
+def _reset_state(origin: Origin) -> StepRemedy:
+    where = "" if origin.place is None else f" ({origin.place})"
     return Advice(
         "reset-state",
         f"Reset what is carried over from step to step{where}, and detach it",
@@ -187,15 +187,15 @@ def _reset_state(birth: Origin) -> StepRemedy:
 
 
 _MAKE: dict[str, Callable[[Origin, FailingStep], StepRemedy | None]] = {
-    "guard-input": lambda birth, scene: GuardInput.fitting(birth),
+    "guard-input": lambda origin, scene: GuardInput.fitting(origin),
     "drop-samples": DropSamples.fitting,
     "fp32-island": Fp32Island.fitting,
     "bf16": _bf16,
     "fp32": Fp32.fitting,
-    "math-attention": lambda birth, scene: MathAttention.fitting(birth),
-    "smaller-rate": lambda birth, scene: _smaller_rate(),
-    "roll-back": lambda birth, scene: _roll_back(birth),
-    "unmask-target": lambda birth, scene: _unmask_target(birth),
-    "reset-buffer": lambda birth, scene: _reset_buffer(birth),
-    "reset-state": lambda birth, scene: _reset_state(birth),
+    "math-attention": lambda origin, scene: MathAttention.fitting(origin),
+    "smaller-rate": lambda origin, scene: _smaller_rate(),
+    "roll-back": lambda origin, scene: _roll_back(origin),
+    "unmask-target": lambda origin, scene: _unmask_target(origin),
+    "reset-buffer": lambda origin, scene: _reset_buffer(origin),
+    "reset-state": lambda origin, scene: _reset_state(origin),
 }

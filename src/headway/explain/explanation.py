@@ -41,12 +41,12 @@ class Origin:
     """Where finite numbers became a non-finite one that reached the loss or a gradient."""
 
     kind: str
-    """Which of the kinds in `births.py`."""
+    """One of `origin.KINDS`."""
     cause: str
     """The same in plain words, with the numbers of this case."""
     phase: Phase
     op: str
-    """The user's op: `log`, `div`, `linear`; for a backward birth, the forward op it belongs to."""
+    """The user's op: `log`, `div`, `linear`; for an origin in backward, its forward op."""
     node: str | None = None
     """Autograd's name of the backward, such as `SqrtBackward0`."""
     module: str = ""
@@ -108,7 +108,7 @@ class Explanation:
     """What happened and where, in a sentence."""
     summary: str = ""
     """The same, and what helped."""
-    births: tuple[Origin, ...] = ()
+    origins: tuple[Origin, ...] = ()
     """The one to mend first stands first."""
     spike: Spike | None = None
     trials: tuple[Trial, ...] = ()
@@ -125,13 +125,13 @@ class Explanation:
     notes: tuple[str, ...] = field(default_factory=tuple)
 
     @property
-    def birth(self) -> Origin | None:
-        return self.births[0] if self.births else None
+    def origin(self) -> Origin | None:
+        return self.origins[0] if self.origins else None
 
     @property
     def guilty_rows(self) -> tuple[int, ...]:
         """The rows of a batch it came from; empty where they cannot be told."""
-        culprit = self.birth or self.spike
+        culprit = self.origin or self.spike
         return () if culprit is None else culprit.rows
 
     @property
@@ -148,11 +148,11 @@ class Explanation:
 
         Raises TypeError or ValueError if there is none.
         """
-        births = tuple(_read_origin(item) for item in data.get("births", ()))
+        origins = tuple(_read_origin(item) for item in data.get("origins", ()))
         spike = data.get("spike")
         known = {
             **data,
-            "births": births,
+            "origins": origins,
             "spike": None if spike is None else Spike(**_tuples(spike)),
             "trials": tuple(Trial(**item) for item in data.get("trials", ())),
             "samples": tuple(data.get("samples", ())),
@@ -163,7 +163,7 @@ class Explanation:
             (told.nature, Nature),
             (told.guilt, Guilt),
             *((trial.tried, Tried) for trial in told.trials),
-            *((birth.phase, Phase) for birth in births),
+            *((origin.phase, Phase) for origin in origins),
         ):
             if said not in get_args(allowed):
                 raise ValueError(f"{said!r:.40} is none of {', '.join(get_args(allowed))}")
@@ -185,9 +185,11 @@ def _read_origin(data: Mapping[str, Any]) -> Origin:
 
 def _texts(told: Explanation) -> list[Any]:
     """What is shown as it is."""
-    of_births = [text for birth in told.births for text in (birth.kind, birth.cause, birth.op)]
+    of_origins = [
+        text for origin in told.origins for text in (origin.kind, origin.cause, origin.op)
+    ]
     of_trials = [text for trial in told.trials for text in (trial.key, trial.text, trial.why)]
-    return [told.headline, told.summary, *of_births, *of_trials, *told.notes]
+    return [told.headline, told.summary, *of_origins, *of_trials, *told.notes]
 
 
 def _read_operand(data: Mapping[str, Any]) -> Operand:
@@ -213,9 +215,9 @@ GUILT_SENTENCES = {
 }
 
 
-def guilt_by_kind(birth: Origin | None) -> Guilt | None:
+def guilt_by_kind(origin: Origin | None) -> Guilt | None:
     """Whose guilt it is, where that needs no experiment."""
-    return None if birth is None else _PLAIN_GUILT.get(birth.kind)
+    return None if origin is None else _PLAIN_GUILT.get(origin.kind)
 
 
 def add_sentences(explanation: Explanation) -> Explanation:
@@ -242,8 +244,8 @@ def format_line(line: SourceLine | None) -> str:
 
 def format_samples(explanation: Explanation) -> str:
     """`sample 5 (data set: 1871)`; empty where none can be named."""
-    birth, spike = explanation.birth, explanation.spike
-    rows = birth.rows if birth else spike.rows if spike else ()
+    origin, spike = explanation.origin, explanation.spike
+    rows = origin.rows if origin else spike.rows if spike else ()
     if not rows:
         return ""
     known = f" (data set: {_list_some(explanation.samples)})" if explanation.samples else ""
@@ -251,7 +253,7 @@ def format_samples(explanation: Explanation) -> str:
 
 
 def _write_headline(explanation: Explanation) -> str:
-    birth = explanation.birth
+    origin = explanation.origin
     if explanation.nature == "transient":
         return (
             "The same step, run again unchanged, went well: the fault was transient. Suspect the "
@@ -262,8 +264,8 @@ def _write_headline(explanation: Explanation) -> str:
             "Run op by op the step goes well; compiled, it fails again: suspect the compiler's "
             "code, not yours."
         )
-    if birth is not None:
-        return _describe_origin(birth, explanation)
+    if origin is not None:
+        return _describe_origin(origin, explanation)
     if explanation.spike is not None:
         return _describe_spike(explanation)
     if explanation.notes:
@@ -271,14 +273,14 @@ def _write_headline(explanation: Explanation) -> str:
     return "The step fails again, but the op that began it was not seen."
 
 
-def _describe_origin(birth: Origin, explanation: Explanation) -> str:
-    where = f"at {format_line(birth.place)}" if birth.place else f"in {birth.op}"
-    module = f" in {birth.module}" if birth.module else ""
-    backward = " (in backward)" if birth.phase == "backward" else ""
+def _describe_origin(origin: Origin, explanation: Explanation) -> str:
+    where = f"at {format_line(origin.place)}" if origin.place else f"in {origin.op}"
+    module = f" in {origin.module}" if origin.module else ""
+    backward = " (in backward)" if origin.phase == "backward" else ""
     who = format_samples(explanation)
     rank = f" on rank {explanation.rank}" if explanation.rank is not None else ""
     return (
-        f"{birth.cause.rstrip('.')}, {where}{module}{backward}{rank}"
+        f"{origin.cause.rstrip('.')}, {where}{module}{backward}{rank}"
         + (f", {who}" if who else "")
         + "."
     )

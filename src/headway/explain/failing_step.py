@@ -177,13 +177,13 @@ class RankAgreement:
         errors = sorted(filter(None, self._agree(outcome.error)), key=FAILED_ON_OTHER_RANK.__eq__)
         return errors[0] if errors else "it computed no loss"
 
-    def agree_on_origins(self, births: tuple[Origin, ...], outcome: Outcome) -> tuple[Origin, ...]:
+    def agree_on_origins(self, origins: tuple[Origin, ...], outcome: Outcome) -> tuple[Origin, ...]:
         """Those of the rank that made the bad number; it is guilty from here on."""
         bad = not all(map(math.isfinite, (*outcome.losses, outcome.made)))
-        said: Sequence[tuple[tuple[Origin, ...], bool]] = self._agree((births, bad))
+        said: Sequence[tuple[tuple[Origin, ...], bool]] = self._agree((origins, bad))
         if len(said) == 1:
-            return births
-        # Memory that a collective writes is filled out of sight: an innocent rank may find births.
+            return origins
+        # Memory that a collective writes is filled out of sight: an innocent rank may find origins.
         certain = [rank for rank, (_, theirs) in enumerate(said) if theirs] or range(len(said))
         made = [rank for rank in certain if said[rank][0]]
         if made or len(certain) == 1:

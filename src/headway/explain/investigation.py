@@ -162,7 +162,7 @@ class _Investigation:
         self._council = council
         self._passes = 0
         self._began = time.perf_counter()
-        self._births: tuple[Origin, ...] = ()
+        self._origins: tuple[Origin, ...] = ()
         self._spike: Spike | None = None
         self._notes: list[str] = []
 
@@ -194,7 +194,7 @@ class _Investigation:
 
     @property
     def _origin(self) -> Origin | None:
-        return self._births[0] if self._births else None
+        return self._origins[0] if self._origins else None
 
     # The passes.
 
@@ -203,8 +203,8 @@ class _Investigation:
         one = StepPass("trace", self._scene.batches, within=[trace], observer=trace)
         yield from self._run(one)
         if one.outcome.complete:
-            self._births = locate.find_origins(trace, self._scene)
-            if self._scene.symptom == "spike" and not self._births:
+            self._origins = locate.find_origins(trace, self._scene)
+            if self._scene.symptom == "spike" and not self._origins:
                 self._spike = find_spike(trace, self._scene, one.outcome.norms)
         return one.outcome
 
@@ -299,9 +299,9 @@ class _Investigation:
         named = [(at, tuple(those)) for at, those in rows.items() if those]
         if len(named) != 1:
             return
-        (batch, guilty), birth = named[0], self._origin
-        if birth is not None:
-            self._births = (replace(birth, rows=guilty, batch=batch), *self._births[1:])
+        (batch, guilty), origin = named[0], self._origin
+        if origin is not None:
+            self._origins = (replace(origin, rows=guilty, batch=batch), *self._origins[1:])
         elif self._spike is not None:
             self._spike = replace(self._spike, rows=guilty, batch=batch)
 
@@ -340,13 +340,13 @@ class _Investigation:
 
     def _settle(self, traced: Outcome) -> None:
         """The bad number was born on one rank; what it found is what is said everywhere."""
-        self._births = self._council.agree_on_origins(self._births, traced)
-        if self._scene.symptom == "spike" and not self._births:
+        self._origins = self._council.agree_on_origins(self._origins, traced)
+        if self._scene.symptom == "spike" and not self._origins:
             self._spike = self._council.find_spike(self._spike, traced.made)
-        for rank, birth in self._council.also.items():
-            rows = ", ".join(map(str, birth.rows))
-            named = f", sample{'s' if len(birth.rows) > 1 else ''} {rows}" if rows else ""
-            self._notes.append(f"rank {rank} made one, too: {birth.op} at {birth.place}{named}")
+        for rank, origin in self._council.also.items():
+            rows = ", ".join(map(str, origin.rows))
+            named = f", sample{'s' if len(origin.rows) > 1 else ''} {rows}" if rows else ""
+            self._notes.append(f"rank {rank} made one, too: {origin.op} at {origin.place}{named}")
 
     # The outcome.
 
@@ -362,7 +362,7 @@ class _Investigation:
             step=scene.step,
             symptom=scene.symptom,
             nature=nature,
-            births=self._births if nature == "deterministic" else (),
+            origins=self._origins if nature == "deterministic" else (),
             spike=self._spike if nature == "deterministic" else None,
             trials=tuple(trials),
             guilt=guilt,

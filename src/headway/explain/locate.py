@@ -1,6 +1,6 @@
 """Finds the op that made the bad number, from a bad loss or gradient backwards.
 
-The walk follows bad inputs only. An op with a bad result and finite inputs is a birth. Infinities
+The walk follows bad inputs only. An op with a bad result and finite inputs is an origin. Infinities
 are followed to where they were computed; those that somebody wrote on purpose (masks) are never to
 blame, but an op that makes NaN of them is, and so is one that picks a masked element for the loss.
 """
@@ -33,7 +33,7 @@ class BatchRows(NamedTuple):
 
 
 class FoundOrigin(NamedTuple):
-    """A birth: the op; or the tensor that came bad, and the op that read it."""
+    """An origin: the op; or the tensor that came bad, and the op that read it."""
 
     call: TracedCall
     leaf: BadLeaf | None = None
@@ -48,11 +48,11 @@ def find_origins(trace: Trace, scene: FailingStep) -> tuple[Origin, ...]:
     """Where the bad numbers of a traced pass were born, the one to mend first standing first."""
     if trace.ends.losses:
         walk = _walk_from(trace, trace.ends.losses)
-        births = [(found, set(trace.ends.gradients)) for found in walk.found]
+        origins = [(found, set(trace.ends.gradients)) for found in walk.found]
     else:
-        births = _from_gradients(trace)
-    named = [_make_origin(trace, found, reached) for found, reached in births]
-    return tuple(_distinct(sorted(named, key=lambda birth: birth.order)))
+        origins = _from_gradients(trace)
+    named = [_make_origin(trace, found, reached) for found, reached in origins]
+    return tuple(_distinct(sorted(named, key=lambda origin: origin.order)))
 
 
 def _from_gradients(trace: Trace) -> list[tuple[FoundOrigin, set[str]]]:
@@ -80,7 +80,7 @@ class _Walk:
     calls: Sequence[TracedCall]
     found: list[FoundOrigin] = field(default_factory=list)
     elsewhere: list[FoundOrigin] = field(default_factory=list)
-    """Births in other samples than those that became NaN: infinities that did no harm."""
+    """Origins in other samples than those that became NaN: infinities that did no harm."""
     seen: set[tuple[int, BatchRows | None]] = field(default_factory=set)
 
     def follow(self, source: BadInput, reader: TracedCall | None) -> None:
@@ -108,12 +108,12 @@ class _Walk:
     def _blame(self, call: TracedCall, rows: BatchRows | None) -> None:
         known = _rows_of(call)
         apart = rows is not None and known is not None and not _meet(rows, known)
-        births = self.elsewhere if apart else self.found
-        if all(other.call is not call or other.leaf is not None for other in births):
-            births.append(FoundOrigin(call, rows=rows))
+        origins = self.elsewhere if apart else self.found
+        if all(other.call is not call or other.leaf is not None for other in origins):
+            origins.append(FoundOrigin(call, rows=rows))
 
     def _further(self, call: TracedCall) -> list[BadInput]:
-        """The inputs to go on with; none, if the op itself is the birth."""
+        """The inputs to go on with; none, if the op itself is the origin."""
         trouble = call.trouble
         if trouble is None:
             return []
@@ -145,7 +145,7 @@ class _Walk:
         return False
 
     def _end_at(self, leaf: BadLeaf, reader: TracedCall | None) -> tuple[int, ...]:
-        """The leaf is a birth; unless its writer was not seen, and there are ops to go on with."""
+        """The leaf is an origin, unless its writer was not traced and an earlier op is likely."""
         if leaf.unseen and (likely := self._last_bad_before(reader)) is not None:
             return (likely.order,)
         call = leaf.maker or reader
@@ -190,7 +190,7 @@ class _Walk:
 
 
 def _rows_of(call: TracedCall) -> BatchRows | None:
-    """The samples a birth was in, where they are known."""
+    """The samples an origin was in, where they are known."""
     rows = call.trouble.rows if call.trouble is not None else ()
     return BatchRows(call.batch, rows) if rows else None
 
@@ -273,14 +273,14 @@ def _component(trace: Trace, found: FoundOrigin) -> str | None:
     return through.pop() if len(through) == 1 else None
 
 
-def _distinct(births: Iterable[Origin]) -> Iterator[Origin]:
-    """One for each piece of code: a loop or another layer's turn is no other birth. Backward's
+def _distinct(origins: Iterable[Origin]) -> Iterator[Origin]:
+    """One for each piece of code: a loop or another layer's turn is no other origin. Backward's
     account of it goes before that of the forward, where it was hidden."""
     kept: dict[tuple[object, ...], Origin] = {}
-    for birth in births:
-        came_bad = birth.inputs[0].name if birth.output is None and birth.inputs else None
-        key = (birth.op, birth.module, birth.place, came_bad)
+    for origin in origins:
+        came_bad = origin.inputs[0].name if origin.output is None and origin.inputs else None
+        key = (origin.op, origin.module, origin.place, came_bad)
         first = kept.get(key)
-        if first is None or (first.phase == "forward" and birth.phase == "backward"):
-            kept[key] = birth
-    yield from sorted(kept.values(), key=lambda birth: birth.order)
+        if first is None or (first.phase == "forward" and origin.phase == "backward"):
+            kept[key] = origin
+    yield from sorted(kept.values(), key=lambda origin: origin.order)

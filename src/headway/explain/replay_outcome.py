@@ -82,11 +82,11 @@ def add_explanation(
     """The same with what was found this time, and what only the run could know: whose guilt it was,
     and which rows are the guilty ones where the batch is made of nothing else."""
     recorded = capsule.explanation
-    if not _same_origin(found.birth, recorded.birth):
+    if not _same_origin(found.origin, recorded.origin):
         return replace(rehearsed, explanation=found)
     if capsule.rows_only:
-        first = replace(found.births[0], rows=recorded.guilty_rows)
-        found = replace(found, births=(first, *found.births[1:]), samples=recorded.samples)
+        first = replace(found.origins[0], rows=recorded.guilty_rows)
+        found = replace(found, origins=(first, *found.origins[1:]), samples=recorded.samples)
     guilt = recorded.guilt if found.guilt == "unknown" else found.guilt
     completed = wording.add_sentences(replace(found, guilt=guilt, rank=recorded.rank))
     return replace(rehearsed, explanation=completed)

@@ -150,7 +150,7 @@ class IncidentView:
 
 def read_incident_view(data: Mapping[str, Any]) -> IncidentView:
     """The view of an explanation, given as the data of an incident event."""
-    origins = [_origin(item) for item in _list(data.get("births")) if isinstance(item, Mapping)]
+    origins = [_origin(item) for item in _list(data.get("origins")) if isinstance(item, Mapping)]
     spike = data.get("spike")
     spike = spike if isinstance(spike, Mapping) else {}
     nature, guilt = str(data.get("nature") or ""), str(data.get("guilt") or "")

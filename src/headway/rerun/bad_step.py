@@ -154,7 +154,7 @@ class PlanResult:
     @property
     def blames_data(self) -> bool:
         """Whether the values were non-finite before they reached the model."""
-        origin = None if self.findings is None else self.findings.explanation.birth
+        origin = None if self.findings is None else self.findings.explanation.origin
         return origin is not None and origin.kind == "poisoned-batch"
 
 

@@ -19,37 +19,37 @@ def misses(script: Script, expected: Expected, run_dir: str) -> list[str]:
     if not guard.explanations:
         return ["no explanation"]
     told = guard.explanations[0]
-    birth = told.birth
-    if birth is None:
-        return [f"no birth: {told.summary}"]
+    origin = told.origin
+    if origin is None:
+        return [f"no origin: {told.summary}"]
     wrong: list[str] = []
 
     def compare(what: str, right: bool, got: object, wanted: object) -> None:
         if not right:
             wrong.append(f"{what}: {got!r}, not {wanted!r}")
 
-    place = (birth.place.file, birth.place.line) if birth.place else None
+    place = (origin.place.file, origin.place.line) if origin.place else None
     compare("line", place == marked(script), place, marked(script))
-    compare("op", expected.op == ("",) or birth.op in expected.op, birth.op, expected.op)
+    compare("op", expected.op == ("",) or origin.op in expected.op, origin.op, expected.op)
     if expected.module is not None:
-        inside = birth.module == expected.module or (
-            expected.module and birth.module.startswith(f"{expected.module}.")
+        inside = origin.module == expected.module or (
+            expected.module and origin.module.startswith(f"{expected.module}.")
         )
-        compare("module", bool(inside), birth.module, expected.module)
+        compare("module", bool(inside), origin.module, expected.module)
     text = told.summary.lower()
     for word in expected.words:
         known = any(choice.lower() in text for choice in word.split("|"))
         compare("words", known, told.summary, word)
     if expected.samples is not None:
-        compare("samples", birth.rows == expected.samples, birth.rows, expected.samples)
+        compare("samples", origin.rows == expected.samples, origin.rows, expected.samples)
     if expected.step is not None:
         compare("step", told.step == expected.step, told.step, expected.step)
     if expected.data_set is not None:
         compare("data set", told.samples == expected.data_set, told.samples, expected.data_set)
     if expected.batch is not None:
-        compare("micro-batch", birth.batch == expected.batch, birth.batch, expected.batch)
+        compare("micro-batch", origin.batch == expected.batch, origin.batch, expected.batch)
     if expected.called_from:
-        caller = birth.called_from and (birth.called_from.file, birth.called_from.line)
+        caller = origin.called_from and (origin.called_from.file, origin.called_from.line)
         compare("caller", caller == marked(script, "# called here"), caller, "the marked one")
     if expected.cure:
         tried = [(trial.text, trial.tried) for trial in told.trials]
@@ -57,11 +57,11 @@ def misses(script: Script, expected: Expected, run_dir: str) -> list[str]:
     compare("left behind", _same(after, _unreplayed(script, run_dir)), "other weights", "the same")
     explained = [finding for finding in guard.findings if finding.where.line is not None]
     compare("finding", bool(explained), [f.code for f in guard.findings], "one with a line")
-    if explained and birth.place:
+    if explained and origin.place:
         where = explained[0].where
-        agrees = (where.file, where.line, where.op) == (*place, birth.op)
-        agrees = agrees and where.sample == (birth.rows[0] if birth.rows else None)
-        compare("finding", agrees, where, birth)
+        agrees = (where.file, where.line, where.op) == (*place, origin.op)
+        agrees = agrees and where.sample == (origin.rows[0] if origin.rows else None)
+        compare("finding", agrees, where, origin)
     return wrong
 
 

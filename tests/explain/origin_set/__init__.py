@@ -1,4 +1,4 @@
-"""The set of births: small training steps that go bad, with the answer to each."""
+"""The set of origins: small training steps that go bad, with the answer to each."""
 
 from explain.origin_set import (
     attention,

@@ -294,7 +294,7 @@ def illegal_move() -> Case:
     return Case(Model(Attention()), (moves(1), moves(2)), bad, policy)
 
 
-_FP16_INPUT = {"float16": "the input itself is past 65504: the cast would be the birth"}
+_FP16_INPUT = {"float16": "the input itself is past 65504: the cast would be the origin"}
 
 SCENARIOS = (
     Scenario(

@@ -50,7 +50,7 @@ def _run(case: Case, batch: Batch) -> _Lines:
 
 
 def deliberate_lines(scenario: Scenario, case: Case) -> set[Place]:
-    """Where there is a -inf that does no harm: in a step that goes well, or before the birth."""
+    """Where there is a -inf that does no harm: in a step that goes well, or before the origin."""
     guilty = scenario.line()
     if case.healthy:
         found = set(_run(case, case.healthy[0]).infinite)

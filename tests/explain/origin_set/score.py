@@ -1,4 +1,4 @@
-"""How well the births of the set are told: line, op, module, kind, rows, and no mask blamed."""
+"""How well the origins of the set are told: line, op, module, kind, rows, and no mask blamed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Marks:
     """What was right about one scenario; None where there was nothing to be right about."""
 
     scenario: Scenario
-    birth: Origin | None
+    origin: Origin | None
     right: dict[str, bool | None]
     blamed: tuple[str, ...] = ()
     """Lines with a -inf that was meant."""
@@ -54,34 +54,34 @@ def _marks(
     except Exception as problem:
         nothing: dict[str, bool | None] = dict.fromkeys(ASPECTS, False)
         return Marks(scenario, None, nothing, error=f"{type(problem).__name__}: {problem}")
-    births = tuple(told.births if isinstance(told, Explanation) else told)
+    origins = tuple(told.origins if isinstance(told, Explanation) else told)
     blamed = tuple(
         str(place)
-        for birth in births
-        for place in _places(birth)
+        for origin in origins
+        for place in _places(origin)
         if (place.file, place.line) in masks
     )
-    first = births[0] if births else None
+    first = origins[0] if origins else None
     return Marks(scenario, first, _right(scenario, first), blamed)
 
 
-def _right(scenario: Scenario, birth: Origin | None) -> dict[str, bool | None]:
-    if birth is None:
+def _right(scenario: Scenario, origin: Origin | None) -> dict[str, bool | None]:
+    if origin is None:
         return dict.fromkeys(ASPECTS, False)
     file, number = scenario.line()
     return {
-        "line": any((place.file, place.line) == (file, number) for place in _places(birth)),
-        "op": birth.op in scenario.ops,
-        "module": birth.module in scenario.modules,
-        "kind": birth.kind == scenario.kind,
-        "phase": birth.phase == scenario.phase,
-        "rows": None if scenario.rows is None else tuple(birth.rows) == scenario.rows,
-        "component": None if scenario.component is None else birth.component == scenario.component,
+        "line": any((place.file, place.line) == (file, number) for place in _places(origin)),
+        "op": origin.op in scenario.ops,
+        "module": origin.module in scenario.modules,
+        "kind": origin.kind == scenario.kind,
+        "phase": origin.phase == scenario.phase,
+        "rows": None if scenario.rows is None else tuple(origin.rows) == scenario.rows,
+        "component": None if scenario.component is None else origin.component == scenario.component,
     }
 
 
-def _places(birth: Origin) -> list[SourceLine]:
-    return [place for place in (birth.place, birth.called_from) if place is not None]
+def _places(origin: Origin) -> list[SourceLine]:
+    return [place for place in (origin.place, origin.called_from) if place is not None]
 
 
 def totals(marks: Sequence[Marks]) -> dict[str, tuple[int, int]]:
@@ -109,18 +109,19 @@ def table(marks: Sequence[Marks]) -> str:
 def _remark(mark: Marks) -> str:
     if mark.error:
         return f"   {mark.error}"
-    if mark.birth is None:
+    if mark.origin is None:
         return "   nothing found"
-    birth, scenario = mark.birth, mark.scenario
+    origin, scenario = mark.origin, mark.scenario
+    place = origin.place
     said = {
-        "line": f"{birth.place and Path(birth.place.file).name}:{birth.place and birth.place.line}"
+        "line": f"{place and Path(place.file).name}:{place and place.line}"
         f" for {scenario.line()[1]}",
-        "op": f"{birth.op} for {'/'.join(scenario.ops)}",
-        "module": f"{birth.module!r} for {scenario.modules[0]!r}",
-        "kind": f"{birth.kind} for {scenario.kind}",
-        "phase": f"{birth.phase} for {scenario.phase}",
-        "rows": f"{birth.rows} for {scenario.rows}",
-        "component": f"{birth.component} for {scenario.component}",
+        "op": f"{origin.op} for {'/'.join(scenario.ops)}",
+        "module": f"{origin.module!r} for {scenario.modules[0]!r}",
+        "kind": f"{origin.kind} for {scenario.kind}",
+        "phase": f"{origin.phase} for {scenario.phase}",
+        "rows": f"{origin.rows} for {scenario.rows}",
+        "component": f"{origin.component} for {scenario.component}",
     }
     wrong = [text for aspect, text in said.items() if mark.right[aspect] is False]
     wrong += [f"blames {place}" for place in mark.blamed]

@@ -10,8 +10,8 @@ from headway.explain.locate import find_origins
 from headway.explain.trace import Trace
 
 
-def traced_births(case: Case) -> tuple[Origin, ...]:
-    """The births of its bad step."""
+def traced_origins(case: Case) -> tuple[Origin, ...]:
+    """The origins of its bad step."""
     case.model.zero_grad(set_to_none=True)
     names = {id(parameter): name for name, parameter in case.model.named_parameters()}
     scene = FailingStep([case.model], [case.optimizer], [case.bad], names, scaler=case.scaler)

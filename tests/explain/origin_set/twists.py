@@ -319,7 +319,7 @@ def one_token() -> Case:
     return Case(model, (sentences(1), sentences(2)), bad, token_loss)
 
 
-# A mask of large numbers, which 16 bits turn into infinities, and a birth elsewhere.
+# A mask of large numbers, which 16 bits turn into infinities, and an origin elsewhere.
 
 
 class LargeNumbers(nn.Module):

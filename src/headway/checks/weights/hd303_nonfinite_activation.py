@@ -49,9 +49,9 @@ class NonfiniteActivation(Check):
         incident = read_incident(record)
         if incident is None:
             return
-        birth = incident.birth
-        if birth.get("phase") != "forward" or not birth.get("module"):
+        origin = incident.origin
+        if origin.get("phase") != "forward" or not origin.get("module"):
             return
-        if birth.get("kind") in CODE_OF_KIND:
+        if origin.get("kind") in CODE_OF_KIND:
             return
         yield incident_finding(self, record, incident)

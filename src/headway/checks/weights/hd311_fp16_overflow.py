@@ -49,9 +49,9 @@ class Fp16Overflow(Check):
 
     def observe(self, record: EventRecord) -> Iterable[Finding]:
         incident = read_incident(record)
-        if incident is None or incident.birth.get("kind") not in KINDS:
+        if incident is None or incident.origin.get("kind") not in KINDS:
             return
-        output: Any = incident.birth.get("output")
+        output: Any = incident.origin.get("output")
         if not isinstance(output, dict) or output.get("dtype") != "float16":
             return
         yield incident_finding(self, record, incident, largest=LARGEST)

@@ -275,7 +275,7 @@ class IncidentContents:
 
 
 def _rows_of(explanation: Explanation, batches: Sequence[Any]) -> GuiltyRows | str:
-    culprit = explanation.birth or explanation.spike
+    culprit = explanation.origin or explanation.spike
     rows = explanation.guilty_rows
     which = 0 if culprit is None or len(batches) == 1 else culprit.batch
     if which >= len(batches):

@@ -245,7 +245,7 @@ def _decode_explanation(explanation: Mapping[str, Any]) -> dict[str, Any]:
             found[name] = decode_number(found[name])
     if found.get("spike") is not None:
         found["spike"] = {**found["spike"], "growth": decode_numbers(found["spike"]["growth"])}
-    found["births"] = [_decode_origin(item) for item in found.get("births", ())]
+    found["origins"] = [_decode_origin(item) for item in found.get("origins", ())]
     return found
 
 

@@ -107,29 +107,29 @@ def code_of(explanation: Explanation) -> str:
     """The check for this kind of incident."""
     if explanation.symptom == "spike":
         return "HD207"
-    birth = explanation.birth
-    if birth is None:
+    origin = explanation.origin
+    if origin is None:
         return "HD101"
-    return _CODES.get(birth.kind, "HD201" if birth.phase == "backward" else "HD101")
+    return _CODES.get(origin.kind, "HD201" if origin.phase == "backward" else "HD101")
 
 
 def title(explanation: Explanation) -> str:
     """The heading of the page."""
-    birth = explanation.birth
+    origin = explanation.origin
     if explanation.symptom == "spike":
         return f"Step {explanation.step}: gradient spike"
-    if birth is None:
+    if origin is None:
         return f"Step {explanation.step}: non-finite value"
-    return f"Step {explanation.step}: {birth.op} in the {birth.phase} pass"
+    return f"Step {explanation.step}: {origin.op} in the {origin.phase} pass"
 
 
 def render_readme(explanation: Explanation, index: Mapping[str, Any], folder: Path) -> str:
     """The README.md of an incident; `folder` is its path as users type it."""
     incident = read_incident_view(explanation.to_dict())
     lines = [f"# {escape_prose(title(explanation))}", "", escape_prose(incident.summary), ""]
-    for number, origin in enumerate(incident.origins):
+    for number, view in enumerate(incident.origins):
         heading = "Where" if number == 0 else f"Another place ({number + 1})"
-        lines += _render_origin(origin, explanation.births[number], heading)
+        lines += _render_origin(view, explanation.origins[number], heading)
     lines += _render_spike(incident.spike)
     lines += _render_facts(incident)
     lines += _render_trials(incident.trials)
@@ -138,27 +138,27 @@ def render_readme(explanation: Explanation, index: Mapping[str, Any], folder: Pa
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _render_origin(origin: OriginView, birth: Origin, heading: str) -> list[str]:
-    lines = [f"## {heading}", "", escape_prose(origin.cause), ""]
-    for name, place in (("line", birth.place), ("called from", birth.called_from)):
+def _render_origin(view: OriginView, origin: Origin, heading: str) -> list[str]:
+    lines = [f"## {heading}", "", escape_prose(view.cause), ""]
+    for name, place in (("line", origin.place), ("called from", origin.called_from)):
         if place is not None:
             within = f" in {code_span(place.within)}" if place.within else ""
             lines.append(f"- {name}: {code_span(place)}{within}")
-    facts = [("op", origin.op), ("pass", origin.phase), ("module", origin.module)]
-    lines += [f"- {name}: {code_span(value)}" for name, value in (*facts, *origin.details) if value]
+    facts = [("op", view.op), ("pass", view.phase), ("module", view.module)]
+    lines += [f"- {name}: {code_span(value)}" for name, value in (*facts, *view.details) if value]
     lines.append("")
-    for place in (birth.place, birth.called_from):
+    for place in (origin.place, origin.called_from):
         if place is not None:
             lines += [*code_block(source_around(place), "text"), ""]
-    rows = [_render_operand(item) for item in origin.inputs]
-    if origin.output is not None:
-        name, *rest = _render_operand(origin.output)
+    rows = [_render_operand(item) for item in view.inputs]
+    if view.output is not None:
+        name, *rest = _render_operand(view.output)
         rows.append([f"→ {name}", *rest])
     if rows:
         head = ["tensor", "role", "shape", "dtype", "finite range", "NaN", "Inf", "zeros"]
         lines += ["### Tensors of the op", "", *markdown_table(head, rows), ""]
-    if origin.reached:
-        lines += [f"Non-finite gradients: {list_names(origin.reached)}", ""]
+    if view.reached:
+        lines += [f"Non-finite gradients: {list_names(view.reached)}", ""]
     return lines
 
 

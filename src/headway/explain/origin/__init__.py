@@ -1,4 +1,4 @@
-"""Why an op turned finite numbers into a non-finite one: the kinds of birth, in plain words.
+"""Why an op turned finite numbers into a non-finite one: the kinds of origin, in plain words.
 
     calls.py       the op at that moment, and what a kind is
     domain.py      log, sqrt, pow, acos outside of what they are defined for
@@ -84,7 +84,7 @@ _EMPTY = frozenset(("empty", "new_empty", "empty_like", "empty_strided", "new_em
 
 
 def classify_origin(call: BadCall) -> OriginKind:
-    """Which kind of birth it is."""
+    """Which kind of origin it is."""
     call = replace(call, op=_plain(call.op))
     with torch.no_grad():
         for family in _classifiers_for(call):

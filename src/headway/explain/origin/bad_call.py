@@ -16,7 +16,7 @@ from headway.explain.explanation import Operand, Phase
 # The op at the moment its output turned bad, the kinds of origin, and helpers that count elements
 # and format numbers.
 
-# What an explanation is made from, and what it is: the bad call, and the kind of its birth.
+# What an explanation is made from, and what it is: the bad call, and the kind of its origin.
 
 KINDS = (
     "division-by-zero",
@@ -76,7 +76,7 @@ class BadCall:
 
 @dataclass(frozen=True, slots=True)
 class OriginKind:
-    """A kind of birth."""
+    """A kind of origin."""
 
     name: str
     """`division-by-zero`."""
@@ -88,7 +88,7 @@ class OriginKind:
 
 
 def classify_leaf(operand: Operand) -> OriginKind:
-    """The kind of a birth that no op of the step made: the tensor came bad."""
+    """The kind of an origin that no op of the step made: the tensor came bad."""
     name, story = _LEAF_CAUSES.get(
         operand.role, ("unknown", "{name} was bad before the step used it")
     )

@@ -27,24 +27,24 @@ from headway.torch_adapters.nested_state import find_tensors
 from headway.torch_adapters.runtime_state import is_compiled, run_eagerly
 from headway.torch_adapters.source import SourceLine
 
-# Whether half precision took part in a birth, and which.
+# Whether half precision took part in an origin, and which.
 
 HALF_DTYPES = (torch.float16, torch.bfloat16)
 
 
-def dtypes_of(birth: Origin) -> set[str]:
+def dtypes_of(origin: Origin) -> set[str]:
     """The dtypes of its operands, and the one autocast was casting to."""
-    operands = [*birth.inputs, *([] if birth.output is None else [birth.output])]
-    names = [operand.dtype for operand in operands] + [birth.autocast or ""]
+    operands = [*origin.inputs, *([] if origin.output is None else [origin.output])]
+    names = [operand.dtype for operand in operands] + [origin.autocast or ""]
     return {name.removeprefix("torch.") for name in names} - {""}
 
 
-def involves_half(birth: Origin) -> bool:
-    return not dtypes_of(birth).isdisjoint({"float16", "bfloat16"})
+def involves_half(origin: Origin) -> bool:
+    return not dtypes_of(origin).isdisjoint({"float16", "bfloat16"})
 
 
-def involves_float16(birth: Origin) -> bool:
-    return "float16" in dtypes_of(birth)
+def involves_float16(origin: Origin) -> bool:
+    return "float16" in dtypes_of(origin)
 
 
 # Half precision computed in float32: for models and inputs that are half themselves.
@@ -141,10 +141,10 @@ class Fp32(StepRemedy):
         self.keepable = merely_autocast
 
     @classmethod
-    def fitting(cls, birth: Origin, scene: FailingStep) -> Fp32 | None:
-        if not involves_half(birth):
+    def fitting(cls, origin: Origin, scene: FailingStep) -> Fp32 | None:
+        if not involves_half(origin):
             return None
-        return cls(merely_autocast=birth.autocast is not None and not _holds_halves(scene))
+        return cls(merely_autocast=origin.autocast is not None and not _holds_halves(scene))
 
     @property
     def text(self) -> str:
@@ -208,15 +208,15 @@ class Fp32Island(StepRemedy):
         self.keepable = True
 
     @classmethod
-    def fitting(cls, birth: Origin, scene: FailingStep) -> Fp32Island | None:
-        """Only for a birth inside a module, in half precision."""
-        if not birth.module or not involves_half(birth):
+    def fitting(cls, origin: Origin, scene: FailingStep) -> Fp32Island | None:
+        """Only for an origin inside a module, in half precision."""
+        if not origin.module or not involves_half(origin):
             return None
-        module = find_module(scene, birth.module)
+        module = find_module(scene, origin.module)
         if module is None:
             return None
-        under_autocast = birth.autocast is not None
-        island = cls(birth.module, module, birth.place, under_autocast=under_autocast)
+        under_autocast = origin.autocast is not None
+        island = cls(origin.module, module, origin.place, under_autocast=under_autocast)
         # A graph that is compiled already would go on without it.
         island.keepable = not any(map(is_compiled, scene.models))
         return island

@@ -42,11 +42,11 @@ class GuardInput(StepRemedy):
         self._met: list[CallEdit] = []
 
     @classmethod
-    def fitting(cls, birth: Origin) -> GuardInput | None:
-        guards = edits_for(birth)
-        if birth.place is None or not guards:
+    def fitting(cls, origin: Origin) -> GuardInput | None:
+        guards = edits_for(origin)
+        if origin.place is None or not guards:
             return None
-        return cls(birth.place, guards, birth.called_from)
+        return cls(origin.place, guards, origin.called_from)
 
     @property
     def edited(self) -> str | None:
@@ -215,12 +215,12 @@ class MathAttention(StepRemedy):
 
     key = "math-attention"
 
-    def __init__(self, birth: Origin) -> None:
-        self._where = "" if birth.place is None else f" around {birth.place}"
+    def __init__(self, origin: Origin) -> None:
+        self._where = "" if origin.place is None else f" around {origin.place}"
 
     @classmethod
-    def fitting(cls, birth: Origin) -> MathAttention | None:
-        return cls(birth) if "scaled_dot_product" in birth.op else None
+    def fitting(cls, origin: Origin) -> MathAttention | None:
+        return cls(origin) if "scaled_dot_product" in origin.op else None
 
     @property
     def text(self) -> str:

@@ -28,7 +28,7 @@ from headway.torch_adapters.rank_group import RankGroup
 # not depend on timing.
 
 LAG = 1
-"""Steps between a number's birth on CUDA and its use: meanwhile the device has a whole forward and
+"""Steps between a number's origin on CUDA and its use: meanwhile the device has a whole forward and
 backward pass queued. No more: a bad step is to be looked into before the weights move on."""
 
 Readings = Mapping[str, list[float]]

@@ -67,7 +67,7 @@ class NextStepTrace:
     def knows(self) -> bool:
         """Whether the step that was made tells the line of the bad one before it."""
         self.step_comes()
-        return self._due is not None and self._seen is not None and bool(self._seen.births)
+        return self._due is not None and self._seen is not None and bool(self._seen.origins)
 
     def step_over(self, host: RerunHost, results: RerunResults, missed: MissedStep | None) -> None:
         """The step was made or held back; `missed`: it is another bad one."""
@@ -81,9 +81,9 @@ class NextStepTrace:
         self, host: RerunHost, results: RerunResults, due: MissedStep, seen: _TraceResult | None
     ) -> None:
         """Tell it, as of the first bad step; with other ranks, what the guilty one has seen."""
-        births = () if seen is None else tuple(seen.births)
-        said = host.agreement.gather((births, seen is not None and seen.bad_loss))
-        # Memory that a collective writes is filled out of sight: an innocent rank may find births.
+        origins = () if seen is None else tuple(seen.origins)
+        said = host.agreement.gather((origins, seen is not None and seen.bad_loss))
+        # Memory that a collective writes is filled out of sight: an innocent rank may find origins.
         certain = [rank for rank, (_, bad) in enumerate(said) if bad] or range(len(said))
         guilty = next((rank for rank in certain if said[rank][0]), None)
         if guilty is None:
@@ -112,7 +112,7 @@ class NextStepTrace:
 class _TraceResult(NamedTuple):
     """What came of a watched step."""
 
-    births: Sequence[Origin]
+    origins: Sequence[Origin]
     """Where its bad numbers were made; empty: it was fine."""
     bad_loss: bool
     given: Any
@@ -191,16 +191,16 @@ class _TracedStep:
     def scaler_stepped(self, scaler: GradScaler, optimizer: Optimizer) -> None: ...
 
 
-def _is_bad_input(birth: Origin) -> bool:
+def _is_bad_input(origin: Origin) -> bool:
     """Whether no operation made it: it was in the script's data before the step."""
-    return birth.output is None and bool(birth.inputs) and birth.inputs[0].role == "carried"
+    return origin.output is None and bool(origin.inputs) and origin.inputs[0].role == "carried"
 
 
 def _holds_nonfinite(given: Any) -> bool:
     return given is not None and next(scan_batch(given), None) is not None
 
 
-def _explain(due: MissedStep, births: Sequence[Origin], rank: int | None) -> InvestigationResult:
+def _explain(due: MissedStep, origins: Sequence[Origin], rank: int | None) -> InvestigationResult:
     explanation = importlib.import_module("headway.explain.explanation")
     words = importlib.import_module("headway.explain.explanation")
     investigation = importlib.import_module("headway.explain.investigation")
@@ -209,8 +209,8 @@ def _explain(due: MissedStep, births: Sequence[Origin], rank: int | None) -> Inv
             step=due.step,
             symptom="nonfinite",
             nature="deterministic",
-            births=tuple(births),
-            guilt=words.guilt_by_kind(births[0]) or "unknown",
+            origins=tuple(origins),
+            guilt=words.guilt_by_kind(origins[0]) or "unknown",
             rank=rank,
             passes=1,
             notes=("seen in the step after it, which went bad as well",),

@@ -53,14 +53,14 @@ _TOO_LARGE = {"overflow"}
 """No eps helps against them."""
 
 
-def edits_for(birth: Origin) -> list[CallEdit]:
-    """Those that protect the op of a birth; where none knows the op, those for its kind."""
-    if birth.kind in _TOO_LARGE:
-        return [ExpEdit(birth)] if birth.op in ExpEdit.ops else []
-    for_kind = [guard for guard in _EDITS if birth.kind in guard.kinds]
+def edits_for(origin: Origin) -> list[CallEdit]:
+    """Those that protect the op of an origin; where none knows the op, those for its kind."""
+    if origin.kind in _TOO_LARGE:
+        return [ExpEdit(origin)] if origin.op in ExpEdit.ops else []
+    for_kind = [guard for guard in _EDITS if origin.kind in guard.kinds]
     if any(guard.anywhere for guard in for_kind):  # the fault lies elsewhere than at the op
-        return [guard(birth) for guard in for_kind]
-    for_op = [guard for guard in _EDITS if birth.op in guard.ops]
+        return [guard(origin) for guard in for_kind]
+    for_op = [guard for guard in _EDITS if origin.op in guard.ops]
     for_both = [guard for guard in for_op if guard in for_kind]
     chosen = (for_both or for_op or for_kind) + [guard for guard in for_kind if not guard.ops]
-    return [guard(birth) for guard in dict.fromkeys(chosen)]
+    return [guard(origin) for guard in dict.fromkeys(chosen)]

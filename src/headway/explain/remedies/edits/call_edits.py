@@ -26,9 +26,9 @@ class CallEdit(ABC):
     names: frozenset[str]
     """The functions of torch that it changes."""
     ops: ClassVar[frozenset[str]] = frozenset()
-    """The ops whose births it is for, whatever their kind."""
+    """The ops whose origins it is for, whatever their kind."""
     kinds: ClassVar[frozenset[str]] = frozenset()
-    """The kinds of birth it is for, whatever the op."""
+    """The kinds of origin it is for, whatever the op."""
     anywhere: ClassVar[bool] = False
     """It changes calls at every line."""
     small: ClassVar[float] = 1e-12
@@ -36,9 +36,9 @@ class CallEdit(ABC):
     """What to add, or to stay above. It must not be 0 in the dtype at hand, as 1e-8 is in float16,
     and what comes of it must neither overflow nor make huge gradients."""
 
-    def __init__(self, birth: Origin) -> None:
-        self.birth = birth
-        self.eps = self.small_in_float16 if involves_float16(birth) else self.small
+    def __init__(self, origin: Origin) -> None:
+        self.origin = origin
+        self.eps = self.small_in_float16 if involves_float16(origin) else self.small
 
     @property
     @abstractmethod
@@ -105,9 +105,9 @@ def is_in_place(func: Any) -> bool:
     return name.endswith("_") and not name.endswith("__")
 
 
-def eps_near_one(birth: Origin) -> float:
+def eps_near_one(origin: Origin) -> float:
     """For what is compared with 1: `1 - eps` must not be 1."""
-    dtypes = dtypes_of(birth)
+    dtypes = dtypes_of(origin)
     if "bfloat16" in dtypes:
         return 1e-2
     if "float16" in dtypes:
@@ -115,9 +115,9 @@ def eps_near_one(birth: Origin) -> float:
     return 1e-12 if dtypes == {"float64"} else 1e-6
 
 
-def large_number(birth: Origin) -> float:
+def large_number(origin: Origin) -> float:
     """In place of infinity: so large that its exponential is, and not the largest."""
-    return 6e4 if involves_float16(birth) else 1e30
+    return 6e4 if involves_float16(origin) else 1e30
 
 
 def format_plain(number: float) -> str:
@@ -142,10 +142,10 @@ class DivisionEdit(CallEdit):
     ops = frozenset({"div", "true_divide", "reciprocal"})
     kinds = _BY_ZERO | {"norm-at-zero", "std-singular"}
 
-    def __init__(self, birth: Origin) -> None:
-        super().__init__(birth)
+    def __init__(self, origin: Origin) -> None:
+        super().__init__(origin)
         self._met: set[str] = set()
-        below = _denominator(birth)
+        below = _denominator(origin)
         self._negative = below is not None and below.low is not None and below.low < 0
         if below is not None and below.dtype.removeprefix("torch.").startswith("int"):
             self._met.add("count")
@@ -205,8 +205,8 @@ class EpsEdit(CallEdit):
     )
     kinds = _BY_ZERO | {"norm-at-zero", "sqrt-at-zero", "std-singular"}
 
-    def __init__(self, birth: Origin) -> None:
-        super().__init__(birth)
+    def __init__(self, origin: Origin) -> None:
+        super().__init__(origin)
         self._met = ""
 
     @property
@@ -242,7 +242,7 @@ class LogitEdit(EpsEdit):
     kinds = frozenset()
 
     def _for(self, name: str) -> float:
-        return eps_near_one(self.birth)
+        return eps_near_one(self.origin)
 
 
 _INVERTED = ("reciprocal", "__rdiv__")
@@ -257,9 +257,9 @@ _POSITION_OF_EPS = {
 }
 
 
-def _denominator(birth: Origin) -> Operand | None:
-    if birth.op in _INVERTED:
-        return birth.inputs[0] if birth.inputs else None
-    if birth.op in DivisionEdit.ops and len(birth.inputs) > 1:
-        return birth.inputs[1]
+def _denominator(origin: Origin) -> Operand | None:
+    if origin.op in _INVERTED:
+        return origin.inputs[0] if origin.inputs else None
+    if origin.op in DivisionEdit.ops and len(origin.inputs) > 1:
+        return origin.inputs[1]
     return None

@@ -41,7 +41,7 @@ class LogEdit(OperandEdit):
         return f"{subject}.clamp_min({format_plain(self._least(name))})"
 
     def _least(self, name: str) -> float:
-        return eps_near_one(self.birth) - 1 if name == "log1p" else self.eps
+        return eps_near_one(self.origin) - 1 if name == "log1p" else self.eps
 
 
 class XLogYEdit(CallEdit):
@@ -90,9 +90,9 @@ class ExpEdit(OperandEdit):
 
     @property
     def _most(self) -> int:
-        if involves_float16(self.birth):
+        if involves_float16(self.origin):
             return 10
-        return 500 if dtypes_of(self.birth) == {"float64"} else 50
+        return 500 if dtypes_of(self.origin) == {"float64"} else 50
 
 
 class UnitRangeEdit(OperandEdit):
@@ -104,10 +104,10 @@ class UnitRangeEdit(OperandEdit):
     ops = names
     kinds = frozenset({"acos-at-one"})
 
-    def __init__(self, birth: Origin) -> None:
-        super().__init__(birth)
-        self._most = 1 - eps_near_one(birth)
-        self._least = 1 + eps_near_one(birth)
+    def __init__(self, origin: Origin) -> None:
+        super().__init__(origin)
+        self._most = 1 - eps_near_one(origin)
+        self._least = 1 + eps_near_one(origin)
 
     @property
     def words(self) -> str:
@@ -149,9 +149,9 @@ class SqrtEdit(OperandEdit):
 
     @property
     def _negative(self) -> bool:
-        lows = [operand.low for operand in self.birth.inputs if operand.low is not None]
-        return self.birth.kind == "sqrt-of-negative" or (
-            self.birth.phase == "forward" and any(low < 0 for low in lows)
+        lows = [operand.low for operand in self.origin.inputs if operand.low is not None]
+        return self.origin.kind == "sqrt-of-negative" or (
+            self.origin.phase == "forward" and any(low < 0 for low in lows)
         )
 
     def rewrite(self, source: Statement, site: StatementCall) -> Sequence[Replacement] | None:
@@ -198,7 +198,7 @@ class PowEdit(OperandEdit):
     @property
     def _both_signs(self) -> bool:
         """A base below 0 is fine, 0 itself is not: 1 / x² written as x ** -2."""
-        base = self.birth.inputs[0] if self.birth.inputs else None
+        base = self.origin.inputs[0] if self.origin.inputs else None
         return base is not None and base.zero > 0 and base.low is not None and base.low < 0
 
 
@@ -317,7 +317,7 @@ class StdEdit(CallEdit):
 
     @property
     def _of_one_number(self) -> bool:
-        return self.birth.phase == "forward"
+        return self.origin.phase == "forward"
 
 
 _CORRECTIONS = ("unbiased", "correction")

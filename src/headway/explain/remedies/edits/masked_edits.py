@@ -173,7 +173,7 @@ class SoftmaxEdit(OperandEdit):
     def words(self) -> str:
         return (
             "let no row be masked completely, or mask with "
-            f"{format_plain(-large_number(self.birth))}, not -inf"
+            f"{format_plain(-large_number(self.origin))}, not -inf"
         )
 
     def change(self, name: str, subject: Tensor) -> Tensor:
@@ -183,7 +183,7 @@ class SoftmaxEdit(OperandEdit):
         return f"{subject}.clamp_min({format_plain(self._least(name))})"
 
     def _least(self, name: str) -> float:
-        return _LOG_OF_NEXT_TO_NOTHING if name == "logsumexp" else -large_number(self.birth)
+        return _LOG_OF_NEXT_TO_NOTHING if name == "logsumexp" else -large_number(self.origin)
 
 
 class AttentionEdit(CallEdit):
@@ -204,7 +204,7 @@ class AttentionEdit(CallEdit):
             return mask
         if mask.dtype is torch.bool:  # True takes part
             return mask | ~mask.any(dim=-1, keepdim=True)
-        return mask.clamp_min(-large_number(self.birth))
+        return mask.clamp_min(-large_number(self.origin))
 
 
 class InfinityEdit(CallEdit):
@@ -212,12 +212,12 @@ class InfinityEdit(CallEdit):
 
     kinds = frozenset({"infinity-minus-infinity", "zero-times-infinity"})
 
-    def __init__(self, birth: Origin) -> None:
-        super().__init__(birth)
-        self.names = frozenset({birth.op, *_ALIASES.get(birth.op, ())})
-        self._large = large_number(birth)
+    def __init__(self, origin: Origin) -> None:
+        super().__init__(origin)
+        self.names = frozenset({origin.op, *_ALIASES.get(origin.op, ())})
+        self._large = large_number(origin)
         self._numbers: dict[int, float] = {}
-        self._tensors = {at for at, operand in enumerate(birth.inputs[:2]) if operand.inf}
+        self._tensors = {at for at, operand in enumerate(origin.inputs[:2]) if operand.inf}
 
     @property
     def words(self) -> str:
