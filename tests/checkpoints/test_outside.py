@@ -228,7 +228,7 @@ def test_a_checkpoint_is_called_by_the_part_that_tells_it_apart(tmp_path: Path) 
                 parameter.data.fill_(math.nan)
 
     said = " ".join(told(run(tmp_path, die, name="step_{}/state.pt"))[1].split())
-    assert "step_20/state.pt is dead" in said
+    assert "step_20/state.pt is unusable" in said
     assert "Go on from step_15/state.pt (step 15" in said
     assert short_name("/runs/7/checkpoint-20/") == "checkpoint-20"
     assert short_name("/runs/a/model.pt") == "model.pt"

@@ -138,7 +138,7 @@ def test_hd801_objects_that_are_kept(kind: str, tmp_path: Path) -> None:
     assert found.code == "HD801"
     assert found.where.file == str(tmp_path / "train.py")
     assert (found.where.line, found.where.function) == (line_of(kind), "train")
-    assert f"made at train.py:{line_of(kind)} in train" in found.message
+    assert f"allocated at train.py:{line_of(kind)} in train" in found.message
 
 
 @pytest.mark.slow
@@ -146,7 +146,7 @@ def test_hd801_workers_whose_data_set_keeps_everything(tmp_path: Path) -> None:
     (found,) = told(hoarding(tmp_path, "workers"))
     assert found.code == "HD801"
     assert (found.where.line, found.where.function) == (line_of("dataset"), "__getitem__")
-    assert "it is the loader workers that grow" in found.message
+    assert "the loader workers grow; their data set is at" in found.message
 
 
 @pytest.mark.slow
@@ -244,7 +244,7 @@ def test_hd804_steps_that_take_longer_and_longer() -> None:
     assert found.step >= 190
     assert found.evidence["times"] > 1.5
     assert found.evidence["per_step_s"] > 1e-4
-    assert "every further step takes longer" in found.message
+    assert "the time per step is still growing" in found.message
 
 
 def test_hd804_quiet_on_steps_that_take_their_time() -> None:
@@ -289,6 +289,6 @@ def test_hd804_a_state_carried_on_with_its_graph(monkeypatch: pytest.MonkeyPatch
     carried = the(guard, "HD803")
     lines, first = inspect.getsourcelines(Recurrent.forward)
     assert carried.where.line == first + len(lines) - 1
-    assert "each step's graph goes on" in carried.message
+    assert "the graph of each step continues that of the step before" in carried.message
     causes = {item.code: cause.code for cause in diagnose(loud(guard)) for item in cause.symptoms}
     assert causes["HD804"] == "HD803"

@@ -251,7 +251,7 @@ def test_kept_graphs_are_found_by_the_line_that_made_them_and_no_number_changes(
     function, words, holder = LEAKS[training]
     assert_made_in(found, function, words)
     if holder is None:
-        assert "each step's graph goes on" in found.message
+        assert "the graph of each step continues that of the step before" in found.message
     else:
         assert found.message.endswith(f"held by the {holder}")
     assert found.evidence["kept"] >= 100

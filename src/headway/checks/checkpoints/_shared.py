@@ -12,7 +12,7 @@ from headway.core.records import EventRecord
 
 @dataclass(frozen=True, slots=True)
 class CheckpointProblem:
-    """A file, a sentence, and what else is known."""
+    """A file, a message, and what else is known."""
 
     path: str | None
     message: str | None
@@ -20,7 +20,7 @@ class CheckpointProblem:
 
     @classmethod
     def of(cls, record: EventRecord) -> CheckpointProblem:
-        """What the event tells."""
+        """The problem that the event describes."""
         facts = Facts.of(record)
         path = facts.text("path")
         more = {
@@ -32,5 +32,5 @@ class CheckpointProblem:
 
     @property
     def subject(self) -> str:
-        """Another sentence about the same file is another finding."""
+        """Another message about the same file is another finding."""
         return f"{self.path} {self.message}"

@@ -18,26 +18,26 @@ from headway.core.records import EventRecord, Header, TensorRecord, record_at
 
 
 class NonfiniteCheckpoint(Check):
-    """A saved tensor holds NaN or Inf.
+    """A saved tensor contains NaN or Inf.
 
     ## What it checks
-    Every floating tensor of a checkpoint: weights, buffers and the optimizer's moments.
+    Every floating-point tensor of a checkpoint: weights, buffers and the optimizer's moments.
 
     ## Why it matters
-    Such a checkpoint cannot be gone on from, evaluated or shipped. Training does not mend it: each
-    step multiplies by it. Where every weight is NaN the file holds nothing at all any more.
+    Such a checkpoint cannot be resumed, evaluated or shipped. Training does not repair it: each
+    step multiplies by it. If every weight is NaN, the file contains no information any more.
 
     ## How it is measured
-    NaN and infinite elements are counted, all of them. One finding for each checkpoint names the
-    worst tensors, the share of the weights' elements, the first bad index, and whether the moments
-    are bad too. Where all elements of all weights are bad, the checkpoint is called dead.
+    All NaN and infinite elements are counted. One finding for each checkpoint names the worst
+    tensors, the share of the weights' elements, the first bad index, and whether the moments are
+    affected too. If all elements of all weights are non-finite, the checkpoint is unusable.
 
     ## False alarms
-    Attention masks (0 and -Inf, no NaN) are left alone, and so are buffers that hold infinities on
+    Attention masks (0 and -Inf, no NaN) are ignored, and so are buffers that contain infinities on
     purpose: observers that start at +Inf, a best score so far.
 
     ## What to do
-    Go on from the last checkpoint whose tensors are all finite: `headway scan RUN --last-good`
+    Resume from the last checkpoint whose tensors are all finite: `headway scan RUN --last-good`
     prints it. Then find the step that wrote the first bad value before you train past it again.
 
     ## References
@@ -63,10 +63,10 @@ class NonfiniteCheckpoint(Check):
     def _clear(self) -> None:
         self.tensors = 0
         self.elements = 0
-        """Of the weights; and those of them that are bad:"""
+        """Elements of the weights; below: the non-finite ones among them."""
         self.bad_elements = 0
         self.bad: dict[str, int] = {"weight": 0, "buffer": 0, "moment": 0}
-        """Tensors that hold NaN or Inf, by role."""
+        """Tensors that contain NaN or Inf, by role."""
         self.seen: dict[str, int] = {"weight": 0, "buffer": 0, "moment": 0}
         self.worst: list[list[Any]] = []
         """[bad elements, name, nan, inf, elements, first bad index, role, file]"""
@@ -81,7 +81,7 @@ class NonfiniteCheckpoint(Check):
             self.saved = Saved.of(record)
             return
         if self.saved is None or record.role not in self.seen or is_step_count(record.name):
-            return  # a tensor of the running training, or none of interest
+            return  # a tensor of the running training, or not a relevant one
         self.seen[record.role] += 1
         size, bad = (
             count_elements(record, "numel"),
@@ -90,7 +90,7 @@ class NonfiniteCheckpoint(Check):
         if record.role == "weight":
             self.elements += size
         if has_unintended_nonfinite(record):
-            self._take(record, size, bad)
+            self._add_bad(record, size, bad)
 
     def finish(self) -> Iterable[Finding]:
         if self.saved is not None and self.worst:
@@ -98,16 +98,16 @@ class NonfiniteCheckpoint(Check):
         self.saved = None
         self._clear()
 
-    def _take(self, record: TensorRecord, size: int, bad: int) -> None:
+    def _add_bad(self, record: TensorRecord, size: int, bad: int) -> None:
         self.bad[record.role] += 1
         if record.role == "weight":
             self.bad_elements += bad
         nan, inf = count_elements(record, "nan"), count_elements(record, "inf")
         first = _index(record.facts.get("first_bad"))
         file = record.facts.get("file")
-        told = file if isinstance(file, str) else None
-        self.worst.append([bad, record.name, nan, inf, size, first, record.role, told])
-        # Weights first: a moment is known by a number where its weight has a name.
+        path = file if isinstance(file, str) else None
+        self.worst.append([bad, record.name, nan, inf, size, first, record.role, path])
+        # Weights first: a moment may have only a number where its weight has a name.
         self.worst.sort(key=lambda item: (item[6] != "weight", -item[0], item[1]))
         del self.worst[LISTED:]
 
@@ -121,10 +121,10 @@ class NonfiniteCheckpoint(Check):
             subject=saved.path,
             where=Where(file=first[7] or saved.path, module=first[1]),
             remedies=[
-                "Do not go on from it: training cannot mend it. `headway scan RUN --last-good` "
-                "prints the last checkpoint of a run whose tensors are all finite.",
-                "Find the step that wrote it: the first non-finite loss or gradient after the last "
-                "finite checkpoint.",
+                "Do not resume from it: training cannot repair it. `headway scan RUN "
+                "--last-good` prints the last checkpoint of a run whose tensors are all finite.",
+                "Find the step that wrote it: the first non-finite loss or gradient after the "
+                "last finite checkpoint.",
             ],
             path=saved.path,
             tensors=[item[1] for item in self.worst],
@@ -147,21 +147,22 @@ class NonfiniteCheckpoint(Check):
         if dead:
             weights = self.seen["weight"]
             return (
-                f"{saved.name} is dead: all elements of all {weights} weights are NaN or Inf{also}"
+                f"{saved.name} is unusable: every element of all {weights} weights is "
+                f"non-finite{also}"
             )
         if not self.bad["weight"]:
             also = f"; all {self.seen['weight']} weights are finite" if self.seen["weight"] else ""
-        told = ", ".join(_said(item) for item in self.worst[:3])
+        listed = ", ".join(_describe_tensor(item) for item in self.worst[:3])
         count = sum(self.bad.values())
         more = f" and {count - 3} more" if count > 3 else ""
         of_all = f" ({say(100 * share)} % of all weights)" if share else ""
         return (
-            f"{saved.name}: {count} of {sum(self.seen.values())} tensors hold NaN or Inf{of_all}: "
-            f"{told}{more}{also}"
+            f"{saved.name}: {count} of {sum(self.seen.values())} tensors contain NaN or "
+            f"Inf{of_all}: {listed}{more}{also}"
         )
 
 
-def _said(item: list[Any]) -> str:
+def _describe_tensor(item: list[Any]) -> str:
     _, name, nan, inf, size, first, _, _ = item
     parts = [f"{count} {word}" for count, word in ((nan, "NaN"), (inf, "Inf")) if count]
     at = f", first at {first}" if first not in (None, []) else ""
@@ -169,7 +170,7 @@ def _said(item: list[Any]) -> str:
 
 
 def _index(value: Any) -> Any:
-    """An index as it is written, whatever the reader gave."""
+    """An index as it is written, whatever the reader returned."""
     if isinstance(value, (list, tuple)):
         return [item for item in value if isinstance(item, int)]
     return value if isinstance(value, int) and not isinstance(value, bool) else None

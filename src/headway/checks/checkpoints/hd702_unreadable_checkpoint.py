@@ -11,26 +11,26 @@ KIND = "unreadable-checkpoint"
 
 
 class UnreadableCheckpoint(Check):
-    """A checkpoint cannot be read: torn, incomplete, or not what its index says.
+    """A checkpoint cannot be read: truncated, incomplete, or inconsistent with its index.
 
     ## What it checks
-    The structure of every checkpoint: archives, headers, indexes, shards, and that every tensor's
-    bytes lie within its file.
+    The structure of every checkpoint: archives, headers, indexes, shards, and that the bytes of
+    every tensor are within its file.
 
     ## Why it matters
-    A job that is killed while it saves leaves a file that looks like a checkpoint. It is noticed
-    when the run is to be resumed, which is when there is nothing else left.
+    A job that is killed while it saves leaves a file that looks like a checkpoint. This is noticed
+    only when the run is to be resumed, when there may be nothing else left.
 
     ## How it is measured
-    Sizes, offsets and lengths against the file's own; the names in an index against the shards
-    that are there.
+    Sizes, offsets and lengths are compared with those of the file, and the names in an index with
+    the existing shards.
 
     ## False alarms
-    A checkpoint that is being written at this moment looks torn: scan it again.
+    A checkpoint that is being written at this moment looks truncated: scan it again.
 
     ## What to do
-    Use the checkpoint before it. Save to another name and rename when the file is complete, and
-    keep at least two checkpoints.
+    Use the checkpoint before it. Save under a temporary name and rename the file when it is
+    complete, and keep at least two checkpoints.
 
     ## References
     Safetensors, "Format"; PyTorch, `torch.save`.
@@ -39,22 +39,23 @@ class UnreadableCheckpoint(Check):
     code = "HD702"
     name = "unreadable-checkpoint"
     severity = Severity.ERROR
-    summary = "truncated, torn, a missing shard, an index that does not fit"
+    summary = "truncated, a missing shard, or an index that does not match"
     needs = Needs(kinds=(EventRecord,), events=("checkpoint", KIND), checkpoints=1)
     explains = ()
 
     def observe(self, record: EventRecord) -> Iterable[Finding]:
         if record.kind != KIND:
             return
-        trouble = CheckpointProblem.of(record)
+        problem = CheckpointProblem.of(record)
         yield self.find(
             record,
-            trouble.message or f"{trouble.path or 'the checkpoint'} cannot be read",
-            subject=trouble.subject,
-            where=Where(file=trouble.path),
+            problem.message or f"{problem.path or 'the checkpoint'} cannot be read",
+            subject=problem.subject,
+            where=Where(file=problem.path),
             remedies=[
-                "Use the checkpoint before it; `headway scan RUN --last-good` names it.",
-                "Save to another name and rename when complete, and keep at least two.",
+                "Use the checkpoint before it; `headway scan RUN --last-good` prints it.",
+                "Save under a temporary name and rename the file when it is complete, and keep "
+                "at least two checkpoints.",
             ],
-            **trouble.evidence,
+            **problem.evidence,
         )

@@ -11,28 +11,28 @@ KIND = "unsafe-pickle"
 
 
 class UnsafePickle(Check):
-    """Loading this file would run code of whoever wrote it.
+    """Loading this file would run code from its author.
 
     ## What it checks
-    Every pickle of a checkpoint, without running it: which functions and classes it asks for.
+    Every pickle of a checkpoint, without running it: which functions and classes it imports.
 
     ## Why it matters
-    A pickle is a program. `torch.load(…, weights_only=False)`, and whatever reads a distributed
-    checkpoint's `.metadata`, runs it with all your rights.
+    A pickle is a program. `torch.load(…, weights_only=False)`, and whatever reads the `.metadata`
+    of a distributed checkpoint, runs it with all your permissions.
 
     ## How it is measured
-    The pickle is read as a list of instructions; a name that is none of those tensors, optimizers
-    and plain containers are made of, and that can start a process, open a file or run code, is
-    reported. Nothing is imported and nothing is called. Of an archive every member is looked into
-    that is a pickle by its name or its first bytes, not only the one that `torch.load` reads.
+    The pickle is read as a list of instructions. A name that tensors, optimizers and plain
+    containers do not need, and that can start a process, open a file or run code, is reported.
+    Nothing is imported and nothing is called. In an archive, every member that is a pickle by its
+    name or its first bytes is inspected, not only the one that `torch.load` reads.
 
     ## False alarms
-    Classes of your own in a checkpoint are not reported: only what can run code of itself. The
-    numbers of a tensor are never taken for a pickle, whatever they begin with.
+    Your own classes in a checkpoint are not reported: only what can run code by itself. The data of
+    a tensor are never treated as a pickle, whatever they start with.
 
     ## What to do
-    Do not load it. Ask where the file came from; if you trust it, save its tensors anew as
-    safetensors in an environment that holds nothing of value.
+    Do not load it. Find out where the file came from; if you trust it, save its tensors again as
+    safetensors in an isolated environment.
 
     ## References
     Python, `pickle`, the warning at its top; pytorch/pytorch#189308.
@@ -48,17 +48,17 @@ class UnsafePickle(Check):
     def observe(self, record: EventRecord) -> Iterable[Finding]:
         if record.kind != KIND:
             return
-        trouble = CheckpointProblem.of(record)
+        problem = CheckpointProblem.of(record)
         yield self.find(
             record,
-            trouble.message or f"loading {trouble.path or 'the checkpoint'} would run code",
-            subject=trouble.subject,
-            where=Where(file=trouble.path),
+            problem.message or f"loading {problem.path or 'the checkpoint'} would run code",
+            subject=problem.subject,
+            where=Where(file=problem.path),
             remedies=[
-                "Do not load it with torch.load(weights_only=False) or pickle. It was read here "
+                "Do not load it with torch.load(weights_only=False) or pickle. headway read it "
                 "without running any of it.",
-                "Ask where it came from; weights without code are safetensors, or torch.load with "
-                "weights_only=True.",
+                "Find out where it came from; for weights without code use safetensors, or "
+                "torch.load with weights_only=True.",
             ],
-            **trouble.evidence,
+            **problem.evidence,
         )

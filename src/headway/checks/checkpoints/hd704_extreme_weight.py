@@ -26,14 +26,13 @@ from headway.core.numbers import say
 from headway.core.records import EventRecord, Header, TensorRecord, record_at
 from headway.core.state import remember
 
-# Weights of a checkpoint that are 0 in every element, and what speaks for a trained layer.
-
-# Many layers start at 0 on purpose: LoRA's B, the last layer of a residual branch, a control's
-# convolutions, a new head. So a 0 alone says little. It says much where the layer was trained: its
-# moments are not 0, or its bias is spread out in a model whose batch norms have counted batches.
+# Weights of a checkpoint whose elements are all 0, and evidence that the layer was trained. Many
+# layers start at 0 on purpose: LoRA's B, the last layer of a residual branch, control convolutions,
+# a new head. So 0 alone says little, unless the layer was trained: its moments are not 0, or its
+# bias is spread out in a model whose batch norms have counted batches.
 
 ENOUGH_STEPS = 10
-"""A warm-up from a rate of 0 leaves weights where they began; for so long at most."""
+"""Steps after which a warm-up from a learning rate of 0 has changed the weights."""
 _MATRIX = re.compile(r"(^|[._/])(weight|kernel)$")
 _ADAPTER = re.compile(r"lora|adapter", re.I)
 
@@ -41,21 +40,21 @@ _ADAPTER = re.compile(r"lora|adapter", re.I)
 @remember
 @dataclass
 class Zeroed:
-    """What is gathered of one checkpoint."""
+    """The facts of one checkpoint about weights of 0."""
 
     zero: dict[str, str] = field(default_factory=dict)
-    """Name → file, of the matrices that are 0."""
+    """Name → file, for the matrices that are 0."""
     others: int = 0
-    """Matrices that are not."""
+    """Number of matrices that are not."""
     spread: set[str] = field(default_factory=set)
-    """Biases whose elements differ, and none of which is 0."""
+    """Biases whose elements differ, with none equal to 0."""
     fed: set[str] = field(default_factory=set)
     """First moments that are not 0."""
     batches: bool = False
-    """Whether a batch norm has seen any."""
+    """Whether a batch norm has seen batches."""
 
     def add(self, record: TensorRecord) -> None:
-        """One more tensor."""
+        """Add a tensor."""
         low, high = record.stats.get("min", 0.0), record.stats.get("max", 0.0)
         if record.role == "moment":
             if is_first_moment(record.name) and low < high:
@@ -78,15 +77,15 @@ class Zeroed:
                 self.others += 1
 
     def trained(self, saved: Saved) -> dict[str, str]:
-        """The zero weights of layers that were trained, and how that is known."""
+        """The zero weights of trained layers, with the evidence for the training."""
         found = {}
         owners = saved.trained_by() if self.zero and self.fed else {}
         steps = saved.count if saved.count is not None else saved.step
         for name in self.zero:
             if owners.get(name) in self.fed and steps is not None and steps >= ENOUGH_STEPS:
-                found[name] = "though its moments are not: it was trained, and set to 0 since"
+                found[name] = "but its moments are not: it was trained, and set to 0 since"
             elif self.batches and _MATRIX.sub(r"\1bias", name) in self.spread:
-                found[name] = "though its bias is not: its output is the same for every input"
+                found[name] = "but its bias is not: its output is the same for every input"
         return found
 
     def to_state(self) -> dict[str, Any]:
@@ -98,12 +97,12 @@ class Zeroed:
 
 
 def is_matrix(record: TensorRecord) -> bool:
-    """Whether it has rows and columns, and not only one of either."""
+    """Whether it has more than one row and more than one column."""
     return sum(size > 1 for size in record.shape) > 1
 
 
 def _is_layer(name: str) -> bool:
-    """Whether it is the matrix of a layer that does not begin at 0 as a rule."""
+    """Whether it is the matrix of a layer that normally does not start at 0."""
     ordinary = not (is_embedding(name) or is_position(name) or _ADAPTER.search(name))
     return bool(_MATRIX.search(name)) and ordinary
 
@@ -113,36 +112,36 @@ _HALF = ("float16", "fp16", "half", "16", "16-mixed", "16-true")
 
 
 class ExtremeWeight(Check):
-    """A saved weight is finite, but far too large; or a whole layer is 0.
+    """A saved weight is finite but far too large; or a whole layer is 0.
 
     ## What it checks
     The largest element of every weight of a checkpoint, against its peers: the same layer of the
-    other blocks, or where there are too few, the other weights with as many dimensions. And whether
-    a layer's weight is 0 in every element.
+    other blocks, or, if there are too few, the other weights with the same number of dimensions.
+    And whether every element of a layer's weight is 0.
 
     ## Why it matters
     A weight that is a thousand times as large as all others is a flipped bit, a diverged layer or a
     broken conversion. Above 65504 it becomes Inf as soon as the model is used in fp16. A layer
-    whose weight is 0 gives the same output whatever comes in.
+    whose weight is 0 returns the same output for every input.
 
     ## How it is measured
-    Told if it is above 100, a thousand times the median of at least three peers, and a hundred
-    times the largest of them. With one or two peers: if it is a million times the larger, and so on
-    one side only, while the other end of the same matrix is as its peers are. Where the model is to
-    be used in fp16 (its configuration says so, or its other weights are): if it is above 65504. A
-    matrix of 0 is told where its layer was trained: its moments are not 0 after ten steps, or its
+    A weight is reported if it is above 100, a thousand times the median of at least three peers,
+    and a hundred times the largest of them. With one or two peers: if it is a million times the
+    larger one, on one side of 0 only, while the other side of the same matrix is like its peers. If
+    the model is meant for fp16 (by its configuration or its other weights): if it is above 65504. A
+    matrix of 0 is reported if its layer was trained: its moments are not 0 after ten steps, or its
     bias is spread out in a model whose batch norms have seen batches.
 
     ## False alarms
-    Embeddings, positions, frequencies, running statistics, step counts and moments are not looked
-    at, nor single numbers (a temperature, a scale). Trained language models do have a few very
-    large weights; they are tens of times their peers, not thousands. Masks of -1e9 have no other
-    end. A matrix of 0 of which nothing says that it was trained is information only: new heads,
-    last layers of residual branches and control convolutions begin so. LoRA is left out.
+    Embeddings, positions, frequencies, running statistics, step counts and moments are not checked,
+    nor single numbers (a temperature, a scale). Trained language models do have a few very large
+    weights; they are tens of times their peers, not thousands. Masks of -1e9 have no values on the
+    other side of 0. A matrix of 0 without evidence of training is information only: new heads, last
+    layers of residual branches and control convolutions start like that. LoRA is ignored.
 
     ## What to do
-    Compare with the checkpoint before: a single element points at the file or the memory, a whole
-    layer at the training. Do not cast to fp16; bf16 has the range of fp32.
+    Compare with the checkpoint before: a single element points to the file or the memory, a whole
+    layer to the training. Do not cast to fp16; bf16 has the range of fp32.
 
     ## References
     IEEE 754 half precision; Yu et al., "The Super Weight in Large Language Models" (2024).
@@ -150,7 +149,7 @@ class ExtremeWeight(Check):
 
     code = "HD704"
     name = "extreme-weight"
-    summary = "a finite weight far outside its peers, or outside what fp16 can hold"
+    summary = "a finite weight far larger than its peers, or outside the range of fp16"
     needs = Needs(
         kinds=(TensorRecord, EventRecord),
         roles=("weight", "buffer", "moment"),
@@ -163,20 +162,20 @@ class ExtremeWeight(Check):
     @dataclass(frozen=True)
     class Limits:
         times_median: float = 1000.0
-        """Of the peers' largest elements."""
+        """Multiple of the median of the peers' largest elements."""
         times_largest: float = 100.0
-        """Of any peer."""
+        """Multiple of the largest element of any peer."""
         times_few: float = 1e6
-        """Of the larger, where there are one or two peers only."""
+        """Multiple of the larger one, if there are only one or two peers."""
         least: float = 100.0
-        """Nothing below is called extreme."""
+        """Smallest value that is extreme."""
         peers: int = 3
-        """With fewer, only what is beyond doubt is told."""
+        """Smallest number of peers; with fewer, `times_few` applies."""
 
     def start(self) -> None:
         self.saved: Saved | None = None
         self.told: set[str] = set()
-        """Idle weights, told once for all checkpoints of a run."""
+        """Zero weights without evidence of training, reported once for all checkpoints of a run."""
         self._clear()
 
     def _clear(self) -> None:
@@ -184,7 +183,7 @@ class ExtremeWeight(Check):
         self.largest: dict[str, tuple[float, int, str]] = {}
         """Name → largest element, dimensions, file."""
         self.other_end: dict[str, float] = {}
-        """Name → how far a matrix goes on the side of 0 where its largest element is not."""
+        """Name → largest absolute value of a matrix on the other side of 0."""
         self.zeroed = Zeroed()
 
     def begin(self, header: Header) -> None:
@@ -208,8 +207,8 @@ class ExtremeWeight(Check):
             largest = max(abs(record.stats.get(key, 0.0)) for key in ("min", "max"))
             if math.isfinite(largest):
                 file = record.facts.get("file")
-                told = file if isinstance(file, str) else ""
-                self.largest[record.name] = (largest, len(record.shape), told)
+                path = file if isinstance(file, str) else ""
+                self.largest[record.name] = (largest, len(record.shape), path)
                 low, high = record.stats.get("min", 0.0), record.stats.get("max", 0.0)
                 if is_matrix(record) and low < 0.0 < high:
                     self.other_end[record.name] = min(-low, high)
@@ -222,21 +221,21 @@ class ExtremeWeight(Check):
         self._clear()
 
     def _judge(self, saved: Saved) -> Iterable[Finding]:
-        told: list[tuple[float, str, str]] = []
+        extreme: list[tuple[float, str, str]] = []
         least = FP16_MAX if self.half else math.inf
         for name, (size, _, _) in self.largest.items():
             if size <= self.limits.least:
                 continue
             middle = self._middle_of_peers(name)
             if middle is not None:
-                told.append((size, name, f"{say(size / middle)} times its peers' {say(middle)}"))
+                extreme.append((size, name, f"{say(size / middle)} times its peers' {say(middle)}"))
             elif size > least:
-                told.append((size, name, "more than the 65504 that fp16 can hold"))
-        if not told:
+                extreme.append((size, name, "above 65504, the largest number of fp16"))
+        if not extreme:
             return
-        told.sort(key=lambda item: (-item[0], item[1]))
-        size, name, why = told[0]
-        more = f"; and {len(told) - 1} more" if len(told) > 1 else ""
+        extreme.sort(key=lambda item: (-item[0], item[1]))
+        size, name, why = extreme[0]
+        more = f"; and {len(extreme) - 1} more" if len(extreme) > 1 else ""
         over = "; in fp16 it becomes Inf" if size > FP16_MAX and "fp16" not in why else ""
         yield self.find(
             record_at(saved.moment),
@@ -244,21 +243,21 @@ class ExtremeWeight(Check):
             subject=saved.path,
             where=Where(file=self.largest[name][2] or saved.path, module=name),
             remedies=[
-                "Compare with the checkpoint before it: one element points at the file or the "
-                "memory, a whole layer at the training.",
+                "Compare with the checkpoint before it: one element points to the file or the "
+                "memory, a whole layer to the training.",
                 "Do not cast it to fp16; bf16 has the range of fp32.",
             ],
             path=saved.path,
             value=size,
             limit=self.limits.times_median,
-            tensors=[item[1] for item in told[:LISTED]],
-            tensor_count=len(told),
-            above_fp16=sum(item[0] > FP16_MAX for item in told),
+            tensors=[item[1] for item in extreme[:LISTED]],
+            tensor_count=len(extreme),
+            above_fp16=sum(item[0] > FP16_MAX for item in extreme),
         )
 
     def _zeros(self, saved: Saved) -> Iterable[Finding]:
         if not self.zeroed.others:
-            return  # nothing to compare with: a state before its first step, or no model
+            return  # nothing to compare with: a state before its first step, or not a model
         trained = self.zeroed.trained(saved)
         if trained:
             why = next(iter(trained.values()))
@@ -266,7 +265,7 @@ class ExtremeWeight(Check):
         idle = [name for name in self.zeroed.zero if name not in trained and name not in self.told]
         self.told.update(idle)
         if idle:
-            why = "; new heads and adapters begin so, and no trained layer stays so"
+            why = "; new heads and adapters start like this, but a trained layer does not stay at 0"
             yield self._zero(saved, idle, Severity.INFO, why)
 
     def _zero(self, saved: Saved, names: list[str], severity: Severity, why: str) -> Finding:
@@ -277,7 +276,9 @@ class ExtremeWeight(Check):
             severity=severity,
             subject=f"{saved.path} zero {severity.name}",
             where=Where(file=self.zeroed.zero[names[0]] or saved.path, module=names[0]),
-            remedies=["Compare with the checkpoint before it, and with what made this file of it."],
+            remedies=[
+                "Compare with the checkpoint before it, and check the tool that wrote this file."
+            ],
             path=saved.path,
             value=0.0,
             tensors=names[:LISTED],
@@ -285,7 +286,7 @@ class ExtremeWeight(Check):
         )
 
     def _middle_of_peers(self, name: str) -> float | None:
-        """The middle of the peers' largest elements, if this one is far outside; else None."""
+        """The median of the peers' largest elements if this one is far above; otherwise None."""
         size, dimensions, _ = self.largest[name]
         kind = layer_kind(name)
         peers = [
@@ -301,9 +302,9 @@ class ExtremeWeight(Check):
                 if key != name and other > 0 and shape > 1
             ]
         if len(peers) < self.limits.peers:
-            return self._of_few(name, peers)
+            return self._larger_of_few_peers(name, peers)
         middle = median(peers)
-        # Several may be broken at once: those above their limit are no peers to measure by.
+        # Several may be broken at once: those above the limit are not used as peers.
         ordinary = [other for other in peers if other <= middle * self.limits.times_median]
         far = (
             size > middle * self.limits.times_median
@@ -311,8 +312,8 @@ class ExtremeWeight(Check):
         )
         return middle if far else None
 
-    def _of_few(self, name: str, peers: list[float]) -> float | None:
-        """The larger of one or two peers, where this one stands out against itself as well."""
+    def _larger_of_few_peers(self, name: str, peers: list[float]) -> float | None:
+        """The larger of one or two peers, if this weight is also extreme relative to itself."""
         end = self.other_end.get(name)
         if not peers or end is None:
             return None
@@ -328,5 +329,5 @@ def _judged(name: str) -> bool:
 
 def _asks_for_half(facts: Facts) -> bool:
     settings = facts.table("settings")
-    said = [settings.text(key) for key in ("torch_dtype", "dtype", "precision")]
-    return any(word.removeprefix("torch.").lower() in _HALF for word in said if word)
+    dtypes = [settings.text(key) for key in ("torch_dtype", "dtype", "precision")]
+    return any(word.removeprefix("torch.").lower() in _HALF for word in dtypes if word)

@@ -9,26 +9,26 @@ from headway.core.records import EventRecord, Header, TensorRecord, record_at
 
 
 class UnchangedCheckpoint(Check):
-    """Two checkpoints of a run hold the same weights.
+    """Two checkpoints of a run have the same weights.
 
     ## What it checks
-    Checkpoints of one run one after the other: whether anything moved between them.
+    Consecutive checkpoints of one run: whether anything changed between them.
 
     ## Why it matters
-    The run took steps and learned nothing: a rate of 0, an optimizer that holds other tensors than
-    the model, every step skipped, or the same file saved again under another name.
+    The run took steps and learned nothing: a learning rate of 0, an optimizer with other tensors
+    than the model, every step skipped, or the same file saved again under another name.
 
     ## How it is measured
-    The bytes of every weight, by a digest of 64 bits or more. The later checkpoint must say a
-    higher step, and have the same weights by name, shape and dtype. Buffers and moments may differ.
+    The bytes of every weight, by a digest of 64 bits or more. The later checkpoint must have a
+    higher step, and the same weights by name, shape and dtype. Buffers and moments may differ.
 
     ## False alarms
-    Files that tell no step are not compared: a final model often is the last checkpoint once more.
-    Weights that hold NaN cannot move; HD701 tells of them.
+    Files without a step are not compared: a final model is often a copy of the last checkpoint.
+    Weights with NaN cannot change; HD701 reports them.
 
     ## What to do
-    Look at the learning rate and at skipped steps between the two; compare `id(parameter)` in the
-    model and in the optimizer.
+    Check the learning rate and skipped steps between the two; compare `id(parameter)` in the model
+    and in the optimizer.
 
     ## References
     huggingface/accelerate#3256.
@@ -36,7 +36,7 @@ class UnchangedCheckpoint(Check):
 
     code = "HD705"
     name = "unchanged-checkpoint"
-    summary = "two checkpoints of a run hold the same weights"
+    summary = "two checkpoints of a run have the same weights"
     needs = Needs(
         kinds=(TensorRecord, EventRecord),
         roles=("weight", "moment"),
@@ -68,19 +68,19 @@ class UnchangedCheckpoint(Check):
         if not all(now.same(before, name) for name in now.weights):
             return
         if any(item[5] for item in now.weights.values()):
-            return  # what is NaN cannot move: another finding says so
+            return  # NaN cannot change: another finding reports it
         moments = _moments_moved(now, before)
         but = "; the optimizer's moments did change" if moments else ""
         yield self.find(
             record_at(now.moment),
-            f"{now.name} (step {now.step}) holds bit for bit the {len(now.weights)} weights of "
-            f"{before.name} (step {before.step}): nothing was learned in between{but}",
+            f"the {len(now.weights)} weights of {now.name} (step {now.step}) are bitwise equal "
+            f"to those of {before.name} (step {before.step}): nothing was learned in between{but}",
             subject=now.path,
             where=Where(file=now.path),
             remedies=[
-                "Look at the learning rate and at skipped steps between the two.",
-                "Compare id(parameter) in the model and in optimizer.param_groups; see that the "
-                "model that is saved is the one that trains.",
+                "Check the learning rate and skipped steps between the two.",
+                "Compare id(parameter) in the model and in optimizer.param_groups, and check "
+                "that the saved model is the trained one.",
             ],
             path=now.path,
             before=before.path,
@@ -90,7 +90,7 @@ class UnchangedCheckpoint(Check):
 
 
 def _moments_moved(now: Saved, before: Saved) -> bool | None:
-    """None: there are none, or they cannot be compared."""
+    """Whether the moments changed; None if there are none, or they cannot be compared."""
     both = [
         (item[0], before.moments[name][0])
         for name, item in now.moments.items()

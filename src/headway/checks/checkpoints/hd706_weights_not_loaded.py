@@ -13,28 +13,29 @@ from headway.core.records import SetupRecord
 
 
 class WeightsNotLoaded(Check):
-    """A state was loaded, but the model still holds its random start.
+    """A state was loaded, but the model still has its random initial weights.
 
     ## What it checks
-    Every `load_state_dict`: which of the model's parameters the state had, and which of the state's
-    entries the model had; and whether the loaded numbers are still there when training begins.
+    Every `load_state_dict`: which of the model's parameters are in the state, and which of the
+    state's entries are in the model; and whether the loaded values are still there when training
+    starts.
 
     ## Why it matters
-    `strict=False` drops what does not fit without a word. A prefix (`module.`, `model.`) makes
-    nothing fit, and the "pretrained" model trains from scratch. So does one that is initialised
-    once more after loading.
+    `strict=False` silently drops what does not fit. With a prefix (`module.`, `model.`) nothing
+    fits, and the "pretrained" model trains from scratch. So does one that is initialised again
+    after loading.
 
     ## How it is measured
     By elements: at least half of the model is missing in the state and at least half of the state
-    is unknown to the model; or a tenth, where a prefix would make the names fit. For loaded weights
-    the share that was overwritten before the next backward pass: more than half.
+    is unknown to the model; or a tenth, if a prefix would make the names fit. For loaded weights,
+    the share that is overwritten before the next backward pass: more than half.
 
     ## False alarms
-    A new head, a body loaded into a larger model (all of the state is used), and a part taken from
-    a larger checkpoint (all of the model is found) pass.
+    A new head, a body loaded into a larger model (all of the state is used), and a part of a larger
+    checkpoint (all of the model is found) pass.
 
     ## What to do
-    Print what `load_state_dict` returns; strip or add the prefix; load last, after initialising.
+    Print the result of `load_state_dict`; strip or add the prefix; load last, after initialising.
 
     ## References
     pytorch/pytorch#141256; huggingface/transformers#17877.
@@ -42,18 +43,18 @@ class WeightsNotLoaded(Check):
 
     code = "HD706"
     name = "weights-not-loaded"
-    summary = "keys missing or unexpected: the module still holds random init"
+    summary = "keys missing or unexpected: the module still has its random initial weights"
     needs = Needs(kinds=(SetupRecord,), topics=("weights-loaded",))
     explains = (*POOR_FIT, "HD105", "HD113", "HD404", "HD409")
 
     @dataclass(frozen=True)
     class Limits:
         share: float = 0.5
-        """Of the model's elements missing, and of the state's elements unknown."""
+        """Share of the model's elements that are missing, and of the state's that are unknown."""
         prefix_share: float = 0.1
-        """The same, where a prefix explains it."""
+        """The same, if a prefix explains it."""
         overwritten: float = 0.5
-        """Of the loaded elements."""
+        """Share of the loaded elements."""
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = WeightsLoadedFacts.of(record)
@@ -82,19 +83,19 @@ class WeightsNotLoaded(Check):
     ) -> Finding:
         names, strange = facts.missing, facts.unexpected
         prefix, on = facts.prefix, facts.prefix_on
-        remedies = ["Print what `load_state_dict` returns, and load with `strict=True`."]
+        remedies = ["Print the result of `load_state_dict`, and load with `strict=True`."]
         because = f" (the state has {say_list(strange, 2)} instead)" if strange else ""
         if prefix is not None and on == "state":
-            because = f": the state's names begin with '{prefix}'"
-            remedies.insert(0, f"Strip '{prefix}' from the state's keys before loading it.")
+            because = f": the names in the state start with '{prefix}'"
+            remedies.insert(0, f"Strip '{prefix}' from the keys of the state before loading it.")
         elif prefix is not None:
-            because = f": the model's names begin with '{prefix}' and the state's do not"
-            remedies.insert(0, f"Load it into the inner module, or put '{prefix}' before its keys.")
+            because = f": the names in the model start with '{prefix}', those in the state do not"
+            remedies.insert(0, f"Load it into the inner module, or add '{prefix}' to its keys.")
         model = facts.model or "the model"
         return self.find(
             record,
             f"{say(100 * missing)} % of {model} ({facts.missing_count or len(names)} "
-            f"parameters) was not in the state that was loaded and keeps its random start: "
+            f"parameters) is not in the loaded state and keeps its random initial values: "
             f"{say_list(names, 2)}{because}",
             subject=f"{model} {names[:1]}",
             where=facts.locate(rank=record.rank, module=names[0] if names else None),
@@ -110,8 +111,8 @@ class WeightsNotLoaded(Check):
         model = facts.model or "the model"
         return self.find(
             record,
-            f"{say(100 * own)} % of what was loaded into {model} are its own tensors: nothing of "
-            "the file had a name that fits",
+            f"{say(100 * own)} % of the state loaded into {model} are its own tensors: no name "
+            f"in the file fits",
             subject=f"{model} own",
             where=facts.locate(rank=record.rank),
             remedies=["Compare the names in the file with those of `model.state_dict()`."],
@@ -123,8 +124,8 @@ class WeightsNotLoaded(Check):
         names = facts.overwritten
         return self.find(
             record,
-            f"{say(100 * lost)} % of the weights that were loaded were overwritten before training "
-            f"began: {say_list(names)}",
+            f"{say(100 * lost)} % of the loaded weights were overwritten before training "
+            f"started: {say_list(names)}",
             subject="overwritten",
             where=facts.locate(rank=record.rank, module=names[0] if names else None),
             remedies=["Initialise first and load last."],

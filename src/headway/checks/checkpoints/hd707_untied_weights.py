@@ -20,29 +20,29 @@ _EMBEDDING = re.compile(
 
 
 class UntiedWeights(Check):
-    """An embedding and an output layer that are meant to be one tensor are two.
+    """An embedding and an output layer that should be one tensor are two.
 
     ## What it checks
-    Embeddings and matrices of the same shape in one model: whether two trained tensors begin with
-    the very same numbers, and whether a configuration asks for them to be tied. In a checkpoint:
-    an embedding and an output layer, both saved, where the configuration beside it ties them.
+    Embeddings and matrices of the same shape in one model: whether two trained tensors start with
+    exactly the same values, and whether a configuration requires them to be tied. In a checkpoint:
+    an embedding and an output layer, both saved, if the configuration next to it ties them.
 
     ## Why it matters
-    A copy is equal at the start only. From the first step on the two go apart: the model has more
-    parameters than it says, and exporting or sharding it by the tie loses one of them.
+    A copy is equal only at the start. From the first step on the two diverge: the model has more
+    parameters than it reports, and exporting or sharding it as tied loses one of them.
 
     ## How it is measured
-    Before the first update, bit by bit, rows that are all the same number left out; and by
-    `config.tie_word_embeddings` where the model has such a configuration. Saved ones are compared
-    by their bytes, if the configuration says in so many words that they are tied.
+    Before the first update, bitwise, except rows of one constant; and from
+    `config.tie_word_embeddings` if the model has such a configuration. Saved weights are compared
+    by their bytes if the configuration states explicitly that they are tied.
 
     ## False alarms
     Weights that are one object are tied. Copies that do not train (an EMA, a target network), two
-    separate models and layers of one kind (a stack made by copying) are not compared.
+    separate models and layers of one kind (a stack created by copying) are not compared.
 
     ## What to do
-    Assign the parameter itself: `head.weight = embedding.weight`, after anything that makes new
-    parameters; no `.clone()`, `.data.copy_()` or `deepcopy` of it.
+    Assign the parameter itself: `head.weight = embedding.weight`, after anything that creates new
+    parameters; do not use `.clone()`, `.data.copy_()` or `deepcopy`.
 
     ## References
     NVIDIA/Megatron-LM#656; Press and Wolf, "Using the output embedding to improve language models".
@@ -50,7 +50,7 @@ class UntiedWeights(Check):
 
     code = "HD707"
     name = "untied-weights"
-    summary = "tensors meant to be shared differ"
+    summary = "tensors that should be shared differ"
     needs = Needs(
         kinds=(SetupRecord, TensorRecord, EventRecord),
         topics=("tied-weights",),
@@ -85,20 +85,20 @@ class UntiedWeights(Check):
         heads = [name for name in saved.weights if _OUTPUT.search(name)]
         tables = [name for name in saved.weights if _EMBEDDING.search(name)]
         if len(heads) != 1 or len(tables) != 1:
-            return  # with several of them nobody says which belong together
+            return  # with several of them it is unknown which belong together
         [head], [table] = heads, tables
         one, other = saved.weights[head], saved.weights[table]
         if not one[0] or not other[0] or one[2:] != other[2:] or one[0] == other[0]:
             return
         yield self.find(
             record_at(saved.moment),
-            f"{saved.name}: {table} and {head} are meant to be tied by the config, and were saved "
-            "with different numbers: whoever loads it by the config loses one of them",
+            f"{saved.name}: the config ties {table} and {head}, but they were saved with "
+            f"different values: loading by the config loses one of them",
             subject=saved.path,
             where=Where(file=saved.path, module=head),
             remedies=[
-                "If the head was trained by itself, set `tie_word_embeddings` to false in "
-                "config.json; else tie it before training and save again.",
+                "If the head was trained separately, set `tie_word_embeddings` to false in "
+                "config.json; otherwise tie it before training and save again.",
             ],
             path=saved.path,
             tensors=[table, head],
@@ -110,17 +110,17 @@ class UntiedWeights(Check):
         first, second = facts.embedding, facts.output
         if not (copies or asked) or first is None or second is None:
             return
-        how = "begin with the same numbers" if copies else "are meant to be tied by the config"
+        how = "start with the same values" if copies else "are tied by the config"
         shape = " x ".join(str(int(size)) for size in facts.shape)
         yield self.find(
             record,
-            f"{first} and {second} ({shape}) {how} but are two trained tensors: they go apart from "
-            "the first update on",
+            f"{first} and {second} ({shape}) {how} but are two trained tensors: they diverge "
+            f"from the first update on",
             subject=f"{first} {second}",
             where=facts.locate(rank=record.rank, module=second),
             remedies=[
-                f"Assign the parameter itself (`{second} = {first}`), after everything that makes "
-                "new parameters; do not clone or copy it.",
+                f"Assign the parameter itself (`{second} = {first}`), after everything that "
+                f"creates new parameters; do not clone or copy it.",
             ],
             tensors=[first, second],
             copies=copies,

@@ -11,31 +11,31 @@ from headway.core.findings import Finding, Severity
 from headway.core.records import TensorRecord
 
 MENTIONED = 5
-"""Samples or features in the sentence; the evidence lists more."""
+"""Maximum number of samples or features in the message; the evidence lists more."""
 
 
 class NonfiniteInput(Check):
-    """The batch holds NaN or Inf.
+    """The batch contains NaN or Inf.
 
     ## What it checks
     Every floating-point tensor of the batch: inputs and targets.
 
     ## Why it matters
     One bad value in one sample makes the loss of the whole batch non-finite, and through it every
-    gradient. It comes back each time that sample is drawn, so skipping steps only hides it.
+    gradient. It recurs each time that sample is drawn, so skipping steps only hides it.
 
     ## How it is measured
-    Elements that are NaN or infinite are counted; where the source can tell, the samples and the
-    features they are in are named.
+    Elements that are NaN or infinite are counted; if the source knows the samples and the features
+    that contain them, they are named.
 
     ## False alarms
     An additive attention mask, of zeros and infinities alone, passes. Targets with NaN for
-    "unknown" are fine if the loss leaves them out before it computes anything; a NaN multiplied by
-    a zero weight is still NaN.
+    "unknown" are fine if the loss excludes them before it computes anything; a NaN multiplied by a
+    weight of zero is still NaN.
 
     ## What to do
-    Look at the named samples in the data set: empty files, missing table cells, a division by a
-    zero standard deviation in the normalisation, a logarithm of 0. Mend or drop them there.
+    Inspect the named samples in the data set: empty files, missing table cells, a division by a
+    zero standard deviation in the normalisation, a logarithm of 0. Fix or remove them there.
     Replacing NaN by 0 in the training loop hides a fault of the data.
 
     ## References
@@ -45,7 +45,7 @@ class NonfiniteInput(Check):
     code = "HD501"
     name = "nonfinite-input"
     severity = Severity.ERROR
-    summary = "the batch holds NaN or Inf"
+    summary = "the batch contains NaN or Inf"
     needs = Needs(kinds=(TensorRecord,), roles=("input",))
     explains = (*NONFINITE_OR_RANK, "HD103", "HD207", "HD313", "HD414")
 
@@ -59,17 +59,17 @@ class NonfiniteInput(Check):
         )
         yield self.find(
             record,
-            f"input {record.name} holds {nan} NaN and {inf} Inf"
-            + _said("in sample", rows, facts.get("bad_rows"))
-            + _said_in_data_set(indices, facts.get("bad_rows"))
-            + _said("at feature", features, facts.get("bad_features")),
+            f"input {record.name} contains {nan} NaN and {inf} Inf"
+            + _list_positions("in sample", rows, facts.get("bad_rows"))
+            + _list_data_set_indices(indices, facts.get("bad_rows"))
+            + _list_positions("at feature", features, facts.get("bad_features")),
             subject=record.name,
             where=Place.read(record.facts.get("place")).where(
                 sample=rows[0] if rows else None, rank=record.rank
             ),
             remedies=[
-                "Look at these samples in the data set and mend or drop them: a missing value, a "
-                "division by a zero standard deviation, a logarithm of 0.",
+                "Inspect these samples in the data set and fix or remove them: a missing value, "
+                "a division by a zero standard deviation, a logarithm of 0.",
             ],
             tensor=record.name,
             nan=nan,
@@ -81,16 +81,16 @@ class NonfiniteInput(Check):
         )
 
 
-def _said(place: str, items: Sequence[int], count: int | None) -> str:
-    """`, in samples 3, 17 and 5 more`: the source may have listed only the first of them."""
+def _list_positions(place: str, items: Sequence[int], count: int | None) -> str:
+    """`, in samples 3, 17 and 5 more`: the source may list only the first of them."""
     if not items:
         return ""
     padded = _padded(items, count)
     return f", {place}{'s' if len(padded) > 1 else ''} {say_list(padded, MENTIONED)}"
 
 
-def _said_in_data_set(indices: Sequence[Any], count: int | None) -> str:
-    """What those samples are called in the data set, where the source knows."""
+def _list_data_set_indices(indices: Sequence[Any], count: int | None) -> str:
+    """The indices of those samples in the data set, if the source knows them."""
     return f" (in the data set: {say_list(_padded(indices, count), MENTIONED)})" if indices else ""
 
 

@@ -13,36 +13,37 @@ from headway.core.records import SetupRecord
 
 LARGE = (
     "Standardise the inputs (subtract the mean, divide by the spread of the training set; pixels "
-    "by 255), or begin the model with a normalising layer.",
+    "by 255), or start the model with a normalising layer.",
 )
 SMALL = (
-    "Look for a scaling that is applied twice: by the data set and again by a transform or in the "
-    "loop (`/ 255` after ToTensor, which divides already).",
+    "Look for a scaling that is applied twice: by the data set and again by a transform or in "
+    "the loop (`/ 255` after ToTensor, which already divides).",
 )
 
 
 class UnscaledInput(Check):
-    """The numbers that reach the first weights are far from unit scale.
+    """The inputs of the first layers are far from unit scale.
 
     ## What it checks
     The input of every layer with weights that gets its input from the data and not from another
-    layer, as it arrives there: after all that the loader, the loop or the model does to it.
+    layer, as it arrives there: after everything that the loader, the loop or the model does to it.
 
     ## Why it matters
-    Initialisations and learning rates are made for inputs of about unit size. Pixels of 0 to 255
-    make the first layer's gradients a hundred times too large: training is slow, unstable or dead.
-    Inputs that were divided twice carry hardly any signal against the biases.
+    Initialisations and learning rates are designed for inputs of about unit size. Pixels of 0 to
+    255 make the gradients of the first layer a hundred times too large: training is slow, unstable
+    or fails. Inputs that were divided twice have hardly any signal compared with the biases.
 
     ## How it is measured
-    Over all batches looked at: a root mean square above 30 with values beyond 100; or no value
-    beyond 0.02; or a spread of less than 2 % of the mean, where all inputs are nearly one number.
+    Over all inspected batches: a root mean square above 30 with values beyond 100; or no value
+    beyond 0.02; or a spread of less than 2 % of the mean, so that all inputs are almost one number.
 
     ## False alarms
-    Ids go into embeddings, which are not looked at. Layers that normalise have no weights to spoil,
-    and what comes after them is of unit size. A single zero tensor (a first hidden state) passes.
+    Ids are inputs of embeddings, which are not checked. Layers that normalise have no weights to
+    disturb, and their outputs have unit size. A single tensor of zeros (a first hidden state)
+    passes.
 
     ## What to do
-    Standardise by the mean and spread of the training set, once, and check the numbers right before
+    Standardise by the mean and spread of the training set, once, and check the values right before
     the model: `print(x.mean(), x.std())`.
 
     ## References
@@ -71,11 +72,11 @@ class UnscaledInput(Check):
         rms: float = 30.0
         """Root mean square of the inputs …"""
         largest: float = 100.0
-        """… together with one value as large."""
+        """… and the smallest largest value that is required with it."""
         smallest: float = 0.02
-        """Inputs none of which is larger carry no signal."""
+        """Inputs that are all smaller have no signal."""
         spread: float = 0.02
-        """Spread over mean."""
+        """Ratio of spread to mean."""
 
     def start(self) -> None:
         self.told: set[str] = set()
@@ -97,19 +98,19 @@ class UnscaledInput(Check):
             what = f"are all smaller than {say(largest)} (limit {say(limits.smallest)})"
             cure = SMALL
         elif std < limits.spread * abs(mean) and std < limits.spread:
-            what = f"are all nearly {say(mean)}: their spread is {say(std)}"
+            what = f"are all almost {say(mean)}, with a spread of {say(std)}"
             cure = SMALL
         else:
             return
         if cure[0] in self.told:
-            return  # several layers that are fed the same
+            return  # several layers get the same input
         self.told.add(cure[0])
         module = facts.module
         twice = cure is SMALL and facts.scaled_at.file is not None
         place = facts.scaled_at if twice else None
         yield self.find(
             onset_record(record),
-            f"the inputs of {module or 'the first layer'} {what}; they go up to {say(largest)}",
+            f"the inputs of {module or 'the first layer'} {what}; the largest is {say(largest)}",
             subject=module or "",
             where=facts.locate(rank=record.rank, place=place, module=module),
             remedies=list(cure),

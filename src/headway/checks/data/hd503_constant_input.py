@@ -12,28 +12,28 @@ from headway.core.records import SetupRecord
 
 
 class ConstantInput(Check):
-    """The samples are all the same, or their targets are.
+    """All samples are the same, or all targets are.
 
     ## What it checks
     The first argument of the model, feature by feature over all samples, and the targets that come
-    out of the loader and reach the loss.
+    from the loader and reach the loss.
 
     ## Why it matters
-    There is nothing to learn from: the loss falls to the best constant answer and stays there. It
-    comes from a data set that returns the same item for every index, a batch that is repeated, a
-    normalisation that leaves nothing, or a column that was filled with one value.
+    There is nothing to learn: the loss falls to that of the best constant answer and stays there.
+    Causes are a data set that returns the same item for every index, a repeated batch, a
+    normalisation that removes all information, or a column that was filled with one value.
 
     ## How it is measured
     Exactly: no feature differs between any two samples, in three batches or more of at least eight,
-    32 samples together. The same for targets, 64 of them.
+    with 32 samples in total. The same for targets, with 64 of them.
 
     ## False alarms
-    One image or one noise tensor that is trained on alone is a batch of one. Masks and constants
-    beside the first argument are not looked at, nor are labels that the loop makes itself.
+    Training on one image or one noise tensor uses a batch of one. Masks and constants other than
+    the first argument are not checked, nor are labels that the loop creates itself.
 
     ## What to do
-    Look at two items of the data set: `dataset[0]`, `dataset[1]`. Look for an index that is not
-    used in `__getitem__`, for a list of one object repeated, for a division by a huge number.
+    Compare two items of the data set: `dataset[0]`, `dataset[1]`. Look for an index that is not
+    used in `__getitem__`, a list of one repeated object, or a division by a huge number.
 
     ## References
     Braiek and Khomh, "TheDeepChecker" (data without variation).
@@ -71,8 +71,8 @@ class ConstantInput(Check):
             subject=what,
             where=facts.locate(rank=record.rank),
             remedies=[
-                "Look at two items of the data set, and for an index that is not used, a repeated "
-                "object or a column filled with one value.",
+                "Compare two items of the data set, and look for an index that is not used, a "
+                "repeated object or a column filled with one value.",
             ],
             samples=samples,
             batches=batches,

@@ -10,23 +10,23 @@ from headway.core.records import SetupRecord
 
 
 class EmptyBatch(Check):
-    """A batch holds no samples.
+    """A batch contains no samples.
 
     ## What it checks
-    The batches of the loaders, what the model is given while it trains, and what loss functions
-    are given: whether there is anything in it.
+    The batches of the loaders, the inputs of the model during training, and the inputs of loss
+    functions: whether they are empty.
 
     ## Why it matters
-    A mean over nothing is NaN, and one such batch makes all weights NaN. Where it is a sum, the
-    step is made from nothing: momentum and decay move the weights all the same.
+    A mean over nothing is NaN, and one such batch makes all weights NaN. If it is a sum, the step
+    has no gradient, but momentum and decay still change the weights.
 
     ## How it is measured
-    The first axis of the tensor is 0. For a loss function: it was given no element and its result
-    is not finite.
+    The first axis of the tensor is 0. For a loss function: it received no element and its result is
+    not finite.
 
     ## False alarms
     A loss over no boxes that is a sum is 0 and harmless. Experts that get no token in a step are
-    inside the model and not looked at.
+    inside the model and are not checked.
 
     ## What to do
     Find what filters everything out: a threshold, a mask, a bucket without items, a last batch
@@ -50,10 +50,10 @@ class EmptyBatch(Check):
         if what is None:
             return
         shape = [int(size) for size in facts.shape][:8]
-        of = f" of shape {shape}" if shape else ""
+        of = f" (shape {shape})" if shape else ""
         yield self.find(
             record,
-            f"{what} a batch{of} without a single sample",
+            f"{what} an empty batch{of}",
             where=facts.locate(rank=record.rank),
             remedies=[
                 "Find what filters everything out (a threshold, a mask, an empty bucket), and skip "

@@ -12,25 +12,26 @@ CLASSES = ("cross_entropy", "nll_loss")
 
 
 class LabelOutOfRange(Check):
-    """A class id lies outside the head, or is of a type that cannot be one.
+    """A class index is outside the range of the head, or has a dtype that cannot be one.
 
     ## What it checks
-    The labels given to `cross_entropy` and `nll_loss`, before the call is made.
+    The labels passed to `cross_entropy` and `nll_loss`, before the call.
 
     ## Why it matters
-    On the CPU the call raises. On CUDA it is an assertion inside a kernel, told later and
-    elsewhere, after which the process is of no more use.
+    On the CPU the call raises an error. On CUDA it is an assertion inside a kernel, which is
+    reported later and elsewhere, and after which the process is unusable.
 
     ## How it is measured
-    Exactly: labels below 0 or not below the number of classes, the ignore index left out. Labels
-    of another type than int64 (or uint8) are told where torch refused them.
+    Exactly: labels below 0 or not below the number of classes, except the ignore index. Labels of
+    another dtype than int64 (or uint8) are reported if torch rejected them.
 
     ## False alarms
-    None known: torch itself refuses these labels.
+    None known: torch itself rejects these labels.
 
     ## What to do
-    Count the classes again: labels that begin at 1, a class "unknown" of -1 (make it
-    `ignore_index`), a head one class too small, a padding id. Labels of a wrong type: `.long()`.
+    Count the classes again: labels that start at 1, a class "unknown" of -1 (make it
+    `ignore_index`), a head with one class too few, a padding id. Labels of a wrong dtype:
+    `.long()`.
 
     ## References
     The documentation of `torch.nn.CrossEntropyLoss`.
@@ -39,7 +40,7 @@ class LabelOutOfRange(Check):
     code = "HD505"
     name = "label-out-of-range"
     severity = Severity.ERROR
-    summary = "class ids outside the head, wrong dtype"
+    summary = "class indices outside the range of the head, or a wrong dtype"
     needs = Needs(kinds=(SetupRecord,), topics=("loss-call",))
     explains = ()
     once = "segment"
@@ -53,7 +54,7 @@ class LabelOutOfRange(Check):
         if outside:
             yield self._outside(record, facts, site, outside)
         elif facts.raised and targets_are_not_class_ids(facts):
-            yield self._of_wrong_type(record, facts, site)
+            yield self._wrong_dtype(record, facts, site)
 
     def _outside(
         self, record: SetupRecord, facts: LossCallFacts, site: str, outside: int
@@ -63,14 +64,13 @@ class LabelOutOfRange(Check):
         listed = ", ".join(str(value) for value in values)
         return self.find(
             record,
-            f"{outside} of {facts.labels} labels lie outside 0..{classes - 1}, what a "
-            f"head of {classes} classes can be asked for: {listed}",
+            f"{outside} of {facts.labels} labels are outside 0..{classes - 1}, the range of a "
+            f"head of {classes} classes: {listed}",
             subject=site,
             where=facts.locate(rank=record.rank, op=facts.function, sample=facts.sample),
             remedies=[
-                "Labels must count from 0 to the number of classes - 1: shift labels that begin "
-                "at 1, give the head another class, or pass ignore_index for a label that means "
-                "nothing."
+                "Labels must range from 0 to the number of classes - 1: shift labels that start "
+                "at 1, add a class to the head, or pass ignore_index for a label without meaning."
             ],
             outside=outside,
             outside_values=values,
@@ -78,16 +78,19 @@ class LabelOutOfRange(Check):
             classes=classes,
         )
 
-    def _of_wrong_type(self, record: SetupRecord, facts: LossCallFacts, site: str) -> Finding:
+    def _wrong_dtype(self, record: SetupRecord, facts: LossCallFacts, site: str) -> Finding:
         target = facts.target
         dtype = target.dtype
         return self.find(
             record,
-            f"{facts.function} is given labels of type {dtype} and shape "
-            f"{format_shape(target.shape)}, which cannot be class ids",
+            f"{facts.function} receives labels of dtype {dtype} and shape "
+            f"{format_shape(target.shape)}, which cannot be class indices",
             subject=site,
             where=facts.locate(rank=record.rank, op=facts.function),
-            remedies=["Class ids are int64: labels.long(). Distributions have the logits' shape."],
+            remedies=[
+                "Convert class indices to int64: labels.long(). Distributions must have the "
+                "shape of the logits."
+            ],
             dtype=dtype,
             error=facts.error,
         )

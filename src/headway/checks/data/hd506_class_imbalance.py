@@ -12,31 +12,31 @@ from headway.core.records import SetupRecord
 
 
 class ClassImbalance(Check):
-    """One class, or padding, makes up nearly all the labels, and nothing evens it out.
+    """One class, or padding, makes up nearly all labels, and nothing compensates for it.
 
     ## What it checks
-    The labels that reach a classification loss, and whether the ids that fill up short sequences
-    are counted as labels.
+    The labels that reach a classification loss, and whether the ids that pad short sequences count
+    as labels.
 
     ## Why it matters
-    A model that always says the common class is right nearly always. Its loss falls, its accuracy
-    looks fine, and the rare class is never learned. With padding in the loss most of what is
-    learned is to predict padding, and the loss says little about the rest.
+    A model that always predicts the common class is nearly always right. Its loss falls, its
+    accuracy looks fine, and the rare class is never learned. With padding in the loss, the model
+    mostly learns to predict padding, and the loss says little about the rest.
 
     ## How it is measured
-    Over all labels of a line that calls the loss, 200 at least: one class has 85 % of them or more,
-    without class weights, `pos_weight`, a weighting sampler or losses that are weighted one by one.
-    Padding: one id that rows end in, in runs of different lengths, and that is found nowhere else,
-    makes up a fifth of the labels or more and is not ignored.
+    Over all labels of a line that calls the loss, at least 200: one class has 85 % of them or more,
+    without class weights, `pos_weight`, a weighted sampler or per-sample loss weights. Padding: one
+    id at the ends of rows, in runs of different lengths, that occurs nowhere else, makes up a fifth
+    of the labels or more and is not ignored.
 
     ## False alarms
-    Maps and sequences with many labels a sample are not asked about their balance. Labels that are
-    all the same (the discriminator's) and labels that number the batch (contrastive losses) are no
-    classes. A rare class that need not be found is no fault: ignore it.
+    Maps and sequences with many labels per sample are not judged for balance. Labels that are all
+    the same (the discriminator's) and labels that number the batch (contrastive losses) are not
+    classes. If a rare class need not be found, ignore the finding.
 
     ## What to do
-    Give the loss class weights or `pos_weight`, draw with a `WeightedRandomSampler`, and judge by
-    the recall of each class. For padding: `ignore_index=pad_id`, or labels of -100 there.
+    Pass class weights or `pos_weight` to the loss, draw with a `WeightedRandomSampler`, and
+    evaluate the recall of each class. For padding: `ignore_index=pad_id`, or labels of -100 there.
 
     ## References
     Humbatova et al., "DeepCrime" (TUD, unbalanced training data); axolotl#2227.
@@ -44,18 +44,18 @@ class ClassImbalance(Check):
 
     code = "HD506"
     name = "class-imbalance"
-    summary = "one class dominates, unweighted"
+    summary = "one class dominates without class weights"
     needs = Needs(kinds=(SetupRecord,), topics=("labels",))
     explains = ("HD105", "HD512")
 
     @dataclass(frozen=True)
     class Limits:
         share: float = 0.85
-        """Of one class among all labels."""
+        """Share of one class among all labels."""
         samples: int = 200
-        """Labels there must be."""
+        """Smallest number of labels."""
         padding: float = 0.2
-        """Of padding among the labels of sequences."""
+        """Share of padding among the labels of sequences."""
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = LabelFacts.of(record)
@@ -75,14 +75,14 @@ class ClassImbalance(Check):
             self.find(
                 onset_record(record),
                 f"class {say(label)} has {say(100 * share)} % of {samples} labels (limit "
-                f"{say(100 * self.limits.share)} %), and nothing evens it out: always saying it is "
-                "right nearly always",
+                f"{say(100 * self.limits.share)} %) without class weights: always predicting it "
+                f"is nearly always right",
                 subject=facts.loss or "",
                 where=facts.locate(rank=record.rank),
                 remedies=[
-                    "Give the loss class weights (`weight=`, `pos_weight=`) or draw the rare "
+                    "Pass class weights to the loss (`weight=`, `pos_weight=`) or draw the rare "
                     "classes more often (`WeightedRandomSampler`).",
-                    "Judge by the recall of each class, not by accuracy.",
+                    "Evaluate the recall of each class, not the accuracy.",
                 ],
                 value=share,
                 limit=self.limits.share,
@@ -105,14 +105,14 @@ class ClassImbalance(Check):
         return [
             self.find(
                 onset_record(record),
-                f"id {label} fills up the ends of {say(100 * rows)} % of the sequences and is "
-                f"counted as a label: {say(100 * share)} % of the labels are padding (limit "
+                f"id {label} pads the ends of {say(100 * rows)} % of the sequences and counts as "
+                f"a label: {say(100 * share)} % of the labels are padding (limit "
                 f"{say(100 * self.limits.padding)} %)",
                 subject="padding",
                 where=facts.locate(rank=record.rank),
                 remedies=[
-                    f"Leave it out of the loss: `ignore_index={label}`, or labels of -100 where "
-                    "the sequence has ended.",
+                    f"Exclude it from the loss: `ignore_index={label}`, or labels of -100 after "
+                    f"the end of the sequence.",
                 ],
                 value=share,
                 limit=self.limits.padding,

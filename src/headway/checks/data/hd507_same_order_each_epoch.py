@@ -12,37 +12,37 @@ from headway.core.records import Moment, SetupRecord, moment_of, record_at
 
 CURES = {
     "set_epoch was not called": "Call `sampler.set_epoch(epoch)` before every pass.",
-    "the generator was seeded again": "Seed once, before the first pass, not at each of them.",
+    "the generator was seeded again": "Seed once, before the first pass, not in each of them.",
     "the same indices": "Draw a new permutation for every pass.",
-    "the same batches": "Draw a new permutation for every pass: look for a seed that is set again, "
-    "a sampler that keeps its first order.",
+    "the same batches": "Draw a new permutation for every pass: look for a seed that is set "
+    "again, or a sampler that reuses its first order.",
 }
 
 
 class SameOrderEachEpoch(Check):
-    """Every pass over the data comes in the same shuffled order, or in blocks of one class.
+    """Every pass over the data has the same shuffled order, or the labels come in blocks.
 
     ## What it checks
     The batches of one training pass against those of the next, from a loader or from a loop that
-    picks them by index itself; and, where nothing shuffles, whether labels come sorted.
+    selects them by index; and, if nothing shuffles, whether the labels are sorted.
 
     ## Why it matters
-    Somebody meant to shuffle. With the same order in every pass each batch always has the same
-    companions and successors: gradients are correlated and the model learns the order. Data sorted
-    by class make it forget each class while it learns the next.
+    The data were meant to be shuffled. With the same order in every pass each batch always contains
+    the same samples and has the same successor: gradients are correlated and the model learns the
+    order. Data sorted by class make it forget each class while it learns the next.
 
     ## How it is measured
-    By content, by the indices that were used, or by the state the sampler draws its order from:
-    two passes of three batches or more are the same, and the order is not the one the data has.
-    Sorted labels: neighbours in a batch differ less than a third as often as in a mixed order.
+    By content, by the indices used, or by the state from which the sampler draws its order: two
+    passes of three batches or more are the same, and the order is not that of the data. Sorted
+    labels: neighbours in a batch differ less than a third as often as in a mixed order.
 
     ## False alarms
-    Reading in order, without shuffling, is information only: time series and text are read so.
-    One batch, or the whole set at a time, has no order.
+    Reading in order, without shuffling, is information only, as usual for time series and text. One
+    batch, or the whole set at a time, has no order.
 
     ## What to do
-    `DataLoader(shuffle=True)`; with a `DistributedSampler`, `sampler.set_epoch(epoch)`; in an own
-    loop, a new `torch.randperm` for every pass. Seed once.
+    Use `DataLoader(shuffle=True)`; with a `DistributedSampler`, call `sampler.set_epoch(epoch)`; in
+    your own loop, draw a new `torch.randperm` for every pass. Seed once.
 
     ## References
     pytorch/pytorch#31771; `torch.utils.data.distributed.DistributedSampler` (set_epoch).
@@ -57,21 +57,21 @@ class SameOrderEachEpoch(Check):
     @dataclass(frozen=True)
     class Limits:
         batches: int = 3
-        """In a pass."""
+        """Smallest number of batches in a pass."""
         changes: float = 0.3
-        """Neighbours with different labels, over how many there would be in a mixed order."""
+        """Neighbours with different labels, relative to a mixed order."""
         samples: int = 200
-        """Labels that must have been seen to call them sorted."""
+        """Smallest number of labels to call them sorted."""
 
     def start(self) -> None:
         self.sequential: Moment | None = None
         self.place: tuple[str | None, int | None, str | None] = (None, None, None)
         self.mixing: float | None = None
-        """The least mixed labels: changes over those expected."""
+        """Changes of the label relative to a mixed order, at the least mixed loss."""
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         if record.topic == LabelFacts.topic:
-            self._look_at_labels(LabelFacts.of(record))
+            self._add_labels(LabelFacts.of(record))
             return
         facts = EpochOrderFacts.of(record)
         if facts.kind == "sequential":
@@ -84,8 +84,8 @@ class SameOrderEachEpoch(Check):
             return
         yield self.find(
             onset_record(record),
-            f"two passes over the data come in the same shuffled order ({why}), {batches} batches "
-            "compared",
+            f"two passes over the data have the same shuffled order ({why}); {batches} batches "
+            f"compared",
             where=facts.locate(rank=record.rank),
             remedies=[CURES.get(why, CURES["the same batches"])],
             why=why,
@@ -93,7 +93,7 @@ class SameOrderEachEpoch(Check):
             sampler=facts.sampler,
         )
 
-    def _look_at_labels(self, facts: LabelFacts) -> None:
+    def _add_labels(self, facts: LabelFacts) -> None:
         changes, neighbours = facts.changes, facts.neighbours
         samples, counts = facts.samples or 0, facts.counts
         if changes is None or not neighbours or samples < self.limits.samples:

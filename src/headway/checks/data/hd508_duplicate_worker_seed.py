@@ -10,27 +10,28 @@ from headway.core.records import SetupRecord
 
 
 class DuplicateWorkerSeed(Check):
-    """The workers of a loader draw the same random numbers as each other.
+    """The workers of a loader draw the same random numbers.
 
     ## What it checks
     The random states in every worker, after `worker_init_fn`: NumPy's, Python's, torch's, and those
-    of generators that the data set keeps.
+    of generators that the data set stores.
 
     ## Why it matters
-    Each worker then makes the same crops, flips and noise: with eight workers an augmentation is
-    seen eight times instead of once. Nothing fails, the model only generalises worse.
+    Each worker then produces the same crops, flips and noise: with eight workers an augmentation is
+    used eight times instead of once. No error is raised; the model only generalises worse.
 
     ## How it is measured
-    Two workers begin with the same state, and that state has changed after the first batches: it is
-    in use. States are read, nothing is drawn.
+    Two workers start with the same state, and that state has changed after the first batches, so it
+    is in use. States are only read, nothing is drawn.
 
     ## False alarms
-    A state that no sample draws from may be the same everywhere. One worker, or none, has no twin.
+    A state that no sample draws from may be the same everywhere. One worker, or none, is not
+    judged.
 
     ## What to do
     Seed from the worker's own seed in `worker_init_fn`: `np.random.seed(torch.initial_seed() %
-    2**32)`. Make generators inside the worker (in `worker_init_fn`, or at the first `__getitem__`),
-    not in the data set's `__init__`, which is copied into every worker.
+    2**32)`. Create generators inside the worker (in `worker_init_fn`, or in the first
+    `__getitem__`), not in the data set's `__init__`, which is copied into every worker.
 
     ## References
     pytorch/pytorch#5059; "Randomness in multi-process data loading", torch.utils.data.
@@ -49,13 +50,13 @@ class DuplicateWorkerSeed(Check):
             return
         yield self.find(
             onset_record(record),
-            f"the {workers} workers of a loader begin with the same random state of "
-            f"{say_list(shared)}, and draw from it: their samples get the same random numbers",
+            f"the {workers} workers of a loader start with the same random state of "
+            f"{say_list(shared)} and draw from it: their samples get the same random numbers",
             where=facts.locate(rank=record.rank),
             remedies=[
                 "Seed each worker from its own seed in `worker_init_fn`: "
-                "`np.random.seed(torch.initial_seed() % 2**32)`; make a data set's generators "
-                "there, not in its `__init__`.",
+                "`np.random.seed(torch.initial_seed() % 2**32)`; create the generators of a data "
+                "set there, not in its `__init__`.",
             ],
             shared=shared[:20],
             workers=workers,

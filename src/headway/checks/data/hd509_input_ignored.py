@@ -11,28 +11,29 @@ TOPIC = "input-dependence"
 
 
 class InputIgnored(Check):
-    """The model gives the same output whatever it is given.
+    """The model returns the same output whatever its input is.
 
     ## What it checks
-    Whether any output changes when every sample of the batch is exchanged for another.
+    Whether any output changes when every sample of the batch is replaced by another.
 
     ## Why it matters
     A model that does not see its input can only learn the mean of the targets: the loss falls a
-    little, to what a constant achieves, and stays there.
+    little, to that of a constant answer, and stays there.
 
     ## How it is measured
-    After the first updates a copy of the model is run twice, the second time with all samples moved
-    by one place. If every number of the output is exactly the same, the input does not reach
-    it. The last operation that was given something of the input and passed nothing on is named.
+    After the first updates a copy of the model is run twice, the second time with all samples
+    shifted by one position. If every value of the output is exactly the same, the input does not
+    reach it. The last op that received something of the input and passed nothing on is named.
 
     ## False alarms
-    Heads and residual branches that begin with zeros depend on the input after their first update:
-    nothing is asked before, nor while the weights have not moved. A model that sees its input
-    too faintly for the outputs to differ is told by HD203, HD304 or HD305, which explain this.
+    Heads and residual branches that start with zeros depend on the input after their first update:
+    nothing is judged before that, nor while the weights have not changed. A model whose outputs
+    depend on the input too weakly to differ is reported by HD203, HD304 or HD305, which explain
+    this.
 
     ## What to do
-    Look at the line that is named: a variable that is overwritten or never used, a multiplication
-    by zero, zeros made in the shape of the input, a layer whose units are all dead.
+    Check the named line: a variable that is overwritten or never used, a multiplication by zero,
+    zeros created in the shape of the input, a layer whose units are all dead.
 
     ## References
     Karpathy, "A Recipe for Training Neural Networks" (an input-independent baseline).
@@ -41,7 +42,7 @@ class InputIgnored(Check):
     code = "HD509"
     name = "input-ignored"
     severity = Severity.ERROR
-    summary = "output does not depend on the input"
+    summary = "the output does not depend on the input"
     needs = Needs(kinds=(SetupRecord,), topics=(TOPIC,))
     explains = ("HD105", "HD404")
 
@@ -59,14 +60,14 @@ class InputIgnored(Check):
         self.told = True
         first = modules[0]
         module, op = first.module, first.op
-        lost = f"; what it was given ends in {op}" if op else ""
+        lost = f"; the input is lost in {op}" if op else ""
         yield self.find(
             record,
-            f"{module or 'the model'} gives exactly the same output for different inputs{lost}",
+            f"{module or 'the model'} returns exactly the same output for different inputs{lost}",
             subject=module or "",
             where=facts.locate(module=module, op=op),
             remedies=[
-                "Follow the input through `forward` from that line on: a variable that is "
-                "overwritten or never used, a factor of zero, units that are all dead."
+                "Follow the input through `forward` from that line on and look for a variable "
+                "that is overwritten or never used, a factor of zero, or units that are all dead."
             ],
         )

@@ -12,28 +12,28 @@ from headway.core.records import SetupRecord
 
 
 class BatchCollapsed(Check):
-    """The model trains on far fewer samples a step than the script is set to.
+    """The model trains on far fewer samples per step than configured.
 
     ## What it checks
-    How many samples the model is given between two updates, against the loader's `batch_size` and
-    the batch size that the script's own variables and options name.
+    The number of samples that the model receives between two updates, against the loader's
+    `batch_size` and the batch size in the variables and options of the script.
 
     ## Why it matters
-    A batch of 1 where 32 were meant: gradients are noise, batch norm sees single samples, an epoch
-    takes 32 times the steps. Everything runs, and nothing says so.
+    With a batch of 1 instead of 32, gradients are noise, batch norm sees single samples, and an
+    epoch takes 32 times the steps. Everything runs, and no error is raised.
 
     ## How it is measured
-    All forward passes of a step together have less than a quarter of the samples, at every step
-    looked at, three at least. Whichever axis is the batch: an input with an axis of the full size
-    passes.
+    All forward passes of a step together have less than a quarter of the samples, in every
+    inspected step, at least three. Any axis may be the batch: an input with an axis of the full
+    size passes.
 
     ## False alarms
     Pieces of a batch (accumulation, chunks) add up. Last batches are short, the others are not.
-    Sizes below 8 are not asked about.
+    Sizes below 8 are not judged.
 
     ## What to do
-    Print the shape right before the model. Look for a loader that was given another size, an index
-    (`batch[0]`), a `squeeze` or a reshape on the way, a wrapper that splits the batch.
+    Print the shape right before the model. Look for a loader with another size, an index
+    (`batch[0]`), a `squeeze` or a reshape on the way, or a wrapper that splits the batch.
 
     ## References
     huggingface/transformers#34204.
@@ -41,7 +41,7 @@ class BatchCollapsed(Check):
 
     code = "HD510"
     name = "batch-collapsed"
-    summary = "real batch size is not the configured one"
+    summary = "the real batch size is not the configured one"
     needs = Needs(kinds=(SetupRecord,), topics=("batch-size",))
     explains = (*POOR_FIT, "HD103", "HD105", "HD207", "HD404")
 
@@ -63,12 +63,12 @@ class BatchCollapsed(Check):
             return
         yield self.find(
             onset_record(record),
-            f"the model gets {samples} of {meant} samples a step, at all {collapsed} steps looked "
-            f"at ({facts.whence or 'the script'} says {meant})",
+            f"the model receives {samples} of {meant} samples per step, in all {collapsed} "
+            f"inspected steps ({facts.whence or 'the script'} sets {meant})",
             where=facts.locate(rank=record.rank),
             remedies=[
                 "Print the shape right before the model, and look for an index, a squeeze or a "
-                "reshape on the way, or a loader that was given another size.",
+                "reshape on the way, or a loader with another size.",
             ],
             value=samples,
             meant=meant,

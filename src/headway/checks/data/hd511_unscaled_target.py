@@ -16,25 +16,26 @@ class UnscaledTarget(Check):
     """The targets of a regression are far from unit scale, and the model's outputs are not.
 
     ## What it checks
-    The numbers that predictions are compared with: in `mse_loss`, `l1_loss`, `smooth_l1_loss`,
-    `huber_loss`, or in a difference that the script takes itself.
+    The values that predictions are compared with: in `mse_loss`, `l1_loss`, `smooth_l1_loss`,
+    `huber_loss`, or in a difference that the script computes itself.
 
     ## Why it matters
     A model starts with outputs near 0. Targets in the hundreds make the first losses and gradients
-    enormous: steps are too large, or the clip decides them, and the output layer spends the
-    training on reaching the right size.
+    enormous: steps are too large, or clipping determines them, and the output layer spends the
+    training on reaching the right scale.
 
     ## How it is measured
-    Over all targets of a line: their root mean square is above 200, or they lie about a mean beyond
-    30 that is 30 times their spread; and the first predictions are at least five times smaller.
+    Over all targets of a line: their root mean square is above 200, or their mean is beyond 30 and
+    30 times their spread; and the first predictions are at least five times smaller.
 
     ## False alarms
-    A model that scales its output itself predicts on the targets' scale from the start. Returns of
-    reinforcement learning of about 100 pass. The first predictions of a resumed run fit already.
+    A model that scales its output itself predicts on the scale of the targets from the start.
+    Returns of about 100 in reinforcement learning pass. The first predictions of a resumed run
+    already fit.
 
     ## What to do
-    Standardise the targets by the mean and spread of the training set, and undo it when you
-    predict; or give the model an output layer that does.
+    Standardise the targets by the mean and spread of the training set, and invert it when you
+    predict; or add an output layer that does.
 
     ## References
     Braiek and Khomh, "TheDeepChecker" (unscaled outputs).
@@ -63,9 +64,9 @@ class UnscaledTarget(Check):
         rms: float = 200.0
         """Root mean square of the targets."""
         offset: float = 30.0
-        """Their mean, and their mean over their spread."""
+        """Smallest mean of the targets, and smallest ratio of mean to spread."""
         predictions: float = 0.2
-        """First predictions this large, as a share of the targets, are on their scale."""
+        """Share of the targets' size from which the first predictions are on their scale."""
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = TargetScaleFacts.of(record)
@@ -80,13 +81,14 @@ class UnscaledTarget(Check):
             return
         yield self.find(
             onset_record(record),
-            f"targets have a root mean square of {say(rms)} (mean {say(mean)}, spread {say(std)}; "
-            f"limit {say(limits.rms)}), the model's first predictions one of {say(predicted)}",
+            f"the targets have a root mean square of {say(rms)} (mean {say(mean)}, spread "
+            f"{say(std)}; limit {say(limits.rms)}), but the model's first predictions only "
+            f"{say(predicted)}",
             subject=facts.loss or "",
             where=facts.locate(rank=record.rank),
             remedies=[
-                "Standardise the targets by the mean and spread of the training set, and undo it "
-                "when you predict.",
+                "Standardise the targets by the mean and spread of the training set, and invert "
+                "it when you predict.",
             ],
             value=rms,
             limit=limits.rms,

@@ -12,36 +12,38 @@ from headway.core.records import SetupRecord
 
 
 class LabelNoise(Check):
-    """The labels do not belong to the samples, or a good part of them does not.
+    """The labels, or a large part of them, do not belong to the samples.
 
     ## What it checks
-    How the samples of the last batches are fitted: whether anything was learned that holds for new
-    batches, whether errors are where the model is unsure, and whether two classes are one.
+    How well the samples of the last batches are fitted: whether anything was learned that holds for
+    new batches, whether errors occur where the model is uncertain, and whether two classes are
+    really one.
 
     ## Why it matters
-    Labels that were shuffled against their samples, or partly wrong, cannot be learned, only
-    memorised. The loss has a floor, and nothing in the optimizer or the model will lower it.
+    Labels that were shuffled against their samples, or are partly wrong, cannot be learned, only
+    memorised. The loss has a floor that no change of the optimizer or the model will lower.
 
     ## How it is measured
-    From 60 steps on. *Chance*: the loss of the last batches is still the entropy of the labels and
-    the guesses are no better than the most frequent class, although each update lowered the loss of
-    its own batch, together by more than that entropy's half or with gradients that have nothing in
-    common with the next batch's. *By heart*: the loss falls a little from there, by a twelfth of
-    what the updates did to their own batches at most, and at no time did the gradients of
-    neighbouring batches agree. *Two labels*: the very same input came with different ones, for
-    one input in twenty. *Contradicted*: most samples are
-    right and a tenth to nearly half are wrong, about as many among those the model is surest of as
-    among all, in most classes; and it is by now as sure of itself as it is right. *Two in one*:
-    two classes are taken for each other about half the time, while the others are learned.
+    From 60 steps on. *Chance*: the loss of the last batches still equals the entropy of the labels
+    and the predictions are no better than the most frequent class, although each update lowered the
+    loss of its own batch, in total by more than half of that entropy or with gradients that have
+    nothing in common with those of the next batch. *Memorised*: the loss falls a little from there,
+    at most by a twelfth of what the updates did to their own batches, and the gradients of
+    neighbouring batches never agreed. *Two labels*: the same input occurs with different labels,
+    for one input in twenty. *Contradicted*: most samples are right and a tenth to nearly half are
+    wrong, about as many among the most confident predictions as among all, in most classes; and the
+    confidence of the model matches its accuracy. *Two in one*: two classes are confused with each
+    other about half the time, while the others are learned.
 
     ## False alarms
-    Where a task is hard, errors are where the model is unsure. At a low rate the updates do nothing
-    for their own batch either. Weighted and contrastive losses, maps and sequences are not judged.
+    If a task is hard, errors occur where the model is uncertain. At a low learning rate the updates
+    do not lower the loss of their own batch either. Weighted and contrastive losses, maps and
+    sequences are not judged.
 
     ## What to do
-    Look at samples together with their labels as the loss gets them. Look for arrays that were
-    shuffled or sorted apart, an index that is off by one, a label file of another version, two
-    names for one class.
+    Inspect samples together with their labels as the loss receives them. Look for arrays that were
+    shuffled or sorted separately, an index that is off by one, a label file of another version, or
+    two names for one class.
 
     ## References
     Humbatova et al., "DeepCrime" (TCL, TCO); Stack Overflow 46136553.
@@ -49,7 +51,7 @@ class LabelNoise(Check):
 
     code = "HD512"
     name = "label-noise"
-    summary = "labels fit no better than chance, or a good part of them is contradicted"
+    summary = "labels fit no better than chance, or a large part of them is contradicted"
     needs = Needs(kinds=(SetupRecord,), topics=("sample-fit",))
     explains = ("HD105", "HD115", "HD404")
 
@@ -57,19 +59,19 @@ class LabelNoise(Check):
     class Limits:
         steps: int = 60
         samples: int = 300
-        """In the last batches."""
+        """Smallest number of samples in the last batches."""
         contradicted: float = 0.08
-        """Share of wrong ones among those the model is surest of."""
+        """Share of wrong ones among the most confident predictions."""
         agreement: float = 0.05
         """Cosine of the gradients of neighbouring batches."""
         wasted: float = 12.0
-        """What updates did to the loss of their own batches, over what became of it."""
+        """Ratio of the fall of the loss on the updates' own batches to the fall on new ones."""
         unsure: float = 0.05
-        """How far its sureness may lie below the share it has right, where it has settled."""
+        """Largest difference between accuracy and confidence of a settled model."""
         contradictory: float = 0.05
-        """Share of inputs that came with several labels."""
+        """Share of inputs that occur with several labels."""
         confused: float = 0.3
-        """Share of one class taken for another, both ways."""
+        """Share of one class predicted as the other, both ways."""
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = SampleFitFacts.of(record)
@@ -77,19 +79,20 @@ class LabelNoise(Check):
         classes = facts.classes or 0
         if steps < self.limits.steps or samples < self.limits.samples or classes < 2:
             return
-        said = self._two_labels(facts) or self._chance(facts, steps)
-        said = said or self._memorised(facts, steps)
-        said = said or self._two_in_one(facts) or self._contradicted(facts)
-        if said is None:
+        message = self._two_labels(facts) or self._chance(facts, steps)
+        message = message or self._memorised(facts, steps)
+        message = message or self._two_in_one(facts) or self._contradicted(facts)
+        if message is None:
             return
         yield self.find(
             onset_record(record),
-            said,
+            message,
             subject=facts.loss or "",
             where=facts.locate(rank=record.rank),
             remedies=[
-                "Look at samples together with their labels, as the loss gets them: arrays that "
-                "were shuffled or sorted apart, an index off by one, two names for one class.",
+                "Inspect samples together with their labels, as the loss receives them: look for "
+                "arrays that were shuffled or sorted separately, an index off by one, or two "
+                "names for one class.",
             ],
             late_loss=facts.late_loss,
             entropy=facts.entropy,
@@ -105,7 +108,7 @@ class LabelNoise(Check):
         if loss is None or entropy is None or wrong is None or majority is None or fall is None:
             return None
         if alone is not None and alone < 0.9:
-            return None  # other parts of the loss may well be what the updates serve
+            return None  # the updates may serve other parts of the loss
         luck = 3 * (majority * (1 - majority) / samples) ** 0.5
         learned = (1 - wrong) > majority + luck + 0.02
         if not 0.97 * entropy <= loss <= 1.3 * entropy or learned or entropy < 0.3:
@@ -115,10 +118,10 @@ class LabelNoise(Check):
         if fall * steps < 0.5 * entropy and not (apart and fall > 0):
             return None
         return (
-            f"after {steps} steps the loss of new batches is {say(loss)}, that of guessing (the "
-            f"entropy of the labels is {say(entropy)}), and {say(100 * (1 - wrong))} % are right, "
-            f"although each update lowers the loss of its own batch (by about {say(fall)}): the "
-            "labels do not follow from the inputs"
+            f"after {steps} steps the loss of new batches is {say(loss)}, that of a guess "
+            f"(the entropy of the labels is {say(entropy)}), with {say(100 * (1 - wrong))} % "
+            f"correct. Each update lowers the loss of its own batch (by about {say(fall)}), "
+            f"so the labels do not follow from the inputs"
         )
 
     def _memorised(self, facts: SampleFitFacts, steps: int) -> str | None:
@@ -141,11 +144,11 @@ class LabelNoise(Check):
         if fall * steps < max(1.5 * entropy, self.limits.wasted * (entropy - loss)):
             return None
         return (
-            f"after {steps} steps the loss is {say(loss)} (guessing: {say(entropy)}), although "
-            f"each update lowers the loss of its own batch (by about {say(fall)}), and gradients "
+            f"after {steps} steps the loss is {say(loss)} (a guess: {say(entropy)}), although "
+            f"each update lowers the loss of its own batch (by about {say(fall)}). Gradients "
             f"of neighbouring batches have nothing in common (cosine {say(agreement)}, limit "
-            f"{say(limit)}): samples are learned by heart, one by one, and the "
-            "labels do not follow from the inputs"
+            f"{say(limit)}): samples are memorised one by one, and the labels do not follow "
+            f"from the inputs"
         )
 
     def _two_labels(self, facts: SampleFitFacts) -> str | None:
@@ -153,8 +156,8 @@ class LabelNoise(Check):
         if several < max(20, self.limits.contradictory * inputs):
             return None
         return (
-            f"{several} of {inputs} different inputs came with several labels (limit "
-            f"{say(100 * self.limits.contradictory)} %): the same sample under another name"
+            f"{several} of {inputs} different inputs occur with several labels (limit "
+            f"{say(100 * self.limits.contradictory)} %)"
         )
 
     def _two_in_one(self, facts: SampleFitFacts) -> str | None:
@@ -166,9 +169,10 @@ class LabelNoise(Check):
         if min(there, here) < limit or max(there, here) > 0.8 or rest > 0.15 or count < 20:
             return None
         return (
-            f"classes {say(a)} and {say(b)} are taken for each other ({say(100 * there)} % and "
-            f"{say(100 * here)} %, limit {say(100 * limit)} %), while {say(100 * (1 - rest))} % of "
-            "the others are right: nothing in the inputs tells these two apart"
+            f"classes {say(a)} and {say(b)} are confused with each other ({say(100 * there)} "
+            f"% and {say(100 * here)} %, limit {say(100 * limit)} %), while "
+            f"{say(100 * (1 - rest))} % of the others are right: the inputs do not "
+            f"distinguish these two"
         )
 
     def _contradicted(self, facts: SampleFitFacts) -> str | None:
@@ -185,9 +189,9 @@ class LabelNoise(Check):
         if top is not None and rest is not None:
             sureness = 0.25 * top + 0.75 * rest
             if sureness < 1 - wrong - self.limits.unsure:
-                return None  # it is still on its way: what it is sure of means little
+                return None  # not settled yet: its confidence means little
         return (
-            f"{say(100 * wrong)} % of the last samples are wrong, and {say(100 * sure)} % of those "
-            f"the model is surest of (limit {say(100 * self.limits.contradicted)} %): their labels "
-            "contradict what all the others say"
+            f"{say(100 * wrong)} % of the last samples are wrong, and {say(100 * sure)} % of "
+            f"the most confident predictions (limit {say(100 * self.limits.contradicted)} %): "
+            f"their labels contradict those of the other samples"
         )

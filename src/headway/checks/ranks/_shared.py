@@ -1,7 +1,7 @@
 """Columns along the `rank` axis: one value for each process of a distributed run.
 
-A position on the axis is the number of the rank. Every rank knows the whole column, so one rank's
-records are enough to judge them all.
+A position on the axis is the rank. Every rank has the whole column, so the records of one rank are
+enough to judge all of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headway.core.records import StepRecord
 
 
 def values_by_rank(record: StepRecord, name: str) -> dict[int, float]:
-    """The finite values of a column, by rank; empty when the step does not have it."""
+    """The finite values of a column, by rank; empty if the step does not have it."""
     column = record.columns.get(name)
     if column is None:
         return {}
@@ -22,7 +22,7 @@ def values_by_rank(record: StepRecord, name: str) -> dict[int, float]:
 
 
 def checksums_by_rank(record: StepRecord, name: str) -> dict[int, float]:
-    """A column of checksums, by rank. 0 is the slot of a rank that had nothing to sum up."""
+    """A column of checksums, by rank. 0 marks a rank without a checksum."""
     return {rank: value for rank, value in values_by_rank(record, name).items() if value}
 
 

@@ -12,31 +12,32 @@ SIGNAL = "rank/weights_hash"
 
 
 class RankDesync(Check):
-    """Replicas of the model no longer hold the same weights.
+    """Replicas of the model no longer have the same weights.
 
     ## What it checks
-    A checksum of the weights every rank holds a copy of.
+    A checksum of the weights that every rank has a copy of.
 
     ## Why it matters
-    Data parallel training adds up gradients as if all were taken at the same weights. Replicas that
-    have drifted apart train several models at once, of which one is saved. Nothing raises, and the
-    loss may look fair for a long time.
+    Data parallel training sums gradients as if all were computed at the same weights. Replicas that
+    have drifted apart train several models at once, of which one is saved. No error is raised, and
+    the loss may look normal for a long time.
 
     ## How it is measured
-    Every hundred steps or so the ranks compare checksums of the bits of their weights. The ranks
-    whose checksum is not that of the majority are named, with the last step at which all agreed.
+    About every hundred steps the ranks compare checksums of the bits of their weights. The ranks
+    whose checksum differs from that of the majority are named, with the last step at which all
+    agreed.
 
     ## False alarms
-    Sharded weights are no replicas, and are not compared; neither are buffers, which differ by
-    design (the running statistics of BatchNorm). Where ranks train by themselves between rare
-    averages (local SGD, DiLoCo) weights differ on purpose, and on GPUs of different models the
-    last bit may: then ignore this finding.
+    Sharded weights are not replicas and are not compared; neither are buffers, which differ by
+    design (the running statistics of BatchNorm). If ranks train independently between rare averages
+    (local SGD, DiLoCo), weights differ on purpose, and on GPUs of different models the last bit may
+    differ: ignore this finding then.
 
     ## What to do
-    Stop, and go on from a checkpoint of a rank in the majority. Then look for what one rank does
-    and the others do not: a forward that goes round the wrapper (`model.module(x)`), parameters
-    added, unfrozen or loaded on rank 0 after the wrapping, a step skipped on one rank alone, a
-    seed that differs before the weights are made, `no_sync` around the last micro-batch.
+    Stop, and resume from a checkpoint of a rank in the majority. Then look for what only one rank
+    does: a forward pass that bypasses the wrapper (`model.module(x)`), parameters added, unfrozen
+    or loaded on rank 0 after the wrapping, a step that is skipped on one rank alone, a seed that
+    differs before the weights are created, `no_sync` around the last micro-batch.
 
     ## References
     pytorch/pytorch#104336 (replicas that were never synchronised); TrainCheck, OSDI 2025.
@@ -45,7 +46,7 @@ class RankDesync(Check):
     code = "HD601"
     name = "rank-desync"
     severity = Severity.ERROR
-    summary = "replicas' weights differ between ranks"
+    summary = "the weights of the replicas differ between ranks"
     needs = Needs(signals=(SIGNAL,))
     explains = ()
 
@@ -73,23 +74,23 @@ class RankDesync(Check):
         majority = versions[0] if 2 * len(versions[0]) > count else []
         apart = sorted(rank for group in versions if group is not majority for rank in group)
         if majority:
-            said = f"the weights of {say_ranks(apart)} differ from those of the other "
-            said += f"{len(majority)} ranks" if len(majority) > 1 else "rank"
+            message = f"the weights of {say_ranks(apart)} differ from those of the other "
+            message += f"{len(majority)} ranks" if len(majority) > 1 else "rank"
         else:
-            said = f"{count} ranks hold {len(versions)} different versions of the weights"
+            message = f"{count} ranks have {len(versions)} different versions of the weights"
         since = "" if self.agreed is None else f"; at step {self.agreed} they were still equal"
         return self.find(
             record,
-            said + since,
+            message + since,
             where=Where(rank=apart[0] if majority else None),
             remedies=[
-                "Go on from a checkpoint of a rank in the majority, or from one of step "
-                f"{self.agreed}: every step since has mixed gradients of different models."
+                f"Resume from a checkpoint of a rank in the majority, or from one of step "
+                f"{self.agreed}: every step since then mixes gradients of different models."
                 if self.agreed is not None
-                else "They differ from the first look on: make the weights the same on all ranks "
-                "(the same seed or checkpoint everywhere, before the model is wrapped).",
-                "Look for what one rank does and the others do not: a forward through "
-                "`model.module`, a step skipped alone, `no_sync` around the last micro-batch.",
+                else "They differ from the first comparison on: use the same seed or checkpoint "
+                "on all ranks, before the model is wrapped.",
+                "Look for what only one rank does: a forward pass through `model.module`, a step "
+                "that is skipped on one rank, `no_sync` around the last micro-batch.",
             ],
             ranks=count,
             versions=len(versions),

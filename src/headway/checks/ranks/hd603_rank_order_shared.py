@@ -12,36 +12,37 @@ from headway.core.records import Header, StepRecord
 
 SIGNAL = "rank/batch_hash"
 ENOUGH = 1000
-"""Beyond so many different batches, how many there are makes no difference."""
+"""Number of different batches beyond which their exact number does not matter."""
 
 
 class RankOrderShared(Check):
     """Several ranks read the same batches in the same order.
 
     ## What it checks
-    A checksum of the batch each rank got, on sampled steps.
+    A checksum of the batch of each rank, on sampled steps.
 
     ## Why it matters
     Ranks that read the same data compute the same gradient. Eight of them train as fast as one, the
     effective batch is an eighth of what the learning rate was chosen for, and an epoch passes over
-    the data eight times. Nothing raises.
+    the data eight times. No error is raised.
 
     ## How it is measured
-    Ranks count as sharing when their checksums were equal on at least 4 sampled steps in a row, on
-    more than half of the samples so far, and more often than chance would have it with as many
-    ranks and as few different batches as there were. A sample counts only for ranks whose batch
-    has changed since the sample before.
+    Ranks share their order if their checksums are equal on at least 4 sampled steps in a row, on
+    more than half of the samples so far, and more often than by chance for that number of ranks and
+    different batches. A sample counts only for ranks whose batch has changed since the previous
+    sample.
 
     ## False alarms
     Training on one fixed batch is not reported, nor a coincidence on a tiny data set. Ranks of a
-    tensor parallel group share their batch on purpose; groups of neighbours, all of the same size,
-    are taken for that and are not reported unless they are all the ranks there are. A synthetic
-    benchmark that draws from the same seed on all ranks is reported, and may be ignored.
+    tensor parallel group share their batch on purpose; groups of adjacent ranks, all of the same
+    size, count as such and are not reported unless they include all ranks. A synthetic benchmark
+    that draws from the same seed on all ranks is reported, and may be ignored.
 
     ## What to do
-    Give every rank its own part: `DistributedSampler(dataset)` in the loader (and `set_epoch` at
-    each epoch), with `rank` and not `local_rank` if you pass it yourself. In an `IterableDataset`
-    split by rank and by worker. For random data use a seed that depends on the rank.
+    Give every rank its own part of the data: `DistributedSampler(dataset)` in the loader (and
+    `set_epoch` in each epoch), with `rank` and not `local_rank` if you pass it yourself. In an
+    `IterableDataset` split by rank and by worker. For random data use a seed that depends on the
+    rank.
 
     ## References
     PyTorch, `torch.utils.data.distributed.DistributedSampler`; `torch.utils.data.IterableDataset`
@@ -57,15 +58,16 @@ class RankOrderShared(Check):
     @dataclass(frozen=True)
     class Limits:
         samples: int = 4
-        """So many samples in a row must agree, and more than half of all."""
+        """Consecutive samples that must agree; more than half of all must, too."""
         certainty: float = 4.0
         """The logarithm of the odds against chance."""
 
     def start(self) -> None:
         self.before: dict[int, float] = {}
-        """The checksum of each rank at the sample before."""
+        """The checksum of each rank in the previous sample."""
         self.different: set[float] = set()
-        """The checksums met so far, or the first of them: how many batches there may be."""
+        """The checksums so far (at most the first ones), as an estimate of the number of
+        batches."""
         self.seen = 0
         self.streak = 0
         self.groups: list[list[int]] = []
@@ -98,7 +100,7 @@ class RankOrderShared(Check):
         still = [part for group in self.groups for part in _shared(fresh, group)]
         if still:
             self.streak, self.groups = self.streak + 1, still
-        else:  # nobody agrees any more; this sample may be the first of other groups
+        else:  # no ranks agree any more; this sample may be the first of other groups
             self.groups = _shared(fresh, list(fresh))
             self.streak = 1 if self.groups else 0
             self.told = False
@@ -106,7 +108,7 @@ class RankOrderShared(Check):
     def _persistent(self, ranks: int) -> bool:
         if self.streak < self.limits.samples or 2 * self.streak <= self.seen:
             return False
-        # Two readers meet by chance with odds of 1 to the number of batches, at every sample; and
+        # Two ranks agree by chance with odds of 1 to the number of batches, in every sample; and
         # any two ranks may do so, from any sample on.
         chances = math.log(math.comb(ranks, 2) * self.seen)
         against = self.streak * math.log(len(self.different))
@@ -116,17 +118,17 @@ class RankOrderShared(Check):
         largest = max(self.groups, key=len)
         sharing = sum(map(len, self.groups))
         if len(largest) == count:
-            said = f"all {count} ranks read the same batches"
+            message = f"all {count} ranks read the same batches"
         else:
-            said = f"{say_ranks(largest)} read the same batches"
+            message = f"{say_ranks(largest)} read the same batches"
             if len(self.groups) > 1:
-                said += f", and so do {len(self.groups) - 1} more groups of ranks"
+                message += f", and so do {len(self.groups) - 1} more groups of ranks"
         return self.find(
             record,
-            f"{said}: their checksums were equal on {self.streak} samples in a row",
+            f"{message}: their checksums were equal on {self.streak} samples in a row",
             remedies=[
-                "Give every rank its own part of the data: a `DistributedSampler` in the loader, "
-                "or a split by rank and worker in an `IterableDataset`.",
+                "Give every rank its own part of the data: use a `DistributedSampler` in the "
+                "loader, or split by rank and worker in an `IterableDataset`.",
                 "If you pass the rank yourself, pass the global one, not `local_rank`.",
             ],
             ranks=count,
@@ -144,7 +146,7 @@ def _shared(values: dict[int, float], ranks: list[int]) -> list[list[int]]:
 
 
 def _model_parallel(groups: list[list[int]], count: int) -> bool:
-    """Whether all ranks stand in groups of neighbours of one size, as tensor parallel ones do."""
+    """Whether all ranks form groups of adjacent ranks of one size, as in tensor parallelism."""
     sizes = {len(group) for group in groups}
     neighbours = all(group[-1] - group[0] == len(group) - 1 for group in groups)
     return neighbours and len(sizes) == 1 and len(groups) > 1 and sum(map(len, groups)) == count

@@ -15,39 +15,39 @@ from headway.core.window import Window
 
 SIGNAL = "rank/step_time_s"
 MOVE_TO_SIGMA = math.sqrt(math.pi) / 2
-"""The mean change from one normal value to the next, times this, is their standard deviation."""
+"""Factor from the mean change between two normal values to their standard deviation."""
 STALL = math.log(3.0)
-"""A sample of three times the median says as much as one of a thousand times."""
+"""Cap on a sample: three times the median counts as much as a thousand times."""
 RELAPSE = 2
-"""A sample at the others' pace takes back so many slow ones: slow half of the time is not slow."""
+"""Slow samples that one normal sample cancels: slow half of the time is not slow."""
 
 
 class StragglerRank(Check):
     """One rank is persistently slower than the others, and all of them wait for it.
 
     ## What it checks
-    The time each rank needs for its own part of a step, before it waits for the others.
+    The time that each rank needs for its own part of a step, before it waits for the others.
 
     ## Why it matters
-    A synchronous step is as long as that of the slowest rank. One throttled GPU, one slow disk or
-    one rank with more work makes a thousand others idle, and from outside all look equally slow.
+    A synchronous step takes as long as that of the slowest rank. One throttled GPU, one slow disk
+    or one rank with more work makes a thousand others idle, and from outside all look equally slow.
 
     ## How it is measured
     Against the median of the ranks, on sampled steps. A rank is slow in a sample if it needs 1.25
-    times the median and 5 ms more. It is a straggler when two things hold. For at least 60 steps
-    its slow samples have outweighed the others, of which each counts double, by now by 8. And its
-    lateness stands out by 8 standard deviations of the noise of this run, which is learned from
-    how the ranks change places from one sample to the next. Told once, until it keeps pace again.
+    times the median and 5 ms more. It is a straggler if two conditions hold. For at least 60 steps
+    its slow samples have outweighed the others, each of which counts double, by at least 8. And its
+    delay exceeds 8 standard deviations of the noise of this run, which is estimated from how the
+    relative times of the ranks change between samples. It is reported once, until it recovers.
 
     ## False alarms
-    The first 30 steps of a segment are left out (compilation, caches), and steps that were held
-    back. Ranks that take turns at being slow, as with sequences of different lengths, stay below
-    the limit. Stages of a pipeline have different work by design; then ignore this finding.
+    The first 30 steps of a segment (compilation, caches) and skipped steps are ignored. Ranks that
+    are slow in alternation, as with sequences of different lengths, stay below the limit. Stages of
+    a pipeline have different work by design; ignore this finding then.
 
     ## What to do
     Compare that rank with a fast one: GPU clocks and temperature, other processes on its node, its
-    link, the disk its data is on, the lengths of its batches. Work that only rank 0 does (logging,
-    evaluation, saving) belongs outside the step or in a thread.
+    network link, the disk with its data, the lengths of its batches. Move work that only rank 0
+    does (logging, evaluation, saving) out of the step or into a thread.
 
     ## References
     Jiang et al., "MegaScale" (2024), section 5; NVIDIA Resiliency Extension, straggler detection.
@@ -62,28 +62,28 @@ class StragglerRank(Check):
     @dataclass(frozen=True)
     class Limits:
         ratio: float = 1.25
-        """Slow is so many times the median of the ranks …"""
+        """Multiple of the median of the ranks from which a rank is slow …"""
         amount_s: float = 0.005
-        """… and so many seconds more."""
+        """… and the smallest difference in seconds."""
         samples: int = 8
-        """By so many must slow samples outweigh the others …"""
+        """Number by which slow samples must outweigh the others …"""
         steps: int = 60
-        """… and for so long: an upload or a neighbour on the node takes a while, too."""
+        """… and the steps for which they must: an upload or another job also takes a while."""
         sigmas: float = 8.0
-        """By so much must it stand out of the noise: there are many ranks and many samples."""
+        """Distance from the noise in standard deviations: there are many ranks and many samples."""
         grace: int = 30
-        """Steps of a segment that are left out."""
+        """First steps of a segment that are ignored."""
 
     def start(self) -> None:
         self.first: int | None = None
         self.before: dict[int, float] = {}
-        """Where each rank stood at the sample before, relative to all."""
+        """The relative time of each rank in the previous sample."""
         self.noise = Window(64)
         self.slow: dict[int, list[float]] = {}
-        """Of each rank that was slow lately: since which step, weight, samples and the sum of its
-        lateness (the logarithm of its ratio). Ranks that keep pace are not in it."""
+        """For each rank that was slow recently: since which step, weight, samples and the sum of
+        its delays (the logarithm of its ratio). Normal ranks are not included."""
         self.lately: dict[int, Window] = {}
-        """The last latenesses of the same ranks."""
+        """The latest delays of the same ranks."""
         self.told: set[int] = set()
 
     def begin(self, header: Header) -> None:
@@ -91,7 +91,7 @@ class StragglerRank(Check):
 
     def observe(self, record: StepRecord) -> Iterable[Finding]:
         times = {rank: value for rank, value in values_by_rank(record, SIGNAL).items() if value > 0}
-        if len(times) < 2 or record.held:  # a held step pays for the guard's own look at it
+        if len(times) < 2 or record.held:  # a skipped step includes the guard's own analysis
             return
         if self.first is None:
             self.first = record.step
@@ -108,7 +108,7 @@ class StragglerRank(Check):
         logs = {rank: math.log(seconds) for rank, seconds in times.items()}
         middle = median(logs.values())
         places = {rank: value - middle for rank, value in logs.items()}
-        # Changes, so that a rank that is always slow adds nothing to the noise.
+        # Use changes, so that a rank that is always slow does not add to the noise.
         moves = [
             min(abs(place - self.before[rank]), STALL)
             for rank, place in places.items()
@@ -120,7 +120,7 @@ class StragglerRank(Check):
 
     def _learn_lateness(self, times: dict[int, float], step: int) -> None:
         limits = self.limits
-        # The lower median: of two ranks the faster one.
+        # The lower median: of two ranks, the faster one.
         pace = sorted(times.values())[(len(times) - 1) // 2]
         threshold = max(pace * limits.ratio, pace + limits.amount_s)
         for rank, seconds in times.items():
@@ -129,20 +129,20 @@ class StragglerRank(Check):
                 continue
             lateness = math.log(seconds) - math.log(pace)
             since, weight, samples, total = self.slow.get(rank, (float(step), 0.0, 0.0, 0.0))
-            # Bounded, so that a rank that has recovered is soon seen to have.
+            # Bounded, so that a recovery is noticed soon.
             weight = min(weight + 1, 2.0 * limits.samples) if is_slow else weight - RELAPSE
             if weight <= 0:
                 self.slow.pop(rank, None)
                 self.lately.pop(rank, None)
                 self.told.discard(rank)
             else:
-                # Capped, or a single stall would speak for many samples.
+                # Capped, because a single stall would outweigh many samples.
                 capped = max(-STALL, min(lateness, STALL))
                 self.slow[rank] = [since, weight, samples + 1, total + capped]
                 self.lately.setdefault(rank, Window(16)).push(lateness)
 
     def _straggles(self, rank: int, step: int) -> bool:
-        """Whether it does, and that is news."""
+        """Whether the rank is a straggler that was not reported yet."""
         limits = self.limits
         since, weight, samples, total = self.slow[rank]
         if rank in self.told or weight < limits.samples or step - since < limits.steps:
@@ -158,14 +158,14 @@ class StragglerRank(Check):
             record,
             f"{say_ranks(news)} {needs} {say(ratio)} times as long for a step as the "
             f"median of {len(times)} ranks (limit {self.limits.ratio:g}), "
-            f"since step {self.slow[worst][0]:.0f}: the others wait for it",
+            f"slow since step {self.slow[worst][0]:.0f}; the other ranks wait for it",
             subject=say_ranks(news),
             where=Where(rank=worst),
             remedies=[
-                f"Compare rank {worst} with a fast one: clocks and temperature of its GPU, other "
-                "processes on its node, the disk and the network its data comes from.",
-                "If it is rank 0: move what only rank 0 does (logging, evaluation, saving) out of "
-                "the step or into a thread.",
+                f"Compare rank {worst} with a fast one: GPU clocks and temperature, other "
+                f"processes on its node, the disk and the network of its data.",
+                "If it is rank 0, move what only rank 0 does (logging, evaluation, saving) out "
+                "of the step or into a thread.",
             ],
             stragglers=news[:LISTED],
             straggler_count=len(news),

@@ -15,31 +15,31 @@ SIGNAL = "rank/clip_norm"
 
 
 class ClipPerShard(Check):
-    """Each rank clips its gradients by a norm of its own.
+    """Each rank clips its gradients by its own norm.
 
     ## What it checks
     The norm that the user's clipping used, on every rank.
 
     ## Why it matters
     Clipping multiplies the gradient of the whole model by one number. Ranks that use the norm of
-    their own shard each multiply by another one: the update then points elsewhere, large shards are
-    held back more than small ones, and parameters that all ranks hold drift apart.
+    their own shard each multiply by a different one: the update then points in another direction,
+    large shards are clipped more than small ones, and parameters that all ranks share drift apart.
 
     ## How it is measured
-    After the reduction the norm is one number, the same on all ranks to the last bits. It is a
-    fault when the largest exceeds the smallest by more than 0.1 % on 3 sampled steps in a row, or
-    when some ranks clip at all of these steps and others do not.
+    After the reduction the norm is one number, the same on all ranks up to the last bits. It is a
+    fault if the largest exceeds the smallest by more than 0.1 % on 3 sampled steps in a row, or if
+    some ranks clip in all of these steps and others do not.
 
     ## False alarms
-    A norm that is not finite is left out. Where ranks train by themselves between rare
-    averages (local SGD, DiLoCo), their norms differ on purpose; then ignore this finding.
+    A norm that is not finite is ignored. If ranks train independently between rare averages (local
+    SGD, DiLoCo), their norms differ on purpose; ignore this finding then.
 
     ## What to do
     With FSDP2 pass the parameters themselves, which are DTensors, to
     `torch.nn.utils.clip_grad_norm_`, never `p.grad.to_local()`; with FSDP1 call
-    `model.clip_grad_norm_`. A norm of your own needs the sum of the squares over all ranks before
+    `model.clip_grad_norm_`. A hand-written norm needs the sum of the squares over all ranks before
     the root. With DDP the norms can differ only if the gradients were not reduced: `no_sync` around
-    the last micro-batch, or a forward through `model.module`.
+    the last micro-batch, or a forward pass through `model.module`.
 
     ## References
     PyTorch, `FullyShardedDataParallel.clip_grad_norm_` (why the plain function is wrong there);
@@ -49,7 +49,7 @@ class ClipPerShard(Check):
     code = "HD605"
     name = "clip-per-shard"
     severity = Severity.ERROR
-    summary = "each rank clips its gradients by a norm of its own"
+    summary = "each rank clips its gradients by its own norm"
     points_at = "clip"
     needs = Needs(signals=(SIGNAL,))
     explains = ("HD601",)
@@ -57,13 +57,13 @@ class ClipPerShard(Check):
     @dataclass(frozen=True)
     class Limits:
         tolerance: float = 1e-3
-        """The relative difference that may be rounding."""
+        """Largest relative difference that may be rounding."""
         in_a_row: int = 3
-        """Sampled steps."""
+        """Consecutive sampled steps that are needed."""
 
     def start(self) -> None:
         self.rows: dict[str, int] = {}
-        """By optimizer: samples in a row on which the norms differed."""
+        """By optimizer: consecutive samples in which the norms differed."""
 
     def begin(self, header: Header) -> None:
         self.start()
@@ -90,11 +90,11 @@ class ClipPerShard(Check):
         ranks = self.context.header.world_size or 1
         return self.find(
             record,
-            f"only {say_ranks(norms)} of {ranks} ranks clips the gradients: the others apply "
-            "another update to the same weights",
+            f"only {say_ranks(norms)} of {ranks} ranks clips the gradients: the others apply a "
+            f"different update to the same weights",
             subject=name,
             where=Where(rank=min(norms)),
-            remedies=["Clip on every rank: take `clip_grad_norm_` out of the `if rank == 0`."],
+            remedies=["Clip on every rank: move `clip_grad_norm_` out of the `if rank == 0`."],
             clipping=sorted(norms)[:20],
             ranks=ranks,
         )
@@ -103,16 +103,16 @@ class ClipPerShard(Check):
         least, most = min(norms, key=norms.__getitem__), max(norms, key=norms.__getitem__)
         return self.find(
             record,
-            f"each rank clips by a norm of its own: from {say(norms[least])} on rank {least} to "
+            f"each rank clips by its own norm: from {say(norms[least])} on rank {least} to "
             f"{say(norms[most])} on rank {most}, on {self.limits.in_a_row} samples in a row; it "
-            f"must be one number for all {len(norms)} ranks",
+            f"must be the same for all {len(norms)} ranks",
             subject=name,
             remedies=[
-                "Sharded weights (FSDP): hand the DTensor parameters to "
+                "Sharded weights (FSDP): pass the DTensor parameters to "
                 "`torch.nn.utils.clip_grad_norm_` (FSDP2) or call `model.clip_grad_norm_` (FSDP1); "
                 "do not clip local shards.",
                 "Replicas (DDP): the gradients were not reduced. Look for `no_sync` around the "
-                "last micro-batch and for a forward through `model.module`.",
+                "last micro-batch and for a forward pass through `model.module`.",
             ],
             lowest=norms[least],
             highest=norms[most],

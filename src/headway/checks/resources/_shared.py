@@ -1,4 +1,4 @@
-"""Growth of one signal through the segments of a run, and the line that allocated what is kept."""
+"""Growth of one signal through the segments of a run, and the line that allocated the memory."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from headway.core.growth import Growth, GrowthRule, GrowthWatch, growth_onset, s
 from headway.core.records import EventRecord, Header, Moment, StepRecord, moment_of, record_at
 from headway.core.state import remember
 
-# Where what is kept comes from, as an event tells it, in plain data a check can keep.
-
-# A growing memory says that something is kept; the events `retained` and `growth` say what and
-# where.
+# The source of retained memory, from an event, as plain data that a check can store. Growing memory
+# only shows that something is retained; the events `retained` and `growth` say what and where.
 
 AllocationSite: TypeAlias = dict[str, Any]
 """`file`, `line`, `function`, `op`, `holder`, … as far as known."""
@@ -36,7 +34,7 @@ _SITE_TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def read_allocation_site(event: EventRecord) -> AllocationSite:
-    """What the event says, without what makes no sense: a log may hold anything."""
+    """The valid fields of the event: a log may contain anything."""
     return {
         name: event.data[name]
         for name, kind in _SITE_TYPES.items()
@@ -45,14 +43,14 @@ def read_allocation_site(event: EventRecord) -> AllocationSite:
 
 
 def explains_growth_of(event: EventRecord, signal: str) -> bool:
-    """Whether the event says what makes this signal grow."""
+    """Whether the event explains the growth of this signal."""
     if event.kind == "retained":
         return event.data.get("bound") is None
     return event.kind == "growth" and event.data.get("of") == signal
 
 
 def allocation_where(origin: AllocationSite, rank: int = 0) -> Where:
-    """As a finding names it."""
+    """The allocation site as the location of a finding."""
     return Where(
         file=origin.get("file"),
         line=origin.get("line"),
@@ -63,17 +61,17 @@ def allocation_where(origin: AllocationSite, rank: int = 0) -> Where:
 
 
 def describe_growth(origin: AllocationSite) -> str:
-    """What grows and which line made it; empty where that is not known."""
+    """What grows and the line that allocated it; empty if unknown."""
     line = describe_line(origin)
     if not line:
         return ""
     if origin.get("what") == "workers":
-        return f"it is the loader workers that grow, and the data set they read is at {line}"
-    return f"what is kept was made at {line}"
+        return f"the loader workers grow; their data set is at {line}"
+    return f"the retained memory was allocated at {line}"
 
 
 def describe_line(origin: AllocationSite) -> str:
-    """`train.py:42 in main`; empty where the line is not known."""
+    """`train.py:42 in main`; empty if the line is unknown."""
     if "file" not in origin or "line" not in origin:
         return ""
     function = origin.get("function")
@@ -86,7 +84,7 @@ def describe_line(origin: AllocationSite) -> str:
 
 @remember
 class SegmentGrowth:
-    """Follows a signal through the segments of a run: a new process has a level of its own."""
+    """Follows a signal through the segments of a run: a new process has its own level."""
 
     __slots__ = ("latest", "past", "per_label", "rows", "watch")
 
@@ -99,7 +97,7 @@ class SegmentGrowth:
         """In a log, which is judged at its end: the segments before."""
 
     def begin(self, header: Header, signal: str, *, segments: int = 0) -> None:
-        """A segment begins. `segments`: so many before it are judged at the end of a log, too."""
+        """Start a segment. `segments`: number of earlier ones judged at the end of a log, too."""
         if header.cadence == "rows" and self.latest is not None and segments:
             self.past = [*self.past, (self.latest, self.watch)][-segments:]
             self.watch = GrowthWatch()

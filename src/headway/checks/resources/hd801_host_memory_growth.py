@@ -28,29 +28,30 @@ class HostMemoryGrowth(Check):
     segment of the run.
 
     ## Why it matters
-    The kernel ends the process when memory is out, without a traceback and often many hours in.
-    With workers it may be only a worker that dies, and the run hangs or fails far from the cause.
+    The kernel kills the process when memory runs out, without a traceback and often after many
+    hours. With workers, only a worker may be killed, and the run hangs or fails far from the cause.
 
     ## How it is measured
-    After a grace period the whole series (thinned, at most 256 points) is cut into eight blocks.
-    It is growth when the median rises from every block to the next, no block adds less than 40 %
-    of the mean rise, the later blocks add at least 85 % of what the earlier ones did, and the sum
-    is more than 10 % and 64 MiB, over at least 300 steps. The recent half and quarter are judged
-    too, for a leak that began late, but only by what exceeds every level seen before. Told once,
-    until half of it has been given back. In a live run allocations are traced for thirty steps
-    once memory is suspected to grow: the line is the one that made most of what was still there.
+    After a grace period the whole series (thinned, at most 256 points) is divided into eight
+    blocks. It is growth if the median rises from every block to the next, no block adds less than
+    40 % of the mean rise, the later blocks add at least 85 % of what the earlier ones did, and the
+    total is more than 10 % and 64 MiB, over at least 300 steps. The recent half and quarter are
+    judged too, for a leak that starts late, but only by what exceeds every earlier level. It is
+    reported once, until half of it has been released. In a live run allocations are traced for
+    thirty steps once memory seems to grow: the reported line allocated most of the memory that was
+    still there.
 
     ## False alarms
-    Filling caches and allocators slow down, a jump at the first validation stays, garbage
-    collection saws: none of them passes. What cannot be told from a leak until it ends: a replay
-    buffer being filled, predictions gathered over a very long first epoch, and pages of a
-    memory-mapped dataset being touched for the first time.
+    Caches and allocators that fill up slow down, a jump at the first validation stays, garbage
+    collection gives a saw-tooth: none of them is reported. Some cases cannot be distinguished from
+    a leak until they end: a replay buffer that is being filled, predictions collected over a very
+    long first epoch, and pages of a memory-mapped dataset that are read for the first time.
 
     ## What to do
-    Look for what is kept from step to step. In the main process: losses or outputs appended to a
-    list without `.item()` or `.detach()`, metrics never reset, a logger that buffers. In workers:
-    a dataset that holds many Python objects, which forked workers copy page by page as they touch
-    them. `torch.cuda.empty_cache()` has no effect on host memory.
+    Look for what is retained from step to step. In the main process: losses or outputs appended to
+    a list without `.item()` or `.detach()`, metrics that are never reset, a logger that buffers. In
+    workers: a dataset with many Python objects, which forked workers copy page by page when they
+    access them. `torch.cuda.empty_cache()` has no effect on host memory.
 
     ## References
     pytorch/pytorch#13246 (copy-on-write in loader workers); google/brax#152.
@@ -95,14 +96,15 @@ class HostMemoryGrowth(Check):
         return self.find(
             record,
             f"host memory rose from {say_bytes(growth.before)} to {say_bytes(growth.after)} over "
-            f"{growth.steps} steps, {say_bytes(growth.per_step)} a step, and is still rising at "
-            f"the same pace: {describe_growth(self.origin) or 'something is kept at every step'}",
+            f"{growth.steps} steps, {say_bytes(growth.per_step)} per step, and is still rising "
+            f"at the same rate: {describe_growth(self.origin) or 'every step retains memory'}",
             where=allocation_where(self.origin, record.rank),
             remedies=[
-                "Look for what outlives a step: a loss or output put in a list without `.item()` "
-                "or `.detach()`, a metric never reset; compare two `tracemalloc` snapshots.",
-                "If the workers are what grows (num_workers=0 stops it): keep the dataset's index "
-                "in one numpy array or tensor instead of many Python objects.",
+                "Look for what outlives a step: a loss or output appended to a list without "
+                "`.item()` or `.detach()`, a metric that is never reset; compare two "
+                "`tracemalloc` snapshots.",
+                "If the workers grow (num_workers=0 stops it), store the index of the dataset in "
+                "one numpy array or tensor instead of many Python objects.",
             ],
             before=growth.before,
             after=growth.after,

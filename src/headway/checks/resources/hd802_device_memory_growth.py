@@ -28,28 +28,27 @@ class DeviceMemoryGrowth(Check):
     run.
 
     ## Why it matters
-    Between two steps only weights, gradients, optimizer state and buffers need to be there, and
-    they do not grow. What does grow ends in an out-of-memory error, on whichever step happens to
-    be last.
+    Between two steps only weights, gradients, optimizer state and buffers need to exist, and they
+    do not grow. Growth ends in an out-of-memory error, in an arbitrary step.
 
     ## How it is measured
-    After a grace period the whole series (thinned, at most 256 points) is cut into eight blocks.
-    It is growth when the median rises from every block to the next, no block adds less than 40 %
-    of the mean rise, the later blocks add at least 85 % of what the earlier ones did, and the sum
-    is more than 10 % and 64 MiB, over at least 300 steps. The recent half and quarter are judged
-    too, for a leak that began late, but only by what exceeds every level seen before. Told once,
-    until half of it has been given back. In a live run the line is that which made most of the
-    tensors that were still there twenty steps later, once memory was suspected to grow.
+    After a grace period the whole series (thinned, at most 256 points) is divided into eight
+    blocks. It is growth if the median rises from every block to the next, no block adds less than
+    40 % of the mean rise, the later blocks add at least 85 % of what the earlier ones did, and the
+    total is more than 10 % and 64 MiB, over at least 300 steps. The recent half and quarter are
+    judged too, for a leak that starts late, but only by what exceeds every earlier level. It is
+    reported once, until half of it has been released. In a live run, once memory seems to grow, the
+    reported line is the one that created most of the tensors that still existed twenty steps later.
 
     ## False alarms
-    Optimizer state made at the first step, an allocator that warms up, unfreezing layers one after
-    another and a jump at the first validation all end in a plateau and pass. A replay buffer that
-    is filled on the device looks like a leak until it is full.
+    Optimizer state created in the first step, an allocator that warms up, unfreezing layers one
+    after another and a jump at the first validation all end in a plateau and pass. A replay buffer
+    that is filled on the device looks like a leak until it is full.
 
     ## What to do
-    Look for tensors that outlive their step: losses summed or listed without `.item()` or
-    `.detach()`, a recurrent state carried on with its graph, `retain_graph=True`, outputs kept for
-    a metric. `torch.cuda.empty_cache()` gives back only blocks nobody uses; it cannot cure this.
+    Look for tensors that outlive their step: losses summed or collected without `.item()` or
+    `.detach()`, a recurrent state carried over with its graph, `retain_graph=True`, outputs kept
+    for a metric. `torch.cuda.empty_cache()` releases only unused blocks, so it cannot fix this.
 
     ## References
     PyTorch, "Understanding CUDA Memory Usage"; PyTorch FAQ, "My model reports out of memory".
@@ -94,16 +93,16 @@ class DeviceMemoryGrowth(Check):
         return self.find(
             record,
             f"allocated device memory rose from {say_bytes(growth.before)} to "
-            f"{say_bytes(growth.after)} over {growth.steps} steps, {say_bytes(growth.per_step)} a "
-            "step, and is still rising at the same pace: "
+            f"{say_bytes(growth.after)} over {growth.steps} steps, {say_bytes(growth.per_step)} "
+            f"per step, and is still rising at the same rate: "
             f"{describe_growth(self.origin) or 'tensors outlive their step'}",
             where=allocation_where(self.origin, record.rank),
             remedies=[
-                "Look for tensors kept from step to step: a loss summed or listed without "
-                "`.item()` or `.detach()`, a recurrent state carried on with its graph, "
+                "Look for tensors that outlive their step: a loss summed or collected without "
+                "`.item()` or `.detach()`, a recurrent state carried over with its graph, "
                 "`retain_graph=True`.",
-                "`torch.cuda.memory._record_memory_history()` and `_dump_snapshot()` show the line "
-                "that allocated each of them.",
+                "`torch.cuda.memory._record_memory_history()` and `_dump_snapshot()` show the "
+                "line that allocated each tensor.",
             ],
             before=growth.before,
             after=growth.after,

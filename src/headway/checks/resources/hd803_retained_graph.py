@@ -18,34 +18,35 @@ SIGNAL = "graphs_kept"
 
 
 class RetainedGraph(Check):
-    """Tensors with their graphs are being kept from step to step.
+    """Tensors are kept with their autograd graphs from step to step.
 
     ## What it checks
-    Whether the autograd graphs of earlier steps are gone. A loss put in a list, a running sum of
-    losses, an output kept for a metric, a hidden state carried on: each keeps the graph it came
-    from, and with it the activations that backward did not free.
+    Whether the autograd graphs of earlier steps are released. A loss appended to a list, a running
+    sum of losses, an output kept for a metric, a hidden state carried over: each keeps its graph
+    alive, and with it the activations that backward did not free.
 
     ## Why it matters
-    Memory grows with every step until there is none left, on a step that has nothing to do with
-    it. A state that is carried on with its graph makes every backward longer than the one before.
+    Memory grows with every step until it runs out, in a step that has nothing to do with the cause.
+    A state that is carried over with its graph makes every backward pass longer than the one
+    before.
 
     ## How it is measured
-    A few nodes of the graph of every 25th step (and of the first 16) are watched by weak
-    references, which keep nothing alive. It is found when the graphs of about 100 earlier steps
-    are alive and there is no bound to them. The line is that of the youngest part of a graph which
-    is still there three steps later; to find it, autograd notes lines for one step. At the end of
-    a shorter run 10 graphs are enough if not one was let go: a warning, or an error if memory ran
-    out.
+    A few nodes of the graph of every 25th step (and of the first 16) are tracked by weak
+    references, which keep nothing alive. It is reported if the graphs of about 100 earlier steps
+    are alive and their number has no bound. The reported line is that of the latest part of a graph
+    that is still alive three steps later; to find it, autograd records lines for one step. At the
+    end of a shorter run 10 graphs are enough if none was released: a warning, or an error if memory
+    ran out.
 
     ## False alarms
-    Truncated backpropagation, the last few outputs, losses gathered until the next update and
-    `retain_graph=True` within a step keep a bounded number of graphs, and pass. A
-    `deque(maxlen=…)` is known to be bounded. A list that is cut by hand to more than 100 tensors
-    with their graphs is taken for a leak.
+    Truncated backpropagation, the last few outputs, losses collected until the next update and
+    `retain_graph=True` within a step keep a bounded number of graphs, and pass. A `deque(maxlen=…)`
+    is known to be bounded. A list that is truncated by hand to more than 100 tensors with their
+    graphs counts as a leak.
 
     ## What to do
-    Keep numbers: `losses.append(loss.item())`, or `loss.detach()` where reading the value would
-    wait for the device. Detach a state before it is carried on: `hidden = hidden.detach()`.
+    Keep numbers: `losses.append(loss.item())`, or `loss.detach()` if reading the value would wait
+    for the device. Detach a state before it is carried over: `hidden = hidden.detach()`.
 
     ## References
     PyTorch FAQ, "My model reports CUDA out of memory" (do not accumulate history across your
@@ -55,7 +56,7 @@ class RetainedGraph(Check):
     code = "HD803"
     name = "retained-graph"
     severity = Severity.ERROR
-    summary = "tensors with their graphs are being kept; names the line that made them"
+    summary = "tensors are kept with their autograd graphs; names the line that created them"
     needs = Needs(signals=(SIGNAL,), kinds=(StepRecord, EventRecord))
     explains = ("HD801", "HD802", "HD804")
 
@@ -64,9 +65,9 @@ class RetainedGraph(Check):
         kept: int = 100
         """Graphs of earlier steps that may be alive."""
         short: int = 10
-        """The same at the end of a run in which none was let go."""
+        """The same at the end of a run in which none was released."""
         share: float = 0.9
-        """Of the steps made: so many of their graphs count as all of them."""
+        """Share of the steps whose graphs must be alive to count as all of them."""
 
     def start(self) -> None:
         self.origin: AllocationSite = {}
@@ -80,11 +81,11 @@ class RetainedGraph(Check):
         self.out_of_memory = False
 
     def begin(self, header: Header) -> None:
-        self._restart()  # a new process holds nothing yet; it is the same code
+        self._restart()  # a new process retains nothing yet; the code is the same
 
     def observe(self, record: StepRecord | EventRecord) -> Iterable[Finding]:
         if isinstance(record, EventRecord):
-            self._hear(record)
+            self._add_event(record)
             return
         if self.first is None:
             self.first = record.step
@@ -105,7 +106,7 @@ class RetainedGraph(Check):
         if self.kept >= self.limits.short and self.kept >= self.limits.share * steps:
             yield self._finding(self.severity if self.out_of_memory else Severity.WARNING)
 
-    def _hear(self, event: EventRecord) -> None:
+    def _add_event(self, event: EventRecord) -> None:
         if event.kind == "retained":
             self.origin = read_allocation_site(event)
         elif event.kind == "exception":
@@ -114,24 +115,26 @@ class RetainedGraph(Check):
     def _finding(self, severity: Severity) -> Finding:
         origin = self.origin
         line = describe_line(origin)
-        made = f"; what is kept was made at {line}" if line else ""
-        holder = f", and is held by {origin['holder']}" if "holder" in origin else ""
+        made = f"; the retained tensors were created at {line}" if line else ""
+        holder = f" and are held by {origin['holder']}" if "holder" in origin else ""
         carried = bool(origin.get("carried"))
         if carried:
-            made += ", and each step's graph goes on where the one before ended"
+            made += ", and the graph of each step continues that of the step before"
+        short = self.kept < self.limits.kept
+        rule = "none was released" if short else f"limit {self.limits.kept}"
         return self.find(
             record_at(self.last),
-            f"the graphs of about {say(self.kept)} earlier steps are still in memory "
-            f"(limit {self.limits.kept}){made}{holder}",
+            f"autograd graphs of about {say(self.kept)} past steps are still alive "
+            f"({rule}){made}{holder}",
             severity=severity,
             where=allocation_where(origin, self.last[3]),
             remedies=[
-                "Detach the state before it is carried on to the next step: "
-                "`hidden = hidden.detach()`."
+                "Detach the state before it is carried over to the next step: `hidden = "
+                "hidden.detach()`."
             ]
             if carried
             else [
-                "Keep the number, not the tensor: `.item()`, or `.detach()` where reading the "
+                "Keep the number, not the tensor: use `.item()`, or `.detach()` if reading the "
                 "value would wait for the device.",
             ],
             kept=self.kept,

@@ -13,7 +13,7 @@ from headway.core.window import Window
 
 SIGNAL = "step_time_s"
 TOGETHER = 8
-"""Steps whose median makes one point: a checkpoint, a validation or a log line is outvoted."""
+"""Steps per median, so that a checkpoint, a validation or a log line has no effect."""
 
 
 class StepTimeGrowth(Check):
@@ -24,25 +24,25 @@ class StepTimeGrowth(Check):
 
     ## Why it matters
     A step does the same work every time. If it takes longer and longer, the work itself grows: a
-    graph that reaches back over all earlier steps, a list walked at every step. The run never
-    ends, and memory usually grows along.
+    graph that reaches back over all earlier steps, a list that is traversed in every step. The run
+    never ends, and memory usually grows, too.
 
     ## How it is measured
-    Medians of 8 steps, thinned to at most 256 points and cut into eight blocks. It is growth when
+    Medians of 8 steps, thinned to at most 256 points and divided into eight blocks. It is growth if
     the median rises from every block to the next, no block adds less than 40 % of the mean rise,
     the later blocks add at least 85 % of what the earlier ones did, and the steps have become at
-    least 1.5 times as long and 2 ms longer. Nothing is said while the steps of one such eight
-    usually differ much among themselves: there the work varies from step to step.
+    least 1.5 times as long and 2 ms longer. Nothing is reported while the times within such groups
+    of 8 steps differ much: then the work varies from step to step.
 
     ## False alarms
     Noise, single slow steps, a slower machine from some step on, and a longer sequence length from
-    some step on are no steady growth. A sequence length or image size raised a little at every
-    step for hundreds of steps looks the same; then ignore this finding.
+    some step on are not steady growth. A sequence length or image size that is raised a little in
+    every step for hundreds of steps looks the same; ignore this finding then.
 
     ## What to do
     Look for a recurrent state or a loss carried over without `.detach()`, for `retain_graph=True`,
-    for hooks registered anew at each step, and for lists that are appended to and walked. If
-    `loader_wait_s` is what grows, look in the dataset and its workers.
+    for hooks that are registered again in each step, and for lists that are appended to and
+    traversed. If `loader_wait_s` grows, check the dataset and its workers.
 
     ## References
     pytorch/pytorch#2198 (a hidden state that keeps its graph).
@@ -61,7 +61,7 @@ class StepTimeGrowth(Check):
         grace: int = 20
         horizon: int = 180
         scatter: float = 0.2
-        """The robust spread (of logarithms) above which eight steps do not do the same work."""
+        """Robust spread (of logarithms) above which eight steps do not do the same work."""
 
     def start(self) -> None:
         self.growth = SegmentGrowth()
@@ -69,14 +69,14 @@ class StepTimeGrowth(Check):
         self.scatters = Window(32)
 
     def begin(self, header: Header) -> None:
-        # A new process may be on another machine, with a pace of its own.
+        # A new process may be on another machine, with another speed.
         self.growth.begin(header, SIGNAL)
         # A row of a log may already be a mean over many steps.
         self.lately = Window(max(TOGETHER // header.steps_per_value(SIGNAL), 1))
 
     def observe(self, record: StepRecord) -> Iterable[Finding]:
         seconds = record.values.get(SIGNAL)
-        # A held step pays for the guard's own look at it.
+        # A skipped step includes the guard's own analysis.
         if seconds is None or record.held or not seconds > 0:
             return
         lately = self.lately
@@ -101,13 +101,14 @@ class StepTimeGrowth(Check):
         return self.find(
             record,
             f"a step took {say(growth.before)} s around step {growth.start:.0f} and takes "
-            f"{say(growth.after)} s now, {say(times)} times as long (limit {self.limits.ratio:g}), "
-            "and every further step takes longer still: its work grows",
+            f"{say(growth.after)} s now, {say(times)} times as long (limit "
+            f"{self.limits.ratio:g}), and the time per step is still growing",
             remedies=[
                 "Look for a graph that reaches back over earlier steps: a recurrent state or a "
                 "loss carried over without `.detach()`, `retain_graph=True`.",
-                "Otherwise profile a late step: a list that is appended to and walked, hooks "
-                "registered anew at each step, or, if `loader_wait_s` grows, the dataset.",
+                "Otherwise profile a late step: look for a list that is appended to and "
+                "traversed, hooks that are registered again in each step, or, if `loader_wait_s` "
+                "grows, the dataset.",
             ],
             before_s=growth.before,
             after_s=growth.after,

@@ -20,20 +20,20 @@ class DataStarved(Check):
     The time of a step that is spent waiting for the next batch, against the rest of it.
 
     ## Why it matters
-    The device is paid for and idle. Nothing else makes a run so much faster as a loader that keeps
-    up.
+    The device is paid for and idle. A faster loader is then the most effective way to speed up the
+    run.
 
     ## How it is measured
     The medians over 20 steps, after the first 5: on CUDA, the wait is as long as the rest of the
-    step and 20 ms or more; elsewhere 5 times as long and 50 ms or more.
+    step and at least 20 ms; elsewhere, 5 times as long and at least 50 ms.
 
     ## False alarms
-    A first pass that fills a cache is slow only once. On the CPU loader and training share the
-    cores, so only a wait that is far longer counts.
+    A first pass that fills a cache is slow only once. On the CPU, loader and training share the
+    cores, so only a much longer wait counts.
 
     ## What to do
-    `num_workers`, `persistent_workers=True`, `pin_memory=True`, a larger `prefetch_factor`; decode
-    and resize once and store the result; do on the device what can be done there in batches.
+    Set `num_workers`, `persistent_workers=True`, `pin_memory=True` and a larger `prefetch_factor`;
+    decode and resize once and store the result; move batched work to the device.
 
     ## References
     PyTorch performance tuning guide, "Enable asynchronous data loading and augmentation".
@@ -49,7 +49,7 @@ class DataStarved(Check):
     class Limits:
         window: int = 20
         ratio: float = 5.0
-        """Wait over the rest of the step …"""
+        """Ratio of the wait to the rest of the step …"""
         wait_s: float = 0.05
         device_ratio: float = 1.0
         """… and on CUDA."""
@@ -88,11 +88,11 @@ class DataStarved(Check):
         self.told = True
         yield self.find(
             record_at(since),
-            f"each step waits {say(1000 * wait)} ms for its batch and takes {say(1000 * rest)} ms "
-            f"for the rest (limit {say(ratio)} times): the loader sets the pace",
+            f"each step waits {say(1000 * wait)} ms for its batch and takes {say(1000 * rest)} "
+            f"ms for the rest (limit {say(ratio)} times): the loader is the bottleneck",
             remedies=[
-                "Give the loader workers (`num_workers`, `persistent_workers=True`) and let it "
-                "read ahead; do once, and store, what it does for every sample.",
+                "Add workers to the loader (`num_workers`, `persistent_workers=True`) and let it "
+                "prefetch; compute expensive transforms once and store the result.",
             ],
             wait_s=wait,
             rest_s=rest,

@@ -11,26 +11,26 @@ from headway.core.records import SetupRecord
 
 
 class PageableTransfer(Check):
-    """Batches are copied to the device from ordinary memory, or the copy is waited for.
+    """Batches are copied to the device from pageable memory, or with blocking copies.
 
     ## What it checks
     Copies of tensors from the host to a CUDA device during training: whether they come from pinned
     memory, and whether the host waits for each.
 
     ## Why it matters
-    From ordinary (pageable) memory a copy goes through a buffer of the driver and the host stands
-    still meanwhile. From pinned memory, with `non_blocking=True`, it runs beside the computation.
+    From ordinary (pageable) memory a copy goes through a buffer of the driver, and the host waits
+    for it. From pinned memory, with `non_blocking=True`, it overlaps with the computation.
 
     ## How it is measured
-    Bytes copied for each step. From pageable memory 4 MiB or more are a warning; blocking copies
-    from pinned memory, 4 MiB or more, are information.
+    Bytes copied per step. From pageable memory, 4 MiB or more are a warning; blocking copies from
+    pinned memory, 4 MiB or more, are information.
 
     ## False alarms
-    Small batches cost nothing either way and pass. Where all memory of the host is needed, pinning
-    may do harm.
+    Small batches have no cost either way and pass. If all memory of the host is needed, pinning may
+    be harmful.
 
     ## What to do
-    `DataLoader(pin_memory=True)` and `batch.to(device, non_blocking=True)`.
+    Use `DataLoader(pin_memory=True)` and `batch.to(device, non_blocking=True)`.
 
     ## References
     PyTorch, "A guide on good usage of non_blocking and pin_memory()".
@@ -45,7 +45,7 @@ class PageableTransfer(Check):
     @dataclass(frozen=True)
     class Limits:
         bytes: float = 4 * 2**20
-        """A step."""
+        """Bytes per step."""
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = TransferFacts.of(record)
@@ -55,16 +55,16 @@ class PageableTransfer(Check):
         if pageable >= limit:
             count, what, severity = pageable, "pageable memory", None
         elif blocking >= limit:
-            count, what, severity = blocking, "pinned memory, and waited for", Severity.INFO
+            count, what, severity = blocking, "pinned memory with blocking copies", Severity.INFO
         else:
             return
         yield self.find(
             record,
-            f"{say_bytes(count)} a step are copied to the device from {what} (limit "
+            f"{say_bytes(count)} per step are copied to the device from {what} (limit "
             f"{say_bytes(limit)})",
             where=facts.locate(rank=record.rank),
             severity=severity,
-            remedies=["`DataLoader(pin_memory=True)` and `.to(device, non_blocking=True)`."],
+            remedies=["Use `DataLoader(pin_memory=True)` and `.to(device, non_blocking=True)`."],
             value=count,
             limit=limit,
         )

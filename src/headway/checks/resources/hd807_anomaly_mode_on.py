@@ -9,25 +9,25 @@ from headway.core.records import SetupRecord
 
 
 class AnomalyModeOn(Check):
-    """Training runs in autograd's anomaly mode, which is for debugging.
+    """Training runs in autograd's anomaly mode, which is meant for debugging.
 
     ## What it checks
-    Whether `torch.autograd.set_detect_anomaly(True)` or `detect_anomaly()` is in force while
-    backward passes run.
+    Whether `torch.autograd.set_detect_anomaly(True)` or `detect_anomaly()` is active while backward
+    passes run.
 
     ## Why it matters
-    A traceback is recorded for every operation and every gradient is searched for NaN: steps take
-    several times as long, and the memory for the tracebacks grows with the model.
+    A traceback is recorded for every op and every gradient is checked for NaN: steps take several
+    times as long, and the memory for the tracebacks grows with the model.
 
     ## How it is measured
-    Autograd is asked at the first three backward passes; all of them must run in that mode.
+    Autograd is queried at the first three backward passes; all of them must run in that mode.
 
     ## False alarms
-    A single step that is looked into on purpose is not told, nor is the mode when headway itself
-    was asked to use it.
+    A single step that is debugged on purpose is not reported, nor is the mode if headway itself was
+    asked to use it.
 
     ## What to do
-    Take the line out. A guard finds the operation behind a NaN without it.
+    Remove the line. A guard finds the op behind a NaN without it.
 
     ## References
     PyTorch, `torch.autograd.detect_anomaly`: "should be enabled only for debugging".

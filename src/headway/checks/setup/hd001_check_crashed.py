@@ -8,25 +8,25 @@ from headway.core.records import EventRecord
 
 
 class CheckCrashed(Check):
-    """A check of headway's own, or of a plug-in, raised an exception.
+    """A check of headway or of a plug-in raised an exception.
 
     ## What it checks
-    That every check does its work. One that raises is taken out of the run; the others, and the
-    training, go on.
+    That every check works. A check that raises is disabled for the rest of the run; the other
+    checks and the training continue.
 
     ## Why it matters
-    From that step on the fault that check looks for would go unseen. Silence must never read as
-    health, so the gap is reported.
+    From that step on the fault that this check looks for would not be found. No findings must never
+    look like no problems, so the gap is reported.
 
     ## How it is measured
-    The engine catches the exception and keeps its type, message and line.
+    The engine catches the exception and stores its type, message and line.
 
     ## False alarms
-    None: it reports what happened to the tool, not to the training.
+    None: it reports a problem of the tool, not of the training.
 
     ## What to do
-    Report it with the run directory; until then `--ignore` the check's code. For a plug-in's check,
-    ask its author.
+    Report it with the run directory; until it is fixed, `--ignore` the code of the check. For a
+    check of a plug-in, contact its author.
 
     ## References
     None.
@@ -34,7 +34,7 @@ class CheckCrashed(Check):
 
     code = "HD001"
     name = "check-crashed"
-    summary = "a check raised; it was quarantined, the run went on"
+    summary = "a check raised an exception and was disabled; the run continued"
     needs = Needs(kinds=(EventRecord,))
     explains = ()
 
@@ -44,13 +44,13 @@ class CheckCrashed(Check):
         crashed = str(record.data.get("check", "?"))
         yield self.find(
             record,
-            f"check {crashed} crashed ({record.data.get('error', 'no message')}) "
-            "and was taken out; the run went on without it",
+            f"check {crashed} crashed ({record.data.get('error', 'no message')}) and was "
+            f"disabled; the run continues without it",
             subject=crashed,
             where=Where(file=record.data.get("file"), line=record.data.get("line")),
             remedies=[
                 "Report it as a defect of headway, with this run directory.",
-                f"Until it is mended: --ignore {crashed}.",
+                f"Until it is fixed, use --ignore {crashed}.",
             ],
             check=crashed,
             error=record.data.get("error"),

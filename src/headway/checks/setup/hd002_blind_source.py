@@ -11,37 +11,37 @@ from headway.core.records import Moment, SetupRecord, StepRecord, moment_of, rec
 from headway.core.signals import Signal
 
 SEARCH = 20
-"""So many rows may a loss scaler take to find its scale: what is non-finite there is no fault."""
+"""First rows in which a loss scaler may search for its scale: non-finite norms are normal there."""
 
 
 class BlindSource(Check):
-    """The log hides what checks need, or shows a number that is not what it is called.
+    """The log hides what checks need, or contains a value that is not what its name says.
 
     ## What it checks
-    How the loss and the gradient norm of another tool's log were made: filtered, averaged, or taken
-    after clipping. In a preflight: whether the norms that the script itself reads, to log them, are
-    those of gradients that a GradScaler's scale is still in.
+    How the loss and the gradient norm in another tool's log were computed: filtered, averaged, or
+    measured after clipping. In a preflight: whether the norms that the script itself reads, to log
+    them, are those of gradients that still include a GradScaler's scale.
 
     ## Why it matters
-    Silence must not read as health. A filtered loss never shows NaN, a mean over many steps hides a
-    spike, and a norm taken after clipping can never show an explosion: it ends at the limit. A norm
-    taken before `scaler.unscale_` is 65536 times too large and moves with the scale: it shows an
-    explosion where there is none.
+    No findings must not look like no problems. A filtered loss never shows NaN, a mean over many
+    steps hides a spike, and a norm measured after clipping never exceeds the limit, so it cannot
+    show an explosion. A norm measured before `scaler.unscale_` is 65536 times too large and changes
+    with the scale: it shows an explosion where there is none.
 
     ## How it is measured
-    From the description of the log's signals. A norm is taken for one after clipping where a large
-    part of all rows sit at one round number and none is above it. It is information; a warning
-    where it matters: non-finite gradients were seen beside a loss that is filtered. A norm that the
-    script reads is compared with what backward left; it is a warning where at least half of the
-    gradients are read like that in one step.
+    From the description of the log's signals. A norm counts as measured after clipping if a large
+    part of all rows have one round value and none is above it. It is information, and a warning if
+    non-finite gradients occur next to a filtered loss. A norm that the script reads is compared
+    with the result of backward; it is a warning if at least half of the gradients are read like
+    that in one step.
 
     ## False alarms
-    It says nothing about the run, only about its log. Gradients divided by hand before they are
-    read pass, and so does clipping, which has a check of its own.
+    It says nothing about the run, only about its log. Gradients that are divided by hand before
+    they are read pass, and so does clipping, which has its own check.
 
     ## What to do
-    Log the loss of single steps unfiltered (`logging_nan_inf_filter=False`, `logging_steps=1` at
-    least around the trouble), and the norm that `clip_grad_norm_` returns: that is the one before
+    Log the loss of single steps unfiltered (`logging_nan_inf_filter=False`, `logging_steps=1`, at
+    least around the problem), and the norm that `clip_grad_norm_` returns: that is the one before
     clipping. With a GradScaler, read norms after `scaler.unscale_(optimizer)`; the norm of several
     tensors is the root of the sum of their squares, not the sum of their norms.
 
@@ -58,7 +58,7 @@ class BlindSource(Check):
     def start(self) -> None:
         self.first: Moment | None = None
         self.nonfinite = False
-        """Whether norms were non-finite after those in which a scaler looks for its scale."""
+        """Whether norms were non-finite after the rows in which a scaler searches for its scale."""
         self.norms = self.latest = 0
         """Rows with a norm, and the latest of them that was not finite."""
         self.zero_loss = False
@@ -77,7 +77,7 @@ class BlindSource(Check):
             if not math.isfinite(norm):
                 self.latest = self.norms
                 self.nonfinite = self.nonfinite or self.norms > SEARCH
-                # A loss of 0 beside it has a finding of its own.
+                # A loss of 0 in the same row has its own finding.
                 self.zero_loss = self.zero_loss or record.values.get("loss") == 0
         return ()
 
@@ -91,12 +91,12 @@ class BlindSource(Check):
         sum_of = f"those of {tensors} tensors add up to" if tensors and tensors > 1 else "it is"
         yield self.find(
             record,
-            f"the gradient norms read here are still multiplied by the scaler's {say(scale)}: "
-            f"{sum_of} {say(added)}, and the gradient's norm is {say(true)}",
+            f"the gradient norms read here are still multiplied by the loss scale {say(scale)}: "
+            f"{sum_of} {say(added)}, but the true gradient norm is {say(true)}",
             where=facts.locate(rank=record.rank),
             remedies=[
-                "Read norms after `scaler.unscale_(optimizer)`, or log what `clip_grad_norm_` "
-                "returns then: that is the norm before clipping.",
+                "Read norms after `scaler.unscale_(optimizer)`, or log the result of "
+                "`clip_grad_norm_` after it: that is the norm before clipping.",
                 "The norm of several tensors is the root of the sum of their squares, not the sum "
                 "of their norms.",
             ],
@@ -111,22 +111,22 @@ class BlindSource(Check):
         signals = self.context.header.signals
         loss, hidden, remedies = signals.get("loss", Signal()), [], []
         if loss.nonfinite == "filtered":
-            hidden.append("NaN and Inf are filtered out of the loss, so it shows neither")
+            hidden.append("NaN and Inf are filtered out of the loss")
             remedies.append(
-                "Set `logging_nan_inf_filter=False`, so that the log shows what the loss really is."
+                "Set `logging_nan_inf_filter=False` so that the log shows the real loss."
             )
         if loss.fold == "mean" and loss.span > 1:
             hidden.append(
-                f"the loss is a mean over {loss.span} steps, in which the spike of one step is lost"
+                f"the loss is a mean over {loss.span} steps, which hides the spike of one step"
                 if loss.per_label == 1
-                else "the loss is a mean over many steps, in which the spike of one step is lost"
+                else "the loss is a mean over many steps, which hides the spike of one step"
             )
         if "clipped_grad_norm" in signals and "grad_norm" not in signals:
             hidden.append(
-                "the gradient norm was taken after clipping, so it never shows a spike or a growth"
+                "the gradient norm is measured after clipping, so it never shows a spike or growth"
             )
             remedies.append(
-                "Log the norm before clipping: it is what `clip_grad_norm_` returns (call it after "
+                "Log the norm before clipping: `clip_grad_norm_` returns it (call it after "
                 "`scaler.unscale_`)."
             )
         if not hidden:

@@ -9,30 +9,30 @@ from headway.core.records import SetupRecord
 
 
 class DeviceMismatch(Check):
-    """Model, batch or optimizer state lie on different devices.
+    """Model, batch or optimizer state are on different devices.
 
     ## What it checks
-    The devices of the tensors that meet in one operation.
+    The devices of the tensors that are used in one op.
 
     ## Why it matters
-    The operation raises. Torch names the two devices, but not which tensor is on the wrong one: the
-    model that was never moved, the labels that were forgotten, a tensor that a module keeps without
-    registering it as a buffer, moments that were loaded on another device.
+    The op raises an error. Torch names the two devices, but not which tensor is on the wrong one:
+    the model that was never moved, the labels that were forgotten, a tensor that a module stores
+    without registering it as a buffer, moments that were loaded on another device.
 
     ## How it is measured
-    When the script raises such an error, the operation that ran then is taken apart: each of its
-    tensors, whose parameter it is, and its device. Some operations on a `meta` tensor, which
-    has no data, do not raise and compute nothing; those are told as well.
+    When the script raises such an error, the op that ran is inspected: each of its tensors, the
+    parameter it belongs to, and its device. Some ops on a `meta` tensor, which has no data, do not
+    raise and compute nothing; those are reported as well.
 
     ## False alarms
-    Models spread over several devices on purpose move their activations along and never raise.
-    Single numbers may lie on the host.
+    Models that are distributed over several devices on purpose move their activations and never
+    raise. Single numbers may be on the host.
 
     ## What to do
-    Move model and batch to one device: `model.to(device)` before the optimizer is made,
-    `x, y = x.to(device), y.to(device)` in the loop. Tensors that a module makes in `__init__`
-    follow it only as buffers (`register_buffer`); those it makes in `forward` need
-    `device=x.device`. Load checkpoints with `map_location`.
+    Move model and batch to one device: `model.to(device)` before the optimizer is created, `x, y =
+    x.to(device), y.to(device)` in the loop. Tensors that a module creates in `__init__` follow it
+    only as buffers (`register_buffer`); those it creates in `forward` need `device=x.device`. Load
+    checkpoints with `map_location`.
 
     ## References
     PyTorch, "CUDA semantics": operations on tensors of different devices raise.
@@ -41,7 +41,7 @@ class DeviceMismatch(Check):
     code = "HD901"
     name = "device-mismatch"
     severity = Severity.ERROR
-    summary = "model, batch or optimizer state lie on different devices"
+    summary = "model, batch or optimizer state are on different devices"
     needs = Needs(kinds=(SetupRecord,), topics=("device-mismatch",))
     explains = ("HD204", "HD306")
     once = "segment"
@@ -58,12 +58,12 @@ class DeviceMismatch(Check):
             if (name := item.name) and (device := item.device)
         ]
         met = ", ".join(tensors[:4]) or " and ".join(devices)
-        said = f"tensors of different devices meet in {op or 'one operation'}"
-        said += f" of {module}" if module else ""
+        message = f"{op or 'one op'} uses tensors on different devices"
+        message = f"{module}: {message}" if module else message
         end = "" if facts.crashed else "; it does not raise, and computes nothing"
         yield self.find(
             record,
-            f"{said}: {met}{end}",
+            f"{message}: {met}{end}",
             where=facts.locate(module=module, op=op),
             remedies=list(_remedies(facts, devices)),
             devices=devices,
@@ -76,12 +76,12 @@ def _remedies(facts: DeviceMismatchFacts, devices: list[str]) -> Iterable[str]:
     owned = [item for item in tensors if item.parameter]
     if "meta" in devices:
         yield (
-            "A `meta` tensor has no data: give the model real weights first, with "
+            "A `meta` tensor has no data: create real weights first, with "
             "`model.to_empty(device=…)` and a load or an initialisation."
         )
     elif owned and len(owned) < len(tensors):
         yield "Move the batch to the model's device: `x = x.to(device)`, labels and masks too."
     yield (
-        "Call `model.to(device)` once, before the optimizer is made; keep a module's own tensors "
-        "as buffers (`register_buffer`), so that they move along."
+        "Call `model.to(device)` once, before the optimizer is created; store a module's own "
+        "tensors as buffers (`register_buffer`), so that they move with it."
     )

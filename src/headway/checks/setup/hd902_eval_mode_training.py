@@ -14,24 +14,24 @@ class EvalModeTraining(Check):
     """Dropout or batch norm is in evaluation mode, or switched off, while the model trains.
 
     ## What it checks
-    The mode of every dropout and batch norm among the layers that train, in the forward passes
-    that lead to an update; and whether a dropout that was active has gone silent.
+    The mode of every dropout and batch norm among the trained layers, in the forward passes that
+    lead to an update; and whether a dropout that was active has been switched off.
 
     ## Why it matters
-    A model left in evaluation mode trains without its regularisation, and its batch norms go by
-    statistics that are never updated: at the start mean 0 and variance 1, which is no
-    normalisation at all. Nothing fails, the model is merely worse.
+    A model that stays in evaluation mode trains without its regularisation, and its batch norms use
+    statistics that are never updated: at the start mean 0 and variance 1, which is no normalisation
+    at all. No error is raised; the model is only worse.
 
     ## How it is measured
-    By `training` and the rate of each layer at the moment of the forward, in two steps in a row.
-    `F.dropout(x, p, self.training)` counts like a layer. A layer counts where something beside it
-    is being trained.
+    From `training` and the rate of each layer during the forward pass, in two steps in a row.
+    `F.dropout(x, p, self.training)` counts like a layer. A layer counts if something next to it is
+    being trained.
 
     ## False alarms
-    A frozen backbone in evaluation mode does not train, so it is not meant. Frozen batch norms in
-    a model that is otherwise in training mode are a known way of fine-tuning. Passes in evaluation
-    mode that only probe or attack the model come before the one that trains. A rate that goes to
-    0 without an evaluation in between is a schedule: information.
+    A frozen backbone in evaluation mode does not train, so it is not reported. Frozen batch norms
+    in a model that is otherwise in training mode are a known way of fine-tuning. Passes in
+    evaluation mode that only probe or attack the model come before the one that trains. A rate that
+    goes to 0 without an evaluation in between is a schedule: information.
 
     ## What to do
     Call `model.train()` at the start of every epoch, and again after each validation.
@@ -43,14 +43,14 @@ class EvalModeTraining(Check):
     code = "HD902"
     name = "eval-mode-training"
     severity = Severity.ERROR
-    summary = "Dropout/BatchNorm in eval mode while training"
+    summary = "Dropout/BatchNorm in eval mode during training"
     needs = Needs(kinds=(SetupRecord,), topics=("training-mode", "evaluation"))
     explains = (*POOR_FIT, "HD103", "HD104", "HD105", "HD113", "HD202", "HD203", "HD404", "HD903")
 
     def start(self) -> None:
         self.told: set[str] = set()
         self.momentum: dict[str, list[str]] = {}
-        """Model → norms whose statistics stay as they are, until an evaluation shows it."""
+        """Model → norms whose statistics never change, until an evaluation shows it."""
         self.place = (0, 0, 0, 0)
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
@@ -76,11 +76,11 @@ class EvalModeTraining(Check):
             yield self.find(
                 SetupRecord(segment, seq, "training-mode", {}, step, rank),
                 f"{len(norms)} batch norms of {model} have momentum 0: {say_list(norms)}; their "
-                "statistics are never updated, and evaluation will go by the initial ones",
+                f"statistics are never updated, and evaluation will use the initial ones",
                 subject=f"{model} momentum",
                 severity=Severity.WARNING,
                 where=Where(module=norms[0]),
-                remedies=["Leave momentum at 0.1, or use None for an average over all batches."],
+                remedies=["Keep momentum at 0.1, or use None for an average over all batches."],
                 layers=norms,
             )
 
@@ -94,8 +94,8 @@ class EvalModeTraining(Check):
             when = "since an evaluation" if after else "from one step to the next"
             yield self.find(
                 record,
-                f"dropout in {model} was active and has been off {when}, although the model is in "
-                "training mode: its rate was set to 0 and never back",
+                f"dropout in {model} was active and has been off {when}, although the model is "
+                f"in training mode: its rate was set to 0 and not restored",
                 subject="latched",
                 severity=None if after else Severity.INFO,
                 where=facts.locate(rank=record.rank, module=model),
@@ -132,7 +132,9 @@ class EvalModeTraining(Check):
                 subject="part",
                 severity=Severity.WARNING,
                 where=facts.locate(rank=record.rank, module=drops[0]),
-                remedies=["Call .train() on that part as well, or freeze it if it shall not train"],
+                remedies=[
+                    "Call .train() on that part as well, or freeze it if it is not meant to train."
+                ],
                 model=model,
                 layers=drops,
             )

@@ -14,25 +14,25 @@ class TrainModeEval(Check):
     """The model is evaluated with its dropout or batch norms in training mode.
 
     ## What it checks
-    The mode of dropout and batch norm in passes of the trained model without gradients, where a
-    loss or a comparison with labels follows; and whether batch norms have statistics to go by.
+    The mode of dropout and batch norm in passes of the trained model without gradients that are
+    followed by a loss or a comparison with labels; and whether batch norms have statistics to use.
 
     ## Why it matters
-    The score is that of a model with parts of it dropped at random, and of batch norms that look
-    at the rest of the batch. It is too low, differs from call to call, and each validation pass
-    changes the running statistics: the validation data leak into the model.
+    The score is that of a model with random parts dropped, and of batch norms that use the rest of
+    the batch. It is too low, differs from call to call, and each validation pass changes the
+    running statistics: the validation data leak into the model.
 
     ## How it is measured
-    By `training` of each layer at the moment of the pass, for passes after the first update whose
-    result is measured without gradients. Two such evaluations, or one where the run has no other.
-    Batch norms that keep no statistics, or never update them (momentum 0), count when they are
-    evaluated; so do two evaluations in which a functional dropout was active in evaluation mode.
+    From `training` of each layer during the pass, for passes after the first update whose result is
+    measured without gradients. Two such evaluations are needed, or one if the run has no other.
+    Batch norms without statistics, or that never update them (momentum 0), count when they are
+    evaluated; so do two evaluations in which a functional dropout is active in evaluation mode.
 
     ## False alarms
     Samples drawn without a loss, teachers whose weights are an average, and one input run many
-    times (Monte Carlo dropout) are not evaluations. Where the script also evaluates in evaluation
-    mode as often, it knows what it does. Dropouts that alone were put back into training mode are
-    wanted.
+    times (Monte Carlo dropout) are not evaluations. A script that evaluates just as often in
+    evaluation mode does this on purpose. Dropouts that alone were switched back to training mode
+    are intended.
 
     ## What to do
     Call `model.eval()` before the evaluation and `model.train()` after it.
@@ -43,7 +43,7 @@ class TrainModeEval(Check):
 
     code = "HD903"
     name = "train-mode-eval"
-    summary = "the model validates in train mode"
+    summary = "the model is evaluated in train mode"
     needs = Needs(kinds=(SetupRecord,), topics=("evaluation",))
     explains = ()
     once = "run"
@@ -52,7 +52,7 @@ class TrainModeEval(Check):
         self.noisy: dict[str, int] = {}
         self.quiet: dict[str, int] = {}
         self.called: dict[str, int] = {}
-        """Model → evaluations in evaluation mode in which calls of dropout were active."""
+        """Model → evaluations in evaluation mode with active functional dropout."""
         self.first: dict[str, tuple[Any, ...]] = {}
         """Model → its first evaluation in training mode, as plain data."""
 
@@ -83,14 +83,14 @@ class TrainModeEval(Check):
     def _called(
         self, record: SetupRecord, facts: EvaluationFacts, model: str, calls: int
     ) -> Iterable[Finding]:
-        """A dropout that is a call does not follow the model's mode unless it is told it."""
+        """Functional dropout does not follow the mode of the model unless the mode is passed."""
         self.called[model] = self.called.get(model, 0) + 1
         if self.called[model] != 2:
             return
         yield self.find(
             record,
-            f"{model} is in evaluation mode, and {calls} calls of dropout in its forward are "
-            "active all the same",
+            f"{model} is in evaluation mode, but {calls} functional dropouts in its forward pass "
+            f"are active",
             subject=f"{model} calls",
             where=facts.locate(rank=record.rank, place=facts.call_place),
             remedies=[
@@ -125,16 +125,18 @@ class TrainModeEval(Check):
         self, record: SetupRecord, facts: EvaluationFacts, model: str, norms: list[str]
     ) -> Finding:
         if facts.kept_statistics:
-            what = "have momentum 0: evaluation goes by their initial statistics, never updated"
+            what = (
+                "have momentum 0: evaluation uses their initial statistics, which are never updated"
+            )
         else:
-            what = "keep no running statistics: evaluation goes by the batch at hand, as training"
+            what = "keep no running statistics: evaluation uses the current batch, as in training"
         return self.find(
             record,
             f"{len(norms)} batch norms of {model} {what} ({say_list(norms)})",
             subject=f"{model} statistics",
             where=facts.locate(rank=record.rank, module=norms[0], place=facts.made_at),
             remedies=[
-                "Leave track_running_stats=True and momentum at 0.1, so that evaluation has the "
+                "Keep track_running_stats=True and momentum at 0.1, so that evaluation uses the "
                 "statistics of the training data."
             ],
             model=model,

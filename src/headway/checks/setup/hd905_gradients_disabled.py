@@ -11,29 +11,29 @@ from headway.core.records import SetupRecord
 
 
 class GradientsDisabled(Check):
-    """The training forward runs with gradients switched off.
+    """The training forward pass runs with gradients disabled.
 
     ## What it checks
     How the model ran before a backward pass whose loss has no graph: under `no_grad`, in
     `inference_mode`, or with all parameters frozen.
 
     ## Why it matters
-    Without a graph there is nothing to learn from. Backward raises, and the message names neither
-    the `no_grad` nor the line; where the error is avoided, the model stays as it is.
+    Without a graph nothing can be learned. Backward raises an error whose message names neither the
+    `no_grad` nor the line; if the error is avoided, the model does not change.
 
     ## How it is measured
-    `torch.is_grad_enabled()` at every forward of a model since the last step, and
-    `requires_grad` of its parameters. It is told only if the loss has no graph, or the optimizer
-    steps without any gradient.
+    `torch.is_grad_enabled()` at every forward pass of a model since the last step, and
+    `requires_grad` of its parameters. It is reported only if the loss has no graph, or the
+    optimizer steps without any gradient.
 
     ## False alarms
-    Validation, teachers and targets under `no_grad` are fine as long as a forward with gradients
-    is there as well.
+    Validation, teachers and targets under `no_grad` are fine as long as there is also a forward
+    pass with gradients.
 
     ## What to do
-    Take the training forward out of the `no_grad` or `inference_mode` block or decorator; look
-    for `torch.set_grad_enabled(False)` that was never switched back, and for
-    `requires_grad_(False)` on the whole model.
+    Move the training forward pass out of the `no_grad` or `inference_mode` block or decorator; look
+    for a `torch.set_grad_enabled(False)` that was never reversed, and for `requires_grad_(False)`
+    on the whole model.
 
     ## References
     The documentation of `torch.no_grad` and `torch.inference_mode`.
@@ -56,12 +56,12 @@ class GradientsDisabled(Check):
         inference = bool(forwards.inference)
         if why == "frozen":
             how = f"with all {facts.parameters} parameters frozen"
-            cure = "Unfreeze what shall be trained: `requires_grad_(True)`."
+            cure = "Unfreeze the parameters to train: `requires_grad_(True)`."
         else:
-            how = "in inference mode" if inference else "with gradients switched off (no_grad)"
+            how = "in inference mode" if inference else "with gradients disabled (no_grad)"
             cure = (
-                "Take this forward out of the no_grad or inference_mode block or decorator, or "
-                "switch gradients on again: torch.set_grad_enabled(True)."
+                "Move this forward pass out of the no_grad or inference_mode block or "
+                "decorator, or enable gradients again: torch.set_grad_enabled(True)."
             )
         where = facts.locate(rank=record.rank)
         if at.file is not None:
@@ -73,7 +73,7 @@ class GradientsDisabled(Check):
             )
         yield self.find(
             record,
-            f"the model ran {how} before the step: its loss has no graph and nothing is learned",
+            f"the model ran {how} before the step: the loss has no graph and nothing is learned",
             where=where,
             remedies=[cure],
             inference_mode=inference,

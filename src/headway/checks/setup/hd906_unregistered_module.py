@@ -11,26 +11,26 @@ from headway.core.records import SetupRecord
 
 
 class UnregisteredModule(Check):
-    """Layers or weights are kept in a plain list or dict, where `parameters()` does not see them.
+    """Layers or weights are kept in a plain list or dict, where `parameters()` does not find them.
 
     ## What it checks
-    The attributes of every module of the model: lists, tuples, dicts, plain objects and single
-    tensors, for modules and weights that the module does not know as its own.
+    The attributes of every module of the model (lists, tuples, dicts, plain objects and single
+    tensors), for modules and weights that are not registered in the module.
 
     ## Why it matters
-    They take part in the forward pass and get gradients, but the optimizer never hears of them:
-    they stay at their random start. They do not move to the GPU with the model, and they are
+    They are used in the forward pass and get gradients, but the optimizer does not have them: they
+    stay at their random initial values. They do not move to the GPU with the model, and they are
     missing from every checkpoint.
 
     ## How it is measured
-    Among what is found so, the weights that the loss depends on and that no optimizer holds.
+    Among them, the weights that the loss depends on and that are in no optimizer.
 
     ## False alarms
-    A teacher kept in a list on purpose gets no gradient. Layers that were given to the optimizer
-    by hand train, so they are not meant, though they will be missing from checkpoints.
+    A teacher kept in a list on purpose gets no gradient. Layers that were added to the optimizer by
+    hand are trained, so they are not reported, although they will be missing from checkpoints.
 
     ## What to do
-    Use `nn.ModuleList`, `nn.ModuleDict`, `nn.ParameterList` or `nn.Parameter`, and build the
+    Use `nn.ModuleList`, `nn.ModuleDict`, `nn.ParameterList` or `nn.Parameter`, and create the
     optimizer after that.
 
     ## References
@@ -59,13 +59,12 @@ class UnregisteredModule(Check):
         cure = _CURES.get(kind, "nn.ModuleList") if module else "nn.Parameter or nn.ParameterList"
         yield self.find(
             record,
-            f"{owner} keeps {say_list(holds) or 'layers'} {article}({attribute}): "
-            f"{tensors} weights "
-            f"({elements:,} elements) get gradients, but parameters() does not list them and no "
-            "optimizer trains them",
+            f"{owner} keeps {say_list(holds) or 'layers'} {article}({attribute}): {tensors} "
+            f"weights ({elements:,} elements) get gradients, but parameters() does not include "
+            f"them and no optimizer trains them",
             subject=attribute,
             where=facts.locate(rank=record.rank, module=attribute),
-            remedies=[f"Keep them in {cure}, and build the optimizer after that."],
+            remedies=[f"Keep them in {cure}, and create the optimizer after that."],
             attribute=attribute,
             tensors=tensors,
             elements=elements,

@@ -12,28 +12,28 @@ from headway.core.records import SetupRecord
 
 
 class MissingNonlinearity(Check):
-    """Linear layers follow each other with nothing nonlinear between them.
+    """Linear layers follow each other without a nonlinearity between them.
 
     ## What it checks
-    What lies between one linear layer or convolution and the next, in the graph of the loss.
+    The ops between one linear layer or convolution and the next, in the graph of the loss.
 
     ## Why it matters
-    Linear layers in a row are one linear layer. The depth buys nothing: the model cannot learn
-    what a single layer could not, however long it trains.
+    Consecutive linear layers are equivalent to one linear layer. The depth has no effect: the model
+    cannot learn more than a single layer could, however long it trains.
 
     ## How it is measured
     Reshaping, dropout, batch norm, averaging and constants are linear. Reported are three or more
-    layers in a row, two neighbours in one `nn.Sequential`, and two or more layers in a model
+    layers in a row, two adjacent layers in one `nn.Sequential`, and two or more layers in a model
     without any nonlinearity.
 
     ## False alarms
-    A narrow layer between wide ones (LoRA, an embedding that is factored, the code of an
-    autoencoder) is there for its rank, and a depthwise convolution for its cost. Results that are
-    used twice (queries and keys, residual streams) end a chain. Two layers in a row of which each
-    belongs to another part of the model are left alone.
+    A narrow layer between wide ones (LoRA, a factorised embedding, the code of an autoencoder) is
+    intended for its rank, and a depthwise convolution for its cost. Results that are used twice
+    (queries and keys, residual streams) end a chain. Two layers in a row that belong to different
+    parts of the model are not reported.
 
     ## What to do
-    Put an activation (ReLU, GELU) between the layers, or make one layer of them.
+    Add an activation (ReLU, GELU) between the layers, or merge them into one.
 
     ## References
     stackoverflow.com/questions/46181692.
@@ -41,7 +41,7 @@ class MissingNonlinearity(Check):
 
     code = "HD908"
     name = "missing-nonlinearity"
-    summary = "consecutive linear layers with nothing between"
+    summary = "consecutive linear layers without a nonlinearity"
     needs = Needs(kinds=(SetupRecord,), topics=("linear-chain",))
     explains = (*POOR_FIT, "HD105", "HD203", "HD404")
     once = "run"
@@ -49,7 +49,7 @@ class MissingNonlinearity(Check):
     @dataclass(frozen=True)
     class Limits:
         length: int = 3
-        """So many layers in a row are too many, wherever they stand."""
+        """Number of layers in a row that is reported anywhere in the model."""
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         if record.topic != "linear-chain":
@@ -62,14 +62,15 @@ class MissingNonlinearity(Check):
         name = ", ".join(members)
         widths = [int(width) for width in facts.widths]
         shown = f", {' → '.join(str(width) for width in widths)}" if widths else ""
-        rest = "; there is no nonlinearity anywhere in the model" if nowhere else ""
+        rest = "; the model has no nonlinearity at all" if nowhere else ""
         yield self.find(
             onset_record(record),
-            f"{length} linear layers follow each other with nothing nonlinear between them "
-            f"({say_list(members, 4)}{shown}): together they are one linear layer{rest}",
+            f"{length} linear layers follow each other without a nonlinearity "
+            f"({say_list(members, 4)}{shown}): together they are equivalent to one linear "
+            f"layer{rest}",
             subject=name,
             where=facts.locate(rank=record.rank, module=members[0] if members else None),
-            remedies=["Put an activation such as ReLU or GELU between them."],
+            remedies=["Add an activation such as ReLU or GELU between them."],
             layers=members,
             length=length,
             widths=widths,

@@ -12,19 +12,19 @@ from headway.core.records import SetupRecord
 
 
 class ExcessiveDropout(Check):
-    """Dropout is so high that little of the signal is left.
+    """Dropout is so high that little of the signal remains.
 
     ## What it checks
-    The rate of every dropout in the training forward, module or call, and of dropouts that follow
-    each other directly.
+    The rate of every dropout in the training forward pass, module or function, and of dropouts that
+    directly follow each other.
 
     ## Why it matters
-    With nine values in ten gone, each step sees a different tenth of the layer: the gradient is
-    mostly noise and the model underfits. `p` is the share that is dropped; older code and other
+    If nine of ten values are dropped, each step sees a different tenth of the layer: the gradient
+    is mostly noise and the model underfits. `p` is the share that is dropped; older code and other
     frameworks pass the share that is kept.
 
     ## How it is measured
-    The share that is left after the dropout, and after those right before it: at most 0.2.
+    The share that remains after the dropout and those directly before it: at most 0.2.
 
     ## False alarms
     Rates up to 0.75 are in use, and many small dropouts at different depths are not multiplied.
@@ -39,7 +39,7 @@ class ExcessiveDropout(Check):
 
     code = "HD909"
     name = "excessive-dropout"
-    summary = "dropout so high that the signal is gone"
+    summary = "dropout is so high that the signal is lost"
     needs = Needs(kinds=(SetupRecord,), topics=("dropout",))
     explains = (*POOR_FIT, "HD103", "HD105", "HD207", "HD304", "HD404")
     once = "run"
@@ -47,7 +47,7 @@ class ExcessiveDropout(Check):
     @dataclass(frozen=True)
     class Limits:
         kept: float = 0.2
-        """The signal is gone where no more than this share is left."""
+        """Remaining share at or below which the signal is lost."""
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         if record.topic != "dropout":
@@ -62,7 +62,7 @@ class ExcessiveDropout(Check):
         yield self.find(
             record,
             f"{member}: {what} {say(kept)} of the values (limit {say(self.limits.kept)}): the "
-            "signal is gone",
+            f"signal is lost",
             subject=member,
             where=facts.locate(rank=record.rank, module=member, op="dropout"),
             remedies=[

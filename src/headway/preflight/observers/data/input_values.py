@@ -140,7 +140,7 @@ class InputValues(Observer):
         if not any(p.requires_grad for p in module.parameters()):
             return
         if data.shape[0] == 0:
-            self._tell_empty("the model was given", tuple(data.shape))
+            self._tell_empty("the model received", tuple(data.shape))
         if self._due():
             self._compare(module, data)
 
@@ -171,7 +171,7 @@ class InputValues(Observer):
     def batch_drawn(self, loader: Any, batch: Any) -> None:
         self._collate = getattr(loader, "collate_fn", None)
         if nonfinite_scan.batch_size(batch) == 0:
-            self._tell_empty("the loader gave", ())
+            self._tell_empty("the loader returned", ())
 
     def _tell_empty(self, what: str, shape: tuple[int, ...]) -> None:
         if not self._empty:

@@ -150,7 +150,7 @@ class Labels(Observer):
     def _empty(self, call: TorchCall) -> None:
         result = call.result
         if isinstance(result, Tensor) and result.numel() and not bool(result.isfinite().all()):
-            facts = {"what": f"{call.name} was given", "place": self.script.place()}
+            facts = {"what": f"{call.name} received", "place": self.script.place()}
             self.evidence.tell("empty-batch", facts)
 
     def _vary(self, tally: LabelCounts, target: Tensor) -> None:
