@@ -23,7 +23,7 @@ from support.checkpoint_files import safetensors
 from headway.checkpoints import checkpoint_records as streams
 from headway.checkpoints import zip_archive
 from headway.checkpoints.checkpoint_discovery import open_checkpoint
-from headway.checkpoints.mistaken_files import describe_head
+from headway.checkpoints.checkpoint_info import describe_head
 from headway.checkpoints.tensor_statistics import measure, measure_all
 from headway.checkpoints.value_counts import CHUNK, EXACT_ZEROS
 from headway.cli.main import cli

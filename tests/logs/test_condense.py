@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.log_cases import diagnosed, told
 
-from headway.logs import row_selection
+from headway.logs import log_stream
 from headway.logs.log_names import map_names
 from headway.logs.log_table import Log, Table
 
@@ -67,7 +67,7 @@ def test_a_healthy_one_is_left_alone_and_says_how_much_was_looked_at() -> None:
 
 def test_the_rows_are_bounded_in_order_and_each_once() -> None:
     case = long_log("nan", 100_000)
-    kept = row_selection.select_rows(case.table, map_names(case.table.series))
+    kept = log_stream.select_rows(case.table, map_names(case.table.series))
     assert kept is not None
     assert 5_000 < len(kept) < 25_000
     assert (np.diff(kept) > 0).all()
@@ -79,7 +79,7 @@ def test_counts_in_a_gap_are_not_lost() -> None:
     case = long_log()
     counts = np.zeros(ROWS)
     counts[[5, 60_000, 60_001]] = 2
-    case.table.series["number of nan iterations"] = row_selection.Series()
+    case.table.series["number of nan iterations"] = log_stream.Series()
     case.table.series["number of nan iterations"].rows.extend(range(ROWS))
     case.table.series["number of nan iterations"].values.extend(counts.tolist())
     report = diagnosed(case)
@@ -89,4 +89,4 @@ def test_counts_in_a_gap_are_not_lost() -> None:
 
 def test_a_short_log_is_looked_at_whole() -> None:
     case = long_log(rows=5000)
-    assert row_selection.select_rows(case.table, map_names(case.table.series)) is None
+    assert log_stream.select_rows(case.table, map_names(case.table.series)) is None

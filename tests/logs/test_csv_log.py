@@ -38,7 +38,7 @@ def test_blanks_are_no_values_and_a_torn_line_is_told(tmp_path: Path) -> None:
     assert column(log, "loss") == {1: 2.0, 2: 1.5}
     assert column(log, "val") == {2: 4.0}
     assert list(log.table.steps) == [1, 2, 2]
-    assert log.notes == ["1 of 4 lines have no number or could not be read"]
+    assert log.notes == ["1 of 4 lines skipped: no number, or damaged"]
 
 
 def test_fractions_of_an_epoch_count_nothing(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_an_export_of_weights_and_biases_is_one_run(tmp_path: Path) -> None:
     log = read(tmp_path / "x.csv", header + '\n"1","2.5","2.5","2.5",""\n"2","NaN","","","7"\n')
     assert column(log, "loss") == pytest.approx({1: 2.5, 2: math.nan}, nan_ok=True)
     assert set(log.table.series) == {"loss"}
-    assert log.notes == ["2 runs in one file: a is read"]
+    assert log.notes == ["2 runs in one file; only a was read"]
 
 
 @pytest.mark.parametrize(

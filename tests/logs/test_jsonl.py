@@ -69,7 +69,7 @@ def test_a_torn_last_line_and_text_between_are_told(tmp_path: Path) -> None:
     path.write_text('{"step": 1, "loss": 2}\nhello\n\n{"step": 2, "loss": 1}\n{"step": 3, "lo')
     log = readers.read(path)
     assert column(log, "loss") == {1: 2.0, 2: 1.0}
-    assert log.notes == ["2 of 4 lines have no number or could not be read"]
+    assert log.notes == ["2 of 4 lines skipped: no number, or damaged"]
 
 
 def test_rows_of_evaluation_keep_their_place(tmp_path: Path) -> None:

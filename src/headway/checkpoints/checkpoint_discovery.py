@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from headway.checkpoints import checkpoint_info, zip_archive
-from headway.checkpoints.checkpoint_info import Checkpoint
+from headway.checkpoints.checkpoint_info import Checkpoint, describe_file, is_unwritten_checkpoint
 from headway.checkpoints.formats import deepspeed, npz, safetensors, torch_file
 from headway.checkpoints.formats.dcp import is_dcp
 from headway.checkpoints.formats.dcp import read as read_dcp
@@ -19,7 +19,6 @@ from headway.checkpoints.formats.deepspeed import read as read_deepspeed
 from headway.checkpoints.formats.hf_folder import is_hf_folder, read_sharded
 from headway.checkpoints.formats.hf_folder import read as read_hf
 from headway.checkpoints.formats.torch_legacy import MAGIC
-from headway.checkpoints.mistaken_files import describe_file, is_unwritten_checkpoint
 from headway.checkpoints.tensor_bytes import Lost
 from headway.errors import UnreadableInput
 

@@ -272,7 +272,7 @@ def _records(paths: Sequence[Path], progress: Progress | None) -> Iterator[Recor
 def checkpoints_at(path: Path) -> list[Path]:
     """The checkpoints a path stands for. Raises UnreadableInput where there is none."""
     from headway.checkpoints.checkpoint_discovery import SUPPORTED, find_checkpoints, recognise
-    from headway.checkpoints.mistaken_files import describe_file
+    from headway.checkpoints.checkpoint_info import describe_file
 
     try:
         if not path.exists():

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from headway.checkpoints import checkpoint_info, tensor_bytes
-from headway.checkpoints.checkpoint_info import Checkpoint, Problem, SavedTensor
+from headway.checkpoints.checkpoint_info import Checkpoint, Problem, SavedTensor, describe_head
 from headway.checkpoints.formats import dcp, deepspeed, safetensors, torch_file
-from headway.checkpoints.mistaken_files import describe_head
 
 _WEIGHTS = (
     "model.safetensors",

@@ -9,8 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from headway.checkpoints import checkpoint_info, dtypes, tensor_bytes
-from headway.checkpoints.checkpoint_info import Checkpoint, Problem, SavedTensor, Span
-from headway.checkpoints.mistaken_files import describe_file
+from headway.checkpoints.checkpoint_info import (
+    Checkpoint,
+    Problem,
+    SavedTensor,
+    Span,
+    describe_file,
+)
 from headway.checkpoints.tensor_naming import role_of
 
 MAX_HEADER = 100_000_000

@@ -15,12 +15,11 @@ from typing import Any, BinaryIO
 from headway.checkpoints import checkpoint_info, inert_pickle, tensor_bytes, zip_archive
 from headway.checkpoints.checkpoint_info import Checkpoint, Problem, SavedTensor
 from headway.checkpoints.formats.torch_legacy import PickleStream, read_stream, root_of, storage_of
-from headway.checkpoints.optimizer_state import moment_names, read_step_counter
 from headway.checkpoints.pickle_rebuild import StorageRef, TensorRef
 from headway.checkpoints.pickle_values import Loaded
 from headway.checkpoints.pickle_verdict import judge_pickle
 from headway.checkpoints.tensor_bytes import PlacedStorage, StoragePlaces
-from headway.checkpoints.tensor_naming import TensorWalk
+from headway.checkpoints.tensor_naming import TensorWalk, moment_names, read_step_counter
 from headway.checkpoints.zip_archive import PickleMember
 
 _KEY = re.compile(r"^(?:[^/]*/)?(?:data|constants)/([^/]+)$")

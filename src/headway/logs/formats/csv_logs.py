@@ -2,32 +2,270 @@
 
 from __future__ import annotations
 
+import csv
+import math
 import re
 from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headway.core.signals import Signal
-from headway.logs.csv_rows import header_of, read_rows
-from headway.logs.log_file import Sample, sample
-from headway.logs.log_table import Log, Series, Table
+from headway.errors import UnreadableInput
+from headway.logs.log_file import Sample, line_blocks, sample
+from headway.logs.log_table import MAX_COLUMNS, Log, Series, Table
 from headway.logs.readers import LogReader
-from headway.logs.row_fields import counting, plain, typical_gap, unroll
+from headway.logs.row_fields import (
+    SPLIT_NAMES,
+    as_held_out,
+    counting,
+    long_form,
+    plain,
+    says_held_out,
+    typical_gap,
+    unroll,
+    whole,
+)
 
-# Any CSV file that has a header, a column that counts, and numbers.
+SEPARATORS = ",\t;"
+_SAMPLE_LINES = 50
+"""Lines that decide whether a file is a CSV log."""
 
-# Two exports have ways of their own: TensorBoard's (`Wall time,Step,Value`, the tag in the file's
-# name) and Weights & Biases' (`run - loss`, with `__MIN` and `__MAX` beside it).
+
+@dataclass(frozen=True)
+class _Words:
+    """The columns of words that say what a row is about: the split, or the name of the metric."""
+
+    splits: tuple[int, ...] = ()
+    metric: int | None = None
+    value: str = ""
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> _Words:
+        small = [name.lower() for name in names]
+        splits = tuple(place for place, name in enumerate(small) if name in SPLIT_NAMES)
+        form = long_form(small)
+        if form is None:
+            return cls(splits)
+        return cls(splits, small.index(form[0]), names[small.index(form[1])])
+
+    def matter(self, columns: Sequence[Sequence[str]]) -> bool:
+        if self.metric is not None:
+            return True
+        return any(any(map(says_held_out, set(columns[place]))) for place in self.splits)
+
+    def applied(
+        self, values: dict[str, float], columns: Sequence[Sequence[str]], row: int
+    ) -> dict[str, float]:
+        if self.metric is not None and self.value in values:
+            name = columns[self.metric][row][:200]
+            if name and not _is_number(name):
+                values[name] = values.pop(self.value)
+        if any(says_held_out(columns[place][row]) for place in self.splits):
+            return as_held_out(values)
+        return values
+
+
+def header_of(sample: Sample) -> tuple[list[str], list[list[str]], str]:
+    """(names, first rows, separator); no names if the file is not a CSV file of numbers."""
+    nothing: tuple[list[str], list[list[str]], str] = ([], [], "")
+    if not sample.is_text or len(sample.lines) < 1:
+        return nothing
+    first, *rest = sample.lines[:_SAMPLE_LINES]
+    separator = max(SEPARATORS, key=first.count)
+    names = _names(first, separator)
+    if len(names) < 2 or len(names) > MAX_COLUMNS or any(_is_number(name) for name in names):
+        return nothing
+    if sum(bool(name) for name in names) < 2 or any(len(name) > 200 for name in names):
+        return nothing
+    rows = [_cells(line, separator) for line in rest]
+    fitting = [row for row in rows if len(row) == len(names)]
+    if rows and 2 * len(fitting) < len(rows):
+        return nothing
+    filled = [cell for row in fitting for cell in row if cell]
+    if fitting and 3 * sum(map(_is_number, filled)) < len(filled):
+        return nothing
+    return names, fitting, separator
+
+
+def read_rows(log: Log, path: Path, separator: str, rename: Mapping[str, str]) -> list[str]:
+    """Fills the table and returns the header. `rename` gives new names; "" drops a column."""
+    names: list[str] = []
+    key: int | None = None
+    places: list[tuple[int, str]] = []
+    words = _Words()
+    for lines in _text_blocks(path):
+        if not names:
+            names = _names(lines[0], separator)
+            lines = lines[1:]
+            counted, log.unit = counting(_whole_columns(names, lines, separator))
+            key = names.index(counted) if counted is not None else None
+            chosen: dict[str, int] = {}
+            for place, name in enumerate(names):
+                if place != key and name and (ours := rename.get(name, name)):
+                    chosen.setdefault(ours, place)
+            places = [(place, name) for name, place in chosen.items()][:MAX_COLUMNS]
+            words = _Words.of(names)
+        if lines:
+            _add(log, lines, separator, len(names), key, places, words)
+    if not names:
+        raise UnreadableInput(f"{path} has no header")
+    if torn := log.lines - log.used:
+        log.notes.append(f"{torn} of {log.lines} lines skipped: no number, or damaged")
+    return names
+
+
+def _whole_columns(names: Sequence[str], lines: Sequence[str], separator: str) -> list[str]:
+    """The columns of whole numbers in the first rows: only these can be a step counter."""
+    rows = [cells for line in lines[:1000] if len(cells := _cells(line, separator)) == len(names)]
+    if not rows:
+        return list(names)
+    columns = zip(names, zip(*rows, strict=True), strict=True)
+    return [
+        name
+        for name, cells in columns
+        if 2 * sum(whole(number) is not None for number in _numbers(cells))
+        > sum(bool(cell) for cell in cells)
+    ]
+
+
+def _text_blocks(path: Path) -> Iterator[list[str]]:
+    for lines in line_blocks(path):
+        text = [line.decode("utf-8", errors="replace").rstrip("\r") for line in lines]
+        if text := [line for line in text if line and not line.isspace()]:
+            yield text
+
+
+def _add(
+    log: Log,
+    lines: Sequence[str],
+    separator: str,
+    width: int,
+    key: int | None,
+    places: Sequence[tuple[int, str]],
+    words: _Words,
+) -> None:
+    log.lines += len(lines)
+    rows = [_cells(line, separator) for line in lines]
+    rows = [row for row in rows if len(row) == width]
+    if not rows:
+        return
+    table, columns = log.table, list(zip(*rows, strict=True))
+    numbers = {name: _numbers(columns[place]) for place, name in places}
+    steps = array("q", range(len(table), len(table) + len(rows)))
+    good = np.ones(len(rows), bool)
+    if key is not None:
+        # A row without a step has the step of the row before it.
+        last = table.steps[-1] if len(table) else None
+        for row, (cell, number) in enumerate(
+            zip(columns[key], _numbers(columns[key]), strict=True)
+        ):
+            counted = whole(number)
+            last = counted if counted is not None else last
+            good[row] = counted is not None or (not cell and last is not None)
+            steps[row] = last or 0
+    _append(log, steps, good, numbers, columns, places, words)
+
+
+def _append(
+    log: Log,
+    steps: array[int],
+    good: NDArray[np.bool_],
+    numbers: Mapping[str, array[float]],
+    columns: Sequence[Sequence[str]],
+    places: Sequence[tuple[int, str]],
+    words: _Words,
+) -> None:
+    """Adds the rows that have a step and a number."""
+    there: dict[str, NDArray[np.bool_]] = {}
+    for place, name in places:
+        there[name] = _there(columns[place], numbers[name]) & good
+    if words.matter(columns):
+        for row, step in enumerate(steps):
+            values = {name: numbers[name][row] for _, name in places if there[name][row]}
+            if values:
+                log.table.add(step, words.applied(values, columns, row))
+                log.used += 1
+        return
+    kept = np.any(list(there.values()), axis=0) if there else np.zeros(len(steps), bool)
+    row_of = len(log.table) + np.cumsum(kept) - 1
+    log.table.steps.extend(np.frombuffer(steps, dtype=np.int64)[kept].tolist())
+    for name, flags in there.items():
+        if flags.any():
+            series = log.table.series.setdefault(name, Series())
+            series.rows.extend(row_of[flags].tolist())
+            series.values.extend(np.frombuffer(numbers[name])[flags].tolist())
+    log.used += int(kept.sum())
+
+
+def _there(cells: Sequence[str], numbers: array[float]) -> NDArray[np.bool_]:
+    """Where there is a number; NaN only if the cell spells it."""
+    flags = ~np.isnan(np.frombuffer(numbers))
+    for row in np.flatnonzero(~flags).tolist():
+        flags[row] = "nan" in cells[row].lower()
+    return flags
+
+
+def _numbers(cells: Sequence[str]) -> array[float]:
+    """The cells as numbers; NaN for a cell that is not a number."""
+    try:
+        return array("d", map(float, cells))
+    except ValueError:
+        return array("d", map(_number, cells))
+
+
+def _number(cell: str) -> float:
+    if not cell:
+        return math.nan
+    try:
+        return float(cell)
+    except ValueError:
+        pass
+    try:
+        return float(cell.replace(",", ".")) if cell.count(",") == 1 else _tensor(cell)
+    except ValueError:
+        return math.nan
+
+
+def _tensor(cell: str) -> float:
+    """`tensor(0.5)`, written by a logger that was passed a tensor."""
+    inside = cell.partition("tensor(")[2].partition(")")[0].partition(",")[0]
+    return float(inside) if cell.startswith("tensor(") else math.nan
+
+
+def _is_number(cell: str) -> bool:
+    number = _number(cell)
+    return number == number or cell.strip().lower() in ("nan", "-nan")
+
+
+def _names(line: str, separator: str) -> list[str]:
+    return [name.strip() for name in _cells(line.lstrip("\ufeff# "), separator)]
+
+
+def _cells(line: str, separator: str) -> list[str]:
+    if '"' not in line:
+        return [cell.strip() for cell in line.split(separator)]
+    try:
+        return [cell.strip() for cell in next(csv.reader([line], delimiter=separator))]
+    except (csv.Error, StopIteration):
+        return []
+
+
+# CSV logs: any file with a header, Lightning's `metrics.csv`, Ultralytics' `results.csv`.
+
+# Any CSV file with a header and numbers. Two exports have their own layout: TensorBoard's (`Wall
+# time,Step,Value`, with the tag in the file name) and W&B's (`run - loss`, `__MIN`, `__MAX`).
 
 CSV = "csv"
-CSV_LABEL = "CSV of numbers"
 
 _TAG = re.compile(r"tag-(.+)$")
 
 
 def recognise_csv(sample: Sample) -> float:
-    """Rather sure of a header with something that counts, and numbers below it."""
+    """Fairly certain if there is a header with a step column, and numbers below it."""
     names, rows, _ = header_of(sample)
     if not names or not rows:
         return 0.0
@@ -35,7 +273,7 @@ def recognise_csv(sample: Sample) -> float:
 
 
 def read_csv(path: Path) -> Log:
-    """The whole of it."""
+    """Reads the whole file."""
     looked = sample(path)
     names, _, separator = header_of(looked)
     log = Log(CSV, path, Table())
@@ -45,7 +283,7 @@ def read_csv(path: Path) -> Log:
 
 
 def _renamed(names: list[str], path: Path, log: Log) -> dict[str, str]:
-    """The names of the two exports, as they were logged."""
+    """The logged names of the two exports."""
     if {plain(name) for name in names} == {"wall_time", "step", "value"}:
         tag = _TAG.search(path.stem)
         value = next(name for name in names if plain(name) == "value")
@@ -55,7 +293,7 @@ def _renamed(names: list[str], path: Path, log: Log) -> dict[str, str]:
         return {}
     runs = list(dict.fromkeys(name.rpartition(" - ")[0] for name in split))
     if len(runs) > 1:
-        log.notes.append(f"{len(runs)} runs in one file: {runs[0]} is read")
+        log.notes.append(f"{len(runs)} runs in one file; only {runs[0]} was read")
     renamed = {}
     for name in split:
         run, _, own = name.rpartition(" - ")
@@ -63,19 +301,16 @@ def _renamed(names: list[str], path: Path, log: Log) -> dict[str, str]:
     return renamed
 
 
-# `metrics.csv` of Lightning's CSVLogger: all columns there ever were, blank where not logged.
-
-# A name that ends in `_step` is the value of its step, one in `_epoch` the mean of its epoch; what
-# has neither ending is told by how often it is there.
+# `metrics.csv` of Lightning's CSVLogger. A column `…_step` is the value of its step, a column
+# `…_epoch` the mean of its epoch; for others it depends on how often they are logged.
 
 LIGHTNING_CSV = "lightning-csv"
-LIGHTNING_CSV_LABEL = "Lightning metrics.csv"
 
 _ENDS = ("_step", "_epoch")
 
 
 def recognise_lightning_csv(sample: Sample) -> float:
-    """Sure of `step` and `epoch` beside endings or blanks as only Lightning leaves them."""
+    """Certain of `step` and `epoch` beside the endings or blanks that only Lightning writes."""
     names, rows, separator = header_of(sample)
     if separator != "," or not {"step", "epoch"} <= set(names) or not rows:
         return 0.0
@@ -85,7 +320,7 @@ def recognise_lightning_csv(sample: Sample) -> float:
 
 
 def read_lightning_csv(path: Path) -> Log:
-    """The whole of it."""
+    """Reads the whole file."""
     log = Log(LIGHTNING_CSV, path, Table())
     read_rows(log, path, ",", {})
     epochs = _epochs(log.table)
@@ -110,22 +345,17 @@ def _epochs(table: Table) -> dict[int, float]:
     series = table.series.get("epoch")
     if series is None or not len(series):
         return {}
-    finite = np.isfinite(series.numbers())
-    return {
-        row: value
-        for row, value, good in zip(series.rows, series.values, finite, strict=True)
-        if good
-    }
+    pairs = zip(series.rows, series.values, strict=True)
+    return {row: value for row, value in pairs if math.isfinite(value)}
 
 
-# `results.csv` of Ultralytics (YOLO): one row per epoch, each loss the mean of its epoch.
+# `results.csv` of Ultralytics (YOLO): one row per epoch; each loss is the mean of its epoch.
 
 ULTRALYTICS_CSV = "ultralytics"
-ULTRALYTICS_CSV_LABEL = "Ultralytics results.csv"
 
 
 def recognise_ultralytics_csv(sample: Sample) -> float:
-    """Sure of epochs with losses of training, and its metrics or rates beside them."""
+    """Certain of epochs with training losses, and metrics or learning rates beside them."""
     names, _, separator = header_of(sample)
     if separator != "," or "epoch" not in names or not any(map(_is_loss, names)):
         return 0.0
@@ -134,10 +364,9 @@ def recognise_ultralytics_csv(sample: Sample) -> float:
 
 
 def read_ultralytics_csv(path: Path) -> Log:
-    """The whole of it, and a `loss` that is the sum of the losses."""
+    """Reads the whole file, and adds the sum of the losses as `loss`."""
     log = Log(ULTRALYTICS_CSV, path, Table())
     names = read_rows(log, path, ",", {})
-    # A `step` column is not in these files; were it there, the epoch still counts the rows.
     parts = [
         log.table.series[name] for name in names if _is_loss(name) and name in log.table.series
     ]
@@ -154,16 +383,16 @@ def _is_loss(name: str) -> bool:
 
 
 def _sum(parts: list[Series]) -> Series:
-    """Of the rows that have every part."""
+    """The sum in the rows that have every part."""
     rows = sorted(set.intersection(*(set(part.rows) for part in parts)))
     known = [dict(zip(part.rows, part.values, strict=True)) for part in parts]
     return Series(array("q", rows), array("d", [sum(own[row] for own in known) for row in rows]))
 
 
 READERS = (
-    LogReader(CSV, CSV_LABEL, recognise_csv, read_csv),
-    LogReader(LIGHTNING_CSV, LIGHTNING_CSV_LABEL, recognise_lightning_csv, read_lightning_csv),
+    LogReader(CSV, "CSV of numbers", recognise_csv, read_csv),
+    LogReader(LIGHTNING_CSV, "Lightning metrics.csv", recognise_lightning_csv, read_lightning_csv),
     LogReader(
-        ULTRALYTICS_CSV, ULTRALYTICS_CSV_LABEL, recognise_ultralytics_csv, read_ultralytics_csv
+        ULTRALYTICS_CSV, "Ultralytics results.csv", recognise_ultralytics_csv, read_ultralytics_csv
     ),
 )

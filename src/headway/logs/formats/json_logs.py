@@ -158,7 +158,7 @@ def finish(log: Log) -> None:
     """What is said once all rows are there."""
     unroll(log)
     if torn := log.lines - log.used:
-        log.notes.append(f"{torn} of {log.lines} lines have no number or could not be read")
+        log.notes.append(f"{torn} of {log.lines} lines skipped: no number, or damaged")
 
 
 def first_rows(sample: Sample) -> tuple[list[str], list[dict[str, Any]]]:
