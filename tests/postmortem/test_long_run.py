@@ -166,7 +166,7 @@ def test_the_report_says_so_and_reads_the_steps_once(
     monkeypatch.setattr(triage, "SelectionLimits", lambda: SMALL)
     report = postmortem.diagnose(run)
     assert [item.code for item in report.causes] == ["HD101"]
-    assert any(f"of {STEPS} steps were looked at closely" in note for note in report.notes)
+    assert any(f"of {STEPS} steps were checked in detail" in note for note in report.notes)
     assert "1 of 6001 lines were torn and skipped" in report.notes
     (run / "steps.rank0.jsonl").unlink()
     assert report.charts is not None

@@ -27,4 +27,4 @@ def test_report_size(tmp_path: Path) -> None:
     for name in ("report_below_10_MB", "nan_and_spike_seen", "nan_and_spike_found"):
         assert told["kept"][name], name
     assert told["report"]["peak_megabytes"] < 300
-    assert "of 60000 steps were looked at closely" in told["report"]["notes"][0]
+    assert "of 60000 steps were checked in detail" in told["report"]["notes"][0]

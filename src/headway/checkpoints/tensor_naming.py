@@ -1,4 +1,9 @@
-"""Names the tensors of a loaded object and gives each its role: weight, buffer, optimizer moment."""
+"""Names the tensors of a loaded object and gives each a role: weight, buffer, optimizer moment.
+
+A checkpoint is a dict of dicts, and each project nests them differently. The outer wrapper of the
+weights (`state_dict`, `model_state_dict`, …) is left out of the names. An optimizer is recognised
+by `state` and `param_groups`, a pickled module by `_parameters` and `_modules`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a console log says besides its numbers: settings, overflows, restarts, tracebacks, warnings
-about NaN.
+"""Events in the lines of a console log that are not rows: overflows, restarts, tracebacks, and
+warnings about NaN.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from typing import Any
 from headway.logs.log_names import map_name
 from headway.logs.log_table import LogEvent
 
-# Lines in which a script itself says that a number was not finite.
-
+# Warnings of the script itself about a non-finite number:
+#
 #     Warning: NaN gradient detected at step 92261
 #     ERROR: Invalid loss at step 92261: nan
-
-# A script that skips such steps logs nothing else of them: without these lines its log looks well.
+#
+# A script that skips such steps logs nothing else about them.
 
 _NONFINITE_CLUES = ("nan", "NaN", "NAN", "inf", "Inf", "INF", "nvalid", "inite")
 _BAD = r"(?:invalid|non-?finite|infinite|(?:nan|inf)(?:\s?(?:/|or|and)\s?(?:nan|inf))?)"
-_COMPLAINT = re.compile(
+_NONFINITE_WARNING = re.compile(
     r"^\W{0,6}(?:(?:warn(?:ing)?|error|critical|fatal)\b\W{1,4})?(?:(?:found|detected|got)\s)?"
     rf"(?:an?\s)?{_BAD}\s(?P<what>loss(?:es)?|grad(?:ient)?s?)\b.{{0,60}}?"
     r"\b(?:step|iter(?:ation)?)\s?[#:=]?\s?(?P<step>\d{1,12})\b",
     re.IGNORECASE,
 )
-_ELSE = {"loss": "cost", "grad_norm": "global_gradient_norm"}
-"""What it is called where the log has no such number: a name that gives way to any other."""
+_NEW_COLUMN = {"loss": "cost", "grad_norm": "global_gradient_norm"}
+"""Column names if the log has no such column: the lowest rank in `log_names.py`."""
 
 
 def find_nonfinite_warning(line: str) -> tuple[str, int] | None:
-    """(`loss` or `grad_norm`, step), where a line complains."""
+    """(`loss` or `grad_norm`, step) if the line is such a warning."""
     if not any(clue in line for clue in _NONFINITE_CLUES):
         return None
-    found = _COMPLAINT.match(line)
+    found = _NONFINITE_WARNING.match(line)
     if found is None:
         return None
     name = "loss" if found["what"].lower().startswith("loss") else "grad_norm"
@@ -43,15 +43,15 @@ def find_nonfinite_warning(line: str) -> tuple[str, int] | None:
 
 
 def find_raw_name(ours: str, columns: Iterable[str]) -> str:
-    """The log's own name for a number of ours, the best of several."""
+    """The column of the log for one of our names; the best of several."""
     known = [(name.rank, raw) for raw in columns if (name := map_name(raw)) and name.name == ours]
-    return min(known)[1] if known else _ELSE[ours]
+    return min(known)[1] if known else _NEW_COLUMN[ours]
 
 
-# What a text log tells between its numbers: an overflow, a restart, a traceback, the end.
+# Events.
 
-MOST = 10_000
-"""Happenings that are kept; a log of nothing else says enough with these."""
+MAX_EVENTS = 10_000
+"""Events that are kept per log."""
 
 _CLUES = (
     "raceback", "verflow", "VERFLOW", "memory", "illed", "oom", "ignal", "heckpoint", "esum",
@@ -94,22 +94,22 @@ _ERROR = re.compile(
     r"|[A-Za-z_][\w.]{0,120}:\s).{0,400})"
 )
 _GOES_ON = re.compile(r"^\W{0,3}(?:step|iter\w{0,6}|epoch|train\w{0,4})\b\W{0,4}\d", re.IGNORECASE)
-_LONGEST_TRACEBACK = 400
+_MAX_TRACEBACK_LINES = 400
 
 
 @dataclass(slots=True)
 class ConsoleEventScanner:
-    """Listens to the lines of one log."""
+    """Collects the events in the lines of one log."""
 
     events: list[LogEvent] = field(default_factory=list)
     scale: float | None = None
-    """The loss scale an overflow line told of, for the next row."""
+    """The loss scale in an overflow line, for the next row."""
     in_traceback: int = 0
-    """Lines of a traceback that may still come; 0 outside of one."""
+    """Lines after which an open traceback is given up; 0 outside of a traceback."""
     _seen: set[str] = field(default_factory=set)
 
     def scan(self, line: str, row: int) -> bool:
-        """Note what a line tells, `row` rows being before it. Whether it told anything."""
+        """Adds the event in a line that comes after `row` rows. Whether there is one."""
         if self.in_traceback:
             return self._traceback(line, row)
         for clue in _CLUES:
@@ -119,7 +119,7 @@ class ConsoleEventScanner:
 
     def _scan_clue(self, line: str, row: int) -> bool:
         if _TRACEBACK.search(line):
-            self.in_traceback = _LONGEST_TRACEBACK
+            self.in_traceback = _MAX_TRACEBACK_LINES
         elif _AT_MINIMUM.search(line):
             self._error(line.strip()[:400], row)
         elif _OVERFLOW.search(line):
@@ -129,7 +129,7 @@ class ConsoleEventScanner:
                 if found:
                     data[key] = _float(found[1])
             if not data and "kip" not in line and "gnor" not in line:
-                return False  # an overflow of something else
+                return False  # not an overflow of gradients
             self.scale = data.get("reducing_to", self.scale)
             self._add(LogEvent(row, "scaler-skip", data))
         elif _MEMORY.search(line):
@@ -154,7 +154,7 @@ class ConsoleEventScanner:
         if epoch:
             data["epoch"] = int(epoch[1])
         if not resumed and not data:
-            return False  # weights are loaded for many reasons
+            return False  # weights are also loaded for fine-tuning and evaluation
         last = self.events[-1] if self.events else None
         if last is not None and last.kind == "restart" and last.row == row:
             self.events[-1] = LogEvent(row, "restart", {**last.data, **data})
@@ -165,11 +165,11 @@ class ConsoleEventScanner:
     def _traceback(self, line: str, row: int) -> bool:
         self.in_traceback -= 1
         if _TRACEBACK.search(line):
-            self.in_traceback = _LONGEST_TRACEBACK
+            self.in_traceback = _MAX_TRACEBACK_LINES
             return True
         if line.startswith(("    ", "  File", "\t", "File ", "^", "~")):
             return True
-        if _GOES_ON.match(line):  # it was caught, and its last line went elsewhere
+        if _GOES_ON.match(line):  # the exception was caught and its last line is in another stream
             self.in_traceback = 0
             return False
         found = _ERROR.match(line)
@@ -181,9 +181,10 @@ class ConsoleEventScanner:
 
     def _error(self, text: str, row: int) -> None:
         kind = "out-of-memory" if _MEMORY.search(text) else "exception"
-        if kind not in ("exception",):
+        if kind != "exception":
             self._once(row, kind, text)
-        elif text not in self._seen and len(self._seen) < MOST:  # every rank prints its own
+        # Every rank prints the same error.
+        elif text not in self._seen and len(self._seen) < MAX_EVENTS:
             self._seen.add(text)
             self._add(LogEvent(row, kind, {"error": text}))
 
@@ -193,7 +194,7 @@ class ConsoleEventScanner:
             self._add(LogEvent(row, kind, {"error": line.strip()[:400]}))
 
     def _add(self, event: LogEvent) -> None:
-        if len(self.events) < MOST:
+        if len(self.events) < MAX_EVENTS:
             self.events.append(event)
 
 

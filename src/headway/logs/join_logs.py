@@ -1,8 +1,8 @@
 """Joins several logs of one run into one.
 
-The most exact one is the base: what it says stands. The others add the signals it does not have,
-and the steps after its end: `trainer_state.json` is written with a checkpoint, and the NaN thirty
-steps later stands in the console alone.
+The most exact log is the base and is not changed. The others add signals that it does not have, and
+steps after its end: `trainer_state.json` is written with a checkpoint, and a NaN thirty steps later
+is only in the console.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from headway.logs.signal_inference import described, unit_of
 
 _STORES = ("tensorboard", "wandb", "mlflow", "trackio", "jsonl", "json", "llama-factory")
 EXACT, ROUNDED, SMOOTHED = 1e-5, 5e-3, 0.2
-"""Relative differences of two logs that tell the same number: stores, consoles, moving means."""
-COMMON = 3
-"""Steps two logs must have in common to be compared by what they say."""
+"""Relative differences between two logs of the same number: stores, consoles, moving means."""
+MIN_COMMON = 3
+"""Common steps that two logs need to be compared by their numbers."""
 
 Rows = list[tuple[int, dict[str, float]]]
 
 
 def exactness(log: Log) -> int:
-    """0 is the most exact: the trainer's own state, then stores, tables, consoles."""
+    """0 for the most exact: trainer state, then stores, tables, consoles."""
     if log.format == "hf-trainer":
         return 0
     if log.format in _STORES:
@@ -37,10 +37,10 @@ def exactness(log: Log) -> int:
 
 
 def join_logs(logs: Sequence[Log]) -> Log:
-    """One log out of several of one run; a single one is handed back as it is."""
+    """Joins several logs of one run; a single log is returned unchanged."""
     ordered = sorted(logs, key=lambda log: (_unit(log), exactness(log), -len(log.table)))
     base = ordered[0]
-    # Epochs and rows are no steps: what counts otherwise than the base cannot be laid beside it.
+    # Epochs and rows are not steps: a log in another unit than the base cannot be joined.
     others = [log for log in ordered[1:] if log.unit == base.unit != "row"]
     others += [moved for log in ordered[1:] if (moved := _aligned(log, base)) is not None]
     if not others:
@@ -52,16 +52,16 @@ def join_logs(logs: Sequence[Log]) -> Log:
 
 
 def same_run(one: Log, other: Log) -> bool | None:
-    """Whether two logs tell of one run, by what they say; None where that does not tell.
+    """Whether two logs are of one run, by their numbers; None if the numbers do not decide it.
 
-    Two of one kind must say the very same: runs of one seed are alike until one of them breaks.
-    Of two kinds one may round or smooth, so that only a loss at another level is another run's.
+    Two logs of one format must be equal: runs with the same seed are alike until one breaks.
+    Of two formats one may round or smooth, so only a loss at another level shows another run.
     """
     if one.unit != other.unit:
         return None
     first, second = _curve(one), _curve(other)
     common = sorted(first.keys() & second.keys())
-    if len(common) < COMMON:
+    if len(common) < MIN_COMMON:
         return None
     if one.format == other.format:
         return all(_alike(first[step], second[step], EXACT) for step in common)
@@ -88,11 +88,11 @@ def _alike(one: float, other: float, near: float) -> bool:
 
 
 def _curve(log: Log) -> dict[int, float]:
-    """Step → loss; the rate, where there is no loss."""
+    """Step → loss; the gradient norm or learning rate if there is no loss."""
     rows = _rows(log)
     for name in ("loss", "grad_norm", "lr"):
         found = {step: values[name] for step, values in rows if name in values}
-        if len(found) >= COMMON:
+        if len(found) >= MIN_COMMON:
             return found
     return {}
 
@@ -123,13 +123,13 @@ def _signals(log: Log) -> dict[str, Signal]:
 
 
 def _aligned(log: Log, base: Log) -> Log | None:
-    """A log that counts rows alone, with the steps of a base that says the same row by row."""
+    """A log without steps gets those of a base that has the same losses row by row."""
     if log.unit != "row" or base.unit != "step":
         return None
     theirs = [(step, values["loss"]) for step, values in _rows(base) if "loss" in values]
     own = [(row, values["loss"]) for row, values in _rows(log) if "loss" in values]
     both = min(len(theirs), len(own))
-    if both < COMMON:
+    if both < MIN_COMMON:
         return None
     if sum(_alike(theirs[at][1], own[at][1], ROUNDED) for at in range(both)) < 0.9 * both:
         return None
@@ -148,7 +148,7 @@ def _aligned(log: Log, base: Log) -> Log | None:
 
 
 class _Joined:
-    """A base, and what others add to it."""
+    """The base log and what others add to it."""
 
     def __init__(self, base: Log) -> None:
         self.base = base
@@ -160,7 +160,7 @@ class _Joined:
         self.forward = all(a[0] <= b[0] for a, b in pairwise(self.rows))
 
     def add(self, log: Log) -> None:
-        """Lay another log beside what there is."""
+        """Adds another log."""
         ends = self._ends()
         last = self.rows[-1][0] if self.rows else -1
         at = {step: place for place, (step, _) in enumerate(self.rows)}
@@ -171,7 +171,7 @@ class _Joined:
             for name, value in values.items():
                 if name in ends:
                     if step <= ends[name]:
-                        continue  # the more exact one has told it
+                        continue  # the more exact log has it
                 else:
                     fresh.add(name)
                 if step > last:
@@ -185,10 +185,10 @@ class _Joined:
         if between:
             self.rows = sorted([*self.rows, *between.items()], key=lambda row: row[0])
         self.rows += tail
-        told = _signals(log)
+        described_here = _signals(log)
         for name in {*fresh, *(key for _, values in tail for key in values)}:
-            self.signals.setdefault(name, told.get(name) or Signal())
-        # What happened is taken from the log that tells it; the base's own count if it has any.
+            self.signals.setdefault(name, described_here.get(name) or Signal())
+        # Events come from the base if it has any: counted twice they would be wrong.
         if not self.base.events:
             self.events += [(self._place(item, log), item) for item in log.events]
         for key, value in log.facts.items():
@@ -197,7 +197,7 @@ class _Joined:
         self.forward = self.forward and all(a[0] <= b[0] for a, b in pairwise(tail))
 
     def _ends(self) -> dict[str, int]:
-        """The last step of every signal there is."""
+        """The last step of each signal."""
         found: dict[str, int] = {}
         for step, values in self.rows:
             for name in values:
@@ -206,17 +206,17 @@ class _Joined:
 
     @staticmethod
     def _place(item: LogEvent, log: Log) -> int:
-        """The step a event came after."""
+        """The step before an event."""
         row = min(item.row, len(log.table.steps)) - 1
         return log.table.steps[row] if row >= 0 else -1
 
     def log(self) -> Log:
-        """What came of it."""
+        """The joined log."""
         table = Table()
         for step, values in self.rows:
             table.add(step, values)
         steps = [step for step, _ in self.rows]
-        happened = [
+        events = [
             LogEvent(
                 bisect_right(steps, step) if self.forward else min(item.row, len(steps)),
                 item.kind,
@@ -224,7 +224,7 @@ class _Joined:
             )
             for step, item in self.events
         ]
-        self.facts.pop("units", None)  # they are ours by now
+        self.facts.pop("units", None)  # columns have our units now
         return Log(
             self.base.format,
             self.base.path,
@@ -234,7 +234,7 @@ class _Joined:
             {name: name for name in table.series},
             self.base.lines,
             self.base.used,
-            happened,
+            events,
             self.facts,
             list(dict.fromkeys(self.notes)),
         )

@@ -8,17 +8,15 @@ from typing import NamedTuple
 
 from headway.logs.step_counters import ABSENT, LARGEST, LARGEST_EPOCH
 
-# Numbers with a name, in a line of text: `loss: 2.31`, `loss=2.31`, `loss 2.31`, `'loss':
-# '2.31'`.
+# Numbers with a name in a line: `loss: 2.31`, `loss=2.31`, `loss 2.31`, `'loss': '2.31'`.
 
-# The text between two numbers says what the second one is called and what the first one was
-# measured in. It is the same in every line of a log, so what it says is worked out once and kept;
-# a line then costs one split and a few look-ups, whatever its shape. No pattern here can backtrack
-# over more than one number.
+# The text between two numbers has the name of the second one and the unit of the first one. It is
+# the same in every line of a log, so it is parsed once and cached; a line costs one split and a few
+# look-ups. No pattern here can backtrack over more than one number.
 
 _NUMBER = re.compile(
     r"((?<![\w.@])(?<!\w-)(?<![A-Za-z_]/)[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d.])|\d{1,40}(?:\.\d{0,40})?|\.\d{1,40}"
-    # Where a value must stand it is one, whatever follows: `loss=nan grad_norm=1.2` …
+    # After `:` or `=` it is a value, whatever follows: `loss=nan grad_norm=1.2` …
     r"|(?:(?<=[:=])|(?<=[:=]\s)|(?<=[:=][-+])|(?<=[:=]\s[-+])|(?<=\s\s)|(?<=[lL]oss\s)|(?<=norm\s))"
     r"(?:[nN][aA][nN]|[iI][nN][fF](?:inity|INITY)?)(?!\w|\s*[:=])"
     # … and elsewhere it may be a word: `number of nan iterations: 0`.
@@ -38,24 +36,24 @@ _FILLER = frozenset((
     "at", "in", "after", "with", "and", "the", "is", "was", "of", "for", "on", "to", "by",
     "=", "are", "has", "than", "from", "until", "then", "now", "a", "an",
 ))  # fmt: skip
-_MOST_KEPT = 20_000
+_MAX_CACHED = 20_000
 LONGEST_NAME = 80
 
 
 class Pair(NamedTuple):
-    """One number and what stands around it."""
+    """One number with its name."""
 
     name: str
-    """As the log has it, trimmed; empty for a bare `3/10`."""
+    """As in the log, trimmed; "" for a bare `3/10`."""
     value: float
     of: float | None
     """The 10 of `3/10`."""
     strong: bool
-    """Written with `:` or `=`, not merely beside it."""
+    """Whether `:` or `=` is between name and number."""
     text: str
     """The number as it was printed."""
     at: int
-    """Which of the numbers of the line it is."""
+    """Index among the numbers of the line."""
 
 
 class _Gap(NamedTuple):
@@ -67,20 +65,20 @@ class _Gap(NamedTuple):
     outer: str = ""
     """The name before a bracket that is open: `LR` of `LR (group 0) = 0.1`."""
     closes: bool = False
-    """Closes such a bracket, and a value follows."""
+    """Whether the text closes such a bracket and a value follows."""
 
 
-_kept: dict[str, _Gap] = {}
+_cached: dict[str, _Gap] = {}
 
 
 def split(line: str) -> list[str]:
-    """Text and numbers of a line, in turn; it begins and ends with text."""
+    """Splits a line into text and numbers, alternating; the first and last part are text."""
     return _NUMBER.split(line)
 
 
 def pairs(line: str, units: dict[str, str] | None = None) -> list[Pair]:
-    """The named numbers of a line, in order, and bare fractions. `units` gets the unit of a name
-    that has one."""
+    """The named numbers of a line, in order, and bare fractions. Units found are added to
+    `units`, by name."""
     parts = _NUMBER.split(line)
     found: list[Pair] = []
     last = len(parts) - 1
@@ -88,7 +86,7 @@ def pairs(line: str, units: dict[str, str] | None = None) -> list[Pair]:
     waiting = ""
     for at in range(0, last, 2):
         between = parts[at]
-        gap = _kept.get(between) or _learn(between)
+        gap = _cached.get(between) or _learn(between)
         text = parts[at + 1]
         if fresh:
             if gap.slash:
@@ -116,14 +114,14 @@ def pairs(line: str, units: dict[str, str] | None = None) -> list[Pair]:
         else:
             fresh = False
     if units is not None and fresh and parts[-1]:
-        gap = _kept.get(parts[-1]) or _learn(parts[-1])
+        gap = _cached.get(parts[-1]) or _learn(parts[-1])
         if gap.unit:
             units.setdefault(found[-1].name, gap.unit)
     return found
 
 
 def _close(found: list[Pair], outer: str, text: str, at: int) -> None:
-    """`LR (group 0) = 0.1` is called that; `Loss (epoch 1): 0.5` is a loss, and an epoch."""
+    """`LR (group 0) = 0.1` is one name; `Loss (epoch 1): 0.5` is a loss and an epoch."""
     inner = found[-1]
     if inner.name.lower() not in ("epoch", "step", "iter", "iteration", "batch"):
         outer = f"{outer} ({inner.name} {inner.text})"
@@ -132,7 +130,7 @@ def _close(found: list[Pair], outer: str, text: str, at: int) -> None:
 
 
 def number(text: str) -> float:
-    """A number as loggers print it: `1,234.5`, `-nan`, `Infinity`, `6.0e-04`."""
+    """Parses a printed number: `1,234.5`, `-nan`, `Infinity`, `6.0e-04`."""
     try:
         return float(text)
     except ValueError:
@@ -140,14 +138,14 @@ def number(text: str) -> float:
 
 
 def _learn(text: str) -> _Gap:
-    if len(_kept) >= _MOST_KEPT:
-        _kept.clear()
-    gap = _kept[text] = _read(text)
+    if len(_cached) >= _MAX_CACHED:
+        _cached.clear()
+    gap = _cached[text] = _read(text)
     return gap
 
 
 def _read(text: str) -> _Gap:
-    """What a stretch of text between two numbers tells."""
+    """Parses the text between two numbers."""
     if text.strip() == "/":
         return _Gap("", "", False, True, "")
     unit = _UNIT.match(text)
@@ -193,7 +191,7 @@ def _read(text: str) -> _Gap:
 
 
 def _trim(name: str) -> str:
-    """A name without bullets, emoji and the little words around it."""
+    """A name without bullets, emoji and filler words around it."""
     first = next((i for i, char in enumerate(name) if char.isalnum() or char == "_"), len(name))
     name = name[first:].rstrip(_NOISE)
     words = name.split()
@@ -205,22 +203,19 @@ def _trim(name: str) -> str:
     return name if any(char.isalpha() for char in name) else ""
 
 
-# Lines of one shape, read without looking at them anew.
+# Lines of a known shape. Most lines of a log have the same text around other numbers: which number
+# is the step and which the loss is found once per text. A log of a million lines takes seconds.
 
-# Most lines of a log are the same text around other numbers. What was found out of the first of
-# them (which number is the step, which the loss) holds for all: the text is the key, and the rest
-# is a few conversions. This is what makes a log of a million lines a matter of seconds.
-
-_MOST = 2000
+_MAX_SHAPES = 2000
 """Shapes that are kept; a log has a handful."""
 NOWHERE = -1
 
 
 class LineShape(NamedTuple):
-    """Which number of a line is what."""
+    """Which number of a line is which column or counter."""
 
     values: tuple[tuple[str, int, float], ...]
-    """Name, where, and what one of it is worth."""
+    """(name, index of the part, factor)."""
     epoch: int
     step: int
     total: int
@@ -242,7 +237,7 @@ class LineShapes:
         self._known: dict[tuple[str, ...], LineShape] = {}
 
     def of(self, parts: list[str]) -> LineShape | None:
-        """The shape of a line that was split, if one like it was learned."""
+        """The shape of a split line, if it was learned."""
         return self._known.get(tuple(parts[::2]))
 
     def learn(
@@ -253,9 +248,9 @@ class LineShapes:
         counters: tuple[int, int, int],
         rank: str = "",
     ) -> None:
-        """Keep the shape of a line. Places count the numbers of `rest`, the end of the line."""
+        """Learns the shape of a line. Places are indices of the numbers in `rest`, its end."""
         before = len(parts) // 2 - len(split(rest)) // 2
-        if before < 0 or len(self._known) >= _MOST or rank in parts[1 : 2 * before : 2]:
+        if before < 0 or len(self._known) >= _MAX_SHAPES or rank in parts[1 : 2 * before : 2]:
             return
         place = [2 * (at + before) + 1 if at >= 0 else NOWHERE for at in counters]
         moved = tuple((name, 2 * (at + before) + 1, factor) for name, at, factor in values)
@@ -263,5 +258,5 @@ class LineShapes:
 
 
 def whole_count(value: float, largest: int) -> int:
-    """A number as a counter; absent where it is negative, broken or too large."""
+    """A number as a counter; ABSENT if it is negative, fractional or too large."""
     return int(value) if 0 <= value <= largest and value == int(value) else ABSENT

@@ -14,15 +14,15 @@ from typing import BinaryIO
 
 from headway.errors import UnreadableInput
 
-# The first look at a file: enough to tell what it is, by its content and not by its name.
+# The first bytes, from which the format is recognised.
 
 HEAD = 1 << 16
-"""Bytes that are looked at."""
+"""Bytes in a sample."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The beginning of a file."""
+    """The first bytes of a file."""
 
     path: Path
     head: bytes
@@ -30,24 +30,24 @@ class Sample:
 
     @cached_property
     def text(self) -> str:
-        """The beginning as text; whatever is not UTF-8 is replaced."""
+        """The bytes as text; invalid UTF-8 is replaced."""
         return self.head.decode("utf-8", errors="replace")
 
     @cached_property
     def is_text(self) -> bool:
-        """Whether it looks like something a person could read."""
+        """Whether the bytes are readable text."""
         return b"\0" not in self.head and self.text.count("\ufffd") * 50 <= len(self.text)
 
     @cached_property
     def lines(self) -> list[str]:
-        """The first lines, without the last one if it was cut off. A progress bar that redraws
-        itself writes many lines into one."""
+        """The first lines, without an incomplete last one. Each redraw of a progress bar is a
+        line."""
         lines = self.text.replace("\r", "\n").split("\n")
         return [line for line in (lines if self.size <= HEAD else lines[:-1]) if line.strip()]
 
 
 def sample(path: Path) -> Sample:
-    """The beginning of a file. Raises UnreadableInput where it cannot be opened."""
+    """The first bytes of a file. Raises UnreadableInput if it cannot be opened."""
     try:
         size = path.stat().st_size
         with open(path, "rb") as file:
@@ -56,17 +56,14 @@ def sample(path: Path) -> Sample:
         raise UnreadableInput(f"cannot read {path}: {error.strerror}") from error
 
 
-# The lines of a text log, as somebody would read them.
-
-# A console leaves more than lines: colours, progress bars that redraw themselves with `\r`, labels
-# of ranks and workers, time stamps and loggers' names. All of it is taken off here, in one pass
-# and in bounded memory; a line is cut where it is too long to be one.
+# The lines of a console log, without colours, time stamps, logger names and labels of ranks and
+# workers. Each redraw of a progress bar (`\r`) is a line. One pass, bounded memory.
 
 LONGEST_LINE = 1 << 14
-"""Characters of a line that are looked at; no logger prints more numbers than fit here."""
+"""Characters of a line; the rest is cut off."""
 _CHUNK = 1 << 18
 _LOOKED_AT = 500
-"""Lines at either end of a block that are enough to tell what it is."""
+"""Lines at either end of a block that are enough to recognise a format."""
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF16_LE, "utf-16"),
@@ -149,7 +146,7 @@ def _plain(line: str) -> str:
 
 
 def strip_prefix(line: str) -> tuple[str, str]:
-    """A line without what a launcher and a logger put before it, and the rank it is of (or "")."""
+    """A line without the prefixes of launcher and logger, and the rank in them (or "")."""
     if line[:1] not in _STARTS:
         return line, ""
     found = _PREFIX.match(line)
@@ -159,8 +156,8 @@ def strip_prefix(line: str) -> tuple[str, str]:
 
 
 def preview_lines(sample: Sample) -> list[tuple[str, str]]:
-    """(plain line, line without its labels) of a few hundred lines: from the beginning and, as a
-    settings dump may be longer than that, from the middle and the end of a long file."""
+    """(plain line, line without prefixes) of a few hundred lines: from the start of the file and,
+    in case of a long dump of settings, from the middle and the end."""
     return list(_preview_lines(str(sample.path), sample.size, sample.head))
 
 
@@ -196,24 +193,24 @@ def _wide(head: bytes) -> str:
 
 
 def is_text(sample: Sample) -> bool:
-    """Whether a person could read it; UTF-16 counts."""
+    """Whether it is text, in UTF-8 or UTF-16."""
     wide = _encoding(sample.head) == "utf-16"
     return wide or sample.is_text
 
 
-# The lines of a file in blocks, in bounded memory however long a line is.
+# Blocks of lines, in bounded memory however long a line is.
 
 BLOCK = 1 << 20
 """Bytes read at a time."""
 LONGEST_BLOCK_LINE = 1 << 24
-"""A longer line is no row of a log: another that is none is given in its place."""
+"""A longer line is replaced by TOO_LONG: it is not a row of a log."""
 TOO_LONG = b"\0"
 
 _MARK = b"\xef\xbb\xbf"
 
 
 def line_blocks(path: Path, size: int = BLOCK) -> Iterator[list[bytes]]:
-    """The lines, without their ends, some thousands at a time."""
+    """The lines without line ends, a few thousand at a time."""
     try:
         with open(path, "rb") as file:
             yield from _blocks(file, size)

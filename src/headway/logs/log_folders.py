@@ -18,15 +18,13 @@ from headway.logs.join_logs import exactness, same_run
 from headway.logs.log_names import map_names
 from headway.logs.log_table import Log
 
-# What lies in a folder: logs by their content, checkpoints, runs of our own.
+# The contents of a folder. The walk is bounded in depth, entries and opened files; hidden folders,
+# virtual environments and links are skipped. A log is recognised by its first bytes; file names
+# only exclude source code, configurations and vocabularies.
 
-# The walk is bounded in depth, in the number of entries and in what is opened; hidden folders,
-# environments and links are left alone. That a file could be a log is told by its first bytes;
-# names only keep source code, configurations and vocabularies from being taken for one.
-
-DEEPEST = 7
-MOST_ENTRIES = 100_000
-MOST_LOOKS = 3_000
+MAX_DEPTH = 7
+MAX_ENTRIES = 100_000
+MAX_OPENED = 3_000
 """Files whose first bytes are read."""
 
 _SKIPPED = {
@@ -70,25 +68,25 @@ _NO_LOG = re.compile(
 )
 _CONSOLE = {".log", ".logs", ".out", ".err", ".stdout", ".stderr"}
 _ANY_NAME = re.compile(r"^(run|latest|model|checkpoint|meta|config|params|args|package)$", re.I)
-"""Names that speak against a `.json` or `.txt`; what a console left in `run.log` is a log."""
+"""Names that are no logs as `.json` or `.txt`, but are as `.log`: `run.log`."""
 EVENTS = "tfevents"
 
 
 @dataclass
 class FolderSurvey:
-    """What was found, paths in the order of the walk."""
+    """What a folder contains; paths in the order of the walk."""
 
     folder: Path
     logs: list[Path] = field(default_factory=list)
-    """Files some reader recognises, without event files."""
+    """Files that a reader recognises, except event files."""
     events: dict[Path, list[Path]] = field(default_factory=dict)
     """TensorBoard's event files, by folder."""
     runs: list[Path] = field(default_factory=list)
-    """Run directories of our own."""
+    """Run directories of headway."""
     stores: list[Path] = field(default_factory=list)
-    """Folders of MLflow's file store, one for each run."""
+    """Runs of MLflow's file store, a folder each."""
     refused: list[Path] = field(default_factory=list)
-    """Files and folders that may not be read."""
+    """Files and folders that could not be read."""
     entries: int = 0
 
     def __bool__(self) -> bool:
@@ -96,12 +94,12 @@ class FolderSurvey:
 
 
 def survey_folder(folder: Path) -> FolderSurvey:
-    """Look through a folder."""
+    """Finds the logs and runs in a folder."""
     found = FolderSurvey(folder)
     for path in _files(folder, found):
         if EVENTS in path.name:
             found.events.setdefault(path.parent, []).append(path)
-        elif _could_be(path) and len(found.logs) < MOST_LOOKS:
+        elif _could_be(path) and len(found.logs) < MAX_OPENED:
             try:
                 if readers.reader_for(path) is not None:
                     found.logs.append(path)
@@ -112,7 +110,7 @@ def survey_folder(folder: Path) -> FolderSurvey:
 
 def _could_be(path: Path) -> bool:
     suffix = path.suffix.lower()
-    # `slurm-123.out`, `train.log.2`, `job.o4711`: what a scheduler or a rotation appends.
+    # Schedulers and log rotation append: `slurm-123.out`, `train.log.2`, `job.o4711`.
     known = suffix in _SUFFIXES or (".log" in path.name and bool(_NUMBERED.match(suffix)))
     name = path.stem if suffix else path.name
     if suffix in _CONSOLE and _ANY_NAME.match(name):
@@ -138,11 +136,11 @@ def _files(folder: Path, found: FolderSurvey, depth: int = 0) -> Iterator[Path]:
     below = []
     for entry in inside:
         found.entries += 1
-        if found.entries > MOST_ENTRIES:
+        if found.entries > MAX_ENTRIES:
             return
         try:
             if entry.is_symlink():
-                continue  # what it leads to is found where it lies, or is none of ours
+                continue  # its target is found at its own place, or is outside the folder
             if entry.is_dir():
                 if not entry.name.startswith(".") and entry.name not in _SKIPPED:
                     below.append(Path(entry.path))
@@ -150,17 +148,15 @@ def _files(folder: Path, found: FolderSurvey, depth: int = 0) -> Iterator[Path]:
                 yield Path(entry.path)
         except OSError:
             continue
-    if depth < DEEPEST:
+    if depth < MAX_DEPTH:
         for path in below:
             yield from _files(path, found, depth + 1)
 
 
-# Which logs of a folder tell of the same run.
-
-# Two logs that tell the same numbers at the same steps are of one run, wherever they lie; two that
-# tell other numbers are not, though they lie side by side. Where they have no step in common, the
-# place decides: a log belongs to the run of the folder it lies in or below, folders side by side
-# are different runs, and one that begins where another of its kind ended goes on with it.
+# Which logs belong to the same run. Two logs with the same numbers at the same steps do, wherever
+# they are; two with different numbers do not, even side by side. Without a common step the folder
+# decides: a log belongs to the run of its folder or a folder above, sibling folders are different
+# runs, and a log that begins where another of the same format ended continues it.
 
 TRAINING_SIGNALS = (
     "loss",
@@ -170,10 +166,10 @@ TRAINING_SIGNALS = (
     "device_allocated_bytes",
     "host_rss_bytes",
 )
-"""A file without any of these is not the log of a training."""
-LEAST_ROWS = 2
-MOST_LOGS = 200
-"""Logs of one folder that are read whole."""
+"""A file without any of these is not the log of a training run."""
+MIN_ROWS = 2
+MAX_LOGS = 200
+"""Logs of one folder that are read."""
 _NEUTRAL = re.compile(
     r"^(checkpoints?([-_]\d+)?|logs?|runs?|tb|tensorboard(_logs?)?|events?|metrics|wandb|files|"
     r"output|csv(_logs?)?|lightning_logs|global_step\d+|\d+)$",
@@ -188,56 +184,56 @@ class RunLogs:
 
     logs: list[Log] = field(default_factory=list)
     homes: list[Path] = field(default_factory=list)
-    """The folder each lies in, as far as it names a run."""
+    """The folder of each log, without parts that do not name a run."""
     changed: float = 0.0
-    """When the newest of its files was written."""
+    """Modification time of its newest file."""
 
     @property
     def place(self) -> Path:
-        """The folder that is the run's own."""
+        """The folder of the run."""
         return min(self.homes, key=lambda path: len(path.parts))
 
 
 def group_by_run(found: FolderSurvey) -> list[RunLogs]:
-    """The runs of a folder, the newest last."""
+    """The runs in a folder, the newest last."""
     logs = sorted(_logs(found), key=lambda log: (exactness(log), natural_order(str(log.path))))
-    told: list[RunLogs] = []
+    runs: list[RunLogs] = []
     for log in logs:
         home = home_of(log.path, found.folder)
-        story = next((item for item in told if _belongs(log, home, item)), None)
-        if story is None:
-            story = RunLogs()
-            told.append(story)
-        story.logs.append(log)
-        story.homes.append(home)
-        story.changed = max(story.changed, _changed(log.path))
-    return sorted(told, key=lambda item: (item.changed, natural_order(str(item.place))))
+        run = next((item for item in runs if _belongs(log, home, item)), None)
+        if run is None:
+            run = RunLogs()
+            runs.append(run)
+        run.logs.append(log)
+        run.homes.append(home)
+        run.changed = max(run.changed, _changed(log.path))
+    return sorted(runs, key=lambda item: (item.changed, natural_order(str(item.place))))
 
 
 def home_of(path: Path, root: Path) -> Path:
-    """The folder of a log, above folders that only say what kind of file they hold."""
+    """The folder of a log, above folders that only name a kind of file: `logs`, `tensorboard`."""
     folder = path if path.is_dir() else path.parent
     while folder != root and root in folder.parents and _NEUTRAL.match(folder.name):
         folder = folder.parent
     return folder
 
 
-def _belongs(log: Log, home: Path, story: RunLogs) -> bool:
-    verdicts = [same_run(log, other) for other in story.logs]
+def _belongs(log: Log, home: Path, run: RunLogs) -> bool:
+    verdicts = [same_run(log, other) for other in run.logs]
     if True in verdicts:
         return True
     if False in verdicts:
         return False
-    alike = [other for other in story.logs if other.format == log.format]
+    alike = [other for other in run.logs if other.format == log.format]
     if alike:
-        return any(_goes_on(other, log) or _goes_on(log, other) for other in alike)
+        return any(_continues(other, log) or _continues(log, other) for other in alike)
     return any(
-        home == other or home in other.parents or other in home.parents for other in story.homes
+        home == other or home in other.parents or other in home.parents for other in run.homes
     )
 
 
-def _goes_on(first: Log, second: Log) -> bool:
-    """Whether the second begins after the first has ended, and not at its own beginning."""
+def _continues(first: Log, second: Log) -> bool:
+    """Whether the second log begins after the end of the first, and not at step 0 or 1."""
     if first.unit != "step" or second.unit != "step":
         return False
     begins, ended = min(second.table.steps), max(first.table.steps)
@@ -247,14 +243,14 @@ def _goes_on(first: Log, second: Log) -> bool:
 def _logs(found: FolderSurvey) -> Iterable[Log]:
     read = 0
     for path in _without_prefixes(found.logs):
-        if read >= MOST_LOGS:
+        if read >= MAX_LOGS:
             return
         for log in _one(readers.read, path, found):
             read += 1
             yield log
-    for folder in found.stores[:MOST_LOGS]:
+    for folder in found.stores[:MAX_LOGS]:
         yield from _one(read_mlflow_run, folder, found)
-    for _, files in sorted(found.events.items())[:MOST_LOGS]:
+    for _, files in sorted(found.events.items())[:MAX_LOGS]:
         yield from _one(tensorboard.read_many, files, found)
 
 
@@ -269,7 +265,7 @@ def _one(read: Callable[[Any], Log], what: Any, found: FolderSurvey) -> Iterable
 
 
 def _without_prefixes(paths: list[Path]) -> list[Path]:
-    """Without the states that a later checkpoint's state begins with: one is left of each run."""
+    """Without the trainer states that a later checkpoint contains: one per run is left."""
     newest: dict[Path, Path] = {}
     others = []
     for path in paths:
@@ -284,13 +280,13 @@ def _without_prefixes(paths: list[Path]) -> list[Path]:
 
 
 def _place(path: Path, run: Path) -> tuple[float, list[tuple[int, int | str]]]:
-    """Later states are longer; the one in the run's own folder was written at its end."""
+    """Sort key: a later state is longer; one in the folder of the run was written at its end."""
     size = path.stat().st_size if path.exists() else 0
     return (size, natural_order(str(path.relative_to(run))) if run in path.parents else [])
 
 
 def _is_training_log(log: Log) -> bool:
-    if len(log.table) < LEAST_ROWS:
+    if len(log.table) < MIN_ROWS:
         return False
     names = {item.name for item in map_names(log.table.series, log.names).values()}
     return any(name in TRAINING_SIGNALS or name.startswith("loss/") for name in names)

@@ -1,8 +1,8 @@
 """Maps the metric names of other tools to headway's signal names.
 
 `train/loss`, `lm loss`, `reduced_train_loss` and `Total Loss` are all `loss`; `CPE Loss` beside a
-total is its component `loss/cpe`. What is measured on validation data never takes a name of the
-training: it becomes `eval/…`, and no check of the training looks at it.
+total is its component `loss/cpe`. A metric of validation data becomes `eval/…`, so that the checks
+of the training do not use it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Our name of a number, and what it has to be multiplied by."""
+    """Our name for a column, and the factor to our unit."""
 
     name: str
     factor: float = 1.0
     rank: int = 0
-    """Of several that claim one name, the lowest gets it."""
+    """If several columns map to one name, the lowest rank gets it."""
 
 
 _LOSS = (
@@ -241,10 +241,10 @@ _UNITS = {
     "tb": 2.0**40,
     "tib": 2.0**40,
 }
-"""What people write as MB is mostly what torch counts: 2^20."""
+"""MB is taken as 2^20 bytes, as torch counts."""
 _TIMES = {"ms": 1e-3, "s": 1.0, "us": 1e-6, "min": 60.0}
 _MEMORY_IS_MB = ("memory", "max_mem", "mem", "max_memory")
-"""Without a unit these are megabytes in the frameworks that write them (mmengine, torchvision)."""
+"""Megabytes if there is no unit: the frameworks that use these names (mmengine, torchvision) do."""
 
 _EVAL = re.compile(r"^(eval|val|valid|validation|test|dev|holdout)([/_ .\-]|$)")
 _TRAIN = re.compile(r"^(train|training|trainer|metrics|log|loss_metrics|losses|perf|system)[/.]")
@@ -257,13 +257,13 @@ _PART = re.compile(r"^(?:train_)?(?:loss[_/.](?P<after>.+)|(?P<before>.+?)[_/ ]?
 _NO_PART = re.compile(
     r"^total$|scal|weight|coef|num|count|time|per_|_min$|_max$|std|var$|ema|smooth|best"
 )
-AFTER_ALL = 1000
-"""The rank of what is used only where there is nothing better."""
+LAST_RESORT = 1000
+"""Rank of a column that is used only if there is no better one."""
 _TOKEN = re.compile(r"[\s\-]+")
 
 
 def map_name(raw: str, unit: str = "") -> Named | None:
-    """Our name for a number of a log; None when it means nothing to any check."""
+    """Our name for a column of a log; None if no check uses it."""
     key = _TOKEN.sub("_", raw.strip().lower())
     plain = _TRAIN_LAST.sub("", _TRAIN.sub("", key))
     plain = plain.replace("_(pre_clip)", "/pre_clip").replace("_(post_clip)", "/post_clip")
@@ -273,9 +273,9 @@ def map_name(raw: str, unit: str = "") -> Named | None:
     if _EVAL_LAST.search(plain):
         return Named(f"eval/{_EVAL_LAST.sub('', plain)}")
     if _EPOCH_MEAN.search(plain):
-        # Beside the values of single steps the mean of an epoch is nothing new.
+        # The mean of an epoch adds nothing if single steps are logged too.
         mean = map_name(_EPOCH_MEAN.sub("", plain), unit)
-        return None if mean is None else replace(mean, rank=mean.rank + AFTER_ALL)
+        return None if mean is None else replace(mean, rank=mean.rank + LAST_RESORT)
     if plain not in _EXACT and key not in _EXACT and (inside := _IN_UNIT.match(plain)):
         known = _EXACT.get(inside["plain"])
         if known is not None and known.name.endswith(("_bytes", "step_time_s")):
@@ -293,20 +293,20 @@ def map_name(raw: str, unit: str = "") -> Named | None:
 
 def map_names(
     raws: Iterable[str],
-    told: Mapping[str, str] | None = None,
+    known: Mapping[str, str] | None = None,
     units: Mapping[str, str] | None = None,
 ) -> dict[str, Named]:
-    """What the columns of one log are, by the log's own names.
+    """Our names for the columns of a log, by their names in the log.
 
-    Each of ours is given once. A log with parts of a loss and no total that has one part only calls
-    its loss by that name.
+    Each of our names is used once. `known` are names that the reader knows. If the only loss of a
+    log is one component, it is the loss.
     """
-    told, units = told or {}, units or {}
+    known, units = known or {}, units or {}
     found: dict[str, Named] = {}
     for raw in raws:
-        if raw in told:
-            if told[raw]:
-                found[raw] = Named(told[raw], rank=-1)
+        if raw in known:
+            if known[raw]:
+                found[raw] = Named(known[raw], rank=-1)
         elif (name := map_name(raw, units.get(raw, ""))) is not None:
             found[raw] = name
     best: dict[str, str] = {}

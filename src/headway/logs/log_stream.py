@@ -15,40 +15,38 @@ from headway.core.records import EventRecord, Header, Record, StepRecord
 from headway.core.signals import Signal
 from headway.logs.log_names import Named, map_names
 from headway.logs.log_table import Log, LogEvent, Series, Table
-from headway.logs.signal_inference import Clipping, find_loss_parts, honest, unit_of
+from headway.logs.signal_inference import Clipping, corrected, find_loss_parts, unit_of
 from headway.rundir.downsample import PICKED_ROWS, pick_rows
 
-# Selects the rows of a very long log that the checks receive.
-
-# Checks take their time over every row, and a log may have millions. Of a long one they are fed
-# the beginning and the end, the surroundings of everything that stands out, and stretches of
-# neighbouring rows at regular distances, so that levels, spreads and patterns from row to row are
-# still there. What stands out is found by whole columns at once.
+# Row selection. Checks are slow per row, and a log may have millions of rows. Of a long log they
+# get its start and end, the rows around everything unusual, and stretches of neighbouring rows at
+# regular distances, which keep levels, spreads and row-to-row patterns. What is unusual is found
+# column by column.
 
 Rows = NDArray[np.int64]
 Numbers = NDArray[np.float64]
 
 LONG = 30_000
-"""A log of no more rows is looked at whole."""
+"""Rows up to which the checks get the whole log."""
 HEAD, TAIL = 1000, 1200
-"""Rows at the beginning and the end."""
+"""Rows at the start and the end."""
 STRETCH, STRETCHES = 100, 40
-"""Neighbouring rows, and how many such stretches there are at regular distances."""
+"""Length and number of the stretches of neighbouring rows."""
 BEFORE, AFTER = 300, 100
-"""Rows around what stands out: enough before it that a check knows what was usual."""
+"""Rows around something unusual; enough before it for a check to learn what is usual."""
 BLOCK = 64
-"""Columns are screened in blocks of so many values."""
+"""Values per block in which a column is screened."""
 LOSSES = ("loss", "grad_norm")
 RATES = ("lr", "loss_scale")
 SUMMED = ("nan_steps",)
-"""Numbers that count what happened since the row before: what lies in a gap is added after it."""
+"""Counts since the previous row: those of dropped rows are added to the next kept row."""
 COUNTED = (*SUMMED, "scaler_skipped")
 
 
 def select_rows(
     table: Table, names: Mapping[str, Named], also: Iterable[int] = ()
 ) -> NDArray[np.int64] | None:
-    """The rows that checks are fed; None: all of them. `also`: rows where something happened."""
+    """The rows that the checks get; None for all. `also`: rows with an event."""
     count = len(table)
     if count <= LONG:
         return None
@@ -70,7 +68,7 @@ def select_rows(
 
 
 def summed(table: Table, raw: str, kept: Rows) -> dict[int, float]:
-    """Of a count, its sum since the kept row before, by kept row."""
+    """The sum of a count since the previous kept row, by kept row."""
     series = table.series[raw]
     rows, values = series.where(), series.numbers()
     places = np.minimum(np.searchsorted(kept, rows), len(kept) - 1)
@@ -86,7 +84,7 @@ def _restarts(table: Table) -> list[int]:
 
 
 def _places(name: str, series: Series) -> list[int]:
-    """Positions in a series that stand out."""
+    """Positions in a series that are unusual."""
     values = series.numbers()
     if name in COUNTED:
         return _events(values > 0)
@@ -98,13 +96,13 @@ def _places(name: str, series: Series) -> list[int]:
         places += _events(~finite)
         values = np.where(finite, values, np.nanmedian(values[finite]) if finite.any() else 0.0)
     if name in RATES:
-        return places + _turns(values)
+        return places + _jumps(values)
     places += _outliers(values)
     return places + _levels(values)
 
 
 def _events(flags: NDArray[np.bool_]) -> list[int]:
-    """Where flags begin and end; runs that are close together are one."""
+    """Where runs of True begin and end; runs close together are one."""
     at = np.flatnonzero(flags)
     if not len(at):
         return []
@@ -120,17 +118,17 @@ def _blocks(values: Numbers) -> Numbers:
 
 
 def _outliers(values: Numbers) -> list[int]:
-    """The values furthest above their surroundings, in spreads of these."""
+    """The values furthest above the values around them, relative to their spread."""
     blocks = _blocks(values)
     if len(blocks) < 3:
         return []
     tops = blocks.argmax(axis=1)
     peaks = blocks[np.arange(len(blocks)), tops]
-    # A sample of each block tells its level and spread well enough to rank what stands out.
+    # A sample of each block gives level and spread well enough for a ranking.
     part = np.sort(blocks[:, ::4], axis=1)
     middle, width = part[:, part.shape[1] // 2], part[:, -4] - part[:, 3]
     usual = np.median(width)
-    # Against the block before as well: a rise within the block widens its own spread.
+    # Compared with the block before as well: a rise inside a block increases its own spread.
     level = np.minimum(middle, np.concatenate([middle[:1], middle[:-1]]))
     calm = np.maximum(np.minimum(width, np.concatenate([width[:1], width[:-1]])), usual / 10)
     strength = (peaks - level) / np.maximum(calm, 1e-12 + 1e-6 * np.abs(level))
@@ -138,7 +136,7 @@ def _outliers(values: Numbers) -> list[int]:
 
 
 def _levels(values: Numbers) -> list[int]:
-    """Where the level of some blocks differs most from that of the blocks before."""
+    """Where the level of several blocks differs most from the blocks before."""
     blocks = _blocks(values)
     if len(blocks) < 16:
         return []
@@ -155,7 +153,7 @@ def _levels(values: Numbers) -> list[int]:
     return found
 
 
-def _turns(values: Numbers) -> list[int]:
+def _jumps(values: Numbers) -> list[int]:
     """Where a rate or a scale jumps, up or down, by a factor of 1.3 or more."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = values[1:] / values[:-1]
@@ -163,7 +161,7 @@ def _turns(values: Numbers) -> list[int]:
 
 
 def _strongest(strength: Numbers, at: Rows, least: float) -> list[int]:
-    """The strongest places, and of those that are as strong the first."""
+    """The strongest places; the first ones if many are equally strong."""
     strong = np.flatnonzero(strength > least)
     if not len(strong):
         return []
@@ -173,15 +171,13 @@ def _strongest(strength: Numbers, at: Rows, least: float) -> list[int]:
     return [int(place) for place in at[strong]]
 
 
-# Turns a log into the stream of records that the checks receive.
-
 # Names become ours, every signal is described as honestly as the log allows, rows of one step
 # become one record, and where the steps run backwards a new segment begins: the run was restarted.
 
 RESTART = "restart"
-"""The event after which a new segment begins even if the steps go on."""
+"""Kind of event that starts a new segment, even if the steps continue."""
 SKIP = "scaler-skip"
-"""The event that tells of one optimizer step left out."""
+"""Kind of event for one skipped optimizer step."""
 PARTS_OF_A_SUM = frozenset(
     (
         "box",
@@ -207,11 +203,11 @@ PARTS_OF_A_SUM = frozenset(
         "dice",
     )
 )
-"""Where all parts of a loss are of these and there is no total, the total is their sum."""
+"""If all components of the loss are among these and there is no total, the loss is their sum."""
 
 
 def records(log: Log) -> Iterator[Record]:
-    """The stream of one log, the header first."""
+    """The records of a log, the header first."""
     return LogStream(log).records()
 
 
@@ -247,7 +243,7 @@ class LogStream:
         self.header = self._header()
 
     def records(self) -> Iterator[Record]:
-        """The header, then everything in order."""
+        """The header, then steps and events in order."""
         yield self.header
         segment, seq, before = 0, 0, -1
         waiting = sorted(self.log.events, key=lambda item: item.row)
@@ -275,7 +271,7 @@ class LogStream:
             yield _event(event, segment, seq, max(before, 0))
 
     def _derive(self, values: dict[str, float], skips: int) -> None:
-        """What the log does not say but its numbers do."""
+        """Adds signals that follow from the others."""
         if self._skips:
             values["scaler_skipped"] = float(skips)
         if self._sum:
@@ -287,16 +283,16 @@ class LogStream:
             values["clip_coef"] = coefficient
 
     def _rows(self) -> Iterator[_Row]:
-        """The rows that say anything, those of one step in a row joined."""
+        """The rows with values; neighbouring rows of the same step are joined."""
         table = self.log.table
         names = {raw: (item.name, item.factor) for raw, item in self.names.items()}
-        told = (item.row for item in self.log.events if item.kind in (RESTART, SKIP))
-        kept = select_rows(table, self.names, told)
+        with_event = (item.row for item in self.log.events if item.kind in (RESTART, SKIP))
+        kept = select_rows(table, self.names, with_event)
         counts: dict[str, dict[int, float]] = {}
         if kept is not None:
-            said = f"{len(kept)} of {len(table)} rows were looked at closely, the rest screened"
-            if said not in self.log.notes:
-                self.log.notes.append(said)
+            note = f"{len(kept)} of {len(table)} rows were checked in detail, the others screened"
+            if note not in self.log.notes:
+                self.log.notes.append(note)
             counts = {
                 item.name: summed(table, raw, kept)
                 for raw, item in self.names.items()
@@ -329,25 +325,25 @@ class LogStream:
     def _header(self) -> Header:
         log = self.log
         signals = {
-            named.name: honest(log, named.name, log.table.series[raw], log.signals.get(raw))
+            named.name: corrected(log, named.name, log.table.series[raw], log.signals.get(raw))
             for raw, named in self.names.items()
             if raw in log.table.series
         }
-        rhythm = signals.get("loss") or next(iter(signals.values()), Signal())
+        cadence = signals.get("loss") or next(iter(signals.values()), Signal())
         if self._sum:
             signals["loss"] = signals[self._sum[0]]
         if self._skips:
-            span = max(rhythm.span, rhythm.every)
-            signals["scaler_skipped"] = Signal(span=span, fold="sum", every=rhythm.every)
+            span = max(cadence.span, cadence.every)
+            signals["scaler_skipped"] = Signal(span=span, fold="sum", every=cadence.every)
         if self.clipping.known:
-            norm = signals.get("grad_norm", rhythm)
+            norm = signals.get("grad_norm", cadence)
             signals["clip_coef"] = Signal(every=norm.every, span=norm.span, fold=norm.fold)
         facts = {**log.facts, "unit": log.unit, "path": str(log.path)}
         return Header(source=log.format, signals=signals, facts=facts, cadence="rows")
 
 
 def loss_of(log: Log, names: dict[str, Named]) -> tuple[list[int], list[float]]:
-    """(steps, values) of the loss, for a plot; empty where the log has none."""
+    """(steps, values) of the loss, for a plot; empty if the log has none."""
     raw = next((raw for raw, named in names.items() if named.name == "loss"), None)
     if raw is None or raw not in log.table.series:
         return [], []

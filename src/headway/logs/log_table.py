@@ -13,18 +13,16 @@ from numpy.typing import NDArray
 
 from headway.core.signals import Signal
 
-# Rows of named numbers, as some other tool logged them.
-
-# Held by column, in plain arrays: a log of a million steps fits in memory, and questions about a
-# whole column are one numpy call.
+# Rows of named numbers, stored by column in plain arrays: a log of a million steps fits in memory,
+# and a question about a whole column is one numpy call.
 
 MAX_COLUMNS = 2000
-"""A log with more names than this is no log of a training; the rest is left out and counted."""
+"""Columns beyond this are dropped and counted: no training has as many."""
 
 
 @dataclass(slots=True)
 class Series:
-    """One named number: the rows it stands in, and its values there."""
+    """One column: the rows that have a value, and the values."""
 
     rows: array[int] = field(default_factory=lambda: array("q"))
     values: array[float] = field(default_factory=lambda: array("d"))
@@ -33,11 +31,11 @@ class Series:
         return len(self.rows)
 
     def where(self) -> NDArray[np.int64]:
-        """The rows as numpy sees them."""
+        """The rows as a numpy array."""
         return np.frombuffer(self.rows, dtype=np.int64) if self.rows else np.zeros(0, np.int64)
 
     def numbers(self) -> NDArray[np.float64]:
-        """The values as numpy sees them."""
+        """The values as a numpy array."""
         return np.frombuffer(self.values, dtype=np.float64) if self.values else np.zeros(0)
 
 
@@ -48,13 +46,13 @@ class Table:
     steps: array[int] = field(default_factory=lambda: array("q"))
     series: dict[str, Series] = field(default_factory=dict)
     dropped: int = 0
-    """Names beyond `MAX_COLUMNS` that were left out."""
+    """Values dropped because of `MAX_COLUMNS`."""
 
     def __len__(self) -> int:
         return len(self.steps)
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """One more row."""
+        """Adds a row."""
         row = len(self.steps)
         self.steps.append(step)
         for name, value in values.items():
@@ -68,7 +66,7 @@ class Table:
             series.values.append(value)
 
     def extend(self, steps: Any, columns: Mapping[str, Any]) -> None:
-        """Many rows at once; every column has one value for each of them."""
+        """Adds many rows; each column has one value per row."""
         first = len(self.steps)
         self.steps.extend(steps)
         rows = range(first, len(self.steps))
@@ -80,9 +78,9 @@ class Table:
     def rows(
         self, names: Mapping[str, tuple[str, float]], chosen: NDArray[np.int64] | None = None
     ) -> Iterator[tuple[int, int, dict[str, float]]]:
-        """(row, step, values) in order, of the chosen rows or all.
+        """(row, step, values) in order, of the chosen rows or of all.
 
-        `names` says which columns are wanted: the log's own name → (ours, factor).
+        `names` selects columns: the name in the log → (our name, factor).
         """
         numbers: Any = range(len(self.steps)) if chosen is None else chosen.tolist()
         found: list[dict[str, float]] = [{} for _ in numbers]
@@ -97,7 +95,7 @@ class Table:
             yield row, steps[row], values
 
     def plain(self) -> Iterator[tuple[int, dict[str, float]]]:
-        """(step, values) of all rows, under the log's own names."""
+        """(step, values) of all rows, under the names in the log."""
         for _, step, values in self.rows({name: (name, 1.0) for name in self.series}):
             yield step, values
 
@@ -116,10 +114,9 @@ def _placed(series: Series, chosen: NDArray[np.int64] | None) -> Iterator[tuple[
 def table_of(
     points: Mapping[str, tuple[Any, Any]],
 ) -> Table:
-    """A table of series that each have steps of their own: `{name: (steps, values)}`.
+    """A table from series with their own steps: `{name: (steps, values)}`.
 
-    For stores that keep every number by itself. Rows are the steps, in order, each once; of several
-    values at one step the last counts.
+    There is one row per step, in order; of several values at one step, the last is taken.
     """
     steps = sorted({int(step) for own, _ in points.values() for step in own})
     row_of = {step: row for row, step in enumerate(steps)}
@@ -131,18 +128,18 @@ def table_of(
     return table
 
 
-# A log that was read: its numbers, what they mean, and how much of it was understood.
+# A log: its numbers, what they mean, and how much of the file was understood.
 
 Unit = Literal["step", "epoch", "row"]
-"""What the number of a row counts: optimizer steps, epochs, or, where there is none, rows."""
+"""What the step of a row counts: optimizer steps, epochs, or rows if the log has neither."""
 
 
 @dataclass(slots=True)
 class LogEvent:
-    """Something a log tells between its numbers: an overflow, a restart, a traceback."""
+    """Something that happened between two rows: an overflow, a restart, a traceback."""
 
     row: int
-    """How many rows came before it."""
+    """The number of rows before it."""
     kind: str
     """`scaler-skip`, `restart`, `exception`, `out-of-memory`, `killed`, `note`."""
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -150,7 +147,7 @@ class LogEvent:
 
 @dataclass(slots=True)
 class Log:
-    """What a reader hands over."""
+    """What a reader returns."""
 
     format: str
     """The reader's name: `hf-trainer`, `megatron`, `tensorboard`, …"""
@@ -158,20 +155,20 @@ class Log:
     table: Table
     unit: Unit = "step"
     signals: dict[str, Signal] = field(default_factory=dict)
-    """What the reader knows of a column, by the log's own name for it. A column that is not here is
-    described from its rows: a value of its own step, present every so many steps."""
+    """What the reader knows about a column, by its name in the log. Other columns are described
+    from their rows: a value of one step, logged at an interval."""
     names: dict[str, str] = field(default_factory=dict)
-    """The log's own name → ours, where the general vocabulary (`names.py`) would not guess it; an
-    empty string: not a signal at all."""
+    """Name in the log → our name, where `log_names.py` would not know it; "" for a column that is
+    not a signal."""
     lines: int = 0
-    """Lines (records, points) there are …"""
+    """Lines (records, points) in the file."""
     used: int = 0
-    """… and those that numbers came from."""
+    """Lines that numbers were taken from."""
     events: list[LogEvent] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
-    """Settings the log itself tells: `max_norm`, `precision`, `logging_steps`, …"""
+    """Settings found in the log: `max_norm`, `precision`, `logging_steps`, …"""
     notes: list[str] = field(default_factory=list)
-    """What a reader of the report should know: torn lines, files joined."""
+    """Notes for the report: damaged lines, joined files."""
 
     @property
     def share(self) -> float:
@@ -179,13 +176,13 @@ class Log:
         return self.used / self.lines if self.lines else 0.0
 
 
-# Points of stores that keep every number by itself, put side by side in rows by their step.
+# Points of stores that keep each column separately become rows, by their step.
 
 
 def add_points(table: Table, points: Iterable[tuple[str, array[int], array[float]]]) -> bool:
-    """Adds (name, steps, values), by rising step; False when there are none.
+    """Adds (name, steps, values) as rows, by increasing step; False if there are none.
 
-    No point is lost: a second value of a name at one step stands in a second row of that step.
+    No point is lost: a second value of a column at one step becomes a second row.
     """
     together: dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
     for name, own_steps, own_values in points:
@@ -219,12 +216,12 @@ def add_points(table: Table, points: Iterable[tuple[str, array[int], array[float
 
 
 def number_rows(log: Log) -> None:
-    """Where every point is at step 0, its writer gave no step: the rows are counted instead."""
+    """Counts the rows if all points have step 0: the writer passed no step."""
     steps = np.frombuffer(log.table.steps, dtype=np.int64)
     if len(steps) > 1 and not steps.any():
         log.table.steps = array("q", range(len(steps)))
         log.unit = "row"
-        log.notes.append("no point has a step: they are numbered in their order")
+        log.notes.append("no point has a step: rows are counted instead")
 
 
 def _rows(
@@ -239,7 +236,7 @@ def _rows(
 
 
 def _repeats(steps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many of the same step stand before, in sorted steps."""
+    """How many equal steps are before each one, in sorted steps."""
     places = np.arange(len(steps))
     first = np.concatenate(([True], steps[1:] != steps[:-1]))
     return places - np.maximum.accumulate(np.where(first, places, 0))

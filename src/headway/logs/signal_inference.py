@@ -17,32 +17,30 @@ from headway.logs.log_names import Named
 from headway.logs.log_table import Log, Series, Table
 from headway.logs.setting_names import CLIP_LIMIT_NAMES
 
-# Which gradient norm a log holds, before clipping or after, and how hard the clip is.
+# Gradient norm before or after clipping. `clip_grad_norm_` returns the norm before clipping; a norm
+# that is computed afterwards never exceeds the limit. If the limit is known, or both norms are
+# logged, the clip coefficient follows.
 
-# `clip_grad_norm_` returns the norm before; people who compute it themselves afterwards log a norm
-# that never passes the limit. Where the limit is known, or both norms are logged, the factor
-# follows.
-
-FEWEST = 8
-"""Of fewer rows nothing is said."""
+MIN_NORMS = 8
+"""Rows needed to decide whether norms are after clipping."""
 AT_LIMIT = 0.4
-"""The share of the rows that sit at the limit where the norm was taken after clipping."""
+"""Share of rows at the limit from which on the norm is after clipping."""
 NEAR = 5e-3
-"""What is so near to the limit sits at it: clipping divides by the norm plus 1e-6, and digits."""
+"""Relative distance that counts as at the limit: clipping adds 1e-6, and logs round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clipping:
-    """What is known of the clipping."""
+    """What is known about gradient clipping."""
 
     limit: float | None = None
     after: bool = False
-    """The only norm in the log is the one after clipping."""
+    """Whether the only norm in the log is the one after clipping."""
     both: bool = False
 
     @classmethod
     def of(cls, log: Log, names: Mapping[str, Named]) -> Clipping:
-        """Look at the norms of a log."""
+        """From the norms and settings of a log."""
         limit = _limit(log.facts)
         mine = {named.name: raw for raw, named in names.items()}
         raw = mine.get("grad_norm")
@@ -58,11 +56,11 @@ class Clipping:
 
     @property
     def known(self) -> bool:
-        """Whether the factor can be told."""
+        """Whether the clip coefficient can be computed."""
         return not self.after and (self.both or self.limit is not None)
 
     def coefficient(self, values: Mapping[str, float]) -> float | None:
-        """The factor the gradients of a row were multiplied by; None where it cannot be told."""
+        """The factor that the gradients of a row were multiplied by; None if it is unknown."""
         norm = values.get("grad_norm")
         if not self.known or norm is None or not 0 < norm < math.inf:
             return None
@@ -84,8 +82,8 @@ def _limit(facts: Mapping[str, object]) -> float | None:
 
 
 def _stops_at(values: np.ndarray, limit: float | None) -> bool:
-    """Whether the norms end at a limit as only clipped ones do."""
-    if len(values) < FEWEST:
+    """Whether the norms pile up at a limit, as only clipped ones do."""
+    if len(values) < MIN_NORMS:
         return False
     top = float(values.max())
     if limit is not None:
@@ -100,30 +98,28 @@ def _stops_at(values: np.ndarray, limit: float | None) -> bool:
 
 
 def _round(value: float) -> bool:
-    """Whether somebody may have written it as a limit: 0.25, 0.5, 1, 2, 5, 10."""
+    """Whether it is a round number that people set as limit: 0.25, 0.5, 1, 2, 5, 10."""
     if value <= 0:
         return False
     nearest = float(f"{value:.1g}") if value >= 1 else float(f"{value:.2g}")
     return abs(value - nearest) <= NEAR * nearest
 
 
-# What the numbers of a column say about themselves: how often they come, with how many digits.
+# The description of a column: what the reader knows of its format, completed and corrected by the
+# values. A loss that is described as filtered but has a NaN was not filtered.
 
-# A reader describes what it knows of its format. The rest is read off the values, and what they
-# contradict is put right: a loss that is said to be filtered and holds a NaN was not filtered.
-
-EPOCH = 100
-"""An epoch is taken for so many steps where the log does not say: a mean, not a single value."""
-SAMPLED = 400
-"""So many values show how many digits a column has."""
+STEPS_PER_EPOCH = 100
+"""Assumed for a log of epochs, so that its values count as means over many steps."""
+DIGIT_SAMPLES = 400
+"""Values from which the number of digits is taken."""
 EXACT = 7
-"""More digits than a float32 is sure of: nothing was rounded away."""
+"""Digits of a float32: with as many, nothing was rounded."""
 SUMS = ("scaler_skipped", "nan_steps")
-"""Counts of what happened since the row before."""
+"""Counts since the previous row."""
 
 
 def described(table: Table, series: Series) -> Signal:
-    """What is known of a number whose log says nothing about it: a value every so many steps."""
+    """The description of a column from its values alone: its interval and digits."""
     steps = np.frombuffer(table.steps, dtype=np.int64)[series.where()] if len(series) else ()
     gaps = np.diff(steps)
     gaps = gaps[gaps > 0]
@@ -132,10 +128,10 @@ def described(table: Table, series: Series) -> Signal:
 
 
 def digits_of(series: Series) -> int | None:
-    """Significant digits of the values; None where nothing was rounded away."""
+    """Significant digits of the values; None if nothing was rounded."""
     values = series.numbers()
-    if len(values) > SAMPLED:
-        values = values[np.linspace(0, len(values) - 1, SAMPLED).astype(np.int64)]
+    if len(values) > DIGIT_SAMPLES:
+        values = values[np.linspace(0, len(values) - 1, DIGIT_SAMPLES).astype(np.int64)]
     most = 0
     for value in values.tolist():
         if value == 0 or value != value or value in (np.inf, -np.inf):
@@ -148,7 +144,7 @@ def digits_of(series: Series) -> int | None:
 
 
 def unit_of(series: Series, factor: float) -> float:
-    """What a memory column has to be multiplied by: nobody trains in 64 bytes, nor in 64 MB."""
+    """The factor of a memory column to bytes, from its size: no training uses 64 bytes or 64 MB."""
     values = series.numbers()
     values = values[np.isfinite(values) & (values > 0)]
     usual = float(np.median(values)) if len(values) else 0.0
@@ -159,61 +155,62 @@ def unit_of(series: Series, factor: float) -> float:
     return factor
 
 
-def honest(log: Log, name: str, series: Series, told: Signal | None) -> Signal:
-    """The description checks can rely on."""
+def corrected(log: Log, name: str, series: Series, known: Signal | None) -> Signal:
+    """The description from the reader (`known`), completed and corrected by the values."""
     found = described(log.table, series)
-    if told is None:
+    if known is None:
         signal = found
         if name in SUMS:
             signal = replace(signal, span=signal.every, fold="sum")
     else:
-        signal = told
+        signal = known
         if signal.every == 1 and found.every > 1:
             signal = replace(signal, every=found.every)
         if signal.digits is None:
             signal = replace(signal, digits=found.digits)
     if signal.nonfinite == "filtered" and not np.isfinite(series.numbers()).all():
         signal = replace(signal, nonfinite="kept")
-    if log.unit == "epoch" and signal.span < EPOCH:
-        fold = signal.fold if name in SUMS or told is not None else "mean"
+    if log.unit == "epoch" and signal.span < STEPS_PER_EPOCH:
+        fold = signal.fold if name in SUMS or known is not None else "mean"
         loss = name == "loss" or name.startswith("loss/")
-        signal = replace(signal, span=EPOCH * signal.every, fold=fold if not loss else "mean")
+        signal = replace(
+            signal, span=STEPS_PER_EPOCH * signal.every, fold=fold if not loss else "mean"
+        )
     return signal
 
 
-# The parts of a loss that are not called losses: `loss=1.20 (recon=0.80, reg=0.40)`.
+# Components of a loss that are not called losses, `loss=1.20 (recon=0.80, reg=0.40)`: columns whose
+# sum is the loss in every row, to the last printed digit.
 
-# The numbers tell: columns whose sum is the loss, row by row, to the last digit that was printed.
-
-LEAST_ROWS, MOST_ROWS = 8, 500
+MIN_SUM_ROWS, MAX_SUM_ROWS = 8, 500
 """Fewer rows may agree by chance; more are no better proof."""
-MOST_PART_COLUMNS, MOST_PARTS = 10, 4
-MOST_DECIMALS = 6
+MAX_PART_COLUMNS, MAX_PARTS = 10, 4
+MAX_DECIMALS = 6
 SHARE = 0.95
-"""Of the rows in which the sum must hold: one may be torn."""
+"""Share of rows in which the sum must hold; a line may be damaged."""
 
 
 def find_loss_parts(table: Table, names: Mapping[str, Named]) -> dict[str, Named]:
-    """Names for the columns that add up to the loss and have no name yet."""
+    """Names for the columns that add up to the loss and are not named yet."""
     total = next((raw for raw, item in names.items() if item.name == "loss"), None)
     if total is None or total not in table.series:
         return {}
     series = table.series[total]
     where = series.where()
-    if len(where) < LEAST_ROWS:
+    if len(where) < MIN_SUM_ROWS:
         return {}
-    loss = series.numbers()[:MOST_ROWS]
+    loss = series.numbers()[:MAX_SUM_ROWS]
     columns: dict[str, NDArray[np.float64]] = {}
     for raw, other in table.series.items():
         known = names.get(raw)
         if raw == total or (known is not None and not known.name.startswith("loss/")):
             continue
         if len(other) == len(series) and np.array_equal(other.where(), where):
-            values = other.numbers()[:MOST_ROWS]
-            # A constant says nothing: a column of zeros is part of every sum.
+            values = other.numbers()[:MAX_SUM_ROWS]
+            # A column of zeros is part of every sum.
             if np.isfinite(values).any() and np.ptp(values[np.isfinite(values)]) > 0:
                 columns[raw] = values
-    if not 2 <= len(columns) <= MOST_PART_COLUMNS:
+    if not 2 <= len(columns) <= MAX_PART_COLUMNS:
         return {}
     return {
         raw: Named(f"loss/{raw.strip().lower().replace(' ', '_')}")
@@ -230,13 +227,13 @@ def _adding_up(
     finite = np.isfinite(loss)
     for values in columns.values():
         finite = finite & np.isfinite(values)
-    if finite.sum() < LEAST_ROWS:
+    if finite.sum() < MIN_SUM_ROWS:
         return ()
-    for size in range(2, min(MOST_PARTS, len(columns)) + 1):
+    for size in range(2, min(MAX_PARTS, len(columns)) + 1):
         for chosen in combinations(columns, size):
             allowed = 0.6 * (own + sum(units[raw] for raw in chosen))
             parts = [columns[raw][finite] for raw in chosen]
-            # Each must matter beyond rounding, else it is in the sum by chance.
+            # Each part must exceed the rounding, else it fits by chance.
             if any(np.median(np.abs(part)) < 4 * allowed for part in parts):
                 continue
             if np.mean(np.abs(np.sum(parts, axis=0) - loss[finite]) <= allowed) >= SHARE:
@@ -245,9 +242,9 @@ def _adding_up(
 
 
 def _decimals(values: NDArray[np.float64]) -> int:
-    """How many decimals a column was printed with."""
+    """The number of decimals a column was printed with."""
     kept = values[np.isfinite(values)]
-    for decimals in range(MOST_DECIMALS):
+    for decimals in range(MAX_DECIMALS):
         if np.allclose(np.round(kept, decimals), kept, rtol=1e-12, atol=1e-12):
             return decimals
-    return MOST_DECIMALS
+    return MAX_DECIMALS

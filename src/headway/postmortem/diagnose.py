@@ -116,7 +116,7 @@ def _own(place: Path, settings: Settings | None) -> Report:
     if long is not None:
         torn, lines = torn + long.torn, lines + long.torn + long.steps
         notes.append(
-            f"{long.close} of {long.steps} steps were looked at closely, the rest screened"
+            f"{long.close} of {long.steps} steps were checked in detail, the others screened"
         )
     if torn:
         notes.append(f"{torn} of {lines} lines were torn and skipped")

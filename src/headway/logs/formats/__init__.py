@@ -1,1 +1,1 @@
-"""Readers of log formats: each recognises a file by its first bytes and reads it into a Log."""
+"""Readers of log formats, one module each; console logs are rows of `console_dialects.py`."""
