@@ -109,7 +109,7 @@ def test_a_zoom_is_read_again_from_the_file(
 ) -> None:
     monkeypatch.setattr(run_files, "AT_ONCE", 1 << 12)
     run = _write(tmp_path / "run", _steps(0, 20_000, s777=math.nan, s12345=50.0))
-    timeline = _read(LiveCharts(run, buckets=64))
+    timeline = _read(LiveCharts(RunDir(run), buckets=64))
     assert timeline.progress == 1.0
     whole = timeline.window(points=64)
     assert whole.series["loss"].width > 1
@@ -127,7 +127,7 @@ def test_a_zoom_is_read_again_from_the_file(
 def test_every_zoom_shows_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_charts, "CLOSE_ROWS", 500)
     run = _write(tmp_path / "run", _steps(0, 5000, s2222=math.nan, s3333=50.0))
-    timeline = _read(LiveCharts(run, buckets=128))
+    timeline = _read(LiveCharts(RunDir(run), buckets=128))
     rng = random.Random(0)
     for _ in range(60):
         first = rng.randrange(3333)
@@ -140,7 +140,7 @@ def test_every_zoom_shows_what_is_there(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("ends", [(-5, 3), (7, 2), (10**30, 10**31), (0, 10**30), (None, 0)])
 def test_odd_windows(tmp_path: Path, ends: tuple[int | None, int]) -> None:
-    timeline = _read(LiveCharts(_write(tmp_path / "run", _steps(0, 50))))
+    timeline = _read(LiveCharts(RunDir(_write(tmp_path / "run", _steps(0, 50)))))
     assert timeline.window(*ends, points=0).end == 49
 
 
@@ -149,7 +149,7 @@ def test_a_sketch_at_once_then_the_whole(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(live_charts, "SKETCH_BYTES", 400)
     monkeypatch.setattr(run_files.FileTail.read, "__defaults__", (1 << 12,))
     run = _write(tmp_path / "run", _steps(0, 5000, s2222=math.nan))
-    timeline = LiveCharts(run)
+    timeline = LiveCharts(RunDir(run))
     first = timeline.window()
     assert not first.exact
     assert first.progress < 0.5
@@ -168,7 +168,7 @@ def test_a_sketch_at_once_then_the_whole(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_news(tmp_path: Path) -> None:
     run = _write(tmp_path / "run", _steps(0, 100))
-    timeline = _read(LiveCharts(run))
+    timeline = _read(LiveCharts(RunDir(run)))
     first = timeline.since("")
     assert first.reset
     assert timeline.since(first.cursor).data is None
@@ -186,17 +186,17 @@ def test_news(tmp_path: Path) -> None:
 
 def test_news_from_too_long_ago(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_charts, "RECENT_ROWS", 50)
-    timeline = _read(LiveCharts(_write(tmp_path / "run", _steps(0, 100))))
+    timeline = _read(LiveCharts(RunDir(_write(tmp_path / "run", _steps(0, 100)))))
     cursor = timeline.since("").cursor
     for at in range(100, 400, 20):
-        _write(timeline.run, _steps(at, at + 20))
+        _write(timeline.run.path, _steps(at, at + 20))
         _read(timeline)
     assert timeline.since(cursor).reset
 
 
 def test_a_line_that_is_half_written_waits(tmp_path: Path) -> None:
     run = _write(tmp_path / "run", _steps(0, 10))
-    timeline = _read(LiveCharts(run))
+    timeline = _read(LiveCharts(RunDir(run)))
     whole = _line(_steps(10, 11)[0])
     with open(run / "steps.rank0.jsonl", "a") as file:
         file.write(whole[:20])
@@ -210,7 +210,7 @@ def test_a_line_that_is_half_written_waits(tmp_path: Path) -> None:
 
 def test_a_file_that_was_cut(tmp_path: Path) -> None:
     run = _write(tmp_path / "run", _steps(0, 200))
-    timeline = _read(LiveCharts(run))
+    timeline = _read(LiveCharts(RunDir(run)))
     cursor = timeline.since("").cursor
     lines = (run / "steps.rank0.jsonl").read_bytes().splitlines(keepends=True)
     (run / "steps.rank0.jsonl").write_bytes(b"".join(lines[:50]))
@@ -223,7 +223,9 @@ def test_a_zoom_after_the_run_went_back(tmp_path: Path) -> None:
     back: list[Record] = [
         StepRecord(1, 5000 + at, 1000 + at, {"loss": 7.0 + at}) for at in range(2000)
     ]
-    timeline = _read(LiveCharts(_write(tmp_path / "run", [*_steps(0, 3000), *back]), buckets=64))
+    timeline = _read(
+        LiveCharts(RunDir(_write(tmp_path / "run", [*_steps(0, 3000), *back])), buckets=64)
+    )
     data = timeline.window(2990, 3009, points=64)
     assert list(_points(data)) == list(range(2990, 3010))
     assert [_points(data)[x] for x in range(3000, 3010)] == [7.0 + at for at in range(10)]
@@ -238,7 +240,7 @@ def test_a_later_header_is_heard_without_tensors(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["cut", "replaced", "rewritten longer"])
 def test_a_file_that_is_another_one(tmp_path: Path, how: str) -> None:
     run = _write(tmp_path / "run", _steps(0, 200))
-    timeline = _read(LiveCharts(run))
+    timeline = _read(LiveCharts(RunDir(run)))
     cursor = timeline.since("").cursor
     path = run / "steps.rank0.jsonl"
     fresh = [StepRecord(0, at + 7, at, {"loss": 5.0}) for at in range(40 if how == "cut" else 900)]
@@ -255,15 +257,15 @@ def test_a_file_that_is_another_one(tmp_path: Path, how: str) -> None:
 
 
 def test_a_run_that_is_not_there_yet(tmp_path: Path) -> None:
-    timeline = LiveCharts(tmp_path / "run")
+    timeline = LiveCharts(RunDir(tmp_path / "run"))
     assert not timeline.read()
     assert timeline.header is None
-    assert timeline.ranks == []
+    assert timeline.run.ranks() == []
     assert timeline.window().series == {}
     _write(tmp_path / "run", _steps(0, 5))
     _read(timeline)
     assert timeline.header == HEADER
-    assert timeline.ranks == [0]
+    assert timeline.run.ranks() == [0]
     assert timeline.window().steps == 5
 
 
@@ -274,9 +276,9 @@ def test_ranks(tmp_path: Path) -> None:
     (run / "run.json").write_text(_line(header))
     for rank in (0, 2):
         _write(run, [StepRecord(0, 1, 0, {"loss": float(rank)})], rank=rank)
-    assert LiveCharts(run).ranks == [0, 2]
-    assert _points(_read(LiveCharts(run, rank=2)).window()) == {0: 2.0}
-    assert _points(_read(LiveCharts(run)).window()) == {0: 0.0}
+    assert RunDir(run).ranks() == [0, 2]
+    assert _points(_read(LiveCharts(RunDir(run), rank=2)).window()) == {0: 2.0}
+    assert _points(_read(LiveCharts(RunDir(run))).window()) == {0: 0.0}
 
 
 HOSTILE: Sequence[bytes] = [
@@ -296,7 +298,7 @@ def test_hostile_lines(tmp_path: Path) -> None:
         with open(run / name, "ab") as file:
             file.write(b"\n".join(HOSTILE) + b"\n")
     _write(run, _steps(50, 60))
-    timeline = _read(LiveCharts(run))
+    timeline = _read(LiveCharts(RunDir(run)))
     assert timeline.window().end == 59
     assert timeline.progress == 1.0
 
@@ -309,13 +311,13 @@ def test_a_line_longer_than_any_record_is_not_held(
     with open(run / "steps.rank0.jsonl", "ab") as file:
         file.write(b"x" * (1 << 21) + b"\n")
     _write(run, _steps(5, 9))
-    assert _read(LiveCharts(run)).window().steps == 9
+    assert _read(LiveCharts(RunDir(run))).window().steps == 9
 
 
 def test_memory_does_not_grow_with_the_run(tmp_path: Path) -> None:
     run = _write(tmp_path / "run", _steps(0, 30_000))
-    timeline = _read(LiveCharts(run, buckets=128))
-    whole = timeline._gatherer.data()
+    timeline = _read(LiveCharts(RunDir(run), buckets=128))
+    whole = timeline._builder.data()
     assert len(whole.series["loss"].points()[0]) <= 256
     assert timeline._recent_rows < live_charts.RECENT_ROWS + 10_000
 
@@ -339,7 +341,7 @@ def test_a_pipe_is_no_file(tmp_path: Path) -> None:
     for name in ("events.jsonl", "steps.rank0.jsonl", "run.json"):
         (run / name).unlink()
         os.mkfifo(run / name)
-    timeline = LiveCharts(run)
+    timeline = LiveCharts(RunDir(run))
     assert not timeline.read()
     assert timeline.window().series == {}
 
@@ -349,7 +351,7 @@ def test_a_heat_map_of_a_long_run_keeps_its_worst(tmp_path: Path) -> None:
     steps[7770] = StepRecord(
         0, 7771, 7770, {"loss": 1.0}, {"param/grad_norm": Column([1.0, math.nan, 1.0])}
     )
-    timeline = _read(LiveCharts(_write(tmp_path / "run", steps)))
+    timeline = _read(LiveCharts(RunDir(_write(tmp_path / "run", steps))))
     for ends in ((None, None), (7000, 8000), (7770, 7770)):
         picture = timeline.window(*ends).maps["param/grad_norm"]
         assert picture.codes.shape[1] <= CELLS

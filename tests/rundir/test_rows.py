@@ -54,7 +54,7 @@ def test_the_same_as_one_by_one(records: list[StepRecord]) -> None:
     assert [{k: repr(float(v)) for k, v in sorted(row.items())} for row in told] == [
         {k: repr(float(v)) for k, v in sorted(record.values.items())} for record in records
     ]
-    looks = {look.row: look for look in rows.looks}
+    looks = {look.row: look for look in rows.tensor_steps}
     assert sorted(looks) == [row for row, record in enumerate(records) if record.columns]
     for row, look in looks.items():
         wanted = {
@@ -111,7 +111,7 @@ def test_another_order_of_keys() -> None:
     rows = decode_steps([line])
     assert rows.step.tolist() == [4]
     assert rows.values["loss"][1].tolist() == [2.0]
-    column = rows.looks[0].column("param/grad_norm")
+    column = rows.tensor_steps[0].column("param/grad_norm")
     assert column is not None
     assert column[0].tolist() == [1.0]
 
@@ -130,6 +130,6 @@ def test_a_line_out_of_order_is_left_out() -> None:
 @pytest.mark.parametrize("column", ['{"i":[0],"v":[1,2]}', '"x"', "7", '{"i":3,"v":4}', "[1,2"])
 def test_a_column_that_is_none(column: str) -> None:
     line = '{"seg":0,"seq":1,"step":1,"v":{"loss":1},"c":{"param/grad_norm":' + column + "}}"
-    look = decode_steps([line.encode()]).looks[0]
+    look = decode_steps([line.encode()]).tensor_steps[0]
     assert look.column("param/grad_norm") is None
     assert look.columns() == {}

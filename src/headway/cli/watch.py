@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from headway.output.terminal import TerminalPage
-    from headway.rundir.run_reader import RunFollower
+    from headway.rundir.run_reader import RunDir
 
 
 # `headway watch RUN`
@@ -54,10 +54,10 @@ def command(run: Path, every: float, once: bool) -> int:
     Ctrl-C ends it before. Plain lines where the output is no terminal.
     """
     from headway.output.terminal import TerminalPage
-    from headway.rundir.run_reader import PATIENCE, RunFollower
+    from headway.rundir.run_reader import PATIENCE, RunDir
 
     page, watched = TerminalPage(), WatchedRun(run)
-    growing = RunFollower(run, patience=0.0 if once else PATIENCE)
+    growing = RunDir(run, patience=0.0 if once else PATIENCE)
     try:
         if page.live and not once:
             _show(growing, watched, page, every)
@@ -68,18 +68,18 @@ def command(run: Path, every: float, once: bool) -> int:
     return 0
 
 
-def _look(growing: RunFollower, watched: WatchedRun) -> bool:
+def _look(growing: RunDir, watched: WatchedRun) -> bool:
     """Whether anything new has come."""
     if not growing.path.is_dir():
         raise UnreadableInput(f"{growing.path} is not a run directory")
     count = 0
-    for record in islice(growing.records(), AT_ONCE):
+    for record in islice(growing.follow(), AT_ONCE):
         watched.feed(record)
         count += 1
     return count > 0
 
 
-def _show(growing: RunFollower, watched: WatchedRun, page: TerminalPage, every: float) -> None:
+def _show(growing: RunDir, watched: WatchedRun, page: TerminalPage, every: float) -> None:
     from rich.live import Live
 
     with Live(console=page.console, auto_refresh=False) as live:
@@ -96,7 +96,7 @@ def _show(growing: RunFollower, watched: WatchedRun, page: TerminalPage, every: 
 
 
 def _print(
-    growing: RunFollower, watched: WatchedRun, page: TerminalPage, every: float, once: bool
+    growing: RunDir, watched: WatchedRun, page: TerminalPage, every: float, once: bool
 ) -> None:
     while True:
         more = _look(growing, watched)

@@ -127,7 +127,7 @@ def _own(place: Path, settings: Settings | None) -> Report:
 def _long(source: run_reader.RunDir) -> LongRun | None:
     """What is left of the steps of a run with too many; None for most."""
     path = source.path / "steps.rank0.jsonl"
-    if not path.is_file() or path.stat().st_size < SHORT or not source.one_tells_all:
+    if not path.is_file() or path.stat().st_size < SHORT or not source.rank_0_has_all_steps:
         return None
     # A short run of our own needs no numpy.
     from headway.rundir.triage import LongRun

@@ -1,5 +1,5 @@
-"""Turns a stream of records into the data of charts, in bounded memory, and cuts windows out of
-it.
+"""Builds the data of charts from a stream of records, in bounded memory; the report, the live page
+and `headway watch` draw the same data.
 """
 
 from __future__ import annotations
@@ -26,18 +26,13 @@ from headway.rundir.downsample import (
 from headway.rundir.step_columns import StepColumns, TensorColumns
 from headway.rundir.timeline import MAX_X, AxisJump, Timeline, find_offset
 
-# From a stream of records, however long, to what a chart shows. Memory does not grow with the
-# run.
-
-# The report on a run, the live page and the view in a terminal draw the same: they all begin here.
-
 MAX_SERIES = 64
-"""Components and metrics are named by users: a hundred charts help nobody."""
+"""Users name components and metrics, so their number must be bounded."""
 MAX_MARKS = 400
-"""Events kept from the beginning, and as many from the end."""
+"""Events kept from the start, and as many from the end."""
 MAX_INCIDENTS = 20
 MANY_TENSORS = 1024
-"""A heat map of more keeps no more cells than are drawn."""
+"""A heat map of more tensors keeps no more cells than are drawn."""
 MAPS = ("param/grad_norm", "param/update_ratio")
 CHARTED_SIGNALS = (
     "loss",
@@ -48,19 +43,19 @@ CHARTED_SIGNALS = (
     "device_allocated_bytes",
     "host_rss_bytes",
 )
-"""Signals with a place of their own on a page."""
+"""Signals with a panel of their own."""
 USER_NAMED_FAMILIES = ("loss", "eval")
-"""Families whose members a user has named: `loss/box`, `eval/accuracy`."""
+"""Families whose members users name: `loss/box`, `eval/accuracy`."""
 EVENTS_WITHOUT_MARK = ("scan", "axis", "checkpoint", "places", "end", INCIDENT)
-"""Events that are no marks: bookkeeping, or told elsewhere."""
+"""Events that are not marked: bookkeeping, or shown elsewhere."""
 SETUPS = ("precision", "optimizer")
-"""Set-up facts that belong to the description of a run."""
+"""Set-up facts that describe the run."""
 AFTER_CLIPPING = "clipped_grad_norm"
 
 
 @dataclass(frozen=True, slots=True)
 class ChartMark:
-    """Something that happened, on the axis of the charts."""
+    """An event on the axis of the charts."""
 
     x: int
     step: int
@@ -70,7 +65,7 @@ class ChartMark:
 
 @dataclass
 class ChartData:
-    """What there is to draw of a run."""
+    """The chart data of a run."""
 
     series: dict[str, Downsampler] = field(default_factory=dict)
     maps: dict[str, HeatMap] = field(default_factory=dict)
@@ -78,33 +73,33 @@ class ChartData:
     marks_left_out: int = 0
     incidents: list[EventRecord] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
-    """What the header and the set-up said about the run."""
+    """Facts from the header and the set-up records."""
     source: str = ""
     jumps: list[AxisJump] = field(default_factory=list)
     steps: int = 0
-    """Records of steps that were read."""
+    """Step records that were read."""
     held: Downsampler = field(default_factory=Downsampler)
-    """The steps whose update was held back."""
+    """The steps whose update was skipped."""
     end: int = 0
     series_left_out: int = 0
     progress: float = 1.0
-    """How much of the run has been read; the rest is a sample of it."""
+    """The share of the run that has been read; the rest is a sample."""
 
     @property
     def exact(self) -> bool:
-        """Whether all of the run is in it."""
+        """Whether the whole run has been read."""
         return self.progress >= 1.0
 
     def place(self, order: tuple[int, int], step: int) -> int:
-        """Where a finding of that order and step stands on the axis."""
+        """The x of a finding."""
         return step + find_offset(self.jumps, order)
 
 
 class ChartBuilder:
-    """Reads a stream once. `data()` may be asked for at any time: a live page does."""
+    """Reads a stream once. `data()` may be called at any time."""
 
     def __init__(self, buckets: int = BUCKETS, cells: int = CELLS) -> None:
-        """`buckets` of each signal, and `cells` of each heat map along the steps."""
+        """Keeps `buckets` per signal and `cells` along the steps of a heat map."""
         self._buckets = buckets
         self._cells = cells
         self._data = ChartData(held=Downsampler(buckets))
@@ -118,7 +113,7 @@ class ChartBuilder:
         self._coming: deque[Header] = deque()
 
     def feed(self, record: Record) -> None:
-        """One more record."""
+        """Add one record."""
         if isinstance(record, StepRecord):
             if not self._of_another_rank(record):
                 self._step(record)
@@ -132,13 +127,13 @@ class ChartBuilder:
 
     @property
     def axis(self) -> Timeline:
-        """Which step stands where."""
+        """The axis: which step is at which x."""
         return self._timeline
 
     def feed_rows(self, rows: StepColumns, x: Ints | None = None) -> Ints:
-        """Many steps at once, those of the rank that is drawn. `x`: where they stand, if known.
+        """Add many steps of the rank that is drawn; `x` if it is known.
 
-        Gives back where each stands; −1 for one that cannot be drawn.
+        Returns the x of each; −1 for a step that cannot be drawn.
         """
         if x is None:
             x = self._timeline.xs(rows.segment, rows.seq, rows.step)
@@ -152,30 +147,30 @@ class ChartBuilder:
         if rows.held.any():
             where = x[rows.held & drawn]
             self._data.held.extend(where, np.ones(len(where)))
-        for look in rows.looks:
-            if drawn[look.row]:
-                self._look(look, rows, int(x[look.row]))
+        for step in rows.tensor_steps:
+            if drawn[step.row]:
+                self._feed_tensors(step, rows, int(x[step.row]))
         return x
 
-    def _look(self, look: TensorColumns, rows: StepColumns, x: int) -> None:
-        self._name_rows((int(rows.segment[look.row]), int(rows.seq[look.row])))
+    def _feed_tensors(self, step: TensorColumns, rows: StepColumns, x: int) -> None:
+        self._name_rows((int(rows.segment[step.row]), int(rows.seq[step.row])))
         for name in MAPS:
-            column = look.column(name)
+            column = step.column(name)
             if column is not None:
                 self._map(name).add(x, *column)
 
     def _name_rows(self, order: tuple[int, int]) -> None:
-        """Headers that came before their steps were read are in force from their place on."""
+        """Apply the headers that were read before their steps."""
         while self._coming and (self._coming[0].segment, self._coming[0].seq) <= order:
             self._take_header(self._coming.popleft())
 
     def expect(self, header: Header) -> None:
-        """A later header, told before the steps that come before it."""
+        """Add a header that applies only after steps that are still to come."""
         if not self._of_another_rank(header):
             self._coming.append(header)
 
     def apply_pending_headers(self) -> None:
-        """All that comes from here on comes after the headers that were told."""
+        """Apply all expected headers: what comes next comes after them."""
         while self._coming:
             self._take_header(self._coming.popleft())
 
@@ -189,7 +184,7 @@ class ChartBuilder:
             _extend(series, x[both], norms[first] * factors[second])
 
     def data(self) -> ChartData:
-        """All that has been gathered so far."""
+        """The chart data so far."""
         data = self._data
         data.marks = [*self._first, *self._last]
         data.marks_left_out = self._marks - len(data.marks)
@@ -200,7 +195,7 @@ class ChartBuilder:
         return data
 
     def _of_another_rank(self, record: Header | StepRecord) -> bool:
-        """Ranks that decide together write the same steps: one of them is drawn."""
+        """Ranks of one training write the same steps, so only one of them is drawn."""
         header = self._header
         return header is not None and header.world_size > 1 and record.rank != header.rank
 
@@ -245,7 +240,7 @@ class ChartBuilder:
         return series.setdefault(name, Downsampler(self._buckets))
 
     def _after_clipping(self, x: int, values: Mapping[str, float]) -> None:
-        """Our own runs tell the factor; people want to see the norm that was left."""
+        """Our runs record the clip factor; the chart shows the norm after clipping."""
         if "grad_norm" in values and AFTER_CLIPPING not in values:
             left = values["grad_norm"] * values["clip_coef"]
             self._data.series.setdefault(AFTER_CLIPPING, Downsampler(self._buckets)).add(x, left)
@@ -264,14 +259,14 @@ class ChartBuilder:
             self._data.incidents.append(record)
         if record.kind in EVENTS_WITHOUT_MARK or self._of_other_event(record):
             return
-        # An event may look back at a step: it has a place, and moves nothing.
+        # An event may refer to an earlier step, so it does not move the axis.
         x = self._timeline.place((record.segment, record.seq), record.step)
         mark = ChartMark(min(x, self._timeline.end), record.step, record.kind, _label(record))
         self._marks += 1
         (self._first if len(self._first) < MAX_MARKS else self._last).append(mark)
 
     def _of_other_event(self, record: EventRecord) -> bool:
-        """What all ranks did at once is told by one of them."""
+        """An action of all ranks is marked once."""
         header = self._header
         together = header is not None and header.world_size > 1 and record.rank != header.rank
         return together and record.kind == "action"
@@ -286,11 +281,11 @@ def _extend(series: Downsampler, x: Ints, y: Floats) -> None:
 
 
 def build_charts(records: Iterable[Record], buckets: int = BUCKETS) -> ChartData:
-    """A whole stream."""
-    gatherer = ChartBuilder(buckets)
+    """The chart data of a whole stream."""
+    builder = ChartBuilder(buckets)
     for record in records:
-        gatherer.feed(record)
-    return gatherer.data()
+        builder.feed(record)
+    return builder.data()
 
 
 def _names(header: Header) -> list[str]:
@@ -298,7 +293,7 @@ def _names(header: Header) -> list[str]:
 
 
 def _label(record: EventRecord) -> str:
-    """A few words for an event: what was done and why."""
+    """A label for an event: the action and the reason."""
     data = record.data
     done = data.get("action")
     words = [str(done)] if isinstance(done, str) else [record.kind.replace("-", " ")]
@@ -309,18 +304,15 @@ def _label(record: EventRecord) -> str:
     return ": ".join(words)[:300]
 
 
-# A stretch of what has been gathered, in as many points as are wanted.
-
-
 def clamp_window(data: ChartData, first: int | None, last: int | None) -> tuple[int, int]:
-    """Where a window begins and ends that may be asked for with anything."""
+    """The start and end of a window, from untrusted numbers."""
     begin = 0 if first is None else min(max(first, 0), MAX_X)
     end = data.end if last is None else min(max(last, 0), MAX_X)
     return begin, max(end, begin)
 
 
 def cut_window(data: ChartData, begin: int, end: int, points: int) -> ChartData:
-    """What there is to draw of it between two places, both included."""
+    """The chart data between two x, both included."""
     return replace(
         data,
         series={name: series.narrowed(begin, end, points) for name, series in data.series.items()},
@@ -335,7 +327,7 @@ def cut_window(data: ChartData, begin: int, end: int, points: int) -> ChartData:
 
 
 def _cut_heat_map(picture: HeatMap, begin: int, end: int) -> HeatMap | None:
-    """The cells of a stretch."""
+    """The cells of a window."""
     first = max((begin - picture.start) // picture.width, 0)
     last = (end - picture.start) // picture.width
     codes = picture.codes[:, first : max(last + 1, first)]
@@ -343,7 +335,7 @@ def _cut_heat_map(picture: HeatMap, begin: int, end: int) -> HeatMap | None:
         return None
     start, width = picture.start + first * picture.width, picture.width
     size = -(-codes.shape[1] // CELLS)
-    if size > 1:  # the codes are in the order of what they stand for: the worst stays
+    if size > 1:  # codes sort by severity: the worst is kept
         codes = np.maximum.reduceat(codes, np.arange(0, codes.shape[1], size), axis=1)
         width *= size
     return replace(picture, start=start, width=width, codes=codes)
@@ -351,11 +343,11 @@ def _cut_heat_map(picture: HeatMap, begin: int, end: int) -> HeatMap | None:
 
 @dataclass(frozen=True)
 class ChartUpdate:
-    """What `since` answers."""
+    """The answer of `LiveCharts.since`."""
 
     cursor: str
-    """What to ask with the next time."""
+    """The cursor for the next call."""
     reset: bool
-    """What is known of the run is void or too old: ask for a window."""
+    """The caller's data is outdated: ask for a window."""
     data: ChartData | None = None
-    """Only what is new; None: nothing is."""
+    """Only what is new; None if nothing is."""

@@ -1,6 +1,4 @@
-"""Reads the files of a run directory while they may still grow: the header, new whole lines, lines
-between two offsets.
-"""
+"""Reads files that may still grow: the header, new whole lines, lines between two offsets."""
 
 from __future__ import annotations
 
@@ -16,70 +14,65 @@ from headway.core.codec import NO_RECORD, from_json
 from headway.core.records import Header
 from headway.errors import UnreadableInput
 
-# Opening a file that is one: what waits in its place, a pipe, would never end.
-
 Opener = Callable[[Path], BinaryIO]
-"""Opens a file for reading. Raises an OSError for what is not there, or may not be read."""
+"""Opens a file for reading. Raises an OSError if it does not exist or must not be read."""
 
 
 def open_regular_file(path: Path) -> BinaryIO:
-    """The file; `FileNotFoundError` where there is something else."""
+    """Open a regular file. A pipe in its place would never end, so it raises FileNotFoundError."""
     if not path.is_file():
         raise FileNotFoundError(path)
     return open(path, "rb")
 
 
-# The whole lines of a file that may still grow, piece by piece.
-
-# Only whole lines are taken: the last one may be half written, and is left for the next time. A
-# line that is longer than any record is passed over without being held in memory. A file that
-# became shorter, or is another one under the same name, is noticed.
+# Whole lines only: the last line may be half written and is left for the next read. A line longer
+# than any record is skipped without being kept in memory.
 
 AT_ONCE = 1 << 18
-"""Bytes taken at one reading."""
+"""Bytes read at once."""
 LONGEST_LINE = 1 << 26
-"""A longer line is no record of ours."""
+"""A longer line is no record."""
 HEAD = 64
-"""Bytes at the beginning of a file by which it is known again."""
+"""Bytes at the start of a file that identify it."""
 SETTLED_SECONDS = 1.0
-"""Seconds without a write after which the time of a write tells whether there was another."""
+"""Seconds since the last write after which an unchanged mtime means an unchanged file."""
 
 Stamp = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class LineBlock:
-    """Lines that lie next to each other in a file."""
+    """Consecutive lines of a file."""
 
     start: int
     end: int
     lines: list[bytes]
     passed_over: int = 0
-    """Lines that were too long."""
+    """Lines that were skipped because they are too long."""
 
 
 @dataclass
 class FileTail:
-    """Reads on from where the last reading ended. Never raises: a file may not be there yet."""
+    """Reads a file from where the last read ended. Never raises: the file may not exist yet."""
 
     path: Path
     opener: Opener = open_regular_file
     place: int = 0
-    """Where the next line begins."""
+    """Offset of the next line."""
     size: int = 0
-    """How long the file was at the last look."""
+    """Size of the file at the last read."""
     renewed: int = 0
-    """How often the file turned out to be another one: what was read of it is void."""
+    """How often the file was replaced or truncated; what was read before is void."""
     _known: tuple[int, int, bytes] | None = field(default=None, repr=False)
     _inside: bool = field(default=False, repr=False)
-    """Whether `place` lies within a line that is too long."""
+    """Whether `place` is inside a line that is too long."""
     _quiet: Stamp | None = field(default=None, repr=False)
-    """What the file was when it had rested for a while and there was nothing new in it."""
+    """The file's stamp when it was last found unchanged."""
 
     def read(self, most: int = AT_ONCE) -> LineBlock | None:
-        """The next whole lines; None where there are none for the moment."""
+        """The next whole lines; None if there are none yet."""
         try:
-            # Most looks find what the last one found: that is seen without opening the file.
+            # Most reads find nothing new, which a stat shows without opening the file.
             if self._quiet is not None and _stamp(os.stat(self.path)) == self._quiet:
                 return None
             with self.opener(self.path) as file:
@@ -102,14 +95,14 @@ class FileTail:
                 self._inside = True
                 return self._take(data, b"", passed_over=1)
             more = file.read(len(data))
-            if not more:  # it is half written
+            if not more:  # half written
                 break
             data += more
         end = data.rfind(b"\n") + 1
         return self._take(data[:end], data[:end]) if end else None
 
     def skip(self) -> None:
-        """Go on from the end, as if all that is there had been read."""
+        """Continue from the end, as if everything had been read."""
         try:
             with self.opener(self.path) as file:
                 self._look(os.fstat(file.fileno()), file.read(HEAD))
@@ -123,7 +116,7 @@ class FileTail:
         return LineBlock(start, self.place, lines.split(b"\n")[:-1], passed_over)
 
     def _go_on(self, data: bytes) -> LineBlock | None:
-        """The rest of a line that is passed over."""
+        """The rest of a line that is skipped."""
         end = data.find(b"\n") + 1
         self._inside = not end
         return self._take(data[: end or len(data)], b"") if data else None
@@ -137,25 +130,25 @@ class FileTail:
             if another or self.size < self.place or not head.startswith(start):
                 self.place, self._inside = 0, False
                 self.renewed += 1
-        # A beginning that was still being written says nothing about the rest of it.
+        # Only bytes before `place` are final and identify the file.
         self._known = (status.st_dev, status.st_ino, head[: self.place])
 
 
 def _stamp(status: os.stat_result) -> Stamp:
-    """By what it is seen from outside whether a file was written to."""
+    """Changes when the file is written to or replaced."""
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-# Lines from some places of a file that may still grow, without reading the rest of it.
-
 FARTHEST_LINE = 1 << 18
-"""How far the next line is looked for, where only a sample is wanted."""
+"""Bytes in which `sample_lines` searches for the next line."""
 
 
-def lines_between(path: Path, start: int, end: int) -> list[bytes]:
-    """The lines in a stretch of a file that begins and ends with a line."""
+def lines_between(
+    path: Path, start: int, end: int, opener: Opener = open_regular_file
+) -> list[bytes]:
+    """The lines between two offsets that are line starts."""
     try:
-        with open_regular_file(path) as file:
+        with opener(path) as file:
             file.seek(start)
             return file.read(max(end - start, 0)).split(b"\n")[:-1]
     except OSError:
@@ -163,7 +156,7 @@ def lines_between(path: Path, start: int, end: int) -> list[bytes]:
 
 
 def last_lines(path: Path, length: int, opener: Opener = open_regular_file) -> list[bytes]:
-    """The lines at the end of a file; of the first, and of the last, maybe a part."""
+    """The lines in the last `length` bytes; the first and the last may be incomplete."""
     try:
         with opener(path) as file:
             size = file.seek(0, os.SEEK_END)
@@ -173,10 +166,12 @@ def last_lines(path: Path, length: int, opener: Opener = open_regular_file) -> l
         return []
 
 
-def sample_lines(path: Path, places: int, length: int) -> list[bytes]:
-    """Lines from so many places at equal distances, in order; of the last at each, maybe a part."""
+def sample_lines(
+    path: Path, places: int, length: int, opener: Opener = open_regular_file
+) -> list[bytes]:
+    """Lines from evenly spaced places, in order; the last one at each may be incomplete."""
     try:
-        with open_regular_file(path) as file:
+        with opener(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(0)
             if size <= places * length:
@@ -187,7 +182,7 @@ def sample_lines(path: Path, places: int, length: int) -> list[bytes]:
                 at = max(number * (size - length) // max(places - 1, 1), before)
                 file.seek(at)
                 if at:
-                    at += len(file.readline(FARTHEST_LINE))  # to where the next one begins
+                    at += len(file.readline(FARTHEST_LINE))  # skip to the next line
                 data = file.read(length)
                 lines += data.split(b"\n")
                 before = at + len(data)
@@ -196,17 +191,15 @@ def sample_lines(path: Path, places: int, length: int) -> list[bytes]:
         return []
 
 
-# What a run directory says of itself: its `run.json`.
-
 LONGEST_HEADER = 1 << 26
 
 
 def read_header(run: Path, opener: Opener = open_regular_file, *, rank: int = 0) -> Header | None:
-    """None while it has not been written. Raises `UnreadableInput` where it is something else."""
+    """The header in run.json; None before it is written. Raises `UnreadableInput` if it is none."""
     path = run / "run.json"
     try:
         with opener(path) as file:
-            # As much memory is set aside as is asked for, so no more is asked for than there is.
+            # read(n) allocates n bytes up front, so n must not exceed the file.
             size = min(os.fstat(file.fileno()).st_size, LONGEST_HEADER)
             record = from_json(json.loads(file.read(size)), rank=rank)
     except FileNotFoundError:

@@ -1,9 +1,9 @@
 """Decodes many step lines at once into arrays, without building a record per line.
 
-A run of a million steps is a million lines. Decoding them one by one into records takes most of the
-time, and a chart wants neither the records nor the columns of a step whose tensors it does not
-draw. So the scalar part of each line is cut out, a whole piece of the file is decoded at once, and
-the numbers of one name become one array. A line that is no step is left out, as everywhere.
+Decoding a million lines one by one into records takes most of the time, and a chart needs neither
+the records nor tensors that it does not draw. So the scalar part of each line is cut out, a whole
+block is decoded at once, and the numbers of one name become one array. A line that is no step is
+skipped.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _COLUMNS = b',"c":{'
 _HELD = b'"held":true}'
 SEQ_BITS = 44
 _COUNTS = (("seg", 18), ("seq", SEQ_BITS), ("step", 53))
-"""Counts, and the bits they have; one beyond that is damage."""
+"""Counts and their bits; a larger number is damage."""
 
 
 Column = tuple[Floats, Sequence[int] | None]
-"""Values, and the positions they belong to; None: all, in order."""
+"""Values and their positions; None for all positions, in order."""
 
 
 @dataclass(slots=True)
 class TensorColumns:
-    """A step that also tells its tensors; the columns are decoded when somebody asks."""
+    """A step with values per tensor; they are decoded on demand."""
 
     row: int
     line: bytes
@@ -48,21 +48,21 @@ class TensorColumns:
             data = data.get("c") if isinstance(data, dict) else None
             found = {
                 name: column
-                for name, told in (data.items() if isinstance(data, dict) else ())
-                if (column := _column(told)) is not None
+                for name, values in (data.items() if isinstance(data, dict) else ())
+                if (column := _column(values)) is not None
             }
             self._all = found
         return self._all
 
     def column(self, name: str) -> Column | None:
-        """One column, without a look at the others."""
+        """One column, without decoding the others."""
         if self._all is not None:
             return self._all.get(name)
         begin = self.line.find(b'"' + name.encode() + b'":', self.line.find(_COLUMNS))
         if begin < 0:
             return None
         begin += len(name) + 3
-        # Neither a list of numbers nor a pair of them holds another bracket of its own kind.
+        # Neither form contains another bracket of its own kind.
         close = {b"[": b"]", b"{": b"}"}.get(self.line[begin : begin + 1])
         end = self.line.find(close, begin) if close else -1
         return _column(_parse_json(self.line[begin : end + 1]))
@@ -85,26 +85,26 @@ def _column(data: Any) -> Column | None:
 
 @dataclass
 class StepColumns:
-    """Steps that follow each other, as arrays."""
+    """Consecutive steps as arrays."""
 
     segment: Ints
     seq: Ints
     step: Ints
     held: NDArray[np.bool_]
     values: dict[str, tuple[Ints, Floats]] = field(default_factory=dict)
-    """By name: the rows that tell it, and the numbers."""
-    looks: list[TensorColumns] = field(default_factory=list)
+    """Name: the rows that have it, and the numbers."""
+    tensor_steps: list[TensorColumns] = field(default_factory=list)
     lines: Ints = field(default_factory=lambda: np.empty(0, np.int64))
-    """The line each row came from."""
+    """The line number of each row."""
     left_out: int = 0
-    """Lines that hold no step."""
+    """Lines that are no step."""
 
     def __len__(self) -> int:
         return len(self.step)
 
     @property
     def order(self) -> Ints:
-        """(segment, seq) as one number that rises."""
+        """(segment, seq) as one increasing number."""
         return (self.segment << SEQ_BITS) + self.seq
 
     def kept(self, keep: NDArray[np.bool_]) -> StepColumns:
@@ -123,14 +123,18 @@ class StepColumns:
             self.step[keep],
             self.held[keep],
             values,
-            [TensorColumns(int(new[look.row]), look.line) for look in self.looks if keep[look.row]],
+            [
+                TensorColumns(int(new[step.row]), step.line)
+                for step in self.tensor_steps
+                if keep[step.row]
+            ],
             self.lines[keep],
             self.left_out,
         )
 
 
 class StepColumnReader:
-    """Reads lines in the order of a file. A line that is out of order is damage, and left out."""
+    """Decodes the lines of a file in order. A line that is out of order is skipped."""
 
     def __init__(self) -> None:
         self._last = -1
@@ -164,7 +168,7 @@ def decode_steps(lines: Sequence[bytes]) -> StepColumns:
 
 
 def _decode_block(lines: Sequence[bytes]) -> list[Any]:
-    """What the lines hold; None for one that is no JSON."""
+    """The content of the lines; None for one that is no JSON."""
     try:
         found = json.loads(b"[" + b",".join(lines) + b"]")
         if len(found) == len(lines):
@@ -195,20 +199,20 @@ def _rows(found: list[Any], full: Sequence[bytes], columns: Sequence[int]) -> St
         left_out=len(full) - count,
     )
     row_of = np.cumsum(sound) - 1
-    rows.looks = [TensorColumns(int(row_of[at]), full[at]) for at in columns if sound[at]]
+    rows.tensor_steps = [TensorColumns(int(row_of[at]), full[at]) for at in columns if sound[at]]
     good = _fill(rows, [step["v"] for step in steps])
     rows.left_out += int(np.count_nonzero(~good))
     return rows.kept(good)
 
 
 def _is_valid(found: list[Any], full: Sequence[bytes], cut: set[int]) -> NDArray[np.bool_]:
-    """Which of the items are steps, as far as their counts and the shape go."""
+    """Which of the items are steps, by their counts and shape."""
     if _are_all_valid(found):
         return np.ones(len(found), bool)
     sound = np.zeros(len(found), bool)
     for at, item in enumerate(found):
         sound[at] = _are_all_valid([item])
-        if at in cut and not sound[at]:  # cut at the wrong place: the keys are in another order
+        if at in cut and not sound[at]:  # cut at the wrong place: its keys are in another order
             found[at] = _parse_json(full[at])
             sound[at] = _are_all_valid([found[at]])
     return sound
@@ -227,36 +231,36 @@ def _are_all_valid(items: list[Any]) -> bool:
 
 
 def _fill(rows: StepColumns, table: Sequence[dict[str, Any]]) -> NDArray[np.bool_]:
-    """Put the numbers into the rows; which of these are sound."""
+    """Store the numbers in the rows; which rows are valid."""
     shapes: dict[tuple[str, ...], list[int]] = {}
     for at, values in enumerate(table):
         shapes.setdefault(tuple(values), []).append(at)
-    told: dict[str, list[tuple[Ints, Floats]]] = {}
+    parts: dict[str, list[tuple[Ints, Floats]]] = {}
     good = np.ones(len(table), bool)
     for names, members in shapes.items():
         where = np.asarray(members, np.int64)
         some = table if len(shapes) == 1 else [table[at] for at in members]
         for name, (numbers, bad) in zip(names, _numbers(names, some), strict=True):
-            told.setdefault(name, []).append((where, numbers))
+            parts.setdefault(name, []).append((where, numbers))
             good[where[bad]] = False
-    rows.values = {name: _join_arrays(parts) for name, parts in told.items()}
+    rows.values = {name: _join_arrays(arrays) for name, arrays in parts.items()}
     return good
 
 
 def _numbers(
     names: Sequence[str], table: Sequence[dict[str, Any]]
 ) -> Iterator[tuple[Floats, list[int]]]:
-    """The numbers of steps that tell the same names, by name; and where there are none."""
+    """Per name: the numbers of steps with the same names, and the invalid positions."""
     for name in names:
-        told = [values[name] for values in table]
-        if {float, int}.issuperset(map(type, told)):
+        raw = [values[name] for values in table]
+        if {float, int}.issuperset(map(type, raw)):
             try:
-                yield np.asarray(told, np.float64), []
+                yield np.asarray(raw, np.float64), []
                 continue
             except OverflowError:
                 pass
-        numbers, bad = np.zeros(len(told)), []
-        for at, value in enumerate(told):
+        numbers, bad = np.zeros(len(raw)), []
+        for at, value in enumerate(raw):
             try:
                 numbers[at] = decode_number(value)
             except ValueError:

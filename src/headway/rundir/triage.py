@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +39,7 @@ JUMP = 1.3
 """The smallest factor that counts as a jump of a learning rate or loss scale."""
 
 
-@dataclass(frozen=True, slots=True)
-class RankedRow:
+class RankedRow(NamedTuple):
     """A row worth checking; `strength` ranks the rows of one signal."""
 
     row: int
@@ -249,13 +249,13 @@ class RunScreen:
                 known = self._signals[name] = SignalBlocks(rate=name.partition("#")[0] in RATES)
             if known is not None:
                 known.add(at + start, values)
-        for look in rows.looks:
-            for name, column in look.columns().items():
+        for step in rows.tensor_steps:
+            for name, column in step.columns().items():
                 screen = self._tensors.get(name)
                 if screen is None and len(self._tensors) < MAX_SCREENED_SIGNALS:
                     screen = self._tensors[name] = TensorScreen()
                 if screen is not None:
-                    screen.add(look.row + start, *column)
+                    screen.add(step.row + start, *column)
 
     def places(self) -> list[int]:
         """The rows worth checking: the strongest of each signal, then the second of each, …"""
@@ -303,15 +303,12 @@ LONG_RUN_STEPS = 50_000
 """The checks receive every step of a run with at most this many."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(NamedTuple):
     start: int
     end: int
-    first: int
-    """Index of its first row."""
+    first: int  # index of its first row
     rows: int
-    lines: Ints | None
-    """Line numbers of its rows; None if every line is a row."""
+    lines: Ints | None  # line numbers of its rows; None if every line is a row
 
 
 @dataclass

@@ -1,65 +1,56 @@
-"""A headway run directory on the live page: its state, its charts, and checks fed as the run
-grows.
-"""
+"""A run directory on the live page: its state, its charts, and checks that follow it."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from headway.core.codec import NO_RECORD, from_json
 from headway.core.records import EventRecord, Header, Record, StepRecord
 from headway.engine import Engine
 from headway.errors import HeadwayError, UnreadableInput
 from headway.report import Report
 from headway.rundir.chart_data import ChartData
-from headway.rundir.run_files import last_lines, read_header
-from headway.rundir.run_reader import EVENTS, STEPS, RunFollower
-from headway.web.access import ServedFolder
-from headway.web.run_entry import IDLE_SECONDS, POINTS, RunCharts, RunEntry
-
-# What the checks say of a run directory, every record looked at once, however long it grows.
+from headway.rundir.live_charts import LiveCharts
+from headway.rundir.run_reader import EVENTS, STEPS, RunDir
+from headway.web.run_entry import IDLE_SECONDS, POINTS, RunEntry
 
 REPORT_INTERVAL = 4.0
-"""Seconds after which what is told of a run that goes on is told anew."""
+"""Seconds after which the report on a growing run is rebuilt."""
 
 
 class RunReplaced(Exception):
-    """The files are not those that were being read: another run has taken their place."""
+    """The files were replaced by those of another run."""
 
 
 @dataclass
 class IncrementalChecks:
-    """The checks of one run and how far they have come."""
+    """The checks of one run. Each record is checked once, however long the run grows."""
 
-    root: ServedFolder
-    path: Path
+    run: RunDir
     version: int = field(default=0, init=False)
-    """Rises when there is something new to tell."""
+    """Increases when the report changes."""
     finished: bool = field(default=False, init=False)
-    """The checks have said their last word."""
-    _stream: RunFollower = field(init=False)
+    """Whether the checks have finished."""
     _engine: Engine | None = field(default=None, init=False)
-    """None before the first record, and after the last word."""
+    """None before the first record and after the end."""
     _refreshed: float = field(default=0.0, init=False)
     _report: Report | None = field(default=None, init=False)
-    _told: int = field(default=-1, init=False)
-
-    def __post_init__(self) -> None:
-        self._stream = RunFollower(self.path, self.root.open)
+    _reported: int = field(default=-1, init=False)
+    """The version that `_report` is of."""
 
     @property
-    def read(self) -> tuple[int, int]:
-        """Bytes looked at, and bytes there are."""
-        return self._stream.read
+    def progress(self) -> float:
+        """The share of the run that has been checked."""
+        if self.finished:
+            return 1.0
+        done, of = self.run.progress
+        return 1.0 if done >= of else done / of
 
     def advance(self, seconds: float) -> int:
-        """Look on for about so long; how many records came. Raises `Replaced`."""
+        """Check for about `seconds`; the number of new records. Raises `RunReplaced`."""
         until = time.monotonic() + seconds
         count = 0
         for record in self._records():
@@ -74,90 +65,93 @@ class IncrementalChecks:
         now = time.monotonic()
         if count and now - self._refreshed > REPORT_INTERVAL:
             self._refreshed = now
-            self.version += 1  # more of the checks may have found what they need
+            self.version += 1  # further checks may have started
         return count
 
     def _records(self) -> Iterator[Record]:
-        """What is new, as long as it is the same run."""
-        stream = self._stream
-        with contextlib.suppress(UnreadableInput):  # what it says of itself may be mended yet
-            for record in stream.records():
-                # Where it had ended, and goes on, its checks are gone.
-                if self.finished or stream.renewed:
+        """New records, as long as it is the same run."""
+        with contextlib.suppress(UnreadableInput):  # the header may still be repaired
+            for record in self.run.follow():
+                # A run that continues after its end needs new checks.
+                if self.finished or self.run.renewed:
                     raise RunReplaced
                 yield record
-        if stream.renewed:
+        if self.run.renewed:
             raise RunReplaced
 
     def conclude(self, report: Report) -> None:
-        """The run was looked at as a whole: that is what there is to say of it."""
+        """Take the report of a run that was checked as a whole."""
         with contextlib.suppress(UnreadableInput):
-            self._stream.skip()
+            self.run.skip()
         self._report, self._engine, self.finished = report, None, True
         self.version += 1
 
     def finish(self) -> None:
-        """Nothing more will come, or not for long: let the checks say their last word."""
+        """The run has ended, or paused for long: finish the checks."""
         if self._engine is not None:
             self._engine.finish()
         self.version += 1
         self.report()
-        self._engine = None  # what it knew is not needed any more
+        self._engine = None  # frees its memory
         self.finished = True
 
     def report(self) -> Report | None:
-        """What has been found so far; None before the first record."""
-        if self._engine is not None and (self._report is None or self._told != self.version):
-            self._told = self.version
-            torn = self._stream.torn
-            notes = [f"{torn} lines were torn and skipped"] if torn else []
+        """The report so far; None before the first record."""
+        if self._engine is not None and (self._report is None or self._reported != self.version):
+            self._reported = self.version
+            torn = self.run.torn
+            notes = [f"{torn} damaged lines were skipped"] if torn else []
             self._report = Report.from_engine(self._engine, command="serve", notes=notes)
         return self._report
 
 
-# A run directory of ours on the page.
-
 FINISH_AFTER_SECONDS = 600.0
-"""Seconds without a line after which the checks say their last word."""
+"""Seconds without a new line after which the checks are finished."""
 CAUGHT_UP = 0.98
 TAIL_BYTES = 1 << 16
-"""Bytes at the end of the steps that are looked at for where the run is."""
+"""Bytes at the end of a file that are read for the latest step."""
 RECENT_STEPS = 30
 LONG_RUN_BYTES = 1 << 25
-"""Bytes of steps from which on a run that does not grow is looked at as a whole."""
+"""A run that does not grow is checked as a whole from this size of its step file on."""
 FIRST_READ_SECONDS = 0.15
-"""Seconds that a run is read before its charts are first shown."""
+"""Seconds that a run is read before its charts are first drawn."""
 
 
 @dataclass
 class OwnRun(RunEntry):
-    """A run directory: the end of it is known at once, the rest is read bit by bit."""
+    """A run directory: its end is read at once, the rest in small steps."""
 
     header: Header | None = field(default=None, init=False)
     wanted: float = field(default=0.0, init=False)
-    """When somebody last looked at its charts."""
-    _charts: RunCharts | None = field(default=None, init=False)
-    _verdicts: IncrementalChecks = field(init=False)
+    """When its charts were last requested."""
+    _run: RunDir = field(init=False)
+    _charts: LiveCharts | None = field(default=None, init=False)
+    _cursor: str = field(default="", init=False)
+    _checks: IncrementalChecks = field(init=False)
     _seen: tuple[int, int] = field(default=(0, 0), init=False)
     _settled: tuple[int, int] | None = field(default=None, init=False)
-    """The sizes of the files when all was said of them."""
+    """Sizes of the files when the checks had finished."""
     _changed: float = field(default=0.0, init=False)
     _latest: dict[str, Any] = field(default_factory=dict, init=False)
     _action: dict[str, Any] = field(default_factory=dict, init=False)
     _piecemeal: bool = field(default=False, init=False)
-    """It has been looked at as a whole, or cannot be."""
+    """It was checked as a whole, or cannot be."""
     _meanwhile: Report | None = field(default=None, init=False)
-    """What is said of it until the checks have caught up."""
+    """The report on the whole run until the checks have caught up."""
     _over: bool = field(default=False, init=False)
-    """The run has said that it ended; a resume takes that back."""
+    """Whether the run has recorded its end; a resume clears it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._verdicts = IncrementalChecks(self.root, self.path)
+        self._run = RunDir(self.path, self.root.open)
+        self._checks = self._new_checks()
+
+    def _new_checks(self) -> IncrementalChecks:
+        return IncrementalChecks(RunDir(self.path, self.root.open))
 
     @property
     def source(self) -> str:
-        """Who has written it."""
+        """The program that wrote it."""
         return self.header.source if self.header else "headway"
 
     @property
@@ -166,7 +160,7 @@ class OwnRun(RunEntry):
         return self._changed
 
     def glance(self) -> bool:
-        """Whether its files have changed since the last glance; then, where the run is."""
+        """Whether its files have changed since the last call; then reads the latest step."""
         sizes, changed = [], 0.0
         for name in (STEPS, EVENTS):
             try:
@@ -178,12 +172,12 @@ class OwnRun(RunEntry):
             changed = max(changed, about.st_mtime)
         if self.header is None:
             with contextlib.suppress(UnreadableInput):
-                self.header = read_header(self.path, self.root.open)
+                self.header = self._run.header()
         if (sizes[0], sizes[1]) == self._seen:
             return False
         self._seen = (sizes[0], sizes[1])
         self._changed = changed
-        self._recall()
+        self._read_latest()
         self.version += 1
         return True
 
@@ -194,106 +188,107 @@ class OwnRun(RunEntry):
         return "running" if time.time() - self._changed < IDLE_SECONDS else "silent"
 
     def latest(self) -> dict[str, Any]:
-        """The last step, its loss, and how many steps a second."""
+        """The last step, its loss, and steps per second."""
         return self._latest
 
     def guard(self) -> dict[str, Any]:
-        """What the guard had to do."""
+        """The last action of the guard."""
         return self._action
 
     def progress(self) -> tuple[float, float]:
-        """How much of it the charts show, and how much has been checked; 1 is all."""
+        """The shares of the run that are drawn and checked."""
         drawn = 0.0 if self._charts is None else self._charts.progress
-        checked = 1.0 if self._verdicts.finished else _part(self._verdicts.read)
-        return drawn, checked
+        return drawn, self._checks.progress
 
     def report(self) -> Report | None:
-        """What has been found so far."""
+        """The report so far."""
         with self.lock:
             if self._meanwhile is not None:
-                if _part(self._verdicts.read) < CAUGHT_UP:
+                if self._checks.progress < CAUGHT_UP:
                     return self._meanwhile
                 self._meanwhile = None
-            return self._verdicts.report()
+            return self._checks.report()
 
     @property
     def report_version(self) -> int:
-        """Rises with every finding and event."""
-        return self._verdicts.version + (self._meanwhile is not None)
+        """Increases with every finding and event."""
+        return self._checks.version + (self._meanwhile is not None)
 
     def charts(self, low: int | None, high: int | None, buckets: int = POINTS) -> ChartData | None:
-        """What there is to draw so far."""
+        """The chart data so far."""
         self.touch()
         with self.lock:
             if self._charts is None:
                 self.prepare()
                 self.draw(FIRST_READ_SECONDS)
             assert self._charts is not None
-            return self._charts.between(low, high, buckets)
+            return self._charts.window(low, high, buckets)
 
     def prepare(self) -> None:
-        """Begin to hold what charts need."""
+        """Start to read for charts."""
         with self.lock:
             if self._charts is None:
-                self._charts = RunCharts(self.root, self.path)
+                self._charts = LiveCharts(self._run)
 
     def touch(self) -> None:
-        """Somebody looks at it."""
+        """Note that its charts are requested."""
         self.wanted = time.monotonic()
 
     def draw(self, seconds: float) -> bool:
-        """Read on for the charts, where somebody wants them; whether anything new has come."""
+        """Read for the charts, if they are in use; whether there is anything new."""
         with self.lock:
             if self._charts is None:
                 return False
-            new = self._charts.advance(seconds)
+            more = self._charts.read(seconds)
+            cursor = self._charts.since(self._cursor).cursor
+            new = more or cursor != self._cursor
+            self._cursor = cursor
             self.version += new
             return new
 
     def check(self, seconds: float) -> int:
-        """Read on for the checks."""
+        """Read for the checks; the number of new records."""
         if self._settled == self._seen:
             return 0
         with self.lock:
-            known = self._verdicts
+            known = self._checks
             seen = self._seen
             before = known.version
             try:
                 count = known.advance(seconds)
             except RunReplaced:
-                known = self._verdicts = IncrementalChecks(self.root, self.path)
+                known = self._checks = self._new_checks()
                 known.version = before + 1
                 self._meanwhile = None
                 count = 1
             quiet = time.time() - self._changed > FINISH_AFTER_SECONDS
-            if not count and not known.finished and (self._over or quiet):
-                done, of = known.read
-                if done >= of or quiet:
-                    known.finish()
+            ended = quiet or (self._over and known.progress >= 1)
+            if not count and not known.finished and ended:
+                known.finish()
             if not count and known.finished:
                 self._settled = seen
             self.version += bool(count) or known.version != before
             return count
 
     def forget(self) -> None:
-        """Let go of what only charts need."""
+        """Free the chart data."""
         with self.lock:
             self._charts = None
 
     @property
     def drawn(self) -> bool:
-        """Whether it holds what charts need."""
+        """Whether chart data is kept."""
         return self._charts is not None
 
     def long(self) -> bool:
-        """Whether it is better looked at as a whole first, by those who know how to hurry."""
-        known = self._verdicts
+        """Whether to check it as a whole first, which is faster for a long run."""
+        known = self._checks
         if self._piecemeal or known.finished or self._seen[0] <= LONG_RUN_BYTES:
             return False
-        return known.read[0] < LONG_RUN_BYTES // 8
+        return known.run.progress[0] < LONG_RUN_BYTES // 8
 
     def look(self) -> None:
-        """Look at all of it, as `headway diagnose` does."""
+        """Check all of it, as `headway diagnose` does."""
         from headway.postmortem.diagnose import diagnose
 
         before = self._seen
@@ -306,16 +301,24 @@ class OwnRun(RunEntry):
             if report is None:
                 return
             if self._seen == before and self.state() != "running":
-                self._verdicts.conclude(report)
+                self._checks.conclude(report)
             else:
-                # It goes on, so every record is needed; until then this is what is known.
+                # It is still growing, so every record must be checked; show this until then.
                 self._meanwhile = report
             self.version += 1
 
-    def _recall(self) -> None:
-        """Where the run is, from the last lines of its files."""
-        steps = [record for record in self._end_of(STEPS) if isinstance(record, StepRecord)]
-        events = [record for record in self._end_of(EVENTS) if isinstance(record, EventRecord)]
+    def _read_latest(self) -> None:
+        """Read the latest step, action and end from the last lines of the files."""
+        steps = [
+            item
+            for item in self._run.last_records(STEPS, TAIL_BYTES)
+            if isinstance(item, StepRecord)
+        ]
+        events = [
+            item
+            for item in self._run.last_records(EVENTS, TAIL_BYTES)
+            if isinstance(item, EventRecord)
+        ]
         for event in events:
             if event.kind == "action":
                 self._action = {"action": event.data.get("action"), "step": event.step}
@@ -332,17 +335,3 @@ class OwnRun(RunEntry):
             "loss": recent[-1].values.get("loss"),
             "speed": 1 / usual if usual > 0 else None,
         }
-
-    def _end_of(self, name: str) -> list[Record]:
-        found: list[Record] = []
-        for line in last_lines(self.path / name, TAIL_BYTES, self.root.open):
-            try:
-                found.append(from_json(json.loads(line)))
-            except NO_RECORD:  # torn, or cut off at the beginning
-                continue
-        return found
-
-
-def _part(read: tuple[int, int]) -> float:
-    done, of = read
-    return 1.0 if done >= of else done / of
