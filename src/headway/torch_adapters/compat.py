@@ -7,8 +7,8 @@ Parts of one mechanism are beside it: modes in `modes`, the graph in `autograd_g
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -36,13 +36,21 @@ base_tensor: Callable[[Tensor], Tensor | None] = private_attribute(
 )
 """The tensor that a view is a view of; None for one that is no view."""
 
-preserve_version: Callable[..., Any] = private_part(
+_preserve_one: Callable[[Tensor], Any] = private_part(
     "torch.autograd.grad_mode._unsafe_preserve_version_counter",
-    lambda tensors: nullcontext(),
-    without="restoring weights raises their version counters: a backward pass over an older "
+    lambda tensor: nullcontext(),
+    without="trying other weights raises their version counters: a backward pass over an older "
     "graph then fails with torch's own error",
 )
-"""A context manager in which writes to these tensors do not raise their version counters."""
+
+
+@contextmanager
+def preserve_version(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """While this lasts, writes to these tensors do not raise their version counters."""
+    with ExitStack() as stack:
+        for tensor in tensors:  # one by one: torch 2.6 takes no tuple
+            stack.enter_context(_preserve_one(tensor))
+        yield
 
 
 def _flattens(value: Any) -> bool:

@@ -88,14 +88,15 @@ class BufferBackup:
         """The buffer itself, as it is now."""
         home, name, _ = self._homes[position]
         module = home()
-        return None if module is None else module_buffers(module).get(name)
+        return None if module is None else module._buffers.get(name)
 
     def touched(self) -> list[int]:
         """Positions of the buffers that changed, or may have, since they were last copied."""
         found = []
         for position, (home, name, _) in enumerate(self._homes):
             module = home()
-            buffer = None if module is None else module_buffers(module).get(name)
+            # Directly, once a step for each: only modules that have this dict are in `_homes`.
+            buffer = None if module is None else module._buffers.get(name)
             if module is None or buffer is None:
                 continue
             stamp = self._stamps[position]

@@ -275,7 +275,7 @@ def _same(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
 
 
 def _versions(parameters: Sequence[Tensor]) -> tuple[int, ...]:
-    return tuple([-1 if p.grad is None else tensor_version(p.grad) for p in parameters])
+    return tuple([-1 if (grad := p.grad) is None else tensor_version(grad) for p in parameters])
 
 
 # Noticing, without reading a single number, whether gradients were cleared and whether a backward

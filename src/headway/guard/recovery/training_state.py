@@ -131,7 +131,7 @@ class TrainingState:
         ]
         kept = [tensor.clone() for tensor in tensors]
         # Behind autograd's back: a graph that is still to be used stays valid.
-        with preserve_version(tuple(tensors)):
+        with preserve_version(tensors):
             try:
                 with torch.no_grad():
                     for model, saved in zip(self._models, state["models"], strict=True):
