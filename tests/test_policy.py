@@ -99,7 +99,7 @@ def test_poisoned_weights_go_straight_to_roll_back_or_halt(
     verdict = StepVerdict(3, nonfinite=True, poisoned=("fc.weight", "fc.bias"))
     action = Policy().decide(Ladder(), verdict, available)
     assert action.rung is expected
-    assert action.reason == "fc.weight, fc.bias are non-finite: skipping cannot mend it"
+    assert action.reason == "fc.weight, fc.bias are non-finite: skipping cannot repair it"
 
 
 def test_a_long_list_of_poisoned_tensors_is_cut_short() -> None:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from headway import registry
+from headway.checks.checkpoint_tensors import CHECKPOINT
 from headway.config import Settings
 from headway.core.check import Check, Context, Needs, Observed
 from headway.core.episodes import FindingEpisodes, RecordDistance, full_distance
@@ -28,9 +29,6 @@ CRASHED = "check-crashed"
 
 SCANNED = "scan"
 """The kind of event that says which `roles` of tensors were looked through, bad ones or none."""
-
-CHECKPOINT = "checkpoint"
-"""The kind of event that says that a checkpoint's tensors follow."""
 
 PLACES = "places"
 """The topic of the user's lines that do this and that: any check may point at them."""

@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any, ClassVar
 
 from headway.config import reject_wrong_types
+from headway.core.facts import say_list
 from headway.errors import SettingsError
 
 
@@ -176,7 +177,8 @@ class Policy:
         if not verdict.bad or (only_spike and not self.hold_spikes):
             return Proceed(verdict.step)
         if verdict.poisoned:
-            reason = f"{_list_names(verdict.poisoned)} non-finite: skipping cannot mend it"
+            verb = "are" if len(verdict.poisoned) > 1 else "is"
+            reason = f"{say_list(verdict.poisoned)} {verb} non-finite: skipping cannot repair it"
             return self._first((Rung.ROLL_BACK, Rung.HALT), ladder, rungs, verdict, reason)
         what = "non-finite loss or gradient" if verdict.nonfinite else "gradient spike"
         patience = self.grace if ladder.escalated else self.skips_in_a_row
@@ -214,12 +216,6 @@ class Policy:
         if rung is Rung.ROLL_BACK:
             return sum(1 for at in ladder.roll_backs if at > step - self.window) < self.roll_backs
         return self.halt
-
-
-def _list_names(names: tuple[str, ...]) -> str:
-    shown = ", ".join(names[:3])
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{shown}{more} {'are' if len(names) > 1 else 'is'}"
 
 
 @dataclass(slots=True)

@@ -26,8 +26,8 @@ from headway.checkpoints.checkpoint_discovery import open_checkpoint
 from headway.checkpoints.checkpoint_info import describe_head
 from headway.checkpoints.tensor_statistics import measure, measure_all
 from headway.checkpoints.value_counts import CHUNK, EXACT_ZEROS
+from headway.checks.checkpoint_tensors import short_name
 from headway.cli.main import cli
-from headway.core.checkpoint_tensors import short_name
 from headway.postmortem.scan import scan
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 548105171\n"

@@ -14,7 +14,7 @@ from support.strategies import floats, same, thoroughly
 
 from headway.core.bound import Bound, History
 from headway.core.state import decode, encode, remember
-from headway.core.window import Thinned, Window
+from headway.core.window import DownsampledSeries, Window
 
 hashable = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=4) | st.floats(allow_nan=False),
@@ -66,7 +66,7 @@ def test_a_dict_that_looks_like_our_own_tags_comes_back_the_same() -> None:
 
 
 def test_windows_and_histories_come_back_from_deep_inside() -> None:
-    window, thinned, history = Window(3), Thinned(4), History(Bound("loss", patience=2))
+    window, thinned, history = Window(3), DownsampledSeries(4), History(Bound("loss", patience=2))
     for value in (3.0, 1.0, 2.0, 5.0):
         window.push(value)
         thinned.push(value, value)

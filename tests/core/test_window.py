@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.strategies import floats, same, thoroughly
 
 from headway.core.state import decode, encode
-from headway.core.window import MAD_TO_SIGMA, Thinned, Window
+from headway.core.window import MAD_TO_SIGMA, DownsampledSeries, Window
 
 sizes = st.integers(1, 9)
 series = st.lists(floats | st.sampled_from([0.0, -0.0, 1.0, 1.0, 2.0]), max_size=40)
@@ -121,7 +121,7 @@ def test_a_window_goes_on_from_its_state_as_if_never_interrupted(
 @thoroughly
 @given(st.integers(2, 12), st.integers(0, 300))
 def test_a_thinned_run_is_bounded_in_order_and_covers_first_to_last(size: int, count: int) -> None:
-    thinned = Thinned(size)
+    thinned = DownsampledSeries(size)
     for at in range(count):
         thinned.push(at, 2.0 * at)
         assert len(thinned) <= size
@@ -136,7 +136,7 @@ def test_a_thinned_run_is_bounded_in_order_and_covers_first_to_last(size: int, c
 
 
 def test_a_thinned_run_leaves_nonfinite_values_out() -> None:
-    thinned = Thinned(8)
+    thinned = DownsampledSeries(8)
     assert thinned.push(0, math.nan) is False
     assert thinned.push(1, math.inf) is False
     assert thinned.push(2, 1.0) is True
@@ -144,7 +144,7 @@ def test_a_thinned_run_leaves_nonfinite_values_out() -> None:
 
 
 def test_a_cleared_thinned_run_begins_anew() -> None:
-    thinned = Thinned(4)
+    thinned = DownsampledSeries(4)
     for at in range(50):
         thinned.push(at, 1.0)
     thinned.clear()
@@ -158,12 +158,12 @@ def test_a_cleared_thinned_run_begins_anew() -> None:
 def test_a_thinned_run_goes_on_from_its_state_as_if_never_interrupted(
     size: int, before: int, after: int
 ) -> None:
-    uninterrupted, interrupted = Thinned(size), Thinned(size)
+    uninterrupted, interrupted = DownsampledSeries(size), DownsampledSeries(size)
     for at in range(before):
         uninterrupted.push(at, at / 2)
         interrupted.push(at, at / 2)
     resumed = through_json(interrupted)
-    assert isinstance(resumed, Thinned)
+    assert isinstance(resumed, DownsampledSeries)
     for at in range(before, before + after):
         assert resumed.push(at, at / 2) is uninterrupted.push(at, at / 2)
     assert resumed.points == uninterrupted.points

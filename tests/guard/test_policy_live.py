@@ -175,7 +175,7 @@ def test_poisoned_state_halts_at_once_and_is_named(
     training = Training(run_dir=tmp_path)
     with pytest.raises(TrainingHalted) as caught:
         training.run(20, nans(7), {7: spoil})
-    assert f"step 7: {name} is non-finite: skipping cannot mend it" in str(caught.value)
+    assert f"step 7: {name} is non-finite: skipping cannot repair it" in str(caught.value)
     assert "They were so before this step: do not go on from these weights" in str(caught.value)
     assert training.taken == 7
     assert training.rungs == [Rung.HALT]

@@ -205,7 +205,7 @@ def test_roll_backs_have_a_budget() -> None:
             if number in (8, 14, 20):
                 spoil_weight(run.model, run.optimizer)
 
-    with run.guard, pytest.raises(TrainingHalted, match="non-finite: skipping cannot mend it"):
+    with run.guard, pytest.raises(TrainingHalted, match="non-finite: skipping cannot repair it"):
         train()
     assert run.rungs == [Rung.ROLL_BACK, Rung.ROLL_BACK, Rung.HALT]
 

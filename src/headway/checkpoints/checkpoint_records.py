@@ -12,12 +12,11 @@ from headway.checkpoints import dtypes
 from headway.checkpoints.checkpoint_discovery import open_checkpoint
 from headway.checkpoints.checkpoint_info import Checkpoint, Problem, SavedTensor
 from headway.checkpoints.tensor_statistics import TensorStatistics, measure_all
-from headway.core.checkpoint_tensors import is_embedding
+from headway.checks.checkpoint_tensors import CHECKPOINT, is_embedding
 from headway.core.records import EventRecord, Header, Record, TensorRecord
 from headway.errors import UnreadableInput
 
 SOURCE = "checkpoint"
-CHECKPOINT = "checkpoint"
 KINDS = {"unreadable": "unreadable-checkpoint", "unsafe": "unsafe-pickle"}
 SCANNED = "scan"
 ROLES = ("weight", "buffer", "moment", "other")

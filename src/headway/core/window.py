@@ -114,7 +114,7 @@ class Window:
 
 
 @remember
-class Thinned:
+class DownsampledSeries:
     """A whole run in at most `size` points: when full, every second point is dropped.
 
     For questions about the long run (does memory ever stop growing?), where a recent window is
@@ -155,7 +155,7 @@ class Thinned:
         return [self.size, self.stride, self._count, list(self.points)]
 
     @classmethod
-    def from_state(cls, state: Any) -> Thinned:
+    def from_state(cls, state: Any) -> DownsampledSeries:
         series = cls(state[0])
         series.stride, series._count, series.points = state[1], state[2], list(state[3])
         return series

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headway.checks.checkpoint_tensors import short_name
 from headway.config import Settings
-from headway.core.checkpoint_tensors import short_name
 from headway.core.findings import Finding, NotRun, Remedy, Severity
 from headway.diagnosis import Cause
 from headway.diagnosis import diagnose as find_causes

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway import registry
-from headway.config import Settings
-from headway.core.check import Check
-from headway.core.checkpoint_tensors import (
+from headway.checks.checkpoint_tensors import (
     CHECKPOINT,
     count_elements,
     has_unintended_nonfinite,
     is_step_count,
     short_name,
 )
+from headway.config import Settings
+from headway.core.check import Check
 from headway.core.facts import Facts
 from headway.core.findings import Finding
 from headway.core.numbers import natural_order, say

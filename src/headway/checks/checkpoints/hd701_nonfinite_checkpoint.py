@@ -3,14 +3,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from headway.core.check import Check, Needs
-from headway.core.checkpoint_tensors import (
+from headway.checks.checkpoint_tensors import (
     CHECKPOINT,
-    Saved,
+    SavedCheckpoint,
     count_elements,
     has_unintended_nonfinite,
     is_step_count,
 )
+from headway.core.check import Check, Needs
 from headway.core.facts import LISTED
 from headway.core.findings import Finding, Severity, Where
 from headway.core.numbers import say
@@ -57,7 +57,7 @@ class NonfiniteCheckpoint(Check):
     explains = ("HD301", "HD302", "HD408")
 
     def start(self) -> None:
-        self.saved: Saved | None = None
+        self.saved: SavedCheckpoint | None = None
         self._clear()
 
     def _clear(self) -> None:
@@ -78,7 +78,7 @@ class NonfiniteCheckpoint(Check):
     def observe(self, record: TensorRecord | EventRecord) -> Iterable[Finding]:
         if isinstance(record, EventRecord):
             yield from self.finish()
-            self.saved = Saved.of(record)
+            self.saved = SavedCheckpoint.of(record)
             return
         if self.saved is None or record.role not in self.seen or is_step_count(record.name):
             return  # a tensor of the running training, or not a relevant one
@@ -111,7 +111,7 @@ class NonfiniteCheckpoint(Check):
         self.worst.sort(key=lambda item: (item[6] != "weight", -item[0], item[1]))
         del self.worst[LISTED:]
 
-    def _finding(self, saved: Saved) -> Finding:
+    def _finding(self, saved: SavedCheckpoint) -> Finding:
         share = self.bad_elements / self.elements if self.elements else 0.0
         dead = bool(self.elements) and self.bad_elements == self.elements
         first = self.worst[0]
@@ -141,7 +141,7 @@ class NonfiniteCheckpoint(Check):
             dead=dead,
         )
 
-    def _message(self, saved: Saved, share: float, *, dead: bool) -> str:
+    def _message(self, saved: SavedCheckpoint, share: float, *, dead: bool) -> str:
         moments = self.bad["moment"]
         also = f"; {moments} of {self.seen['moment']} optimizer moments too" if moments else ""
         if dead:

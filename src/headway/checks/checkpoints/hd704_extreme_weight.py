@@ -9,10 +9,9 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
-from headway.core.check import Check, Needs
-from headway.core.checkpoint_tensors import (
+from headway.checks.checkpoint_tensors import (
     CHECKPOINT,
-    Saved,
+    SavedCheckpoint,
     count_elements,
     is_embedding,
     is_first_moment,
@@ -20,6 +19,7 @@ from headway.core.checkpoint_tensors import (
     is_statistic,
     layer_kind,
 )
+from headway.core.check import Check, Needs
 from headway.core.facts import LISTED, Facts
 from headway.core.findings import Finding, Severity, Where
 from headway.core.numbers import say
@@ -39,7 +39,7 @@ _ADAPTER = re.compile(r"lora|adapter", re.I)
 
 @remember
 @dataclass
-class Zeroed:
+class ZeroWeights:
     """The facts of one checkpoint about weights of 0."""
 
     zero: dict[str, str] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Zeroed:
             else:
                 self.others += 1
 
-    def trained(self, saved: Saved) -> dict[str, str]:
+    def trained(self, saved: SavedCheckpoint) -> dict[str, str]:
         """The zero weights of trained layers, with the evidence for the training."""
         found = {}
         owners = saved.trained_by() if self.zero and self.fed else {}
@@ -92,7 +92,7 @@ class Zeroed:
         return asdict(self)
 
     @classmethod
-    def from_state(cls, state: Any) -> Zeroed:
+    def from_state(cls, state: Any) -> ZeroWeights:
         return cls(**state)
 
 
@@ -173,7 +173,7 @@ class ExtremeWeight(Check):
         """Smallest number of peers; with fewer, `times_few` applies."""
 
     def start(self) -> None:
-        self.saved: Saved | None = None
+        self.saved: SavedCheckpoint | None = None
         self.told: set[str] = set()
         """Zero weights without evidence of training, reported once for all checkpoints of a run."""
         self._clear()
@@ -184,7 +184,7 @@ class ExtremeWeight(Check):
         """Name → largest element, dimensions, file."""
         self.other_end: dict[str, float] = {}
         """Name → largest absolute value of a matrix on the other side of 0."""
-        self.zeroed = Zeroed()
+        self.zeroed = ZeroWeights()
 
     def begin(self, header: Header) -> None:
         self.saved = None
@@ -193,7 +193,7 @@ class ExtremeWeight(Check):
     def observe(self, record: TensorRecord | EventRecord) -> Iterable[Finding]:
         if isinstance(record, EventRecord):
             yield from self.finish()
-            self.saved = Saved.of(record)
+            self.saved = SavedCheckpoint.of(record)
             self.half = _asks_for_half(Facts.of(record))
             return
         if self.saved is None:
@@ -220,7 +220,7 @@ class ExtremeWeight(Check):
         self.saved = None
         self._clear()
 
-    def _judge(self, saved: Saved) -> Iterable[Finding]:
+    def _judge(self, saved: SavedCheckpoint) -> Iterable[Finding]:
         extreme: list[tuple[float, str, str]] = []
         least = FP16_MAX if self.half else math.inf
         for name, (size, _, _) in self.largest.items():
@@ -255,7 +255,7 @@ class ExtremeWeight(Check):
             above_fp16=sum(item[0] > FP16_MAX for item in extreme),
         )
 
-    def _zeros(self, saved: Saved) -> Iterable[Finding]:
+    def _zeros(self, saved: SavedCheckpoint) -> Iterable[Finding]:
         if not self.zeroed.others:
             return  # nothing to compare with: a state before its first step, or not a model
         trained = self.zeroed.trained(saved)
@@ -268,7 +268,9 @@ class ExtremeWeight(Check):
             why = "; new heads and adapters start like this, but a trained layer does not stay at 0"
             yield self._zero(saved, idle, Severity.INFO, why)
 
-    def _zero(self, saved: Saved, names: list[str], severity: Severity, why: str) -> Finding:
+    def _zero(
+        self, saved: SavedCheckpoint, names: list[str], severity: Severity, why: str
+    ) -> Finding:
         more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
         return self.find(
             record_at(saved.moment),

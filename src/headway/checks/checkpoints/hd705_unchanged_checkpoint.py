@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headway.checks.checkpoint_tensors import CHECKPOINT, CheckpointSequence, SavedCheckpoint
 from headway.core.check import Check, Needs
-from headway.core.checkpoint_tensors import CHECKPOINT, Saved, Succession
 from headway.core.findings import Finding, Where
 from headway.core.records import EventRecord, Header, TensorRecord, record_at
 
@@ -47,7 +47,7 @@ class UnchangedCheckpoint(Check):
     explains = ("HD105", "HD404")
 
     def start(self) -> None:
-        self.saved = Succession()
+        self.saved = CheckpointSequence()
 
     def begin(self, header: Header) -> None:
         self.start()
@@ -64,7 +64,7 @@ class UnchangedCheckpoint(Check):
         if pair is not None:
             yield from self._compare(*pair)
 
-    def _compare(self, now: Saved, before: Saved) -> Iterable[Finding]:
+    def _compare(self, now: SavedCheckpoint, before: SavedCheckpoint) -> Iterable[Finding]:
         if not all(now.same(before, name) for name in now.weights):
             return
         if any(item[5] for item in now.weights.values()):
@@ -89,7 +89,7 @@ class UnchangedCheckpoint(Check):
         )
 
 
-def _moments_moved(now: Saved, before: Saved) -> bool | None:
+def _moments_moved(now: SavedCheckpoint, before: SavedCheckpoint) -> bool | None:
     """Whether the moments changed; None if there are none, or they cannot be compared."""
     both = [
         (item[0], before.moments[name][0])

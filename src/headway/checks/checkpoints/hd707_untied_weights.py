@@ -3,8 +3,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from headway.checks.checkpoint_tensors import CHECKPOINT, SavedCheckpoint
 from headway.core.check import Check, Needs
-from headway.core.checkpoint_tensors import CHECKPOINT, Saved
 from headway.core.findings import Finding, Where
 from headway.core.optimizer_facts import TiedWeightsFacts
 from headway.core.records import EventRecord, Header, SetupRecord, TensorRecord, record_at
@@ -61,7 +61,7 @@ class UntiedWeights(Check):
     explains = ("HD204", "HD306")
 
     def start(self) -> None:
-        self.now: Saved | None = None
+        self.now: SavedCheckpoint | None = None
 
     def begin(self, header: Header) -> None:
         self.start()
@@ -69,7 +69,7 @@ class UntiedWeights(Check):
     def observe(self, record: SetupRecord | TensorRecord | EventRecord) -> Iterable[Finding]:
         if isinstance(record, EventRecord):
             yield from self.finish()
-            self.now = Saved.of(record)
+            self.now = SavedCheckpoint.of(record)
         elif isinstance(record, TensorRecord):
             if self.now is not None and self.now.tied and not record.nonfinite:
                 self.now.add(record)
@@ -81,7 +81,7 @@ class UntiedWeights(Check):
             yield from self._saved(self.now)
         self.now = None
 
-    def _saved(self, saved: Saved) -> Iterable[Finding]:
+    def _saved(self, saved: SavedCheckpoint) -> Iterable[Finding]:
         heads = [name for name in saved.weights if _OUTPUT.search(name)]
         tables = [name for name in saved.weights if _EMBEDDING.search(name)]
         if len(heads) != 1 or len(tables) != 1:

@@ -3,9 +3,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from headway.checks.checkpoint_tensors import looks_like_mask
 from headway.checks.symptoms import NONFINITE_OR_RANK
 from headway.core.check import Check, Needs
-from headway.core.checkpoint_tensors import looks_like_mask
 from headway.core.facts import LISTED, Place, say_list
 from headway.core.findings import Finding, Severity
 from headway.core.records import TensorRecord

@@ -23,21 +23,21 @@ MAX_POINTS = 64
 """Maximum number of points. When it is reached, pairs are merged, so half of it remains."""
 PARTS = 8
 
-Era = tuple[Moment, float, float]
+MedianPoint = tuple[Moment, float, float]
 """The end of a stretch of the run, and the medians of norm and loss over it."""
 
 
 @remember
 @dataclass
-class Eras:
+class RunMedians:
     """The points so far, and the medians that will form the next one."""
 
-    points: list[Era] = field(default_factory=list)
-    waiting: list[Era] = field(default_factory=list)
+    points: list[MedianPoint] = field(default_factory=list)
+    waiting: list[MedianPoint] = field(default_factory=list)
     each: int = 1
     """Number of medians that form one point."""
 
-    def add(self, era: Era) -> bool:
+    def add(self, era: MedianPoint) -> bool:
         """Add a median; return whether it completed a point."""
         self.waiting.append(era)
         if len(self.waiting) < self.each:
@@ -50,7 +50,7 @@ class Eras:
             self.each *= 2
         return True
 
-    def parts(self) -> list[list[Era]]:
+    def parts(self) -> list[list[MedianPoint]]:
         """The run in eighths, in order."""
         count = len(self.points)
         bounds = [count * part // PARTS for part in range(PARTS + 1)]
@@ -60,11 +60,11 @@ class Eras:
         return asdict(self)
 
     @classmethod
-    def from_state(cls, state: Any) -> Eras:
+    def from_state(cls, state: Any) -> RunMedians:
         return cls(**state)
 
 
-def _join_points(eras: list[Era]) -> Era:
+def _join_points(eras: list[MedianPoint]) -> MedianPoint:
     """Merge several into one; a loss that is unknown (NaN) in one of them is unknown in the
     result."""
     ends, firsts, seconds = zip(*eras, strict=True)
@@ -158,7 +158,7 @@ class ExplodingGradient(Check):
         self.blocks: dict[str, list[tuple[float, float]]] = {}
         """The norms and losses since the latest median."""
         self.points: dict[str, list[Point]] = {}
-        self.eras: dict[str, Eras] = {}
+        self.eras: dict[str, RunMedians] = {}
         """The whole run, at even resolution."""
         self.streaks: dict[str, list[Point]] = {}
         """The latest norms, each far above the one before (the first and the latest of them)."""
@@ -274,7 +274,7 @@ class ExplodingGradient(Check):
         norm = median(norm for norm, _ in block)
         points.append((point[0], norm, median(losses) if losses else math.nan))
         block.clear()
-        self.eras.setdefault(name, Eras()).add(points[-1])
+        self.eras.setdefault(name, RunMedians()).add(points[-1])
         if points[-1][1] < WIGGLE * self.told.get(name, 0.0):
             del self.told[name]
         growth = self._unbroken(points)

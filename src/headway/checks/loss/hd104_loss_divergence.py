@@ -12,7 +12,7 @@ from headway.core.findings import Finding, Severity
 from headway.core.numbers import say
 from headway.core.records import Header, Moment, StepRecord, moment_of, record_at
 from headway.core.signals import Signal
-from headway.core.window import BestLevel, Thinned, Window, detrended_sigma, drift_sigma
+from headway.core.window import BestLevel, DownsampledSeries, Window, detrended_sigma, drift_sigma
 
 BACK = 3
 """Consecutive losses within the band that end a rise."""
@@ -117,7 +117,7 @@ class LossDivergence(Check):
         """The losses before the rise, in the band or not: they show how far this run drifts."""
         self.onset: Moment | None = None
         """Where the loss left the band; None while it is in the band."""
-        self.rise = Thinned(64)
+        self.rise = DownsampledSeries(64)
         """The losses since the onset; below: how many, how many of them in the band, and how many
         of the latest in a row."""
         self.above = self.touches = self.inside = 0

@@ -9,7 +9,7 @@ from headway.core.findings import Finding
 from headway.core.numbers import say
 from headway.core.optimizer_facts import ResumeFacts
 from headway.core.records import Header, SetupRecord, StepRecord
-from headway.core.window import Thinned
+from headway.core.window import DownsampledSeries
 
 
 class LearningRateJump(Check):
@@ -66,7 +66,7 @@ class LearningRateJump(Check):
         self.resumed = False
         self.excused = False
         self.told: set[int] = set()
-        self.course = Thinned(512)
+        self.course = DownsampledSeries(512)
         """In the log of another tool: (step, rate) so far."""
 
     def begin(self, header: Header) -> None:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headway.checks.checkpoint_tensors import CHECKPOINT, SavedCheckpoint
 from headway.core.check import Check, Needs
-from headway.core.checkpoint_tensors import CHECKPOINT, Saved
 from headway.core.findings import Finding, Where
 from headway.core.numbers import say
 from headway.core.optimizer_facts import ResumeFacts
@@ -57,8 +57,8 @@ class OptimizerStateLost(Check):
 
     def start(self) -> None:
         self.told = False
-        self.before: Saved | None = None
-        self.now: Saved | None = None
+        self.before: SavedCheckpoint | None = None
+        self.now: SavedCheckpoint | None = None
 
     def begin(self, header: Header) -> None:
         self.before = self.now = None
@@ -66,7 +66,7 @@ class OptimizerStateLost(Check):
     def observe(self, record: SetupRecord | TensorRecord | EventRecord) -> Iterable[Finding]:
         if isinstance(record, EventRecord):
             yield from self.finish()
-            self.now = Saved.of(record)
+            self.now = SavedCheckpoint.of(record)
         elif isinstance(record, TensorRecord):
             if self.now is not None:
                 self.now.add(record)
@@ -83,7 +83,7 @@ class OptimizerStateLost(Check):
         self.before = now
         self.now = None
 
-    def _between(self, now: Saved, before: Saved) -> Finding:
+    def _between(self, now: SavedCheckpoint, before: SavedCheckpoint) -> Finding:
         return self.find(
             record_at(now.moment),
             f"the optimizer state counts {say(before.count or 0)} steps in {before.name} but "

@@ -2,8 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headway.checks.checkpoint_tensors import (
+    CHECKPOINT,
+    CheckpointSequence,
+    SavedCheckpoint,
+    is_follower,
+)
 from headway.core.check import Check, Needs
-from headway.core.checkpoint_tensors import CHECKPOINT, Saved, Succession, is_follower
 from headway.core.facts import LISTED, say_list
 from headway.core.findings import Finding, Severity, Where
 from headway.core.optimizer_facts import FreezeAttemptFacts, FrozenMovedFacts
@@ -59,7 +64,7 @@ class FrozenWeightMoved(Check):
     explains = ("HD306", "HD415")
 
     def start(self) -> None:
-        self.saved = Succession()
+        self.saved = CheckpointSequence()
         self.rested: set[str] = set()
         """Weights without moments that did not change between two checkpoints."""
 
@@ -80,7 +85,7 @@ class FrozenWeightMoved(Check):
         if pair is not None:
             yield from self._between(*pair)
 
-    def _between(self, now: Saved, before: Saved) -> Iterable[Finding]:
+    def _between(self, now: SavedCheckpoint, before: SavedCheckpoint) -> Iterable[Finding]:
         then = before.trained_by()
         frozen = [
             name

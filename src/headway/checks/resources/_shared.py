@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Any, TypeAlias
 
+from headway.checks.growth import Growth, GrowthRule, GrowthWatch, growth_onset, scale_rule
 from headway.core.findings import Where
-from headway.core.growth import Growth, GrowthRule, GrowthWatch, growth_onset, scale_rule
 from headway.core.records import EventRecord, Header, Moment, StepRecord, moment_of, record_at
 from headway.core.state import remember
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from headway.checks.growth import Growth, GrowthRule
 from headway.checks.resources._shared import (
     AllocationSite,
     SegmentGrowth,
@@ -13,7 +14,6 @@ from headway.checks.resources._shared import (
 )
 from headway.core.check import Check, Needs
 from headway.core.findings import Finding, Severity
-from headway.core.growth import Growth, GrowthRule
 from headway.core.numbers import say_bytes
 from headway.core.records import EventRecord, Header, StepRecord
 

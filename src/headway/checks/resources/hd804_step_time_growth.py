@@ -3,10 +3,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from headway.checks.growth import Growth, GrowthRule
 from headway.checks.resources._shared import SegmentGrowth
 from headway.core.check import Check, Needs
 from headway.core.findings import Finding
-from headway.core.growth import Growth, GrowthRule
 from headway.core.numbers import say
 from headway.core.records import Header, StepRecord
 from headway.core.window import Window

@@ -3,9 +3,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from headway.checks.checkpoint_tensors import looks_like_mask
 from headway.checks.weights._shared import NonfiniteTensorCheck
 from headway.core.check import Needs
-from headway.core.checkpoint_tensors import looks_like_mask
 from headway.core.findings import Finding, Severity
 from headway.core.records import Column, Header, StepRecord, TensorRecord
 

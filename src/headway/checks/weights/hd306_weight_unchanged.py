@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from statistics import median_low
 from typing import Any
 
+from headway.checks.checkpoint_tensors import CHECKPOINT, CheckpointSequence, SavedCheckpoint
 from headway.core.check import Check, Needs
-from headway.core.checkpoint_tensors import CHECKPOINT, Saved, Succession
 from headway.core.facts import LISTED, Parameters, say_list, trained_positions
 from headway.core.findings import Finding, Severity, Where
 from headway.core.numbers import say
@@ -92,7 +92,7 @@ class WeightUnchanged(Check):
         self.rate, self.peak = 0.0, 0.0
         self.lost: tuple[str | None, int | None, str | None] = (None, None, None)
         """The line of the user's optimizer that writes to a copy."""
-        self.saved = Succession()
+        self.saved = CheckpointSequence()
         self._restart()
 
     def _restart(self) -> None:
@@ -107,7 +107,7 @@ class WeightUnchanged(Check):
         """Position → samples without change, and the norm of the weight in them."""
 
     def begin(self, header: Header) -> None:
-        self.saved = Succession()
+        self.saved = CheckpointSequence()
         self._restart()
 
     def observe(
@@ -159,7 +159,7 @@ class WeightUnchanged(Check):
         if pair is not None:
             yield from self._between(*pair)
 
-    def _between(self, now: Saved, before: Saved) -> Iterable[Finding]:
+    def _between(self, now: SavedCheckpoint, before: SavedCheckpoint) -> Iterable[Finding]:
         owners, then = now.trained_by(), before.trained_by()
         judged = [
             name

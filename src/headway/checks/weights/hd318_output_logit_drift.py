@@ -11,7 +11,7 @@ from headway.core.findings import Finding, Where
 from headway.core.model_facts import OutputLogitsFacts
 from headway.core.numbers import say
 from headway.core.records import SetupRecord, StepRecord
-from headway.core.window import Thinned
+from headway.core.window import DownsampledSeries
 
 BLOCKS = 4
 
@@ -64,7 +64,7 @@ class OutputLogitDrift(Check):
 
     def start(self) -> None:
         self.first: list[tuple[float, float]] = []
-        self.drifts = Thinned(128)
+        self.drifts = DownsampledSeries(128)
         self.told = False
         self.place: tuple[str | None, int | None, str | None] = (None, None, None)
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.core.growth import Growth, GrowthRule, GrowthWatch
+from headway.checks.growth import Growth, GrowthRule, GrowthWatch
 from headway.guard.measure import sampling
 from headway.torch_adapters.dataloader import find_worker_dataset
 from headway.torch_adapters.frames import (

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from headway.core.checkpoint_tensors import Succession
+from headway.checks.checkpoint_tensors import CheckpointSequence
 from headway.core.records import EventRecord, TensorRecord
 from headway.core.state import decode, encode
 
 
-def save(saved: Succession, step: int, *names: str) -> None:
+def save(saved: CheckpointSequence, step: int, *names: str) -> None:
     data = {"path": f"run/step_{step}.pt", "step": step}
     saved.announce(EventRecord(0, step, step, "checkpoint", data))
     for name in names:
         saved.add(TensorRecord(0, step, step, name, "weight", "float32", (2,), {"numel": 2}))
 
 
-def steps(saved: Succession) -> tuple[int | None, int | None] | None:
+def steps(saved: CheckpointSequence) -> tuple[int | None, int | None] | None:
     pair = saved.pair()
     return None if pair is None else (pair[0].step, pair[1].step)
 
 
 def test_each_pair_once_and_never_across_an_empty_one() -> None:
-    saved = Succession()
+    saved = CheckpointSequence()
     saved.add(TensorRecord(0, 0, 0, "w", "weight", "float32", (2,), {}))  # of the training itself
     save(saved, 1, "w")
     assert steps(saved) is None
@@ -35,7 +35,7 @@ def test_each_pair_once_and_never_across_an_empty_one() -> None:
 
 
 def test_another_model_is_not_compared() -> None:
-    saved = Succession()
+    saved = CheckpointSequence()
     save(saved, 1, "w")
     saved.pair()
     save(saved, 2, "v")

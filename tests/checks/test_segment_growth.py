@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from headway.checks.growth import GrowthRule
 from headway.checks.resources._shared import SegmentGrowth
-from headway.core.growth import GrowthRule
 from headway.core.records import Header, StepRecord
 from headway.core.signals import Cadence, Signal
 from headway.core.state import decode, encode

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.strategies import lightly
 
-from headway.core.growth import GrowthRule, GrowthWatch
+from headway.checks.growth import GrowthRule, GrowthWatch
 from headway.core.state import decode, encode
 
 RULE = GrowthRule(grace=3, horizon=30)

@@ -33,7 +33,7 @@ def looks_like_mask(record: TensorRecord) -> bool:
 # What the names of saved tensors tell, and what is kept of a checkpoint to compare it by.
 
 # A checkpoint is an event `checkpoint` and the records of its tensors. Checks that compare two of
-# them keep a `Saved` of each: digests and norms, never the tensors.
+# them keep a `SavedCheckpoint` of each: digests and norms, never the tensors.
 
 CHECKPOINT = "checkpoint"
 """The kind of event a checkpoint begins with."""
@@ -122,7 +122,7 @@ def count_elements(record: TensorRecord, what: str) -> int:
 
 @remember
 @dataclass
-class Saved:
+class SavedCheckpoint:
     """One checkpoint, as far as another is compared with it."""
 
     path: str = ""
@@ -141,7 +141,7 @@ class Saved:
     """Whether a configuration beside it asks for a tied head."""
 
     @classmethod
-    def of(cls, event: EventRecord) -> Saved:
+    def of(cls, event: EventRecord) -> SavedCheckpoint:
         """An empty one, as the event announces it."""
         facts = Facts.of(event)
         config = facts.table("settings")
@@ -185,7 +185,7 @@ class Saved:
         folder = self.path.replace("\\", "/").rstrip("/").rpartition("/")[0]
         return re.sub(rf"(?<!\d)0*{self.step}(?!\d)", "*", folder)
 
-    def follows(self, before: Saved) -> bool:
+    def follows(self, before: SavedCheckpoint) -> bool:
         """Whether it is the same model, saved later."""
         if self.step is None or before.step is None or self.step <= before.step:
             return False
@@ -193,7 +193,7 @@ class Saved:
             return False
         return bool(self.weights) and self.weights.keys() == before.weights.keys()
 
-    def same(self, before: Saved, name: str) -> bool | None:
+    def same(self, before: SavedCheckpoint, name: str) -> bool | None:
         """Whether a weight is bit for bit what it was; None where that is not known."""
         now, then = self.weights.get(name), before.weights.get(name)
         if now is None or then is None or not now[0] or not then[0]:
@@ -259,7 +259,7 @@ class Saved:
         return asdict(self)
 
     @classmethod
-    def from_state(cls, state: Any) -> Saved:
+    def from_state(cls, state: Any) -> SavedCheckpoint:
         return cls(**state)
 
 
@@ -293,25 +293,25 @@ def _fingerprint(record: TensorRecord) -> tuple[Any, ...]:
 
 
 @remember
-class Succession:
+class CheckpointSequence:
     """The checkpoint that is being told, and the one before it."""
 
     __slots__ = ("before", "now")
 
     def __init__(self) -> None:
-        self.before: Saved | None = None
-        self.now: Saved | None = None
+        self.before: SavedCheckpoint | None = None
+        self.now: SavedCheckpoint | None = None
 
     def announce(self, event: EventRecord) -> None:
         """Another one begins."""
-        self.now = Saved.of(event)
+        self.now = SavedCheckpoint.of(event)
 
     def add(self, record: TensorRecord) -> None:
         """One of its tensors, or one of the running training, which is no concern of ours."""
         if self.now is not None:
             self.now.add(record)
 
-    def pair(self) -> tuple[Saved, Saved] | None:
+    def pair(self) -> tuple[SavedCheckpoint, SavedCheckpoint] | None:
         """What is told whole by now and the one before, if both are of one model; only once."""
         now, before = self.now, self.before
         if now is not None and now.weights:
@@ -325,7 +325,7 @@ class Succession:
         return [self.before, self.now]
 
     @classmethod
-    def from_state(cls, state: Any) -> Succession:
+    def from_state(cls, state: Any) -> CheckpointSequence:
         found = cls()
         found.before, found.now = state
         return found

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from headway.core.state import remember
-from headway.core.window import MAD_TO_SIGMA, Thinned
+from headway.core.window import DownsampledSeries, detrended_sigma
 
 BLOCKS = 8
 """The record is judged by the medians of so many blocks: one odd value makes no trend."""
@@ -135,9 +135,7 @@ def growth_onset(watch: GrowthWatch, growth: Growth) -> int:
     earlier = [value for step, value in points if step <= growth.start]
     if earlier:
         level = min(level, median(earlier[:3]))
-    margin = level + max(
-        (growth.after - level) / 50, 3 * _scatter(points) if len(points) > 2 else 0
-    )
+    margin = level + max((growth.after - level) / 50, 3 * _spread(points) if len(points) > 2 else 0)
     at = len(points) - 1
     while at and points[at][1] > margin:
         at -= 1
@@ -162,18 +160,15 @@ def _undiminished(points: Sequence[tuple[float, float]]) -> Growth | None:
         min(rises) <= 0
         or min(rises) < SLACK * mean
         or sum(rises[-half:]) < UNDIMINISHED * sum(rises[:half])
-        or _scatter(points) > BLUR * mean * math.sqrt(len(points) / BLOCKS)
+        or _spread(points) > BLUR * mean * math.sqrt(len(points) / BLOCKS)
     ):
         return None
     start, end = (median(step for step, _ in block) for block in (blocks[0], blocks[-1]))
     return Growth(start, end, levels[0], levels[-1])
 
 
-def _scatter(points: Sequence[tuple[float, float]]) -> float:
-    """Robust standard deviation about the trend, from the differences of neighbours."""
-    moves = [later - earlier for (_, earlier), (_, later) in pairwise(points)]
-    usual = median(moves)
-    return MAD_TO_SIGMA / math.sqrt(2) * median(abs(move - usual) for move in moves)
+def _spread(points: Sequence[tuple[float, float]]) -> float:
+    return detrended_sigma([value for _, value in points])
 
 
 @remember
@@ -184,7 +179,7 @@ class GrowthWatch:
 
     def __init__(self, size: int = 256) -> None:
         self.first: float | None = None
-        self.series = Thinned(size)
+        self.series = DownsampledSeries(size)
         self.told: float | None = None
         """Half-way down from the level that was reported: falling below it ends the episode."""
 
