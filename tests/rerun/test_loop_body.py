@@ -180,7 +180,7 @@ def test_what_the_body_reaches_is_put_back() -> None:
         meter.count += 1
         meter.seen.append(batch)
     assert given.found is not None
-    put_back = given.found.keep([], tensors=True)
+    put_back = given.found.save([], tensors=True)
     given.found([2])
     assert history["train"]["loss"] == [1.0, 1, 2]
     put_back()

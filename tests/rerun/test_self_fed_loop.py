@@ -371,11 +371,11 @@ def popping(net: nn.Module, optimizer: Any, bad: int, seen: list[Any]) -> None:
 
 
 UNREPEATABLE = {
-    from_an_iterator: "it draws from `source`, and what an iterator has given is gone",
-    drawing_in_between: "random numbers were drawn between the step before it and its own",
+    from_an_iterator: "its loop consumes an iterator (`source`)",
+    drawing_in_between: "random numbers were drawn between the previous step and this iteration",
     yielding: "yields",
     at_once: "it was the first of its loop",
-    popping: "it made another `x`: something that it reads has moved on",
+    popping: "it computed a different `x`: something that it reads has changed",
 }
 
 

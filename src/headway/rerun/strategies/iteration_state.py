@@ -1,9 +1,9 @@
 """Captures what changes between iterations of a loop: counters, generators, the batch drawn ahead.
 
-A turn can be run again if it begins as it began the first time. The random numbers of Python, NumPy
-and torch are kept by `Moment`; the rest is found once, through the names that the loop's body and
-the functions it calls use, and then kept at every step: plain numbers and texts, and generators of
-the user's own. Nothing that takes memory is held, but for tensors that one turn makes for the next.
+An iteration can be run again if it begins in the same state. `RngState` saves the global random
+numbers. The rest is found once, through the names that the loop body and the functions it calls
+use, and saved at every step: plain numbers and strings, and the user's own random generators. The
+only tensors held are those that one iteration passes on to the next.
 """
 
 from __future__ import annotations
@@ -17,69 +17,53 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import CellType, CodeType, FrameType, FunctionType, MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from headway.rerun.strategies import loop_body
-from headway.rerun.strategies.loop_source import LoopSource
+from headway.rerun.strategies.lifted_body import is_headway_object, read_variables, used_names
 from headway.torch_adapters.dataloader import ObservedIterator
 from headway.torch_adapters.frames import is_installed_file, is_internal_file
 from headway.torch_adapters.rng import RngState
 
+if TYPE_CHECKING:
+    from headway.rerun.strategies.loop_follower import LoopSource
+
 MAX_DEPTH = 4
 MAX_FOUND = 200
-"""Objects that are looked through, once for a loop."""
+"""Maximum number of objects that are searched, once per loop."""
 MAX_MOVING = 40
 MAX_ITEMS = 32
 MAX_HELD_BYTES = 1 << 28
-"""Bytes of a tensor that one turn leaves for the next."""
-_OPTIMIZED = 0x1
-"""The flag of a code object whose variables are not kept in a dict."""
-_COPIED_LOCALS = sys.version_info < (3, 13)
-_ALONE = 3
-"""References to a frame's copy of its variables when nobody else has it."""
+"""Largest tensor, passed on from one iteration to the next, that is held."""
 _PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
 _CONTAINERS = (list, tuple, dict)
 
 
-def read_variables(frame: FrameType, names: frozenset[str]) -> dict[str, Any]:
-    """Some of a frame's variables, and nothing held of the others.
-
-    Older Pythons answer with a copy that they keep: every tensor in it would live a step longer.
-    """
-    variables = frame.f_locals
-    found = {name: variables[name] for name in names if name in variables}
-    copied = _COPIED_LOCALS and frame.f_code.co_flags & _OPTIMIZED
-    if copied and sys.getrefcount(variables) <= _ALONE:  # else it is the user's `locals()`, too
-        variables.clear()
-    return found
-
-
 @dataclass(slots=True)
 class MovingState:
-    """What the body reaches that may be another at the next turn."""
+    """What the body can reach and an iteration may change."""
 
     attributes: list[dict[str, Any]] = field(default_factory=list)
-    """Of the user's own objects."""
+    """Attributes of the user's own objects."""
     names: list[tuple[dict[str, Any], str]] = field(default_factory=list)
-    """Variables of modules that functions bind."""
+    """Global variables that functions bind."""
     cells: list[CellType] = field(default_factory=list)
-    """Variables of functions that functions within them bind."""
+    """Variables that nested functions share."""
     generators: list[Any] = field(default_factory=list)
     data: dict[str, Tensor] = field(default_factory=dict)
-    """Tensors that batches may be made of; only where somebody asks for them."""
+    """Tensors from which the body may build its batch; filled on request only."""
     by_hand: bool = False
-    """Batches of a loader are drawn from an iterator that can give them again."""
+    """The body calls `next()` on an iterator that can return its batches again."""
     iterator: str = ""
-    """The name of one: what it has given cannot be had again."""
+    """The name of an iterator that cannot."""
     roots: dict[str, Callable[[], Any]] = field(default_factory=dict)
-    """The objects that the search began with, held weakly."""
+    """Weak references to the objects where the search began."""
 
     def is_of(self, frame: FrameType) -> bool:
-        """Whether the loop still has the objects that were looked through: a function that is
-        called for each epoch makes new ones, and so may the loop around this one.
+        """Whether the loop still has the objects that were searched: a function that is called
+        for each epoch creates new ones, and so may an outer loop.
         """
         present = read_variables(frame, frozenset(self.roots))
         return all(
@@ -89,12 +73,12 @@ class MovingState:
 
 
 class IterationState:
-    """All that at one moment."""
+    """The values of all that at one time."""
 
-    __slots__ = ("_attributes", "_cells", "_generators", "_names", "moment", "moving", "values")
+    __slots__ = ("_attributes", "_cells", "_generators", "_names", "moving", "rng", "values")
 
     def __init__(self, loop: LoopSource, frame: FrameType, moving: MovingState) -> None:
-        self.moment = RngState()
+        self.rng = RngState()
         found = read_variables(frame, loop.bound)
         self.values = {
             name: value
@@ -111,7 +95,7 @@ class IterationState:
         self._generators = [_state(generator) for generator in moving.generators]
 
     def restore(self) -> None:
-        """Everything as it was, but for the loop's own variables and the moment."""
+        """Restore everything but the local variables and the global random numbers."""
         moving = self.moving
         for owned, plain in zip(moving.attributes, self._attributes, strict=True):
             owned.update(plain)
@@ -126,7 +110,7 @@ class IterationState:
 
 
 def _holdable(value: Any) -> bool:
-    """A batch that was drawn ahead, a hidden state: whatever hangs on no graph."""
+    """A prefetched batch, a hidden state: tensors without an autograd graph."""
     if isinstance(value, Tensor):
         return value.grad_fn is None and value.nbytes <= MAX_HELD_BYTES
     return type(value) in (tuple, list) and len(value) <= 8 and all(map(_holdable, value))
@@ -139,7 +123,7 @@ def _content(cell: CellType) -> Any:
         return cell
 
 
-# Generators of random numbers that are the user's own.
+# The user's own random generators.
 
 
 def _is_generator(value: Any) -> bool:
@@ -172,14 +156,14 @@ def _set_state(generator: Any, state: Any) -> None:
         generator.set_state(state)
 
 
-# What the body reaches.
+# The search.
 
 
 def find_moving_state(loop: LoopSource, frame: FrameType) -> MovingState:
-    """Find what may move on from turn to turn."""
+    """Find what an iteration may change."""
     moving = _Search(loop, frame).found
-    moving.data.clear()  # it may be large, and its owner may want it to go
-    names = frozenset(loop_body.used_names([loop.node])) - loop.bound
+    moving.data.clear()  # it may be large, and must not be kept alive
+    names = frozenset(used_names([loop.node])) - loop.bound
     for name, value in read_variables(frame, names).items():
         if not isinstance(value, (Tensor, type, FunctionType)):
             try:
@@ -190,7 +174,7 @@ def find_moving_state(loop: LoopSource, frame: FrameType) -> MovingState:
 
 
 def find_input_tensors(loop: LoopSource, frame: FrameType) -> dict[str, Tensor]:
-    """The tensors that a turn may make its batch of, by the names they are reached by."""
+    """Tensors from which the body may build its batch, by name."""
     return _Search(loop, frame).found.data
 
 
@@ -199,7 +183,7 @@ class _Search:
         self.found = MovingState()
         self._seen: dict[int, Any] = {}
         self._waiting: deque[tuple[str, Any, int]] = deque()
-        names = frozenset(loop_body.used_names([loop.node]))
+        names = frozenset(used_names([loop.node]))
         held = {**_some(frame.f_globals, names), **read_variables(frame, names)}
         for name, value in sorted(held.items()):
             if name in loop.bound and isinstance(value, Tensor):
@@ -222,7 +206,7 @@ class _Search:
             self.found.by_hand = True
         elif hasattr(type(value), "__next__") and not _only_written(value):
             self.found.iterator = self.found.iterator or name
-        if loop_body.is_headway_object(value):
+        if is_headway_object(value):
             return
         self._seen[id(value)] = value
         if _is_generator(value):
@@ -276,7 +260,7 @@ class _Search:
 
 
 def _only_written(value: Any) -> bool:
-    """A log file: what is read from others is gone."""
+    """A log file; reading from other files would consume them."""
     return isinstance(value, io.IOBase) and not (value.closed or value.readable())
 
 
@@ -285,13 +269,13 @@ def _some(mapping: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
 
 
 def _names_in(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    """(names of its module that a function uses, those that it binds)."""
+    """(global names that a function uses, those that it binds)."""
     bound = {str(one.argval) for one in dis.get_instructions(code) if one.opname == "STORE_GLOBAL"}
     return frozenset(code.co_names), frozenset(bound)
 
 
 def _is_users(kind: type) -> bool:
-    """Whether a class is of the user's own making."""
+    """Whether a class is defined by the user."""
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)
     if kind.__module__ == "__main__":
