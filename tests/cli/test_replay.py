@@ -193,7 +193,7 @@ def test_guilty_rows_are_enough(replay: Replay, tmp_path: Path) -> None:
     script = train(tmp_path, "--capture", "guilty-rows")
     result = replay(INCIDENT, cwd=tmp_path)
     assert result.exit_code == 1, result.stderr
-    assert "the batch is its guilty rows" in " ".join(result.stdout.split())
+    assert "the batch consists of its bad rows" in " ".join(result.stdout.split())
     script.write_text(MENDED)
     assert replay(INCIDENT, cwd=tmp_path).exit_code == 0
 

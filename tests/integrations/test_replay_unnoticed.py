@@ -274,7 +274,7 @@ def test_another_optimizer_has_moved_on(order: str, nature: str) -> None:
     assert (found.step, found.nature) == (7, nature)
     if nature == "unknown":
         assert found.origins == found.trials == ()
-        assert "other weights of the model had been updated within the same step" in found.headline
+        assert "other weights of the model were updated within the same step" in found.headline
     else:
         assert found.origin is not None
         assert found.origin.kind == "log-of-zero"

@@ -380,7 +380,7 @@ def test_the_first_batch_changed_in_place_is_not_run_again(
     with Guard(run.model, run.optimizer) as guard:
         changing(run, guard, data(bad=0))
         assert guard.explanations == []
-    assert "changed its batch in place" in caplog.text
+    assert "changes its batches in place" in caplog.text
 
 
 def test_a_loop_that_changes_its_batches_is_known_for_it_and_each_is_copied() -> None:
@@ -511,5 +511,5 @@ def test_a_defect_of_ours_costs_the_explanation_and_nothing_else(
     assert told.guard is not None
     assert told.guard.explanations == []
     assert [action.step for action in told.guard.actions] == [BAD]
-    assert "looking into a bad step failed (ZeroDivisionError: a defect)" in caplog.text
+    assert "re-running a bad step failed (ZeroDivisionError: a defect)" in caplog.text
     assert "switched itself off" not in caplog.text

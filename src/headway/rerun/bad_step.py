@@ -191,7 +191,7 @@ class RerunResults:
         if missed.step < self._silent_until or explained:  # most likely by the same line
             return
         self._silent_until = missed.step + quiet
-        note = f"the step could not be run again, so its line is not known: {missed.why}"
+        note = f"the step could not be run again, so its line is unknown: {missed.why}"
         explanation = wording.add_sentences(
             Explanation(
                 missed.step,

@@ -23,28 +23,27 @@ from headway.torch_adapters import nonfinite_scan
 from headway.torch_adapters.compat import tensor_version
 from headway.torch_adapters.dataloader import IndexedIterator
 
-# A batch's content as a short text: the same in every process, run and year.
-
-# For batches whose indices nobody knows. Tensors and arrays go in as dtype, shape and bytes,
-# wherever they are; lists and tuples are the same, and so are mappings in any order. What cannot
-# be looked into goes in as its type, and the hash says that it is not of the whole batch.
+# The hash of a batch's content, the same in every process and run, for batches without indices.
+# Tensors and arrays count by dtype, shape and bytes; lists equal tuples, and the order of a mapping
+# does not matter. An object that cannot be inspected counts by its type, and the hash is marked as
+# incomplete.
 
 MAX_DEPTH = 8
-"""Nesting that is followed; deeper ones are somebody's object graph."""
+"""Maximum nesting; anything deeper is an object graph."""
 DIGEST_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class ContentHash:
-    """What a batch comes to."""
+    """The hash of a batch."""
 
     text: str
     whole: bool
-    """Everything in the batch is in it; else two batches that differ may have the same."""
+    """It covers the whole batch; otherwise two different batches may have the same hash."""
 
 
 def content_hash(batch: Any) -> ContentHash:
-    """The hash of any nested structure. Waits for the device: only for steps known to be bad."""
+    """The hash of any nested structure. Waits for the device: for bad steps only."""
     found = _Hash()
     found.add(batch, MAX_DEPTH)
     return ContentHash(found.blake.hexdigest(), found.whole)
@@ -58,7 +57,7 @@ class _Hash:
     def add(self, value: Any, depth: int) -> None:
         try:
             self._add(value, depth)
-        except Exception:  # a class of the user's, whatever it may do when looked into
+        except Exception:  # the user's class may raise anything
             self._opaque(value)
 
     def _add(self, value: Any, depth: int) -> None:
@@ -67,17 +66,17 @@ class _Hash:
         elif isinstance(value, (np.ndarray, np.generic)):
             self._array(np.asarray(value), depth)
         elif (encode := _SIMPLE.get(type(value))) is not None:
-            self._say(type(value).__name__, encode(value))
+            self._put(type(value).__name__, encode(value))
         elif isinstance(value, str):  # and its subclasses, as plain text
-            self._say("str", str.__str__(value).encode("utf-8", "surrogatepass"))
+            self._put("str", str.__str__(value).encode("utf-8", "surrogatepass"))
         elif isinstance(value, os.PathLike):
-            self._say("path", os.fsencode(value))
+            self._put("path", os.fsencode(value))
         elif depth == 0:
             self._opaque(value)
         elif isinstance(value, Mapping):
             self._mapping(dict(value.items()), depth)
         elif isinstance(value, (list, tuple)):
-            self._say("sequence", str(len(value)).encode())
+            self._put("sequence", str(len(value)).encode())
             for item in value:
                 self.add(item, depth - 1)
         elif isinstance(value, Set):
@@ -93,7 +92,7 @@ class _Hash:
         plain = tensor.detach()
         if plain.is_sparse:
             plain = plain.coalesce()
-            self._say("sparse", str(tuple(plain.shape)).encode())
+            self._put("sparse", str(tuple(plain.shape)).encode())
             self._tensor(plain.indices())
             self._tensor(plain.values())
             return
@@ -102,7 +101,7 @@ class _Hash:
         if flat.stride(0) != 1:  # a single element may keep any stride
             flat = flat.clone(memory_format=torch.contiguous_format)
         content = flat.view(torch.uint8).numpy()
-        self._say("array", _described(str(plain.dtype).removeprefix("torch."), plain.shape))
+        self._put("array", _described(str(plain.dtype).removeprefix("torch."), plain.shape))
         self.blake.update(content.data)
 
     def _array(self, array: np.ndarray[Any, Any], depth: int) -> None:
@@ -110,17 +109,17 @@ class _Hash:
             self.add(array.tolist(), depth - 1)
             return
         name = array.dtype.name if array.dtype.isnative else array.dtype.str
-        self._say("array", _described(name, array.shape))
+        self._put("array", _described(name, array.shape))
         self.blake.update(array.tobytes())
 
     def _mapping(self, items: Mapping[Any, Any], depth: int) -> None:
-        self._say("mapping", str(len(items)).encode())
+        self._put("mapping", str(len(items)).encode())
         for key in sorted(items, key=_order):
             self.add(key, depth - 1)
             self.add(items[key], depth - 1)
 
     def _members(self, members: Set[Any], depth: int) -> None:
-        self._say("set", str(len(members)).encode())
+        self._put("set", str(len(members)).encode())
         parts = [_Hash() for _ in members]
         for part, member in zip(parts, members, strict=True):
             part.add(member, depth - 1)
@@ -131,10 +130,10 @@ class _Hash:
     def _opaque(self, value: Any) -> None:
         self.whole = False
         kind = type(value)
-        self._say("opaque", f"{kind.__module__}.{kind.__qualname__}".encode())
+        self._put("opaque", f"{kind.__module__}.{kind.__qualname__}".encode())
 
-    def _say(self, kind: str, what: bytes) -> None:
-        # Lengths first: no two structures may come to the same bytes.
+    def _put(self, kind: str, what: bytes) -> None:
+        # Lengths first: no two structures may give the same bytes.
         self.blake.update(f"{kind}:{len(what)}:".encode() + what)
 
 
@@ -161,17 +160,15 @@ _SIMPLE: dict[type, Callable[[Any], bytes]] = {
 }
 
 
-# Which batch is it? By the samples in it where the loader lets us know, else by its content.
-
-# Nothing is computed for a batch that does no harm: the indices lie ready, the hash is made only
-# when somebody asks who a batch is.
+# The identity of a batch: its sample indices, if the loader shows them, or the hash of its content.
+# The hash is computed on request only, so a healthy step costs nothing.
 
 Index: TypeAlias = "int | str | tuple[Index, ...]"
 
 MAX_LOSSES = 16
-"""Losses that are remembered of a batch: one in most trainings."""
+"""Maximum number of losses kept per batch: most trainings have one."""
 MAX_COPIED_BYTES = 1 << 28
-"""Bytes of a batch that are copied, so that it can be had again after the loop has changed it."""
+"""Largest batch that is copied before a loop that changes its batches in place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,53 +176,53 @@ class BatchOrigin:
     """Where a batch came from."""
 
     epoch: int
-    """Passes over a guarded loader that were begun before this one."""
+    """Number of earlier passes over a guarded loader."""
     number: int
-    """Batches the loader gave before this one in this pass, avoided ones included."""
+    """Number of earlier batches in this pass, avoided ones included."""
     dataset: str = ""
     indices: Any = None
-    """What the sampler drew for it, as it was drawn; None where that is not known."""
+    """The indices that the sampler drew for it; None: not known."""
     batched: bool = True
-    """The indices are a list, one for each sample; else the one index of a ready-made batch."""
+    """The indices are a list, one per sample; otherwise the index of a ready-made batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchIdentity:
-    """Who a batch is: equal keys, same batch."""
+    """The identity of a batch: equal keys, same batch."""
 
     key: str
     indices: tuple[Index, ...] = ()
     dataset: str = ""
     sure: bool = True
-    """The same key means the same batch; not so where part of it could not be looked into."""
+    """Equal keys mean the same batch; false if part of it could not be inspected."""
 
 
 @dataclass(slots=True)
 class RecordedBatch:
-    """A batch of the present step and what is known of it."""
+    """A batch of the current step."""
 
     batch: Any
     origin: BatchOrigin | None = None
     position: int = 0
-    """Batches of the same step that came before it."""
+    """Number of earlier batches of the same step."""
     losses: deque[Tensor] = field(default_factory=lambda: deque(maxlen=MAX_LOSSES))
     blamed: bool = False
     run: Callable[[Any], Any] | None = None
-    """How a framework runs forward and backward over a batch in its place."""
+    """How a framework runs forward and backward over such a batch."""
     versions: int | None = None
-    """How often its tensors had been changed in place when it was handed out."""
+    """Version counters of its tensors when it was handed out, summed."""
     copies: Sequence[Tensor] | None = None
-    """What its tensors held then, where the loop is known to change its batches."""
+    """Copies of its tensors from then, if the loop changes its batches in place."""
     _identity: BatchIdentity | None = None
 
     @property
     def size(self) -> int | None:
-        """How many samples it holds."""
+        """Number of samples."""
         indices = self.indices() if self.origin is not None and self.origin.batched else ()
         return len(indices) or nonfinite_scan.batch_size(self.batch)
 
     def watch_for_changes(self, tensors: Iterable[Tensor], *, copy: bool) -> None:
-        """Remember what its tensors are now; with `copy`, so that they can be restored."""
+        """Record the state of its tensors; with `copy`, so that they can be restored."""
         tensors = [tensor for tensor in tensors if not tensor.is_inference()]
         self.versions = sum(map(tensor_version, tensors))
         if copy and sum(tensor.nbytes for tensor in tensors) <= MAX_COPIED_BYTES:
@@ -238,17 +235,17 @@ class RecordedBatch:
 
     @property
     def lost(self) -> bool:
-        """Whether what was handed out cannot be had any more."""
+        """Whether it was changed and cannot be restored."""
         return self.changed and self.copies is None
 
     def restore(self) -> None:
-        """What was handed out, in the same tensors."""
+        """Restore its values, in the same tensors."""
         if self.changed and self.copies is not None:
             _fill(_changeable(self.batch), self.copies)
 
     @contextmanager
     def as_given(self) -> Iterator[None]:
-        """The batch as it was handed out; afterwards, as the loop has left it."""
+        """Restores the batch as it was handed out; afterwards, as the loop has left it."""
         if not self.changed or self.copies is None:
             yield
             return
@@ -261,16 +258,16 @@ class RecordedBatch:
             _fill(tensors, left)
 
     def indices(self) -> tuple[Index, ...]:
-        """The data set's indices of its samples, in order; empty where they are not known."""
+        """Indices of its samples in the data set, in order; empty: not known."""
         return () if self.origin is None else _plain_indices(self.origin)
 
     def identity(self) -> BatchIdentity:
-        """Worked out once, and only if somebody asks."""
+        """Computed once, on request."""
         if self._identity is None:
-            self._identity = self._work_out()
+            self._identity = self._identify()
         return self._identity
 
-    def _work_out(self) -> BatchIdentity:
+    def _identify(self) -> BatchIdentity:
         indices = self.indices()
         if indices and self.origin is not None:
             dataset = self.origin.dataset
@@ -283,7 +280,7 @@ AvoidBatch: TypeAlias = Callable[[RecordedBatch], Any]
 
 
 class ObservedLoader:
-    """A pass over a loader: its batches as they come, and their origin; the avoided left out."""
+    """A pass over a loader that records the origin of each batch and leaves avoided ones out."""
 
     def __init__(
         self,
@@ -293,12 +290,12 @@ class ObservedLoader:
         *,
         given: int = 0,
     ) -> None:
-        """`given` batches of the source were drawn before."""
+        """`given`: number of batches that were drawn from the source before."""
         self._source = source
         self._epoch = epoch
         self._avoid = avoid
         self.given = given
-        """Batches of the source that were drawn so far, avoided ones included."""
+        """Number of batches drawn from the source so far, avoided ones included."""
         self.origin = BatchOrigin(epoch, given)
 
     def __iter__(self) -> Iterator[Any]:
@@ -307,12 +304,12 @@ class ObservedLoader:
     def __next__(self) -> Any:
         while True:
             batch = next(self._source)
-            self.origin = self._whence()
+            self.origin = self._find_origin()
             self.given += 1
             if self._avoid is None or not self._avoid(RecordedBatch(batch, self.origin)):
                 return batch
 
-    def _whence(self) -> BatchOrigin:
+    def _find_origin(self) -> BatchOrigin:
         source = self._source
         if not isinstance(source, IndexedIterator):
             return BatchOrigin(self._epoch, self.given)
@@ -335,7 +332,7 @@ def _fill(tensors: Iterable[Tensor], values: Iterable[Tensor]) -> None:
 
 
 def freeze_index(value: Any) -> Index:
-    """An index as something that can be compared, kept and written down. Raises TypeError."""
+    """An index in a form that can be compared and serialised. Raises TypeError."""
     if isinstance(value, str):
         return str(value)
     if isinstance(value, (list, tuple)):
@@ -350,7 +347,7 @@ def _plain_indices(origin: BatchOrigin) -> tuple[Index, ...]:
     try:
         listed = drawn if origin.batched and isinstance(drawn, (list, tuple, range)) else [drawn]
         return tuple(freeze_index(item) for item in listed)
-    except TypeError:  # None, or an index of a kind that has no name
+    except TypeError:  # None, or an index of another kind
         return ()
 
 

@@ -87,10 +87,10 @@ def rerun_by_calling(
     template: Any,
     prepare: Callable[[Sequence[Any]], Run],
 ) -> ReplayOutcome:
-    """Run the captured step by calling it, and look into it if it reproduces.
+    """Run the captured step by calling it, and find the reason if it fails again.
 
-    Raises UsageError where something does not fit, and what the step raises, unless it has gone bad
-    before.
+    Raises UsageError where something does not fit, and what the step raises, unless it has failed
+    in the captured way before.
     """
     batches = capsule.batches(template if capsule.needs_template else None)
     notes = restore_captured_state(capsule, guard.put_in_place)
@@ -118,13 +118,13 @@ def rerun_by_calling(
 def add_reasons(
     result: ReplayOutcome, guard: ReplayGuard, capsule: IncidentFolder
 ) -> ReplayOutcome:
-    """What came of it, and why, if the guard has found out."""
+    """The outcome, with the explanation if the guard has found one."""
     found = guard.explanations
     return add_explanation(result, found[-1], capsule) if found else result
 
 
 def bad_step_of(capsule: IncidentFolder, batches: Sequence[Any], run: Run | None = None) -> BadStep:
-    """The captured step; everything else must be in its place already."""
+    """The captured step; the state must have been restored before."""
     return BadStep(
         capsule.step,
         capsule.symptom,
@@ -139,13 +139,13 @@ def bad_step_of(capsule: IncidentFolder, batches: Sequence[Any], run: Run | None
 def restore_captured_state(
     capsule: IncidentFolder, put: Callable[[Mapping[str, Any]], None]
 ) -> list[str]:
-    """Weights, buffers and the like as they were; what the reader should know about it.
+    """Load weights, buffers and other state; returns notes for the user about what is missing.
 
     Raises UsageError where they do not fit.
     """
     notes = [f"not kept: {item.what} ({item.why})" for item in capsule.left_out]
     if capsule.rows_only:
-        notes.append("the batch is its guilty rows, repeated to its size")
+        notes.append("the batch consists of its bad rows, repeated to its size")
     state = capsule.state()
     if state is None:
         return notes
@@ -159,7 +159,7 @@ def restore_captured_state(
 
 
 def restore_captured_rng(capsule: IncidentFolder) -> None:
-    """The random numbers as they were before the step."""
+    """Restore the random numbers from before the step."""
     state = capsule.rng()
     if state is not None:
         rng.restore(state)

@@ -48,11 +48,11 @@ STRATEGIES: tuple[type[Rerun], ...] = (
 """In the order in which they are tried. In scripts, the next step is traced if all fail."""
 
 WEIGHTS_MOVED = (
-    "other weights of the model had been updated within the same step, so it could not be run "
-    "again as it was"
+    "other weights of the model were updated within the same step, so it could not be run again "
+    "exactly"
 )
-RERUNNING = "looking into a bad step"
-TRACING_NEXT_STEP = "watching the step after a bad one"
+RERUNNING = "re-running a bad step"
+TRACING_NEXT_STEP = "tracing the step after a bad one"
 BATCH_CHANGED = "it changed its batch in place"
 OTHER_RANK = "another rank cannot run it again"
 
@@ -275,16 +275,16 @@ class RerunController:
         if any(kept.lost for kept in bad.batches):
             self._notices.once(
                 "replay-changed",
-                "the loop changed its batch in place, so a bad step cannot be run again as it was: "
-                "no line can be named",
+                "the loop changes its batches in place, so this bad step cannot be run again and "
+                "its line is unknown",
             )
             return BATCH_CHANGED
         group = self._host.rerun_group
         if group is not None and not group.able:
             self._notices.once(
                 "replay-ranks",
-                "a bad step cannot be run again in this kind of distributed training, so the line "
-                "that made it is not known",
+                "a bad step cannot be run again in this kind of distributed training, so its line "
+                "is unknown",
             )
             return "it cannot be run again in this kind of distributed training"
         return ""
@@ -339,7 +339,7 @@ class RerunController:
                 finally:
                     strategy.undo()
         except StepAborted:
-            logger.warning("headway: step %s: another rank could not look into it", bad.step)
+            logger.warning("headway: step %s: another rank could not run it again", bad.step)
             return
         except Exception as error:  # ours: the others must not wait for this rank
             unfinished = answer is None or answer.findings is None

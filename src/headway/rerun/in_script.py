@@ -1,9 +1,9 @@
 """Runs a captured incident again in the user's own loop, instead of training.
 
-`headway replay` sets the demand before it runs the script. The first loop over `guard(loader)`
-then gets the captured batch: weights, buffers, scaler and random numbers are put in place, no
-optimizer moves anything, and what comes of it goes to `done`, which leaves the script. Where a
-framework has the loop, its adapter says how a step is run, and that is called instead.
+`headway replay` sets the request before it runs the script. The first loop over `guard(loader)`
+then gets the captured batch: weights, buffers, scaler and random numbers are restored, no optimizer
+updates anything, and the outcome goes to `done`, which leaves the script. If a framework has the
+loop, its adapter provides a function that runs a step, and that is called instead.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headway.torch_adapters.frames import current_frame
 
 Done = Callable[[ReplayOutcome], NoReturn]
 WARM_UP = 3
-"""Steps that a script may make before its loop; whoever makes more is training."""
+"""Steps that a script may make before its loop; a script that makes more is training."""
 
 
 @dataclass(slots=True)
@@ -42,21 +42,21 @@ class _Request:
     done: Done
     result: ReplayOutcome | None = None
     steps: int = 0
-    """Made by optimizers of guards outside of the rehearsal."""
+    """Optimizer steps outside of the replay."""
 
 
 pending: _Request | None = None
 
 
 def request_rerun(capsule: IncidentFolder, done: Done) -> None:
-    """From now on, loops over `guard(loader)` rehearse this incident; `done` is told, and leaves
-    the script by raising."""
+    """From now on, loops over `guard(loader)` replay this incident; `done` receives the outcome,
+    and raises to leave the script."""
     global pending
     pending = _Request(capsule, done)
 
 
 def withdraw_request() -> None:
-    """Guards train again."""
+    """Guards train as usual again."""
     global pending
     pending = None
 
@@ -66,12 +66,12 @@ def is_requested() -> bool:
 
 
 def rerun_result() -> ReplayOutcome | None:
-    """What came of it, also where the loop was left before `done` could be told."""
+    """The outcome, even if the loop was left before `done` could be called."""
     return None if pending is None else pending.result
 
 
 def choose_run_dir(run_dir: str | Path | None) -> str | Path | None:
-    """Where a guard writes: a rehearsal is no part of the run, and leaves nothing in it."""
+    """The run directory of a guard; during a replay, a temporary one."""
     if pending is None or run_dir is None:
         return run_dir
     folder = tempfile.mkdtemp(prefix="headway-replay-")
@@ -80,72 +80,72 @@ def choose_run_dir(run_dir: str | Path | None) -> str | Path | None:
 
 
 def rerun_in_loop(guard: ReplayGuard, loader: Iterable[Any]) -> Iterator[Any]:
-    """The captured batches, once; then `done`. A loop that comes again is told the same."""
-    asked = pending
-    assert asked is not None
-    if asked.result is None:
-        yield from _run(asked, guard, loader)
-    if asked.result is not None:
-        asked.done(asked.result)
+    """Yields the captured batches once, then calls `done`; for a later loop, at once."""
+    request = pending
+    assert request is not None
+    if request.result is None:
+        yield from _run(request, guard, loader)
+    if request.result is not None:
+        request.done(request.result)
 
 
 def rerun_step(
     guard: ReplayGuard, template: Any, prepare: Callable[[Sequence[Any]], Run]
 ) -> NoReturn:
-    """The same where the step can be called: `prepare` is told of the batches and says how.
+    """The same where the step can be called: `prepare(batches)` returns how.
 
-    `template` is a batch of the present loader.
+    `template` is a batch of the script's own loader.
     """
-    asked = pending
-    assert asked is not None
-    if asked.result is None:
+    request = pending
+    assert request is not None
+    if request.result is None:
         try:
-            asked.result = rerun_by_calling(guard, asked.capsule, template, prepare)
+            request.result = rerun_by_calling(guard, request.capsule, template, prepare)
         except HeadwayError as error:
-            asked.result = refuse_replay(str(error))
-    asked.done(asked.result)
+            request.result = refuse_replay(str(error))
+    request.done(request.result)
 
 
 def refuse_rerun(why: str) -> NoReturn:
-    """Leave a script that cannot be rehearsed."""
-    asked = pending
-    assert asked is not None
-    asked.done(asked.result or refuse_replay(why))
+    """Leave a script in which the incident cannot be replayed."""
+    request = pending
+    assert request is not None
+    request.done(request.result or refuse_replay(why))
 
 
 def refuse_training_step() -> None:
-    """An optimizer steps, and no rehearsal is under way: the script must not train to its end."""
+    """An optimizer steps outside of the replay: the script must not train to its end."""
     if pending is None:
         return
     pending.steps += 1
     if pending.steps > WARM_UP:
         refuse_rerun(
-            "the script trains without a loop over guard(loader), where the captured batch is "
-            "handed over: it was left after a few steps. Use guard(loader), or --call"
+            "the script trains without a loop over guard(loader), which receives the captured "
+            "batch, and was stopped after a few steps. Use guard(loader), or --call"
         )
 
 
-def _run(asked: _Request, guard: ReplayGuard, loader: Iterable[Any]) -> Iterator[Any]:
-    capsule = asked.capsule
+def _run(request: _Request, guard: ReplayGuard, loader: Iterable[Any]) -> Iterator[Any]:
+    capsule = request.capsule
     try:
         batches = capsule.batches(_template(capsule, loader))
         notes = restore_captured_state(capsule, guard.put_in_place)
     except HeadwayError as error:
-        asked.result = refuse_replay(str(error))
+        request.result = refuse_replay(str(error))
         return
     restore_captured_rng(capsule)
     incident = bad_step_of(capsule, batches)
-    # The first time through the loop itself: before that, it has not bound its variables.
+    # The first pass runs in the loop itself: before that, its variables are not bound.
     first = StepPass("again", batches)
     try:
         yield from guard.give_again(incident, first)
     finally:
-        asked.result = judge_replay(capsule, first.outcome, notes)
-    if asked.result.reproduces:
+        request.result = judge_replay(capsule, first.outcome, notes)
+    if request.result.reproduces:
         yield from guard.look_into_again(incident, current_frame(1))
-        asked.result = add_reasons(asked.result, guard, capsule)
+        request.result = add_reasons(request.result, guard, capsule)
 
 
 def _template(capsule: IncidentFolder, loader: Iterable[Any]) -> Any:
-    """A batch of the loader, where the captured one is of classes that only it can tell."""
+    """A batch of the loader, if only that shows the classes of the captured one."""
     return next(iter(loader), None) if capsule.needs_template else None

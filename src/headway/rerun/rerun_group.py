@@ -24,12 +24,10 @@ from headway.torch_adapters.op_schema import op_name
 from headway.torch_adapters.rank_group import LOST, RankGroup, SingleProcess, sync_buffers
 from headway.torch_adapters.sharded_tensors import local_part
 
-# Nobody waits for a rank that will not come.
-
-# While a step is run again, one rank's may raise where the others' does not, and they would wait
-# for it in their next collective. So every rank asks the others before each of them, whoever
-# starts it: FSDP, DistributedDataParallel, SyncBatchNorm, the user. Where one has failed, or they
-# are not all at the same place, every rank's step ends where it is.
+# In a re-run one rank may raise where the others do not, and they would wait for it in their next
+# collective. So the ranks vote before each collective, whatever starts it: FSDP,
+# DistributedDataParallel, SyncBatchNorm, the user. If one has failed, or they are not all at the
+# same place, the step ends on every rank.
 
 _NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 _WAITING = "wait_tensor"
@@ -37,11 +35,11 @@ _BETWEEN_TWO = ("send", "recv_", "recv_any_source_")
 
 
 class StepAborted(RuntimeError):
-    """This rank's step is not run to its end, because another's is not."""
+    """The step ends on this rank because it ended on another."""
 
 
 class RankPosition(IntEnum):
-    """Where a rank is; what the highest one says goes for all."""
+    """Where a rank is; the highest value counts for all."""
 
     TOGETHER = 0
     """Before a collective."""
@@ -50,35 +48,35 @@ class RankPosition(IntEnum):
 
 
 class VoteRounds:
-    """The questions of one rank to all, each answered by all."""
+    """Votes among all ranks."""
 
     def __init__(self, group: Any) -> None:
-        """`group`: a process group of all ranks that nobody else uses."""
+        """`group`: a process group of all ranks that nothing else uses."""
         self._group = group
 
     def ask(self, place: RankPosition, what: str = "") -> RankPosition:
-        """Where the ranks are; FAILED where they are not all there, or ask another thing."""
+        """Where the ranks are; FAILED if they are not all at the same place."""
         mark = zlib.crc32(what.encode())
-        said = torch.tensor([place, -place, mark, -mark], dtype=torch.int64)
+        votes = torch.tensor([place, -place, mark, -mark], dtype=torch.int64)
         try:
-            dist.all_reduce(said, op=dist.ReduceOp.MAX, group=self._group)
+            dist.all_reduce(votes, op=dist.ReduceOp.MAX, group=self._group)
         except RuntimeError as error:
             raise RankLost(f"while a bad step was run again: {LOST}") from error
-        highest, lowest, most, least = said.tolist()
+        highest, lowest, most, least = votes.tolist()
         alike = highest == -lowest and most == -least
         return RankPosition(highest) if alike else RankPosition.FAILED
 
 
 class CollectiveGate(TorchDispatchMode):
-    """One run of a step on every rank."""
+    """A dispatch mode that votes before each collective of one pass."""
 
     def __init__(self, rounds: VoteRounds) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._rounds = rounds
         self._ended = False
-        """Whether all ranks know that the step is over, well or not."""
+        """Whether all ranks know that the pass is over, complete or not."""
         self.aborted = False
-        """Whether it ended on some rank before it was over."""
+        """Whether it ended early on some rank."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace in _NAMESPACES and op_name(func) != _WAITING:
@@ -86,7 +84,7 @@ class CollectiveGate(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
     def end(self, *, failed: bool) -> None:
-        """This rank's step is over. Returns when every rank's is."""
+        """The pass is over on this rank. Returns when it is on every rank."""
         if not self._ended:
             self._ended = True
             place = self._rounds.ask(RankPosition.FAILED if failed else RankPosition.OVER)
@@ -103,14 +101,14 @@ class CollectiveGate(TorchDispatchMode):
         if place is not RankPosition.TOGETHER:
             self._ended = self.aborted = True
             raise StepAborted(
-                "ranks that send to one another cannot be run again together"
+                "a step with send and recv between ranks cannot be run again"
                 if alone
                 else "another rank's step ended early"
             )
 
 
 def _what(func: Any, args: Any) -> str:
-    """The same for collectives that go together."""
+    """Equal for collectives that belong together."""
     return repr((op_name(func), [size for item in args if (size := _size(item))]))
 
 
@@ -123,26 +121,23 @@ def _size(item: Any) -> int | None:
         return None
 
 
-# The other ranks, while a bad step is run again on all of them.
-
-# A DistributedDataParallel keeps its gradients to itself meanwhile: so each rank sees what it made
-# alone, and a step that raises leaves nothing half reduced. FSDP2 cannot compute without the
-# others; should a step end early, it is put in order again. What the step would have amounted to
-# over all ranks is worked out from the parts.
+# DistributedDataParallel does not reduce gradients in a re-run: each rank sees what it computed
+# itself, and a step that raises leaves nothing half reduced. FSDP2 cannot compute without the other
+# ranks; if a step ends early, its state is reset. Norms over all ranks are computed from the parts.
 
 T = TypeVar("T")
 
 COMPRESSED = (
-    "gradients change on their way between the ranks (a communication hook, or mixed precision of "
-    "DistributedDataParallel), which a step that is run again does not do"
+    "a communication hook, or mixed precision of DistributedDataParallel, changes gradients "
+    "between the ranks, and a re-run leaves that out"
 )
 COMPILED = (
-    "with several ranks a compiled step is run again op by op, which may go well where it fails"
+    "with several ranks a compiled step is run again op by op, which may succeed where it failed"
 )
 
 
 class RerunGroup:
-    """The ranks that run a step again together, seen from one of them."""
+    """The ranks that run a step again together, as seen by one of them."""
 
     def __init__(
         self,
@@ -156,72 +151,72 @@ class RerunGroup:
         self._models = models
         self._together = together
         self._rounds = VoteRounds(together.group)
-        self._meeting: CollectiveGate | None = None
+        self._gate: CollectiveGate | None = None
         self._undo = ExitStack()
 
     @property
     def able(self) -> bool:
         """Whether a step can be run again at all."""
         if self._searching and self._origins.compressed:
-            return False  # settling would go through the user's own hook
+            return False  # `settle` would call the user's own hook
         module = sys.modules.get("torch.distributed.fsdp")
         return module is None or not any(
-            isinstance(unit, module.FullyShardedDataParallel)  # once it failed, it stays so
+            isinstance(unit, module.FullyShardedDataParallel)  # it does not recover from an error
             for model in self._models
             for unit in model.modules()
         )
 
     @property
     def settles(self) -> bool:
-        """Whether `settle` changes gradients that lie in memory of torch's own."""
+        """Whether `settle` changes gradients that are views of DDP's buckets."""
         return any(replica.gradient_as_bucket_view for replica in self._searching)
 
     @property
     def inexact(self) -> str:
-        """Why a step that is run again may not be what it was; empty: it is."""
+        """Why a re-run may differ from the step; empty: it does not."""
         if self._origins.compressed:
             return COMPRESSED
         return COMPILED if self._origins.compiled else ""
 
     def agree(self, value: T) -> list[T]:
-        """What every rank says; raises StepEnded where one has given up."""
+        """The values of all ranks; raises StepAborted if one has given up."""
         if self._rounds.ask(RankPosition.TOGETHER, "agree") is not RankPosition.TOGETHER:
             raise StepAborted("another rank has given up")
         return self._together.gather(value)
 
     def give_up(self) -> None:
-        """Let the others know that this rank goes no further."""
+        """Tell the others that this rank stops."""
         self._rounds.ask(RankPosition.FAILED)
 
     def begin(self) -> None:
-        """A step begins, on all ranks at the same time."""
-        self._meeting = self._undo.enter_context(CollectiveGate(self._rounds))
-        if "torch._dynamo" in sys.modules:  # what once met a meeting would stay uncompiled
+        """A pass begins, on all ranks at the same time."""
+        self._gate = self._undo.enter_context(CollectiveGate(self._rounds))
+        if "torch._dynamo" in sys.modules:  # what has run under a mode once stays uncompiled
             self._undo.enter_context(torch.compiler.set_stance("force_eager"))
         self._undo.callback(self._origins.resume_observing)
         self._origins.pause_observing()
 
     def disable_sync(self) -> None:
-        """Every rank keeps what it makes to itself, where that is possible."""
+        """Switch off the exchange of gradients, where that is possible."""
         for replica in self._origins.replicas:
-            self._keep_to_itself(replica)
+            self._disable_sync_of(replica)
 
     def end(self, *, failed: bool) -> bool:
-        """It is over here; returns when it is over everywhere: whether it ended early somewhere."""
-        meeting, self._meeting = self._meeting, None
-        if meeting is None:
+        """The pass is over here. Returns when it is over on all ranks: whether any ended early."""
+        gate, self._gate = self._gate, None
+        if gate is None:
             return False
         self._undo.close()
-        meeting.end(failed=failed)
-        if meeting.aborted:
+        gate.end(failed=failed)
+        if gate.aborted:
             sharded_tensors.reset_fsdp(self._models)
-        return meeting.aborted
+        return gate.aborted
 
     def settle(self) -> None:
-        """All is over, on every rank. Gradients are to be put back afterwards.
+        """All passes are over, on every rank. The caller restores the gradients afterwards.
 
-        A DistributedDataParallel that looks for unused parameters notes those in use also while it
-        keeps to itself, and takes them for the next step's: it forgets them when it reduces.
+        A DistributedDataParallel that looks for unused parameters records the used ones even
+        without a reduction, and would take them for those of the next step: a reduction clears it.
         """
         for replica in self._searching:
             self._origins.pause_observing()
@@ -239,7 +234,7 @@ class RerunGroup:
         return [item for item in replicas if item.find_unused_parameters and not item.static_graph]
 
     def local_norm(self, norms: Iterable[float]) -> float:
-        """The norm of what this rank's backward made, before it met the others'."""
+        """The norm of the gradient that this rank computed, before any reduction."""
         found = self._origins.paused_norm()
         seen = norms if found is None else [found]
         return math.sqrt(sum(norm * norm for norm in seen))
@@ -263,7 +258,7 @@ class RerunGroup:
         dist.all_reduce(square, group=self._ranks.group)
         return math.sqrt(float(square))
 
-    def _keep_to_itself(self, replica: nn.parallel.DistributedDataParallel) -> None:
+    def _disable_sync_of(self, replica: nn.parallel.DistributedDataParallel) -> None:
         for name in ("require_backward_grad_sync", "require_forward_param_sync"):
             self._undo.callback(setattr, replica, name, getattr(replica, name))
         sync_buffers(replica)

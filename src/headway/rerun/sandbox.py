@@ -1,4 +1,10 @@
-"""Runs a step again without any effect on the training."""
+"""Runs a step again without any effect on the training.
+
+Every pass begins in the state in which the step began: weights (their update was skipped), random
+numbers, buffers, loss scale, no gradients. During a pass no optimizer updates anything, and the
+measured values go to the pass and not to the record. Afterwards everything is as it was before the
+first pass.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +30,7 @@ from headway.explain.failing_step import FAILED_ON_OTHER_RANK, Outcome, StepPass
 from headway.rerun.batch_identity import RecordedBatch
 from headway.rerun.protocol import Rerun, RerunHost, trained_parameters
 from headway.rerun.rerun_group import StepAborted
-from headway.rerun.sandbox_state import SavedState
+from headway.rerun.sandbox_state import save_training_state
 from headway.torch_adapters import patching
 from headway.torch_adapters.modes import WriteUndo, no_dispatch_modes, no_function_modes
 from headway.torch_adapters.optimizer_adapter import (
@@ -38,23 +44,14 @@ from headway.torch_adapters.optimizer_adapter import (
 )
 from headway.torch_adapters.rng import RngState
 from headway.torch_adapters.runtime_state import compiled_code_runs, run_eagerly
-from headway.torch_adapters.saved_state import ObjectSnapshot
 from headway.torch_adapters.sharded_tensors import local_part
 
 if TYPE_CHECKING:
     from headway.rerun.rerun_group import RerunGroup
 
 
-# The guard while a step is run again to find out what went wrong with it.
-
-# Before every pass the step finds what it found the first time: weights (they were held back),
-# random numbers, buffers, loss scale, no gradients. During a pass no optimizer moves anything and
-# the numbers go to the pass instead of the record. Afterwards everything the guard knows of is as
-# it was when the next batch was asked for.
-
-
 class RerunSandbox:
-    """Where one step is rehearsed. A context manager around the whole investigation."""
+    """A context manager around all passes over one bad step."""
 
     def __init__(
         self,
@@ -66,15 +63,14 @@ class RerunSandbox:
         batches: Sequence[RecordedBatch] = (),
         judged: Sequence[Tensor] = (),
     ) -> None:
-        """`before`: the random numbers before the step; `scale`: the loss scale it had; `batches`:
-        those that passes are made of; `judged`: the parameters whose gradients leapt, where they
-        did."""
+        """`before`: the random numbers before the step; `scale`: its loss scale; `batches`: those
+        that the passes use; `judged`: for a spike, the parameters whose gradient norm jumped."""
         self._host = host
         self._observer = observer
         self._before = before
         self._scale = scale
         self._batches = batches
-        self._company = host.rerun_group
+        self._group = host.rerun_group
         self._judged = frozenset(map(id, judged))
         self._optimizers = host.optimizers
         self._names = host.parameter_names()
@@ -87,28 +83,21 @@ class RerunSandbox:
         self._pass: StepPass | None = None
         self._components: Mapping[str, Tensor] = {}
         self._settled = False
-        """Whether the gradients in question have been stepped by."""
+        """Whether the optimizer of the judged gradients has stepped."""
 
     @property
     def is_running_pass(self) -> bool:
-        """Whether a pass is being run."""
+        """Whether a pass runs now."""
         return self._pass is not None
 
     def __enter__(self) -> RerunSandbox:
-        with ExitStack() as undo:  # whatever fails in here, what was done is undone
+        with ExitStack() as undo:  # if anything fails here, undo what was done
             for kept in self._batches:
                 undo.enter_context(kept.as_given())
-            aside = SavedState(self._host, undo)
-            aside.random_numbers()
-            aside.buffers()
-            settles = self._company is not None and self._company.settles
-            aside.gradients(self._parameters(), copied=settles)
-            aside.states()
-            aside.groups()
-            aside.scaler(self._scaling.scaler)
-            undo.callback(ObjectSnapshot(self._host.models, self._host.models))
+            copy = self._group is not None and self._group.settles
+            save_training_state(self._host, undo, self._scaling.scaler, copy_gradients=copy)
             for hook in (
-                # Also those that no guard watches: nothing may move.
+                # Also optimizers that no guard watches: nothing may be updated.
                 register_optimizer_step_pre_hook(self._hold_any),
                 register_optimizer_step_post_hook(self._release_any),
             ):
@@ -119,25 +108,25 @@ class RerunSandbox:
     def __exit__(self, *error: Any) -> None:
         with self._undo:
             self.leave(None)
-            if self._company is not None and not isinstance(error[1], RankLost):
-                patching.add_listener(self)  # nobody else shall hear of it
+            if self._group is not None and not isinstance(error[1], RankLost):
+                patching.add_listener(self)  # the guard must not see it
                 patching.remove_listener(self._observer)
-                self._company.settle()
+                self._group.settle()
                 patching.add_listener(self._observer)
                 patching.remove_listener(self)
 
     # One pass.
 
     def enter(self, one: StepPass) -> None:
-        """Everything as before the step, and the pass's own instruments on."""
+        """Restore the state before the step, and switch on what the pass brings along."""
         self._pass, self._components, self._settled = one, {}, False
         patching.add_listener(self)
         patching.remove_listener(self._observer)
-        if self._company is not None:
-            self._company.begin()
+        if self._group is not None:
+            self._group.begin()
         self._host.buffers.restore()
-        if self._company is not None:
-            self._company.disable_sync()
+        if self._group is not None:
+            self._group.disable_sync()
         for parameter in self._parameters():
             parameter.grad = None
         scaler = self._scaling.scaler
@@ -146,13 +135,14 @@ class RerunSandbox:
         self._before.restore()
         # "again" asks whether compiled code is at fault: it must run as it did.
         if one.purpose != "again" or not compiled_code_runs():
-            self._within.enter_context(run_eagerly())  # what once met a mode would stay uncompiled
+            # Code that has once run under a mode stays uncompiled.
+            self._within.enter_context(run_eagerly())
             self._within.enter_context(self._written)
         for manager in one.within:
             self._within.enter_context(manager)
 
     def leave(self, error: BaseException | None) -> None:
-        """The pass is over, to its end or not; with other ranks, it then is on all of them."""
+        """The pass is over, complete or not; with other ranks, on all of them."""
         one, self._pass = self._pass, None
         if one is not None:
             with suppress(Exception):  # a body may have left a mode of its own on top
@@ -166,10 +156,10 @@ class RerunSandbox:
                 kept.restore()
             patching.add_listener(self._observer)
             patching.remove_listener(self)
-        parted = self._company is not None and self._company.end(failed=error is not None)
-        if one is not None and (error is not None or parted):
-            told = error is not None and not isinstance(error, StepAborted)
-            one.outcome.error = format_error(error) if told else FAILED_ON_OTHER_RANK
+        aborted = self._group is not None and self._group.end(failed=error is not None)
+        if one is not None and (error is not None or aborted):
+            own = error is not None and not isinstance(error, StepAborted)
+            one.outcome.error = format_error(error) if own else FAILED_ON_OTHER_RANK
 
     def run_pass(self, one: StepPass, rerun: Rerun) -> Iterator[Any]:
         """Run one pass; whatever the step raises is part of the outcome.
@@ -194,10 +184,10 @@ class RerunSandbox:
             if error is not None:
                 error.__traceback__ = None  # it would keep the step's tensors
 
-    # What the optimizers' hooks tell, during a pass.
+    # Hooks of the optimizers, during a pass.
 
     def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        """Hold the step; a closure is run once, as it would be."""
+        """Prevent the update; a closure is called once, as usual."""
         steps = {id(p) for group in optimizer.param_groups for p in group["params"]}
         self._searches[id(optimizer)] = LineSearchState.keep(optimizer)
         closure = find_closure(args, kwargs)
@@ -208,13 +198,13 @@ class RerunSandbox:
         self._look_at_gradients(optimizer)
         self._settled = self._settled or not steps.isdisjoint(self._judged)
         brake = self._brakes.setdefault(id(optimizer), HostBrake())
-        with no_function_modes():  # a remedy's mode must not come between
+        with no_function_modes():  # a remedy's mode must not intervene
             brake.hold([p for group in optimizer.param_groups for p in group["params"]])
         return None if answer is None else with_closure(args, kwargs, answer)
 
     @torch.no_grad()
     def _look_at_gradients(self, optimizer: Optimizer) -> None:
-        """The body's own code may have made finite gradients bad since they were there."""
+        """The body itself may have made finite gradients non-finite after backward."""
         one = self._pass
         if one is None or not one.outcome.finite:
             return
@@ -245,7 +235,7 @@ class RerunSandbox:
         if self.is_running_pass and all(optimizer is not mine for mine in self._optimizers):
             self.after_step(optimizer)
 
-    # What the seams tell, during a pass.
+    # Called by the torch patches, during a pass.
 
     def components(self, named: Mapping[str, Tensor]) -> None:
         """The named parts of the loss whose backward comes next."""
@@ -273,7 +263,7 @@ class RerunSandbox:
     def clipping(
         self, parameters: Sequence[Tensor], norms: Sequence[Tensor] | None, total: Tensor
     ) -> None:
-        """Norms are taken right after backward: before any clipping."""
+        """Norms are measured right after backward: before any clipping."""
 
     def clipped(self, total: Tensor, max_norm: float) -> None: ...
 
@@ -285,30 +275,30 @@ class RerunSandbox:
     def scaler_stepped(self, scaler: GradScaler, optimizer: Optimizer) -> None: ...
 
     def scaler_for(self, loss: Tensor) -> GradScaler | None:
-        """The scaler that a loss still needs."""
+        """The scaler with which a loss must still be scaled."""
         return self._scaling.needed_for(loss)
 
     def _measure(self, outcome: Outcome, parameters: Sequence[Tensor]) -> None:
         norms = self._norms(parameters)
         # Under several optimizers a bad gradient may be cleared before the next backward.
         bad = {name: norm for name, norm in outcome.norms.items() if not math.isfinite(norm)}
-        if self._company is not None and math.isfinite(outcome.made):
-            outcome.made = self._company.local_norm(norms.values())
+        if self._group is not None and math.isfinite(outcome.made):
+            outcome.made = self._group.local_norm(norms.values())
         if not self._judged:
             outcome.norms = {**norms, **bad}
         elif not self._settled:
             names = {self._names.get(id(p)) for p in parameters if id(p) in self._judged}
             outcome.norms = (
                 {name: norm for name, norm in norms.items() if name in names}
-                if self._company is None
-                else self._over_all_ranks(self._company)
+                if self._group is None
+                else self._over_all_ranks(self._group)
             )
 
-    def _over_all_ranks(self, company: RerunGroup) -> dict[str, float]:
+    def _over_all_ranks(self, group: RerunGroup) -> dict[str, float]:
         """Of every parameter, whether or not it has a gradient on this rank."""
         judged = [p for p in self._parameters() if id(p) in self._judged]
         scale = self._scaling.scale()
-        norms = company.norms(judged)
+        norms = group.norms(judged)
         divisor = 1.0 if scale is None else float(scale)
         names = [self._names.get(id(p), f"parameter {at}") for at, p in enumerate(judged)]
         return {name: norm / divisor for name, norm in zip(names, norms, strict=True)}
@@ -317,7 +307,7 @@ class RerunSandbox:
         if not parameters:
             return {}
         gradients = [local_part(p.grad) for p in parameters if p.grad is not None]
-        with no_dispatch_modes():  # nobody needs to see what is only read
+        with no_dispatch_modes():  # what is only read need not be traced
             read = _read_norms([g.coalesce().values() if g.is_sparse else g for g in gradients])
         scale = self._scaling.scale()
         divisor = 1.0 if scale is None else float(scale)
