@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+from headway.core.check import Check
 from headway.core.facts import Facts
+from headway.core.findings import Finding, Where
 from headway.core.records import EventRecord
 
 
@@ -34,3 +36,27 @@ class CheckpointProblem:
     def subject(self) -> str:
         """Another message about the same file is another finding."""
         return f"{self.path} {self.message}"
+
+
+class CheckpointProblemCheck(Check):
+    """Base of checks that report what the reader of a checkpoint found wrong with the file.
+
+    The event has the kind of the check's name.
+    """
+
+    unsaid: ClassVar[str]
+    """The message of an event without one; `{}` stands for the file."""
+    remedies: ClassVar[tuple[str, ...]]
+
+    def observe(self, record: EventRecord) -> Iterable[Finding]:
+        if record.kind != self.name:
+            return
+        problem = CheckpointProblem.of(record)
+        yield self.find(
+            record,
+            problem.message or self.unsaid.format(problem.path or "the checkpoint"),
+            subject=problem.subject,
+            where=Where(file=problem.path),
+            remedies=self.remedies,
+            **problem.evidence,
+        )

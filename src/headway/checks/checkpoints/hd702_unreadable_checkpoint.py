@@ -1,16 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from headway.checks.checkpoints._shared import CheckpointProblem
-from headway.core.check import Check, Needs
-from headway.core.findings import Finding, Severity, Where
+from headway.checks.checkpoints._shared import CheckpointProblemCheck
+from headway.core.check import Needs
+from headway.core.findings import Severity
 from headway.core.records import EventRecord
 
-KIND = "unreadable-checkpoint"
 
-
-class UnreadableCheckpoint(Check):
+class UnreadableCheckpoint(CheckpointProblemCheck):
     """A checkpoint cannot be read: truncated, incomplete, or inconsistent with its index.
 
     ## What it checks
@@ -40,22 +36,14 @@ class UnreadableCheckpoint(Check):
     name = "unreadable-checkpoint"
     severity = Severity.ERROR
     summary = "truncated, a missing shard, or an index that does not match"
-    needs = Needs(kinds=(EventRecord,), events=("checkpoint", KIND), checkpoints=1)
+    needs = Needs(
+        kinds=(EventRecord,), events=("checkpoint", "unreadable-checkpoint"), checkpoints=1
+    )
     explains = ()
 
-    def observe(self, record: EventRecord) -> Iterable[Finding]:
-        if record.kind != KIND:
-            return
-        problem = CheckpointProblem.of(record)
-        yield self.find(
-            record,
-            problem.message or f"{problem.path or 'the checkpoint'} cannot be read",
-            subject=problem.subject,
-            where=Where(file=problem.path),
-            remedies=[
-                "Use the checkpoint before it; `headway scan RUN --last-good` prints it.",
-                "Save under a temporary name and rename the file when it is complete, and keep "
-                "at least two checkpoints.",
-            ],
-            **problem.evidence,
-        )
+    unsaid = "{} cannot be read"
+    remedies = (
+        "Use the checkpoint before it; `headway scan RUN --last-good` prints it.",
+        "Save under a temporary name and rename the file when it is complete, and keep "
+        "at least two checkpoints.",
+    )

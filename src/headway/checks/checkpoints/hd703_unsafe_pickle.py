@@ -1,16 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from headway.checks.checkpoints._shared import CheckpointProblem
-from headway.core.check import Check, Needs
-from headway.core.findings import Finding, Severity, Where
+from headway.checks.checkpoints._shared import CheckpointProblemCheck
+from headway.core.check import Needs
+from headway.core.findings import Severity
 from headway.core.records import EventRecord
 
-KIND = "unsafe-pickle"
 
-
-class UnsafePickle(Check):
+class UnsafePickle(CheckpointProblemCheck):
     """Loading this file would run code from its author.
 
     ## What it checks
@@ -42,23 +38,13 @@ class UnsafePickle(Check):
     name = "unsafe-pickle"
     severity = Severity.ERROR
     summary = "loading it would run code; it was not loaded"
-    needs = Needs(kinds=(EventRecord,), events=("checkpoint", KIND), checkpoints=1)
+    needs = Needs(kinds=(EventRecord,), events=("checkpoint", "unsafe-pickle"), checkpoints=1)
     explains = ()
 
-    def observe(self, record: EventRecord) -> Iterable[Finding]:
-        if record.kind != KIND:
-            return
-        problem = CheckpointProblem.of(record)
-        yield self.find(
-            record,
-            problem.message or f"loading {problem.path or 'the checkpoint'} would run code",
-            subject=problem.subject,
-            where=Where(file=problem.path),
-            remedies=[
-                "Do not load it with torch.load(weights_only=False) or pickle. headway read it "
-                "without running any of it.",
-                "Find out where it came from; for weights without code use safetensors, or "
-                "torch.load with weights_only=True.",
-            ],
-            **problem.evidence,
-        )
+    unsaid = "loading {} would run code"
+    remedies = (
+        "Do not load it with torch.load(weights_only=False) or pickle. headway read it "
+        "without running any of it.",
+        "Find out where it came from; for weights without code use safetensors, or "
+        "torch.load with weights_only=True.",
+    )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from headway.checks.growth import Growth, GrowthRule, GrowthWatch, growth_onset, scale_rule
-from headway.core.findings import Where
+from headway.core.check import Check
+from headway.core.findings import Finding, Where
+from headway.core.numbers import say_bytes
 from headway.core.records import EventRecord, Header, Moment, StepRecord, moment_of, record_at
 from headway.core.state import remember
 
@@ -133,3 +135,56 @@ class SegmentGrowth:
         found = cls()
         found.watch, found.rows, found.per_label, found.latest, found.past = state
         return found
+
+
+class MemoryGrowthCheck(Check):
+    """Base of checks that report memory which rises without a plateau, in the signal they need."""
+
+    memory: ClassVar[str]
+    """What rises, as the message begins."""
+    unknown: ClassVar[str]
+    """Why it rises, if the line that allocates it is unknown."""
+    remedies: ClassVar[tuple[str, ...]]
+
+    @dataclass(frozen=True)
+    class Limits(GrowthRule):
+        ratio: float = 1.1
+        amount: float = 64 * 2**20
+
+    def start(self) -> None:
+        self.growth = SegmentGrowth()
+        self.origin: AllocationSite = {}
+
+    def begin(self, header: Header) -> None:
+        self.growth.begin(header, self.needs.signals[0], segments=4)
+
+    def observe(self, record: StepRecord | EventRecord) -> Iterable[Finding]:
+        [signal] = self.needs.signals
+        if isinstance(record, EventRecord):
+            if explains_growth_of(record, signal):
+                self.origin = read_allocation_site(record)
+            return
+        level = record.values.get(signal)
+        if level is None or record.held:
+            return
+        growth = self.growth.admit(record, level, self.limits)
+        if growth is not None:
+            yield self._finding(record, growth)
+
+    def finish(self) -> Iterable[Finding]:
+        for record, growth in self.growth.at_the_end(self.limits):
+            yield self._finding(record, growth)
+
+    def _finding(self, record: StepRecord, growth: Growth) -> Finding:
+        return self.find(
+            record,
+            f"{self.memory} rose from {say_bytes(growth.before)} to {say_bytes(growth.after)} "
+            f"over {growth.steps} steps, {say_bytes(growth.per_step)} per step, and is still "
+            f"rising at the same rate: {describe_growth(self.origin) or self.unknown}",
+            where=allocation_where(self.origin, record.rank),
+            remedies=self.remedies,
+            before=growth.before,
+            after=growth.after,
+            per_step=growth.per_step,
+            since_step=int(growth.start),
+        )

@@ -1,26 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-
-from headway.checks.growth import Growth, GrowthRule
-from headway.checks.resources._shared import (
-    AllocationSite,
-    SegmentGrowth,
-    allocation_where,
-    describe_growth,
-    explains_growth_of,
-    read_allocation_site,
-)
-from headway.core.check import Check, Needs
-from headway.core.findings import Finding, Severity
-from headway.core.numbers import say_bytes
-from headway.core.records import EventRecord, Header, StepRecord
-
-SIGNAL = "host_rss_bytes"
+from headway.checks.resources._shared import MemoryGrowthCheck
+from headway.core.check import Needs
+from headway.core.findings import Severity
+from headway.core.records import EventRecord, StepRecord
 
 
-class HostMemoryGrowth(Check):
+class HostMemoryGrowth(MemoryGrowthCheck):
     """The memory of the process and its workers rises without a plateau.
 
     ## What it checks
@@ -61,53 +47,15 @@ class HostMemoryGrowth(Check):
     name = "host-memory-growth"
     severity = Severity.ERROR
     summary = "memory of the process and its workers rises without a plateau"
-    needs = Needs(signals=(SIGNAL,), kinds=(StepRecord, EventRecord))
+    needs = Needs(signals=("host_rss_bytes",), kinds=(StepRecord, EventRecord))
     explains = ("HD804",)
 
-    @dataclass(frozen=True)
-    class Limits(GrowthRule):
-        ratio: float = 1.1
-        amount: float = 64 * 2**20
-
-    def start(self) -> None:
-        self.growth = SegmentGrowth()
-        self.origin: AllocationSite = {}
-
-    def begin(self, header: Header) -> None:
-        self.growth.begin(header, SIGNAL, segments=4)
-
-    def observe(self, record: StepRecord | EventRecord) -> Iterable[Finding]:
-        if isinstance(record, EventRecord):
-            if explains_growth_of(record, SIGNAL):
-                self.origin = read_allocation_site(record)
-            return
-        level = record.values.get(SIGNAL)
-        if level is None or record.held:
-            return
-        growth = self.growth.admit(record, level, self.limits)
-        if growth is not None:
-            yield self._finding(record, growth)
-
-    def finish(self) -> Iterable[Finding]:
-        for record, growth in self.growth.at_the_end(self.limits):
-            yield self._finding(record, growth)
-
-    def _finding(self, record: StepRecord, growth: Growth) -> Finding:
-        return self.find(
-            record,
-            f"host memory rose from {say_bytes(growth.before)} to {say_bytes(growth.after)} over "
-            f"{growth.steps} steps, {say_bytes(growth.per_step)} per step, and is still rising "
-            f"at the same rate: {describe_growth(self.origin) or 'every step retains memory'}",
-            where=allocation_where(self.origin, record.rank),
-            remedies=[
-                "Look for what outlives a step: a loss or output appended to a list without "
-                "`.item()` or `.detach()`, a metric that is never reset; compare two "
-                "`tracemalloc` snapshots.",
-                "If the workers grow (num_workers=0 stops it), store the index of the dataset in "
-                "one numpy array or tensor instead of many Python objects.",
-            ],
-            before=growth.before,
-            after=growth.after,
-            per_step=growth.per_step,
-            since_step=int(growth.start),
-        )
+    memory = "host memory"
+    unknown = "every step retains memory"
+    remedies = (
+        "Look for what outlives a step: a loss or output appended to a list without "
+        "`.item()` or `.detach()`, a metric that is never reset; compare two "
+        "`tracemalloc` snapshots.",
+        "If the workers grow (num_workers=0 stops it), store the index of the dataset in "
+        "one numpy array or tensor instead of many Python objects.",
+    )

@@ -1,26 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-
-from headway.checks.growth import Growth, GrowthRule
-from headway.checks.resources._shared import (
-    AllocationSite,
-    SegmentGrowth,
-    allocation_where,
-    describe_growth,
-    explains_growth_of,
-    read_allocation_site,
-)
-from headway.core.check import Check, Needs
-from headway.core.findings import Finding, Severity
-from headway.core.numbers import say_bytes
-from headway.core.records import EventRecord, Header, StepRecord
-
-SIGNAL = "device_allocated_bytes"
+from headway.checks.resources._shared import MemoryGrowthCheck
+from headway.core.check import Needs
+from headway.core.findings import Severity
+from headway.core.records import EventRecord, StepRecord
 
 
-class DeviceMemoryGrowth(Check):
+class DeviceMemoryGrowth(MemoryGrowthCheck):
     """The memory allocated on the device rises without a plateau.
 
     ## What it checks
@@ -58,54 +44,15 @@ class DeviceMemoryGrowth(Check):
     name = "device-memory-growth"
     severity = Severity.ERROR
     summary = "memory allocated on the device rises without a plateau"
-    needs = Needs(signals=(SIGNAL,), kinds=(StepRecord, EventRecord))
+    needs = Needs(signals=("device_allocated_bytes",), kinds=(StepRecord, EventRecord))
     explains = ()
 
-    @dataclass(frozen=True)
-    class Limits(GrowthRule):
-        ratio: float = 1.1
-        amount: float = 64 * 2**20
-
-    def start(self) -> None:
-        self.growth = SegmentGrowth()
-        self.origin: AllocationSite = {}
-
-    def begin(self, header: Header) -> None:
-        self.growth.begin(header, SIGNAL, segments=4)
-
-    def observe(self, record: StepRecord | EventRecord) -> Iterable[Finding]:
-        if isinstance(record, EventRecord):
-            if explains_growth_of(record, SIGNAL):
-                self.origin = read_allocation_site(record)
-            return
-        level = record.values.get(SIGNAL)
-        if level is None or record.held:
-            return
-        growth = self.growth.admit(record, level, self.limits)
-        if growth is not None:
-            yield self._finding(record, growth)
-
-    def finish(self) -> Iterable[Finding]:
-        for record, growth in self.growth.at_the_end(self.limits):
-            yield self._finding(record, growth)
-
-    def _finding(self, record: StepRecord, growth: Growth) -> Finding:
-        return self.find(
-            record,
-            f"allocated device memory rose from {say_bytes(growth.before)} to "
-            f"{say_bytes(growth.after)} over {growth.steps} steps, {say_bytes(growth.per_step)} "
-            f"per step, and is still rising at the same rate: "
-            f"{describe_growth(self.origin) or 'tensors outlive their step'}",
-            where=allocation_where(self.origin, record.rank),
-            remedies=[
-                "Look for tensors that outlive their step: a loss summed or collected without "
-                "`.item()` or `.detach()`, a recurrent state carried over with its graph, "
-                "`retain_graph=True`.",
-                "`torch.cuda.memory._record_memory_history()` and `_dump_snapshot()` show the "
-                "line that allocated each tensor.",
-            ],
-            before=growth.before,
-            after=growth.after,
-            per_step=growth.per_step,
-            since_step=int(growth.start),
-        )
+    memory = "allocated device memory"
+    unknown = "tensors outlive their step"
+    remedies = (
+        "Look for tensors that outlive their step: a loss summed or collected without "
+        "`.item()` or `.detach()`, a recurrent state carried over with its graph, "
+        "`retain_graph=True`.",
+        "`torch.cuda.memory._record_memory_history()` and `_dump_snapshot()` show the "
+        "line that allocated each tensor.",
+    )
