@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from headway.core.check import Check, Needs
 from headway.core.facts import Facts, Place
-from headway.core.findings import Where
+from headway.core.findings import Finding, Where
 from headway.core.optimizer_facts import TrialFacts
-from headway.core.records import Moment, SetupRecord
+from headway.core.records import Moment, SetupRecord, record_at
 from headway.core.state import remember
 from headway.core.window import detrended_sigma
 
@@ -169,6 +170,29 @@ class LossSummary:
         for name, value in zip(cls.__slots__, state, strict=True):
             setattr(summary, name, value)
         return summary
+
+
+class TrialCheck(Check):
+    """Base of checks that judge trials of updates when the run is over."""
+
+    needs = Needs(kinds=(SetupRecord,), topics=(TRIAL,))
+
+    def start(self) -> None:
+        self.onset: Moment | None = None
+        """The first trial that shows the fault."""
+        self.place: tuple[str | None, int | None, str | None] = (None, None, None)
+
+    def mark_onset(self, record: SetupRecord) -> None:
+        """Remember the place of this record, if it is the first."""
+        self.onset = self.onset or setup_moment(record)
+
+    def point_at(self, where: Where) -> None:
+        """Remember the line that the finding names."""
+        self.place = (where.file, where.line, where.function)
+
+    def find_at_onset(self, onset: Moment, message: str, **more: Any) -> Finding:
+        """A finding at the first trial that shows the fault."""
+        return self.find(record_at(onset), message, where=Where(*self.place), **more)
 
 
 def setup_moment(record: SetupRecord) -> Moment:

@@ -5,12 +5,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headway.checks.symptoms import BAD_STEPS, NONFINITE_OR_RANK
-from headway.checks.update_trial import TRIAL, LossSummary, TriedUpdate, setup_moment
-from headway.core.check import Check, Needs
-from headway.core.findings import Finding, Severity, Where
+from headway.checks.update_trial import LossSummary, TrialCheck, TriedUpdate
+from headway.core.findings import Finding, Severity
 from headway.core.numbers import say
 from headway.core.optimizer_facts import TrialFacts
-from headway.core.records import Moment, SetupRecord, record_at
+from headway.core.records import Moment, SetupRecord
 
 SURE, LONG = 8, 30
 """Steps after which it is known whether a run makes progress, and how noisy it is."""
@@ -18,7 +17,7 @@ BLOWN_UP = 20.0
 """Multiple of its start at which a loss has blown up."""
 
 
-class LearningRateTooHigh(Check):
+class LearningRateTooHigh(TrialCheck):
     """Steps overshoot: a part of the update lowers the loss of its batch, the whole raises it.
 
     ## What it checks
@@ -53,7 +52,6 @@ class LearningRateTooHigh(Check):
     name = "learning-rate-too-high"
     severity = Severity.ERROR
     summary = "update steps overshoot on the loss of their own batch"
-    needs = Needs(kinds=(SetupRecord,), topics=(TRIAL,))
     explains = (
         *BAD_STEPS,
         *NONFINITE_OR_RANK,
@@ -81,14 +79,13 @@ class LearningRateTooHigh(Check):
         """Share by which the loss must fall below its start to count as progress."""
 
     def start(self) -> None:
+        super().start()
         self.course = LossSummary()
         self.trials = self.over = self.far = 0
         """Informative trials, those that overshoot, and those that overshoot far."""
-        self.onset: Moment | None = None
         self.worst: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 1.0)
         """Loss before, after, lowest in between, and the part of the update where it is lowest."""
         self.lr: float | None = None
-        self.place: tuple[str | None, int | None, str | None] = (None, None, None)
         self.unfit = False
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
@@ -120,13 +117,12 @@ class LearningRateTooHigh(Check):
     def _overshoots(self, record: SetupRecord, tried: TriedUpdate) -> None:
         self.over += 1
         self.far += tried.after > self.limits.doubled * abs(tried.loss)
-        self.onset = self.onset or setup_moment(record)
+        self.mark_onset(record)
         if self.over == 1:
             best = min(tried.losses, key=lambda at: tried.losses[at])
             self.worst = (tried.loss, tried.after, tried.losses[best], best)
             self.lr = tried.facts.lr
-            where = tried.line(tried.facts.made_at)
-            self.place = (where.file, where.line, where.function)
+            self.point_at(tried.line(tried.facts.made_at))
 
     def _by_steps(self) -> bool:
         """Whether the steps are what prevents the run from learning."""
@@ -162,13 +158,12 @@ class LearningRateTooHigh(Check):
         factor = 1 / part if 0 < part < 1 else 10.0
         ends = "a non-finite value" if not course.last else say(course.level, 4)
         raised = "to a non-finite value" if math.isinf(after) else f"to {say(after, 4)}"
-        return self.find(
-            record_at(onset),
+        return self.find_at_onset(
+            onset,
             f"the learning rate{rate} overshoots in {self.over} of {self.trials} trials: an "
             f"update raised the loss of its own batch from {say(before, 4)} {raised}, while "
             f"{say(part)} of it would have lowered it to {say(lowest, 4)}. The loss went from "
             f"{say(course.start, 4)} to {ends} in {course.count} steps",
-            where=Where(file=self.place[0], line=self.place[1], function=self.place[2]),
             remedies=[
                 f"Divide the learning rate by about {say(factor)}"
                 + ("" if self.lr is None else f" (to {say(self.lr / factor, 2)})")

@@ -3,17 +3,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from headway.checks.update_trial import TRIAL, TriedUpdate, setup_moment
-from headway.core.check import Check, Needs
-from headway.core.findings import Finding, Where
+from headway.checks.update_trial import TrialCheck, TriedUpdate
+from headway.core.findings import Finding
 from headway.core.numbers import say
-from headway.core.records import Moment, SetupRecord, record_at
+from headway.core.records import Moment, SetupRecord
 
 YOUNG = 5
 """Steps after which momentum has mostly built up."""
 
 
-class LearningRateTooLow(Check):
+class LearningRateTooLow(TrialCheck):
     """The loss falls, but a step a thousand times larger would still lower it proportionally.
 
     ## What it checks
@@ -44,7 +43,6 @@ class LearningRateTooLow(Check):
     code = "HD404"
     name = "learning-rate-too-low"
     summary = "the loss falls, but far more slowly than with a larger step"
-    needs = Needs(kinds=(SetupRecord,), topics=(TRIAL,))
     explains = ("HD105", "HD307")
 
     @dataclass(frozen=True)
@@ -59,12 +57,11 @@ class LearningRateTooLow(Check):
         """Smallest gradient norm, as a share of the weight norm."""
 
     def start(self) -> None:
+        super().start()
         self.crawls = 0
         self.cleared = False
-        self.onset: Moment | None = None
         self.last: dict[str, float] = {}
         self.optimizer = ""
-        self.place: tuple[str | None, int | None, str | None] = (None, None, None)
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         tried = TriedUpdate.of(record)
@@ -77,7 +74,7 @@ class LearningRateTooLow(Check):
             pass
         elif self._crawls(tried):
             self.crawls += 1
-            self.onset = self.onset or setup_moment(record)
+            self.mark_onset(record)
         else:
             self.cleared = True
         return ()
@@ -126,19 +123,17 @@ class LearningRateTooLow(Check):
             "lr": (tried.facts.lr or 0.0),
         }
         self.optimizer = tried.facts.optimizer or ""
-        where = tried.line(tried.facts.made_at)
-        self.place = (where.file, where.line, where.function)
+        self.point_at(tried.line(tried.facts.made_at))
         return straight and steps > self.limits.steps
 
     def _finding(self, onset: Moment) -> Finding:
         last = self.last
-        return self.find(
-            record_at(onset),
+        return self.find_at_onset(
+            onset,
             f"the learning rate of {say(last['lr'])} is far too low: an update lowers the loss "
             f"of {say(last['loss'], 4)} by {say(-last['slope'])}, one {say(last['farthest'], 7)} "
             f"times as large by {say(last['far'])}. At this rate, a fall of the loss by a tenth "
             f"takes about {say(last['steps'], 2)} steps",
-            where=Where(file=self.place[0], line=self.place[1], function=self.place[2]),
             remedies=[
                 f"Raise the learning rate by {say(last['farthest'], 7)} (to "
                 f"{say(last['farthest'] * last['lr'], 2)}), then by further factors of 3 to 10 "

@@ -4,15 +4,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headway.checks.symptoms import POOR_FIT
-from headway.checks.update_trial import TRIAL, LossSummary, TriedUpdate, setup_moment
-from headway.core.check import Check, Needs
-from headway.core.findings import Finding, Where
+from headway.checks.update_trial import LossSummary, TrialCheck, TriedUpdate
+from headway.core.findings import Finding
 from headway.core.numbers import say
 from headway.core.optimizer_facts import TrialFacts
-from headway.core.records import Moment, SetupRecord, record_at
+from headway.core.records import Moment, SetupRecord
 
 
-class OverRegularised(Check):
+class OverRegularised(TrialCheck):
     """Weight decay or a penalty shrinks the weights faster than the loss can train them.
 
     ## What it checks
@@ -46,7 +45,6 @@ class OverRegularised(Check):
     code = "HD412"
     name = "over-regularised"
     summary = "decay or a penalty shrinks the weights faster than the loss trains them"
-    needs = Needs(kinds=(SetupRecord,), topics=(TRIAL,))
     explains = (*POOR_FIT, "HD105", "HD203", "HD205", "HD307", "HD308", "HD404")
 
     @dataclass(frozen=True)
@@ -63,14 +61,13 @@ class OverRegularised(Check):
         """Share by which the loss must fall below its start to count as progress."""
 
     def start(self) -> None:
+        super().start()
         self.course, self.task = LossSummary(), LossSummary()
         self.trials = self.shrinking = self.fast = 0
         self.first_norm: float | None = None
         self.last_norm = 0.0
         self.lowest_norm = float("inf")
-        self.onset: Moment | None = None
         self.shown: dict[str, float] = {}
-        self.place: tuple[str | None, int | None, str | None] = (None, None, None)
         self.unfit = False
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
@@ -92,11 +89,10 @@ class OverRegularised(Check):
         if tried.shrinks >= self.limits.share and pace >= self.limits.pace:
             self.shrinking += 1
             self.fast += pace >= self.limits.fast
-            self.onset = self.onset or setup_moment(record)
-            where = tried.line(
-                tried.facts.made_at if tried.facts.weight_decay else tried.facts.place
+            self.mark_onset(record)
+            self.point_at(
+                tried.line(tried.facts.made_at if tried.facts.weight_decay else tried.facts.place)
             )
-            self.place = (where.file, where.line, where.function)
             self.shown = {
                 "share": tried.shrinks,
                 "pace": pace,
@@ -121,13 +117,12 @@ class OverRegularised(Check):
         shown = self.shown
         decay = shown.get("weight_decay", 0.0)
         by = f"weight decay of {say(decay)}" if decay else "a penalty on the weights"
-        return self.find(
-            record_at(onset),
+        return self.find_at_onset(
+            onset,
             f"the weights shrink instead of being trained: {say(100 * shown['share'])} % of the "
             f"update points towards 0 and removes {say(100 * shown['pace'])} % of the weights "
             f"per step ({by}). Their norm went from {say(first)} to {say(self.last_norm)} while "
             f"the loss did not fall",
-            where=Where(file=self.place[0], line=self.place[1], function=self.place[2]),
             remedies=[
                 f"Lower the weight decay of {say(decay)} by factors of 10."
                 if decay
