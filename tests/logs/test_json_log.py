@@ -55,7 +55,7 @@ def test_a_history_of_keras_has_rows(tmp_path: Path) -> None:
     log = read(tmp_path / "x.json", {"loss": [2.5, 1.5], "val_loss": [2.5, 1.5], "x": [1.0]})
     assert log.unit == "row"
     assert set(log.table.series) == {"loss", "val_loss"}
-    assert log.notes == ["1 columns have not 2 values like the others: x"]
+    assert log.notes == ["1 columns skipped: not 2 values like the others: x"]
 
 
 def test_settings_beside_the_rows_are_facts(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_other_JSON_is_not_taken(tmp_path: Path, inside: Any) -> None:
 def test_a_torn_file_is_refused_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text(json.dumps(ROWS)[:-20])
-    assert "is no whole JSON file" in refuses(reader_named("json"), path)
+    assert "is not a complete JSON file" in refuses(reader_named("json"), path)
 
 
 def test_damage(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_nulls_to_the_end_are_NaN(tmp_path: Path) -> None:
     assert [math.isnan(value) for value in log.table.series["loss"].values] == [False] * 3 + [
         True
     ] * 3
-    assert log.notes == ["3 nulls in loss are taken for NaN"]
+    assert log.notes == ["3 nulls in loss treated as NaN"]
 
 
 def test_one_null_among_many_is_NaN(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_one_null_among_many_is_NaN(tmp_path: Path) -> None:
 def test_a_loss_logged_every_other_row_is_not(tmp_path: Path) -> None:
     log = read(tmp_path / "x", losses(*[2.5, None] * 20))
     assert len(log.table.series["loss"]) == 20
-    assert log.notes == ["20 nulls in loss are taken for rows without a value"]
+    assert log.notes == ["20 nulls in loss treated as missing"]
 
 
 def test_rows_of_evaluation_with_all_names_are_not(tmp_path: Path) -> None:

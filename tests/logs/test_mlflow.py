@@ -137,7 +137,7 @@ def test_what_a_killed_run_left_in_the_journal_is_read(tmp_path: Path) -> None:
             (path.parent / f"x.db{end}").write_bytes((tmp_path / f"other.db{end}").read_bytes())
     log = experiment_stores.read_mlflow(path)
     assert column(log, "loss") == {1: 2.0}
-    assert log.notes == ["x.db-wal lies beside it and was read, too"]
+    assert log.notes == ["x.db-wal was read as well"]
     assert sorted(file.name for file in path.parent.iterdir()) == ["x.db", "x.db-wal"]
 
 
@@ -167,7 +167,7 @@ def test_a_computed_column_is_not_asked(tmp_path: Path) -> None:
 
 
 def test_a_huge_value_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_file, "LARGEST_VALUE", 1 << 16)
+    monkeypatch.setattr(sqlite_file, "MAX_VALUE_BYTES", 1 << 16)
     path = tmp_path / "x.db"
     with database(path) as connection:
         point(connection, 1, 2.0, key="x" * (1 << 17))

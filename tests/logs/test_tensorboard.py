@@ -50,7 +50,7 @@ def test_a_run_started_again_keeps_what_came_before() -> None:
     assert sum(map(math.isnan, values)) == 10
     (again,) = log.events
     assert (again.row, again.kind, again.data) == (70, "restart", {"step": 40})
-    assert log.notes[0] == "2 event files are joined"
+    assert log.notes[0] == "2 event files joined"
 
 
 def test_writers_side_by_side_share_their_rows(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_torn_end_is_told(tmp_path: Path) -> None:
     path.write_bytes(named("restarted0").read_bytes()[:-30])
     log = readers.read(path)
     assert list(log.table.steps) == list(range(69))
-    assert "is cut off: its last" in log.notes[0]
+    assert "is truncated: its last" in log.notes[0]
 
 
 def scalar(tag: bytes, value: float, step: int | None) -> bytes:
@@ -125,7 +125,7 @@ def test_records_across_blocks_and_large_ones(
     small = tensorboard.read(named("healthy"))
     assert small.table.series.keys() == whole.table.series.keys()
     assert list(small.table.series["lr"].values) == list(whole.table.series["lr"].values)
-    monkeypatch.setattr(tensorboard, "LARGEST", 120)
+    monkeypatch.setattr(tensorboard, "MAX_RECORD_BYTES", 120)
     assert len(tensorboard.read(named("healthy")).table.series["lr"]) == 120
 
 

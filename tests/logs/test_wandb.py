@@ -93,13 +93,13 @@ def test_a_torn_end_is_told(tmp_path: Path) -> None:
     log = readers.read(path)
     assert len(log.table) == 8
     assert math.isnan(column(log, "loss")[0])
-    assert log.notes == ["the file is cut off or damaged: some records are not whole"]
+    assert log.notes == ["the file is truncated or damaged: some records are incomplete"]
 
 
 def test_a_record_without_end_fills_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wandb, "LARGEST", 1 << 16)
+    monkeypatch.setattr(wandb, "MAX_RECORD_BYTES", 1 << 16)
     path = tmp_path / "run.wandb"
     path.write_bytes(file_of([record(1, "2", 200_000), record(2, "3")]))
     assert column(wandb.read(path), "loss") == {2: 3.0}

@@ -33,45 +33,43 @@ from headway.logs.row_fields import (
     whole,
 )
 
-# A file that is one JSON text, read whole; Python's reading, which knows NaN and Infinity.
+# A file that is one JSON document. Python's parser also accepts NaN and Infinity.
 
 BAD_JSON = (ValueError, RecursionError)
-LARGEST = 1 << 28
-"""Bytes; the history of a million steps is about half of it."""
+MAX_FILE_BYTES = 1 << 28
+"""The history of a million steps is about half of it."""
 
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
-def whole_json(path: Path, says: str) -> Any:
-    """What is in the file. Raises UnreadableInput."""
-    text = whole_text(path, says)
+def whole_json(path: Path, label: str) -> Any:
+    """The content of the file. Raises UnreadableInput."""
+    text = whole_text(path, label)
     try:
         return json.loads(text)
     except BAD_JSON as error:
-        raise UnreadableInput(f"{path} is no whole {says}: {error}") from error
+        raise UnreadableInput(f"{path} is not a complete {label}: {error}") from error
 
 
-def whole_text(path: Path, says: str) -> str:
-    """The file's text, if it is not too large. Raises UnreadableInput."""
+def whole_text(path: Path, label: str) -> str:
+    """The text of the file. Raises UnreadableInput, also if it is too large."""
     try:
         size = path.stat().st_size
-        if size > LARGEST:
-            raise UnreadableInput(
-                f"{path} is a {says} of {size} bytes; up to {LARGEST} bytes are read"
-            )
+        if size > MAX_FILE_BYTES:
+            raise UnreadableInput(f"{path} is a {label} of {size} bytes (limit {MAX_FILE_BYTES})")
         return path.read_text(encoding="utf-8-sig", errors="replace")
     except OSError as error:
         raise UnreadableInput(f"cannot read {path}: {error.strerror}") from error
 
 
 class Elements:
-    """The elements of an array within a text, one after the other, none kept."""
+    """Iterates over the elements of an array inside a text, without keeping them."""
 
     def __init__(self, text: str, begin: int) -> None:
         self._text = text
         self.end = begin
-        """After the last element: where the array is closed."""
+        """After the iteration: the position of the closing bracket."""
 
     def __iter__(self) -> Iterator[Any]:
         decode, text, space = json.JSONDecoder().raw_decode, self._text, _SPACE.match
@@ -85,10 +83,10 @@ class Elements:
                 if text[at] != ",":
                     break
                 at = _spaced(text, at + 1)
-        except IndexError:  # the text is at its end
+        except IndexError:  # end of the text
             pass
         if not closing and text[at : at + 1] != "]":
-            raise ValueError(f"the rows break off at character {at}")
+            raise ValueError(f"the rows end at character {at}")
         self.end = at
 
 
@@ -97,25 +95,22 @@ def _spaced(text: str, at: int) -> int:
     return found.end() if found else at
 
 
-# Rows that are JSON objects: flattened, made numbers, put into a table, a whole block at once.
+# Rows that are JSON objects. Most lines of a long log have the same keys: these are parsed
+# together, as one array, and become columns at once. All others are added row by row.
 
-# A log of a million lines is mostly lines with the same keys. These are parsed together, as one
-# array, and become columns without a look at the single row; whatever does not fit goes row by
-# row.
-
-DEEPEST = 8
-"""Objects within objects beyond this are left out."""
-FEW = 4
-"""Fewer rows are not worth being made columns of."""
+MAX_NESTING = 8
+"""Objects nested deeper than this are skipped."""
+MIN_BLOCK = 4
+"""Fewer rows are added one by one."""
 RARE = 0.1
-"""Nulls in a larger share of the rows than this, scattered, say that nothing was logged there."""
+"""Share of scattered nulls above which null means that nothing was logged."""
 
 PER_EPOCH = ("iter", "iteration", "batch", "batch_idx")
-"""Counts that may begin anew, and are of their own data."""
+"""Counters that may start over in each epoch, and count training and validation separately."""
 
 
 class JsonRows:
-    """Fills a log's table from JSON objects."""
+    """Fills the table of a log from JSON objects."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -125,9 +120,9 @@ class JsonRows:
         self._nulls: dict[str, array[int]] = {}
 
     def add_lines(self, lines: Sequence[bytes]) -> None:
-        """A block of lines, one object in each."""
+        """Adds a block of lines with one object each."""
         lines = [line for line in lines if line and not line.isspace()]
-        # Text between the objects is no reason to parse every line by itself.
+        # Other text between the objects is dropped, so that the block can still be parsed at once.
         own = [line for line in lines if line[:1] == b"{" or line.lstrip()[:1] == b"{"]
         self._log.lines += len(lines) - len(own)
         if not (lines := own):
@@ -136,13 +131,13 @@ class JsonRows:
             rows = json.loads(b"[" + b",".join(lines) + b"]")
         except BAD_JSON:
             rows = None
-        # More rows than lines, or fewer: the lines were torn where they seem whole together.
+        # Another number of rows than lines: damaged lines happened to be valid together.
         if rows is None or len(rows) != len(lines) or set(map(type, rows)) != {dict}:
             rows = [_one(line) for line in lines]
         self.add(rows)
 
     def add(self, rows: Sequence[Any]) -> None:
-        """Rows that are parsed; None or no object: a line that could not be read."""
+        """Adds parsed rows; anything but a dict is a line that could not be read."""
         self._log.lines += len(rows)
         rows = [row for row in rows if type(row) is dict]
         if not rows:
@@ -150,32 +145,31 @@ class JsonRows:
         if not self._decided:
             self._decide(rows)
         if not self._at_once(rows):
-            for _, alike in groupby(rows, key=tuple):  # rows of training, a row of evaluation, …
+            for _, alike in groupby(rows, key=tuple):  # training rows, an evaluation row, …
                 self._alike(list(alike))
 
     def _alike(self, rows: list[dict[str, Any]]) -> None:
-        if len(rows) < FEW or not self._at_once(rows):
+        if len(rows) < MIN_BLOCK or not self._at_once(rows):
             for row in rows:
                 self._one_by_one(row)
 
     def finish(self) -> None:
-        """To be called after the last row: what null meant is known only then."""
+        """Call after the last row: only then is it known what null means."""
         _settle_nulls(self._log, self._nulls)
         if self._log.table.dropped:
             self._log.notes.append(
-                f"more than {MAX_COLUMNS} different names: {self._log.table.dropped} values of "
-                "later ones were left out"
+                f"{self._log.table.dropped} values skipped: over {MAX_COLUMNS} columns"
             )
 
     def _decide(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Which key counts the steps, from the first rows that have numbers."""
+        """Chooses the key that is the step, from the first rows that have numbers."""
         seen: dict[str, int] = {}
         for row in rows:
             for name, value in row.items():
                 if whole(value) is not None:
                     seen[name] = seen.get(name, 0) + 1
                 elif number(value) is not None:
-                    seen[name] = seen.get(name, 0) - len(rows)  # no count has fractions
+                    seen[name] = seen.get(name, 0) - len(rows)  # a counter has no fractions
         if not seen:
             return
         fit = [name for name, count in seen.items() if count > 0]
@@ -185,7 +179,7 @@ class JsonRows:
         self._decided = True
 
     def _at_once(self, rows: Sequence[dict[str, Any]]) -> bool:
-        """Rows that all have the same keys; False where they do not."""
+        """Adds rows that all have the same keys; False if they have not."""
         key, names = self._key, list(rows[0])
         table = self._log.table
         if set(map(len, rows)) != {len(names)} or len(names) > MAX_COLUMNS:
@@ -233,7 +227,7 @@ class JsonRows:
     def _with_gaps(
         self, name: str, part: array[float], values: list[float | None], begin: int
     ) -> None:
-        """A column with nulls in it."""
+        """Adds a column with nulls."""
         if part:
             series = self._log.table.series.setdefault(name, Series())
             series.values.extend(part)
@@ -254,12 +248,12 @@ class JsonRows:
         if held_out(row):
             values = as_held_out(values)
             if self._key in PER_EPOCH:
-                step = None  # it counts the batches of the held-out data
+                step = None  # it counts validation batches
         if not values and not nulls:
             return
         table = self._log.table
         if step is None:
-            # A row without a count belongs to the last that had one; without any, rows count.
+            # A row without a step has that of the row before it; without any, rows are counted.
             step = len(table) if self._key is None else (self._last or 0)
         for name in nulls:
             if name in self._nulls or len(self._nulls) < MAX_COLUMNS:
@@ -270,7 +264,7 @@ class JsonRows:
 
 
 def _is_flagged_by_word(name: str, values: Sequence[str]) -> bool:
-    """Whether the words of a column change what the rows mean, or are numbers."""
+    """Whether the words of a column say what the rows are about, or are numbers."""
     if name in METRIC_NAMES or (name in SPLIT_NAMES and any(map(says_held_out, values))):
         return True
     return is_metric(name) or any(number(value) is not None for value in values)
@@ -288,7 +282,7 @@ def _flatten(
 ) -> None:
     for name, value in row.items():
         if type(value) is dict:
-            if depth < DEEPEST:
+            if depth < MAX_NESTING:
                 _flatten(value, f"{before}{name}/", depth + 1, values, nulls)
         elif value is None:
             if may_be_nulled(name):
@@ -302,10 +296,10 @@ def _flatten(
 
 
 def _settle_nulls(log: Log, nulls: Mapping[str, array[int]]) -> None:
-    """Null in the place of a loss: NaN, as some writers put it, or nothing logged.
+    """Decides whether null in a loss column is NaN, as some writers put it, or a missing value.
 
-    It is NaN where this log has no other word for what is not finite, the row has nothing that the
-    rows with a number do not have, and the nulls are few or go on to the end of the log.
+    It is NaN if the log has no other non-finite value, the row has no column that rows with a
+    number do not have, and the nulls are rare or continue to the end of the log.
     """
     series = log.table.series
     if any(not np.isfinite(one.numbers()).all() for one in series.values()):
@@ -322,18 +316,18 @@ def _settle_nulls(log: Log, nulls: Mapping[str, array[int]]) -> None:
         if len(own) <= RARE * (len(own) + len(series[name])) or own.min() > last:
             settled.append((name, own))
         else:
-            log.notes.append(f"{len(own)} nulls in {name} are taken for rows without a value")
+            log.notes.append(f"{len(own)} nulls in {name} treated as missing")
     for name, own in settled:
         one = series[name]
         places = np.concatenate((one.where(), own))
         values = np.concatenate((one.numbers(), np.full(len(own), np.nan)))
         order = np.argsort(places, kind="stable")
         series[name] = Series(array("q", places[order]), array("d", values[order]))
-        log.notes.append(f"{len(own)} nulls in {name} are taken for NaN")
+        log.notes.append(f"{len(own)} nulls in {name} treated as NaN")
 
 
 def _beside_others(log: Log, name: str) -> NDArray[np.bool_]:
-    """The rows that have a column which no row with a number of this name has."""
+    """The rows that have a column which no row with a number in this column has."""
     has = np.zeros(len(log.table), bool)
     has[log.table.series[name].where()] = True
     others = np.zeros(len(log.table), bool)
@@ -344,7 +338,7 @@ def _beside_others(log: Log, name: str) -> NDArray[np.bool_]:
 
 
 def rows_of(log: Log, rows: Iterable[Any], at_once: int = 10_000) -> None:
-    """Rows that are parsed already, in pieces."""
+    """Adds parsed rows, in blocks."""
     filler = JsonRows(log)
     piece: list[Any] = []
     for row in rows:

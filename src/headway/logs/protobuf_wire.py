@@ -7,15 +7,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-# The wire format of protocol buffers, as far as logs need it: fields by number, nothing more.
-
 
 class BadProto(ValueError):
-    """The bytes are no message."""
+    """The bytes are not a message."""
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number and the place after it."""
+    """(number, position after it)."""
     value = shift = 0
     while True:
         if at >= len(data) or shift > 63:
@@ -29,12 +27,12 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def signed(value: int) -> int:
-    """A number of 64 bits that may be negative."""
+    """A 64-bit number as signed."""
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """(number, value): a whole number, or the bytes of anything that is none."""
+    """(field number, value): an int for varints, else bytes."""
     at, end = 0, len(data)
     while at < end:
         key, at = varint(data, at)
@@ -79,7 +77,7 @@ _BFLOAT16 = 14
 
 
 def decode_scalar_tensor(tensor: bytes) -> float | None:
-    """The one number of a tensor that has one."""
+    """The value of a tensor with one element."""
     kind, dims, content = 0, [], None
     numbers: list[float] = []
     for number, part in fields(tensor):
@@ -110,7 +108,7 @@ def decode_scalar_tensor(tensor: bytes) -> float | None:
 
 
 def _whole_numbers(part: int | bytes, half: int) -> list[float]:
-    """Whole numbers, packed or not; those of a half type are the bits of its values."""
+    """Integers, packed or not; for half types, the bits of the values."""
     found = [part] if isinstance(part, int) else []
     if isinstance(part, bytes) and len(part) <= 20:
         at = 0

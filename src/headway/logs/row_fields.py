@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from headway.logs.log_table import Log, Series, Table, Unit
 
-# Which column of a log counts the steps, and a count that begins anew with every epoch.
+# Step and epoch columns.
 
 STEP_NAMES = (
     "global_step",
@@ -40,18 +40,18 @@ STEP_NAMES = (
     "batch",
     "batch_idx",
 )
-"""What counts steps, the surest first."""
+"""Names of step columns, the best first."""
 EPOCH_NAMES = ("epoch", "epochs", "current_epoch", "ep")
-"""What counts epochs, where nothing counts steps."""
+"""Names of epoch columns, used if there is no step column."""
 
 
 def plain(name: str) -> str:
-    """A column's name as it is compared: `Global Step` is `global_step`."""
+    """A name in the form used for comparison: `Global Step` is `global_step`."""
     return name.strip().lower().replace(" ", "_").replace("-", "_")
 
 
 def counting(names: Iterable[str]) -> tuple[str | None, Unit]:
-    """The column that counts, and what it counts; (None, "row") where there is none."""
+    """The step or epoch column and what it counts; (None, "row") if there is none."""
     known: dict[str, str] = {}
     for name in names:
         known.setdefault(plain(name), name)
@@ -63,16 +63,15 @@ def counting(names: Iterable[str]) -> tuple[str | None, Unit]:
 
 
 def unroll(log: Log) -> None:
-    """Makes a count that begins anew with each epoch (`iter` of mmcv, `batch`) go on instead.
+    """Makes a counter that starts over in each epoch (`iter` of mmcv, `batch`) continuous.
 
-    Only where every fall of the count is a rise of the epoch, and there is such a fall; a run that
-    was started again falls back in both.
+    Only if each decrease of the counter is an increase of the epoch: in a restart, both decrease.
     """
     name = next((name for name in log.table.series if plain(name) in EPOCH_NAMES), None)
     if name is None or log.unit != "step" or not len(log.table.series[name]):
         return
     steps = np.frombuffer(log.table.steps, dtype=np.int64)
-    # A row that does not say its epoch is of the epoch of the row before it.
+    # A row without an epoch has that of the row before it.
     known = log.table.series[name]
     before = np.searchsorted(known.where(), np.arange(len(steps)), side="right") - 1
     epochs = known.numbers()[np.maximum(before, 0)]
@@ -85,13 +84,13 @@ def unroll(log: Log) -> None:
     before = np.concatenate(([0], np.cumsum(np.where(falls, ends, 0))))
     log.table.steps = array("q", (steps + before).tolist())
     log.notes.append(
-        "the step count begins anew with each epoch; the steps here go on counting, and an epoch's "
-        "unlogged last steps are not in them"
+        "the step counter starts over in each epoch; steps are counted through, except for those "
+        "after the last logged step of an epoch"
     )
 
 
 def typical_gap(table: Table, series: Series) -> int:
-    """How many steps lie between two values of a column, as a rule."""
+    """The usual number of steps between two values of a column."""
     if len(series) < 2:
         return 1
     return _gap(np.frombuffer(table.steps, dtype=np.int64)[series.where()])
@@ -103,10 +102,10 @@ def _gap(steps: NDArray[np.int64]) -> int:
     return max(int(np.median(gaps)), 1) if len(gaps) else 1
 
 
-# Rows that say in a word what they are of: training or held-out data, or one metric by name.
-
-# {"split": "val", "step": 100, "loss": 2.1}          the loss of the held-out data {"step": 100,
-# "name": "loss", "value": 2.1}         one number, and its name beside it
+# Rows that name the data they are about, or their metric:
+#
+#     {"split": "val", "step": 100, "loss": 2.1}
+#     {"step": 100, "name": "loss", "value": 2.1}
 
 SPLIT_NAMES = (
     "split",
@@ -131,7 +130,7 @@ _COUNTS = frozenset((*STEP_NAMES, *EPOCH_NAMES))
 
 
 def held_out(row: Mapping[str, Any]) -> bool:
-    """Whether a row says that it is of held-out data."""
+    """Whether a row is about held-out data."""
     return any(says_held_out(row[name]) for name in SPLIT_NAMES if name in row)
 
 
@@ -141,7 +140,7 @@ def says_held_out(word: Any) -> bool:
 
 
 def as_held_out(values: Mapping[str, float]) -> dict[str, float]:
-    """The names as those of held-out data, where they do not say so themselves."""
+    """The values under names of held-out data, where the name does not say so itself."""
     return {
         name
         if plain(name) in _COUNTS or not HELD_OUT.isdisjoint(_parts(name))
@@ -151,7 +150,7 @@ def as_held_out(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def long_form(names: Iterable[str]) -> tuple[str, str] | None:
-    """The two names of a row that has a metric's name and its value."""
+    """The two keys of a row that has the name of a metric and its value."""
     known = set(names)
     metric = next((name for name in METRIC_NAMES if name in known), None)
     value = next((name for name in VALUE_NAMES if name in known), None)
@@ -162,7 +161,7 @@ def _parts(name: str) -> list[str]:
     return name.lower().replace("/", "_").replace("-", "_").split("_")
 
 
-# Numbers as stores write them: the many spellings of what is not finite, steps that are whole.
+# Numbers as stores write them: spellings of non-finite values, and steps.
 
 SPELLED = {
     "nan": math.nan,
@@ -174,19 +173,18 @@ SPELLED = {
     "-inf": -math.inf,
     "-infinity": -math.inf,
 }
-"""JSON has no word for these, so every writer found its own."""
+"""JSON has no word for these; writers use different ones."""
 
-FURTHEST = 1 << 62
-"""No training counts further; a larger number is no step."""
+MAX_STEP = 1 << 62
+"""A larger number is not a step."""
 
-MOST_SETTINGS = 1000
-"""More of them are no settings of a training."""
+MAX_SETTINGS = 1000
 
 _NULLED = re.compile(r"loss|grad.*norm", re.IGNORECASE)
 
 
 def number(value: Any) -> float | None:
-    """A number that came out of JSON; None for anything else."""
+    """A JSON value as a number; None for anything else."""
     if isinstance(value, float):
         return value
     if isinstance(value, int):
@@ -200,7 +198,7 @@ def number(value: Any) -> float | None:
 
 
 def spelled(name: str, value: str) -> float | None:
-    """A number kept as text, where the name says that it is one: `"loss": "2.31"`."""
+    """Text as a number, if the name is that of a metric: `"loss": "2.31"`."""
     if len(value) > 32 or not is_metric(name):
         return None
     try:
@@ -210,14 +208,14 @@ def spelled(name: str, value: str) -> float | None:
 
 
 def whole(value: Any) -> int | None:
-    """A step: a whole number, also one written as 10.0."""
+    """A value as a step: a whole number, also written as 10.0; None for anything else."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
-        return value if abs(value) < FURTHEST else None
+        return value if abs(value) < MAX_STEP else None
     if isinstance(value, str):
         return int(value) if len(value) < 18 and value.isascii() and value.isdigit() else None
-    if isinstance(value, float) and abs(value) < FURTHEST and value == int(value):
+    if isinstance(value, float) and abs(value) < MAX_STEP and value == int(value):
         return int(value)
     return None
 
@@ -230,20 +228,20 @@ _METRIC = re.compile(
 
 
 def is_metric(name: str) -> bool:
-    """Whether a name is one that trainings log, and settings seldom have."""
+    """Whether it is the name of a metric, and hardly ever of a setting."""
     return bool(_METRIC.search(name))
 
 
 def plain_settings(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that are numbers, words or switches; not too many and not too long."""
+    """The settings that are numbers, short strings or switches; at most `MAX_SETTINGS`."""
     kept: dict[str, Any] = {}
     for name, value in found.items():
         short = isinstance(value, (int, float)) or (isinstance(value, str) and len(value) <= 500)
-        if short and len(name) <= 200 and len(kept) < MOST_SETTINGS:
+        if short and len(name) <= 200 and len(kept) < MAX_SETTINGS:
             kept[name] = value
     return kept
 
 
 def may_be_nulled(name: str) -> bool:
-    """Whether null in a column of this name may stand for a number that was not finite."""
+    """Whether null in a column of this name may mean a non-finite number."""
     return bool(_NULLED.search(name))

@@ -1,9 +1,9 @@
-"""Reads SQLite files of other tools safely and never writes to them.
+"""Reads SQLite files of other tools, and never writes to them.
 
-Opened as they lie, without a lock and without a journal. Only plain columns of real tables are
-selected: no view, no virtual table, no computed column, no function but the harmless; and there is
-a limit of time. A journal beside the file (a run that was killed) has rows the file has not: then a
-copy of both is read, from a temporary folder.
+A file is opened read-only, without lock and journal. Only plain columns of real tables are
+selected: no view, virtual table, computed column or function, and within a time limit. A journal
+beside the file, left by a killed run, has rows that the file has not: then a copy of both is read
+from a temporary folder.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from headway.errors import UnreadableInput
 
 MAGIC = b"SQLite format 3\0"
 SECONDS = 60.0
-"""How long reading may take."""
-LARGEST_VALUE = 1 << 24
-"""Bytes of one value."""
-LARGEST_COPY = 1 << 32
-"""Bytes of a file that is copied for its journal's sake."""
+"""Time limit."""
+MAX_VALUE_BYTES = 1 << 24
+MAX_COPY_BYTES = 1 << 32
+"""Size up to which a file with a journal is copied."""
 JOURNALS = ("-wal", "-journal")
 
 _ALLOWED = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ)
@@ -35,7 +34,7 @@ _BAD = (sqlite3.Error, sqlite3.Warning, OverflowError, ValueError)
 
 
 class SqliteFile:
-    """An open file."""
+    """An open SQLite file."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, size: int) -> None:
         self._path, self._connection, self._size = path, connection, size
@@ -55,18 +54,18 @@ class SqliteFile:
         return found
 
     def has(self, table: str, *columns: str) -> bool:
-        """Whether there is such a table, with all of these."""
+        """Whether there is such a table with all of these columns."""
         return set(columns) <= set(self.tables.get(table, ()))
 
     def rows(
         self, table: str, columns: Sequence[str], where: str | None = None, value: Any = None
     ) -> Iterator[tuple[Any, ...]]:
-        """Rows in the order they were written, all or those where one column has one value."""
+        """Rows in the order of writing; all, or those where a column has a value."""
         wanted = (*columns, *([where] if where is not None else ()))
         if not self.has(table, *wanted):
             return
         names = ", ".join(f'"{name}"' for name in columns)
-        # An index has another order, and may compute.
+        # An index has another order, and may contain expressions.
         query = f'SELECT {names} FROM "{table}" NOT INDEXED'
         if where is not None:
             query += f' WHERE "{where}" = ?'
@@ -88,7 +87,7 @@ class SqliteFile:
 
 @contextmanager
 def open_sqlite(path: Path) -> Iterator[SqliteFile]:
-    """The file for as long as it is needed. Raises UnreadableInput."""
+    """Opens a file. Raises UnreadableInput."""
     try:
         size = path.stat().st_size
         beside = [
@@ -98,11 +97,11 @@ def open_sqlite(path: Path) -> Iterator[SqliteFile]:
         ]
         with open(path, "rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
-                raise UnreadableInput(f"{path} is no SQLite file")
-        if not beside or size + sum(one.stat().st_size for one in beside) > LARGEST_COPY:
+                raise UnreadableInput(f"{path} is not an SQLite file")
+        if not beside or size + sum(one.stat().st_size for one in beside) > MAX_COPY_BYTES:
             with _connected(path, size, "mode=ro&immutable=1") as store:
                 if beside:
-                    store.notes.append(f"{beside[0].name} was not read: it is too large")
+                    store.notes.append(f"{beside[0].name} was not read: too large")
                 yield store
             return
         with tempfile.TemporaryDirectory(prefix="headway-") as folder:
@@ -111,7 +110,7 @@ def open_sqlite(path: Path) -> Iterator[SqliteFile]:
                 shutil.copyfile(one, Path(folder) / one.name)
             grown = size + sum(one.stat().st_size for one in beside)
             with _connected(copy, grown, "mode=rw") as store:
-                store.notes.append(f"{beside[0].name} lies beside it and was read, too")
+                store.notes.append(f"{beside[0].name} was read as well")
                 yield store
     except OSError as error:
         raise UnreadableInput(f"cannot read {path}: {error.strerror}") from error
@@ -134,11 +133,11 @@ def _connected(path: Path, size: int, how: str) -> Iterator[SqliteFile]:
 
 
 def _restrict(connection: sqlite3.Connection) -> None:
-    """Reading only, for a limited time, of values of limited size."""
+    """Allows only reading, for a limited time, of values of limited size."""
     until = time.monotonic() + SECONDS
     connection.set_progress_handler(lambda: time.monotonic() > until, 10_000)
     if hasattr(connection, "setlimit"):
-        connection.setlimit(_LENGTH_LIMIT, LARGEST_VALUE)
+        connection.setlimit(_LENGTH_LIMIT, MAX_VALUE_BYTES)
     connection.text_factory = lambda data: data.decode("utf-8", errors="replace")
     connection.set_authorizer(_may)
     connection.execute("PRAGMA trusted_schema = OFF").close()

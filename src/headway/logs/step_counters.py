@@ -1,8 +1,8 @@
 """Works out the step of each row from the step, batch and epoch counters in a console line.
 
-`step 120` is a step. `Epoch [3/10], Step [100/500]` is step 1100: the second counter starts again
-with every epoch. Which of the two it is shows in the whole of the log and not in one line, so the
-raw counters are kept and worked out at the end.
+`step 120` is a step. `Epoch [3/10], Step [100/500]` is step 1100: the second counter starts over in
+every epoch. A single line does not show which of the two it is, so the raw counters are collected
+and evaluated at the end.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from headway.logs.log_table import Unit
 
 ABSENT = -1
 LARGEST = 1 << 40
-"""A counter beyond this is no counter …"""
+"""Largest step counter."""
 LARGEST_EPOCH = 1 << 20
-"""… of steps, or of epochs."""
+"""Largest epoch counter."""
 
 _STEP_WORDS = {
     "global_step": 0,
@@ -34,7 +34,7 @@ _STEP_WORDS = {
 _STEP_WORDS |= {"num_updates": 1, "minibatch": 5, "batch": 5, "batch_idx": 5, "current_steps": 1}
 _STEP_WORDS |= {"episode": 6, "round": 6, "timestep": 3}
 _PLURALS = {"steps": 4, "iters": 4, "iterations": 4, "updates": 4, "batches": 5, "epochs": -1}
-"""Settings as a rule (`epochs: 10`); counters where they say of how many (`steps 3/10`)."""
+"""Usually settings (`epochs: 10`), but counters if there is a total (`steps 3/10`)."""
 _EPOCH_WORDS = frozenset({"epoch", "ep"})
 _NO_COUNTER = re.compile(
     r"\bper\b|time|/|\bsec|second|_s$|size|total|max|num_(?!updates)|number|warm|save|eval|log|every"
@@ -45,7 +45,7 @@ _kinds: dict[str, int] = {}
 
 
 def counter_kind(name: str, of: float | None = None) -> int:
-    """What a name counts: -1 epochs, 0 and up steps (the smaller the better), 99 nothing."""
+    """What a name counts: -1 epochs, 0 to 6 steps (a lower number is better), 99 nothing."""
     if of is not None and name.lower() in _PLURALS:
         return _PLURALS[name.lower()]
     kind = _kinds.get(name)
@@ -85,16 +85,16 @@ class StepCounters:
     counts: array[int] = field(default_factory=lambda: array("q"))
     totals: array[int] = field(default_factory=lambda: array("q"))
     first_epoch: int | None = None
-    """The number of the first epoch, if it is known that the counter starts again in each."""
+    """The number of the first epoch, if the counter is known to start over in each."""
 
     def add(self, epoch: int = ABSENT, count: int = ABSENT, total: int = ABSENT) -> None:
-        """The counters of one more row; `ABSENT` where a line has none."""
+        """Adds the counters of a row; `ABSENT` if the line has none."""
         self.epochs.append(epoch)
         self.counts.append(count)
         self.totals.append(total)
 
     def steps(self) -> tuple[array[int], Unit]:
-        """A step for every row, and what it counts."""
+        """The step of every row, and what it counts."""
         counts = np.array(self.counts, dtype=np.int64)
         epochs = np.array(self.epochs, dtype=np.int64)
         if not len(counts):
@@ -109,7 +109,7 @@ class StepCounters:
 
 
 def _filled(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """What is absent is as in the row before; at the beginning, as in the first row that has it."""
+    """Fills absent values from the row before; at the start, from the first row that has one."""
     known = values >= 0
     if not known.any():
         return values
@@ -135,7 +135,7 @@ def _steps(
 
 
 def _laps(own: NDArray[np.int64], total: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Epochs nobody printed: `1/500 … 500/500, 1/500 …` starts again where it reached its end."""
+    """Epochs that are not printed: `1/500 … 500/500, 1/500 …` starts over after its end."""
     back = np.flatnonzero(np.diff(own) < 0)
     laps = np.zeros(len(own), dtype=np.int64)
     if not len(back) or (total <= 0).any() or len(np.unique(total)) != 1:
@@ -153,18 +153,18 @@ def _before(
     total: NDArray[np.int64],
     first: int | None,
 ) -> NDArray[np.int64]:
-    """How many steps the epochs before a row had, where the counter starts again with each."""
+    """Steps of the epochs before each row, if the counter starts over in each epoch."""
     nothing = np.zeros(len(own), dtype=np.int64)
-    turns = np.flatnonzero(np.diff(epoch) > 0)
+    changes = np.flatnonzero(np.diff(epoch) > 0)
     if first is not None:
         pass
-    elif len(turns):
-        restarts = own[turns + 1] < own[turns]
-        same = (own[turns + 1] == own[turns]).all() and (own == own[0]).all() and len(turns) > 1
+    elif len(changes):
+        restarts = own[changes + 1] < own[changes]
+        same = (own == own[0]).all() and len(changes) > 1
         if not same and restarts.mean() < 0.5:
-            return nothing  # the counter goes on through the epochs
+            return nothing  # the counter continues over epochs
     else:
-        # One epoch alone: it starts again only if this is a later epoch that begins at its start.
+        # A single epoch: the counter starts over only if this is a later epoch that begins at 0.
         if int(epoch[0]) < 2 or int(total[0]) <= 0 or int(own[0]) > int(total[0]) // 2:
             return nothing
     base = min(int(epoch.min()), 1) if first is None else first
@@ -178,7 +178,7 @@ def _before(
 
 
 def _longest(epoch: NDArray[np.int64], own: NDArray[np.int64]) -> int:
-    """How many steps an epoch has when nobody says: as far as any of them counted."""
+    """Steps per epoch without a printed total: the largest counter of any epoch."""
     inner = np.diff(own)[np.diff(epoch) == 0]
     stride = int(np.median(inner[inner > 0])) if (inner > 0).any() else 1
     start = int(own.min())

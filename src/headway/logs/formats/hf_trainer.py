@@ -35,16 +35,14 @@ from headway.logs.readers import LogReader
 from headway.logs.row_fields import number, plain_settings, typical_gap, whole
 from headway.logs.step_counters import ABSENT
 
-# What the numbers of the Hugging Face Trainer mean, in whichever store they were kept.
-
-# Its `loss` is the mean of the steps since the last row, and a NaN or infinite loss is left out of
-# that mean unless the user said otherwise (`logging_nan_inf_filter`); `grad_norm` and
-# `learning_rate` are those of the row's own step.
+# What the numbers mean, in any store. `loss` is the mean of the steps since the last row, without
+# NaN and Inf unless `logging_nan_inf_filter` is off; `grad_norm` and `learning_rate` are of the
+# row's own step.
 
 OWN_STEP = ("grad_norm", "learning_rate", "lr", "epoch", "num_tokens", "num_input_tokens_seen")
-"""Values of the row's step itself; all others of training are means since the last row."""
-APART = ("eval", "test", "total_", "train_", "profiling/", "global_step")
-"""What begins so is no running value of training."""
+"""Values of the row's own step; all other training values are means since the last row."""
+NOT_TRAINING = ("eval", "test", "total_", "train_", "profiling/", "global_step")
+"""Prefixes of names that are not values of training steps."""
 SUMMARY = (
     "train_loss",
     "train_runtime",
@@ -52,22 +50,22 @@ SUMMARY = (
     "train_steps_per_second",
     "total_flos",
 )
-"""Logged once, at the end: means of the whole run, no points of a curve."""
+"""Logged once, at the end: means of the whole run."""
 FILTER = "logging_nan_inf_filter"
 
 
 def is_trainer(log: Log) -> bool:
-    """Whether the settings kept beside the numbers are the Trainer's."""
+    """Whether the settings of the log are those of the Trainer."""
     return FILTER in log.facts and "logging_steps" in log.facts
 
 
 def describe_trainer(log: Log, prefix: str = "") -> None:
-    """Describes the columns; some stores put `train/` before their names."""
+    """Describes the columns; `prefix` is what a store puts before their names."""
     table = log.table
     loss = table.series.get(f"{prefix}loss")
-    told = whole(log.facts.get("logging_steps"))
-    span = max(told, 1) if told else 1
-    # The setting may be a default that an epoch-wise strategy never used: the rows know better.
+    steps = whole(log.facts.get("logging_steps"))
+    span = max(steps, 1) if steps else 1
+    # The setting may be an unused default, with logging per epoch: the rows are more reliable.
     if loss is not None and len(loss) > 2:
         span = typical_gap(table, loss)
     for name, series in table.series.items():
@@ -75,7 +73,7 @@ def describe_trainer(log: Log, prefix: str = "") -> None:
         if own in SUMMARY and len(series) == 1:
             log.facts.setdefault(own, series.values[0])
             log.names[name] = ""
-        if not name.startswith(prefix) or own.startswith(APART):
+        if not name.startswith(prefix) or own.startswith(NOT_TRAINING):
             continue
         if own in OWN_STEP:
             log.signals[name] = Signal(every=typical_gap(table, series))
@@ -95,7 +93,7 @@ def describe_trainer(log: Log, prefix: str = "") -> None:
 
 
 def count_trainer_steps(log: Log, name: str) -> None:
-    """Some stores count calls; the Trainer says beside them which step it is."""
+    """Takes the steps from a column: some stores count calls instead of steps."""
     counted = log.table.series.get(name)
     if counted is None or len(counted) != len(log.table):
         return
@@ -105,7 +103,7 @@ def count_trainer_steps(log: Log, name: str) -> None:
 
 
 def _digits(losses: Iterable[float]) -> int | None:
-    """Older versions round the loss to four decimals; how many digits that leaves."""
+    """Significant digits of losses that older versions round to four decimals."""
     finite = sorted(abs(loss) for loss in losses if math.isfinite(loss) and loss)
     if not finite or any(round(loss, 4) != loss for loss in finite):
         return None
@@ -113,16 +111,14 @@ def _digits(losses: Iterable[float]) -> int | None:
     return max(4 + math.floor(math.log10(middle)) + 1, 1)
 
 
-# `trainer_state.json` of the Hugging Face Trainer.
-
-# It is written with every checkpoint; what its numbers mean is told in `log/trainer_signals.py`.
+# `trainer_state.json`, written with every checkpoint.
 
 HF_TRAINER = "hf-trainer"
 HF_TRAINER_LABEL = "Hugging Face trainer_state.json"
 
 _HISTORY = re.compile(r'"log_history"\s*:\s*\[')
 _SUMMARY = "train_runtime"
-"""The last row of a run that ended: means of the whole of it, no point of a curve."""
+"""Key in the last row of a finished run, which has means of the whole run."""
 _FACTS = (
     "max_steps",
     "num_train_epochs",
@@ -139,13 +135,13 @@ _FACTS = (
 
 
 def recognise_hf_trainer(sample: Sample) -> float:
-    """Sure of an object that has a `log_history`."""
+    """Certain of an object with a `log_history`."""
     text = sample.text.lstrip("\ufeff \t\r\n")
     return 1.0 if text.startswith("{") and _HISTORY.search(text) else 0.0
 
 
 def read_hf_trainer(path: Path) -> Log:
-    """The whole of it."""
+    """Reads the whole file."""
     text = whole_text(path, HF_TRAINER_LABEL)
     begin = _HISTORY.search(text)
     log = Log(HF_TRAINER, path, Table())
@@ -155,16 +151,16 @@ def read_hf_trainer(path: Path) -> Log:
             add_rows(log, rows)
         state = json.loads(text[: begin.end()] + text[rows.end :] if begin else text)
     except BAD_JSON as error:
-        raise UnreadableInput(f"{path} is no whole {HF_TRAINER_LABEL}: {error}") from error
+        raise UnreadableInput(f"{path} is not a complete {HF_TRAINER_LABEL}: {error}") from error
     if not isinstance(state, dict) or state.get("log_history") != []:
-        raise UnreadableInput(f"{path} is no {HF_TRAINER_LABEL}: it has no list `log_history`")
+        raise UnreadableInput(f"{path} is not a {HF_TRAINER_LABEL}: it has no list `log_history`")
     log.facts = {**_facts(state, _FACTS), **log.facts}
     describe_trainer(log)
     return log
 
 
 def add_rows(log: Log, history: Iterable[Any]) -> None:
-    """Rows as the Trainer logs them, wherever they were found."""
+    """Adds rows in the form of the Trainer."""
     for row in history:
         log.lines += 1
         if not isinstance(row, dict):
@@ -197,14 +193,14 @@ _NO_SIGNAL = ("percentage", "throughput", "epoch")
 
 
 def recognise_llama_factory(sample: Sample) -> float:
-    """Sure of lines that have both `current_steps` and `total_steps`."""
+    """Certain of lines with `current_steps` and `total_steps`."""
     lines, rows = first_rows(sample)
     own = [row for row in rows if "current_steps" in row and "total_steps" in row]
     return len(own) / len(lines) if lines else 0.0
 
 
 def read_llama_factory(path: Path) -> Log:
-    """The whole of it."""
+    """Reads the whole file."""
     log = Log(LLAMA_FACTORY, path, Table())
     rows = JsonRows(log)
     for lines in line_blocks(path):

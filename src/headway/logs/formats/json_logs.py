@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import UnreadableInput
-from headway.logs.json_rows import BAD_JSON, DEEPEST, JsonRows, rows_of, whole_json
+from headway.logs.json_rows import BAD_JSON, MAX_NESTING, JsonRows, rows_of, whole_json
 from headway.logs.log_file import HEAD, Sample, line_blocks
 from headway.logs.log_table import MAX_COLUMNS, Log, Table
 from headway.logs.readers import LogReader
@@ -23,21 +23,21 @@ from headway.logs.row_fields import (
     unroll,
 )
 
-# One JSON text that holds a log: an array of rows, an object with one, or an object of columns.
-
-# [{"step": 1, "loss": 2.3}, …]     {"history": [{…}, …]}     {"loss": [2.3, …], "lr": […]}
+# One JSON document: an array of rows, an object with such an array, or an object of columns.
+#
+#     [{"step": 1, "loss": 2.3}, …]     {"history": [{…}, …]}     {"loss": [2.3, …], "lr": […]}
 
 JSON = "json"
 JSON_LABEL = "JSON file of rows or columns"
 
-DEEPEST_DOCUMENT = 3
-"""How far inside the rows may be."""
+MAX_DOCUMENT_DEPTH = 3
+"""Levels of a document that are searched for rows."""
 
 _LIST = re.compile(r'"([^"\\]{1,100})"\s*:\s*\[\s*(?=[{\dN"-])')
 
 
 def recognise_json(sample: Sample) -> float:
-    """Rather sure where there are rows or columns with names that trainings log."""
+    """Fairly certain of rows or columns with names of metrics."""
     text = sample.text.lstrip("\ufeff \t\r\n")
     if not sample.is_text or text[:1] not in ("[", "{"):
         return 0.0
@@ -56,10 +56,10 @@ def recognise_json(sample: Sample) -> float:
 
 
 def read_json(path: Path) -> Log:
-    """The whole of it."""
+    """Reads the whole file."""
     found = _found(whole := whole_json(path, JSON_LABEL))
     if found is None:
-        raise UnreadableInput(f"{path} has neither rows nor columns of numbers in it")
+        raise UnreadableInput(f"{path} contains neither rows nor columns of numbers")
     log = Log(JSON, path, Table())
     if isinstance(whole, dict) and found is not whole:
         log.facts = plain_settings(whole)
@@ -69,11 +69,11 @@ def read_json(path: Path) -> Log:
 
 
 def _found(inside: Any, depth: int = 0) -> list[Any] | dict[str, Any] | None:
-    """The rows or the columns, wherever they lie."""
+    """The rows or the columns, at any place in the document."""
     if isinstance(inside, list):
         rows = [row for row in inside[:50] if isinstance(row, dict)]
         return inside if any(map(_is_row, rows)) else None
-    if not isinstance(inside, dict) or depth > DEEPEST_DOCUMENT:
+    if not isinstance(inside, dict) or depth > MAX_DOCUMENT_DEPTH:
         return None
     if any(is_metric(name) and _is_column(value) for name, value in inside.items()):
         return inside
@@ -95,7 +95,7 @@ def _is_column(value: Any) -> bool:
 
 
 def _from_columns(log: Log, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Columns as rows. Those of another length than the rest cannot be placed."""
+    """Turns columns into rows. A column of another length than the others is skipped."""
     lists = {name: value for name, value in columns.items() if _is_column(value)}
     lists = dict(list(lists.items())[:MAX_COLUMNS])
     lengths = [len(value) for name, value in lists.items() if plain(name) != "epoch"]
@@ -103,7 +103,8 @@ def _from_columns(log: Log, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     other = sorted(name for name, value in lists.items() if len(value) != length)
     if other:
         log.notes.append(
-            f"{len(other)} columns have not {length} values like the others: {', '.join(other[:5])}"
+            f"{len(other)} columns skipped: not {length} values like the others: "
+            + ", ".join(other[:5])
         )
     kept = {name: value for name, value in lists.items() if name not in other}
     return [dict(zip(kept, values, strict=True)) for values in zip(*kept.values(), strict=True)]
@@ -119,17 +120,17 @@ def _first_object(text: str, at: int) -> Any:
         return None
 
 
-# JSON lines: one object per line, as many loggers and home-made ones write them.
+# JSON lines: one object per line.
 
 JSONL = "jsonl"
 JSONL_LABEL = "JSON lines"
 
-LOOKED_AT = 50
-"""Lines that decide."""
+_SAMPLE_LINES = 50
+"""Lines that decide whether a file is a log."""
 
 
 def recognise_jsonl(sample: Sample) -> float:
-    """Sure where most of the first lines are objects with numbers in them."""
+    """Certain if most of the first lines are objects with numbers."""
     lines, rows = first_rows(sample)
     if not rows or 2 * len(rows) < len(lines) or any(_is_ours(row) for row in rows):
         return 0.0
@@ -139,12 +140,12 @@ def recognise_jsonl(sample: Sample) -> float:
     names = {name for row in numbered for name in row}
     named = counting(names)[0] is not None
     if not named and (len(numbered) < 2 or not any(map(is_metric, names))):
-        return 0.0  # one line of settings is no log
+        return 0.0  # one line of settings is not a log
     return len(rows) / len(lines) * (0.9 if named else 0.6)
 
 
 def read_jsonl(path: Path) -> Log:
-    """The whole of it."""
+    """Reads the whole file."""
     log = Log(JSONL, path, Table())
     rows = JsonRows(log)
     for lines in line_blocks(path):
@@ -155,17 +156,17 @@ def read_jsonl(path: Path) -> Log:
 
 
 def finish(log: Log) -> None:
-    """What is said once all rows are there."""
+    """Call when all rows are added."""
     unroll(log)
     if torn := log.lines - log.used:
         log.notes.append(f"{torn} of {log.lines} lines skipped: no number, or damaged")
 
 
 def first_rows(sample: Sample) -> tuple[list[str], list[dict[str, Any]]]:
-    """The first lines, and those of them that are objects."""
+    """The first lines, and the objects among them."""
     if not sample.is_text:
         return [], []
-    lines = [line.strip("\ufeff \t") for line in sample.lines[:LOOKED_AT]]
+    lines = [line.strip("\ufeff \t") for line in sample.lines[:_SAMPLE_LINES]]
     rows = []
     for line in lines:
         if not line.startswith("{"):
@@ -183,13 +184,13 @@ def _has_number(row: dict[str, Any], depth: int = 0) -> bool:
     return any(
         number(value) is not None
         or (isinstance(value, str) and spelled(name, value) is not None)
-        or (isinstance(value, dict) and depth < DEEPEST and _has_number(value, depth + 1))
+        or (isinstance(value, dict) and depth < MAX_NESTING and _has_number(value, depth + 1))
         for name, value in row.items()
     )
 
 
 def _is_ours(row: dict[str, Any]) -> bool:
-    """A record of a run directory of ours, which has a reader of its own."""
+    """Whether it is a record of a headway run directory, which `rundir` reads."""
     return "seg" in row and "seq" in row
 
 

@@ -40,8 +40,8 @@ LABEL = "TensorBoard event file"
 
 BLOCK = 1 << 22
 """Bytes read at a time."""
-LARGEST = 1 << 24
-"""A record beyond this is a picture or a graph: passed over, not read."""
+MAX_RECORD_BYTES = 1 << 24
+"""A longer record is an image or a graph and is skipped."""
 
 _FRAME = struct.Struct("<Q")
 _HEAD, _TAIL = 12, 4
@@ -49,7 +49,7 @@ _START = 1
 _LOW = (1 << 64) - 1
 _HPARAMS = "_hparams_/"
 _SETTINGS = ("args/text_summary",)
-"""Text the Hugging Face Trainer leaves: its arguments."""
+"""Text summary with the arguments of the Hugging Face Trainer."""
 
 
 @dataclass(slots=True)
@@ -60,14 +60,14 @@ class _Points:
 
 @dataclass(slots=True)
 class _Events:
-    """What one file says."""
+    """The content of one file."""
 
     path: Path
     points: dict[str, _Points] = field(default_factory=dict)
     first: float = math.inf
     last: float = -math.inf
     starts: int | None = None
-    """The step the file begins again from, where it says so (`purge_step`)."""
+    """The step that the file restarts from, if it has one (`purge_step`)."""
     records: int = 0
     used: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class _Events:
     known: dict[bytes, tuple[Callable[[int], None], Callable[[float], None]]] = field(
         default_factory=dict
     )
-    """Where a step and a value go, by the bytes before the value."""
+    """Functions that take step and value, by the bytes before the value."""
 
     def of(self, tag: str) -> _Points | None:
         found = self.points.get(tag)
@@ -85,7 +85,7 @@ class _Events:
 
 
 def recognise(sample: Sample) -> float:
-    """Sure of a first record that names the version of the format."""
+    """Certain if the first record has the version of the format."""
     head = sample.head
     if len(head) < _HEAD + _TAIL:
         return 0.0
@@ -103,25 +103,25 @@ def recognise(sample: Sample) -> float:
 
 
 def read(path: Path) -> Log:
-    """The whole of one file."""
+    """Reads one file."""
     return read_many([path])
 
 
 def read_many(paths: Sequence[Path]) -> Log:
-    """Several files as one log: of writers side by side, and of runs that were started again.
+    """Reads several files as one log: of writers side by side, and of restarted runs.
 
-    A file that begins after another ended and has a tag in common with it is the same run begun
-    anew; its rows come after, and no point of the earlier one is lost. Writers that ran at the same
-    time share their rows. Files of several folders have the folder before their tags.
+    A file that begins after another ended and has a tag in common with it is a restart: its rows
+    come after, and no point of the earlier file is lost. Writers that ran at the same time share
+    their rows. If there are several folders, their names are put before the tags.
     """
     if not paths:
-        raise UnreadableInput("no event file was given")
+        raise UnreadableInput("no event file given")
     files = sorted((_read_events(path) for path in paths), key=lambda one: (one.first, one.path))
     _prefix(files)
     whole = Log(FORMAT, Path(paths[0]), Table())
     if len(paths) > 1:
         whole.path = Path(commonpath([path.absolute() for path in paths]))
-        whole.notes.append(f"{len(paths)} event files are joined")
+        whole.notes.append(f"{len(paths)} event files joined")
     for session in _sessions(files):
         _append(whole, session)
     for one in files:
@@ -137,7 +137,7 @@ def _finish(log: Log) -> None:
     number_rows(log)
     tags = [tag.rpartition("/")[2] for tag in log.table.series]
     if tags and all(tag.startswith(("epoch_", "evaluation_")) for tag in tags):
-        log.unit = "epoch"  # as Keras names them
+        log.unit = "epoch"  # tags of Keras
     if is_trainer(log):
         describe_trainer(log, "train/")
 
@@ -154,12 +154,12 @@ def _prefix(files: Sequence[_Events]) -> None:
 
 
 def _sessions(files: Sequence[_Events]) -> Iterator[list[_Events]]:
-    """Files that belong side by side; each group is a new start of the one before it."""
+    """Groups of files written at the same time; each group is a restart of the one before."""
     group: list[_Events] = []
     for one in files:
         shared = {tag for other in group for tag in other.points} & one.points.keys()
         ended = max((other.last for other in group if other.points), default=math.inf)
-        # One more point after the end is a last evaluation, which opens a file of its own.
+        # A single point after the end is a final evaluation, which opens a file of its own.
         more = any(len(one.points[tag].steps) > 1 for tag in shared) and one.first >= ended
         if more or (shared and one.starts is not None):
             yield group
@@ -170,7 +170,7 @@ def _sessions(files: Sequence[_Events]) -> Iterator[list[_Events]]:
 
 
 def _append(log: Log, session: Sequence[_Events]) -> None:
-    """One start of the run, after those before it."""
+    """Adds the files of one start of the run."""
     begin = len(log.table)
     points = ((tag, own.steps, own.values) for one in session for tag, own in one.points.items())
     if not add_points(log.table, points) or not begin:
@@ -178,7 +178,7 @@ def _append(log: Log, session: Sequence[_Events]) -> None:
     start = next((one.starts for one in session if one.starts is not None), None)
     step = log.table.steps[begin] if start is None else start
     log.events.append(LogEvent(begin, "restart", {"step": step}))
-    log.notes.append(f"started again at step {step} in {session[0].path.name}")
+    log.notes.append(f"restarted at step {step} in {session[0].path.name}")
 
 
 # One file
@@ -199,7 +199,7 @@ def _read_events(path: Path) -> _Events:
 def _records(
     file: BinaryIO, size: int, events: _Events
 ) -> Iterator[tuple[bytes, list[tuple[int, int]]]]:
-    """Blocks of the file, and where the messages in them lie."""
+    """Blocks of the file, with the range of each message."""
     place, unpack = 0, _FRAME.unpack_from
     while place < size:
         file.seek(place)
@@ -222,10 +222,10 @@ def _records(
         left = size - place
         if not needed or needed + _HEAD + _TAIL > left:
             events.notes.append(
-                f"{events.path.name} is cut off: its last {left} bytes are no record"
+                f"{events.path.name} is truncated: its last {left} bytes are not a record"
             )
             return
-        if needed <= LARGEST:
+        if needed <= MAX_RECORD_BYTES:
             file.seek(place)
             block = file.read(needed + _HEAD + _TAIL)
             if len(block) < needed + _HEAD + _TAIL:
@@ -237,7 +237,7 @@ def _records(
 
 
 def _messages(events: _Events, block: bytes, spans: Sequence[tuple[int, int]]) -> None:
-    """The messages of a block. Most are 9 bytes of time, a step, a scalar with its value last."""
+    """Reads the messages of a block. Most are 9 bytes of time, a step, and a scalar."""
     find, value_at = events.known.get, FLOAT.unpack_from
     last, quickly = -1, 0
     for at, end in spans:
@@ -246,7 +246,7 @@ def _messages(events: _Events, block: bytes, spans: Sequence[tuple[int, int]]) -
             if block[place] == 0x10:
                 step, place = block[place + 1], place + 2
                 shift = 7
-                while step >> shift and shift < 64:  # as long as the last byte says: more to come
+                while step >> shift and shift < 64:  # the high bit of a varint: more bytes follow
                     step += (block[place] - 1) << shift
                     place += 1
                     shift += 7
@@ -294,7 +294,7 @@ def _any_event(events: _Events, message: bytes) -> None:
 
 
 def _remember(events: _Events, message: bytes, summaries: Sequence[bytes]) -> None:
-    """The bytes before the value of a message that is one scalar, if its value comes last."""
+    """The bytes before the value, if the message is one scalar with its value last."""
     if len(summaries) != 1 or len(events.known) >= 4 * MAX_COLUMNS:
         return
     only = list(fields(summaries[0]))
@@ -312,7 +312,7 @@ def _remember(events: _Events, message: bytes, summaries: Sequence[bytes]) -> No
 
 
 def _tail(message: bytes) -> bytes | None:
-    """What follows time and step, where it is a summary and nothing else."""
+    """What follows time and step, if it is only a summary."""
     if message[0] != 0x09:
         return None
     at = 9
@@ -352,7 +352,7 @@ def _value(events: _Events, step: int, value: bytes) -> bool:
 
 
 def _hparams(metadata: bytes) -> dict[str, Any]:
-    """Settings that were written with `add_hparams`."""
+    """Settings written with `add_hparams`."""
     found: dict[str, Any] = {}
     for plugin in parts(metadata, 1):
         for content in parts(plugin, 2):

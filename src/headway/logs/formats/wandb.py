@@ -28,25 +28,25 @@ LABEL = "Weights & Biases .wandb file"
 MAGIC = b":W&B"
 HEADER = 7
 BLOCK = 1 << 15
-LARGEST = 1 << 24
-"""A record beyond this is passed over, not put together."""
-MOST_ALERTS = 1000
+MAX_RECORD_BYTES = 1 << 24
+"""A longer record is skipped."""
+_MAX_ALERTS = 1000
 
 _PIECE = struct.Struct("<IHB")
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _HISTORY, _CONFIG, _ALERT, _RUN, _EXIT = 2, 5, 10, 17, 18
 _NESTED_DEPTH = 8
 _OWN = ("_runtime", "_timestamp", "_wandb")
-"""Kept by W&B itself, beside `_step`."""
+"""Columns of W&B itself, beside `_step`."""
 
 
 def recognise(sample: Sample) -> float:
-    """Sure of its first four bytes."""
+    """Certain by the first four bytes."""
     return 1.0 if sample.head.startswith(MAGIC) else 0.0
 
 
 def read(path: Path) -> Log:
-    """The whole of it."""
+    """Reads the whole file."""
     log = Log(FORMAT, path, Table())
     rows_of(log, _rows(log, path))
     if is_trainer(log):
@@ -71,7 +71,7 @@ def _rows(log: Log, path: Path) -> Iterator[dict[str, Any]]:
                         log.facts.update(_settings(config))
                 elif number == _CONFIG:
                     log.facts.update(_settings(part))
-                elif number == _ALERT and len(log.events) < MOST_ALERTS:
+                elif number == _ALERT and len(log.events) < _MAX_ALERTS:
                     log.events.append(LogEvent(rows, "note", _alert(part)))
                 elif number == _EXIT:
                     code = next(
@@ -97,7 +97,7 @@ def _row(history: bytes) -> dict[str, Any]:
 
 
 def _item(item: bytes) -> tuple[str, Any]:
-    """A name and what JSON says there; deeper names are joined as everywhere."""
+    """A name and its JSON value; nested names are joined with `/`."""
     key, nested, value = "", [], None
     for number, part in fields(item):
         if not isinstance(part, bytes):
@@ -115,7 +115,7 @@ def _item(item: bytes) -> tuple[str, Any]:
 
 
 def _settings(config: bytes) -> dict[str, Any]:
-    """Plain settings; W&B keeps some as `{"value": …}`, and its own under `_wandb`."""
+    """Plain settings; W&B stores some as `{"value": …}`, and its own under `_wandb`."""
     found = {}
     for item in parts(config, 1):
         name, value = _item(item)
@@ -137,12 +137,12 @@ def _alert(part: bytes) -> dict[str, Any]:
 
 
 def _records(path: Path, log: Log) -> Iterator[bytes]:
-    """The records, put together from their pieces."""
+    """The records, joined from their pieces."""
     try:
         with open(path, "rb") as file:
             head = file.read(BLOCK)
             if not head.startswith(MAGIC):
-                raise UnreadableInput(f"{path} is no {LABEL}: it does not begin with {MAGIC!r}")
+                raise UnreadableInput(f"{path} is not a {LABEL}: it does not begin with {MAGIC!r}")
             pieces: list[bytes] = []
             at, held, broken = HEADER, 0, 0
             block = head
@@ -156,23 +156,23 @@ def _records(path: Path, log: Log) -> Iterator[bytes]:
                         pieces, held = [piece], len(piece)
                     elif kind in (_MIDDLE, _LAST) and pieces:
                         held += len(piece)
-                        if held <= LARGEST:
+                        if held <= MAX_RECORD_BYTES:
                             pieces.append(piece)
                         if kind == _LAST:
-                            if held <= LARGEST:
+                            if held <= MAX_RECORD_BYTES:
                                 yield b"".join(pieces)
                             pieces, held = [], 0
                     else:
                         broken += 1
                 block, at = file.read(BLOCK), 0
             if pieces or broken:
-                log.notes.append("the file is cut off or damaged: some records are not whole")
+                log.notes.append("the file is truncated or damaged: some records are incomplete")
     except OSError as error:
         raise UnreadableInput(f"cannot read {path}: {error.strerror}") from error
 
 
 def _pieces(block: bytes, at: int) -> Iterator[tuple[int, bytes]]:
-    """The pieces of a block; a length that leads out of it ends it."""
+    """The pieces of a block; a length beyond its end ends it."""
     while len(block) - at >= _PIECE.size:
         _, length, kind = _PIECE.unpack_from(block, at)
         at += _PIECE.size
