@@ -117,13 +117,13 @@ def test_a_file_the_user_named_must_be_readable(tmp_path: Path, what: str) -> No
         ("ignroe = []", "unknown setting 'ignroe'; did you mean 'ignore'?"),
         ("fail_on = 'error'", "unknown setting 'fail_on'; did you mean 'fail-on'?"),
         ("xyzzy = 1", "unknown setting 'xyzzy'; known: select, ignore, fail-on, limits, policy"),
-        ("select = 'HD1'", "select is a list of codes"),
-        ("ignore = [101]", "ignore is a list of codes"),
-        ("fail-on = 'sometimes'", "fail-on is one of error, warning, never: got 'sometimes'"),
-        ("fail-on = ['error']", "fail-on is one of error, warning, never: got ['error']"),
-        ("limits = 5", "limits is a table"),
-        ("[limits]\nHD103 = 5", "HD103 is a table"),
-        ("policy = ['halt']", "policy is a table"),
+        ("select = 'HD1'", "select must be a list of codes"),
+        ("ignore = [101]", "ignore must be a list of codes"),
+        ("fail-on = 'sometimes'", "fail-on must be one of error, warning, never: got 'sometimes'"),
+        ("fail-on = ['error']", "fail-on must be one of error, warning, never: got ['error']"),
+        ("limits = 5", "limits must be a table"),
+        ("[limits]\nHD103 = 5", "HD103 must be a table"),
+        ("policy = ['halt']", "policy must be a table"),
     ],
 )
 def test_a_mistake_names_the_file_and_the_key(tmp_path: Path, text: str, words: str) -> None:
@@ -140,7 +140,7 @@ def test_a_mistake_names_the_file_and_the_key(tmp_path: Path, text: str, words: 
 
 def test_a_tool_entry_that_is_no_table_is_a_mistake(tmp_path: Path) -> None:
     path = write(tmp_path / "pyproject.toml", "[tool]\nheadway = 5\n")
-    with pytest.raises(SettingsError, match="headway is a table"):
+    with pytest.raises(SettingsError, match="headway must be a table"):
         Settings.load(path)
 
 
@@ -148,10 +148,10 @@ def test_a_tool_entry_that_is_no_table_is_a_mistake(tmp_path: Path) -> None:
     ("policy", "words"),
     [
         ({"skips_in_row": 5}, "unknown setting 'skips_in_row'; did you mean 'skips_in_a_row'?"),
-        ({"skips_in_a_row": "many"}, "skips_in_a_row is a whole number: got 'many'"),
-        ({"halt": "no"}, "halt is true or false: got 'no'"),
-        ({"window": 0}, "counts from 1: got 0"),
-        ({"skips_per_window": -3}, "counts from 1: got -3"),
+        ({"skips_in_a_row": "many"}, "skips_in_a_row must be a whole number: got 'many'"),
+        ({"halt": "no"}, "halt must be true or false: got 'no'"),
+        ({"window": 0}, "must be at least 1: got 0"),
+        ({"skips_per_window": -3}, "must be at least 1: got -3"),
     ],
 )
 def test_a_policy_that_does_not_fit_is_a_users_mistake(policy: dict[str, Any], words: str) -> None:

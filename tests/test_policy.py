@@ -129,7 +129,7 @@ def test_so_many_skips_within_a_window_are_borne_and_no_more() -> None:
     assert taken.count(Rung.SKIP) == 3
     assert taken.index(Rung.HALT) == 30
     assert (
-        "3 held updates within 100 steps"
+        "3 skipped updates within 100 steps"
         in policy.decide(restored({"in_a_row": 0, "held": [0, 10, 20]}), bad(30)).reason
     )
 

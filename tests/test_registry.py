@@ -164,11 +164,11 @@ def test_a_check_gets_the_limits_of_the_settings(install: Any) -> None:
         ({"ACME2": {}}, "unknown setting 'ACME2'; did you mean 'ACME1'?"),
         ({"ACME1": {"repeat": 3}}, "limits of ACME1 in the settings: unknown setting 'repeat'"),
         ({"ACME1": {"repeat": 3}}, "did you mean 'repeats'?"),
-        ({"ACME1": {"repeats": "many"}}, "repeats is a whole number: got 'many'"),
-        ({"ACME1": {"repeats": 2.5}}, "repeats is a whole number: got 2.5"),
-        ({"ACME1": {"repeats": True}}, "repeats is a whole number: got True"),
-        ({"ACME1": {"share": [0.5]}}, "share is a number: got [0.5]"),
-        ({"ACME1": {"loud": 1}}, "loud is true or false: got 1"),
+        ({"ACME1": {"repeats": "many"}}, "repeats must be a whole number: got 'many'"),
+        ({"ACME1": {"repeats": 2.5}}, "repeats must be a whole number: got 2.5"),
+        ({"ACME1": {"repeats": True}}, "repeats must be a whole number: got True"),
+        ({"ACME1": {"share": [0.5]}}, "share must be a number: got [0.5]"),
+        ({"ACME1": {"loud": 1}}, "loud must be true or false: got 1"),
     ],
 )
 def test_limits_that_do_not_fit_are_a_users_mistake(
@@ -240,7 +240,7 @@ def test_an_installed_check_that_raises_is_quarantined_like_ours(install: Any) -
         ("just text", "not a subclass"),
         (object, "not a subclass"),
         (Foreign(), "not a subclass"),
-        (type("Thief", (Foreign,), {"code": "HD101"}), "begin with HD are headway's own"),
+        (type("Thief", (Foreign,), {"code": "HD101"}), "start with HD are reserved for headway"),
         (type("Nameless", (Check,), {}), "AttributeError"),
     ],
 )

@@ -13,9 +13,9 @@ from headway.errors import SettingsError
 
 # Settings: which checks run, with which limits, under which policy.
 
-# Read from `[tool.headway]` in the nearest `pyproject.toml`, or from a TOML file of one's own:
+# Read from `[tool.headway]` in the nearest `pyproject.toml`, or from a separate TOML file:
 
-#     select = ["HD1", "HD201"]          # codes or their beginnings; default: all
+#     select = ["HD1", "HD201"]          # codes or prefixes; default: all
 #     ignore = ["HD804"]
 #     fail-on = "warning"                # error (default) | warning | never
 
@@ -38,7 +38,7 @@ _TYPE_NAMES = {"int": "a whole number", "float": "a number", "bool": "true or fa
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the user chose; the defaults serve nearly everyone."""
+    """The settings of the user; the defaults are right for most runs."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
@@ -48,15 +48,17 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.fail_on not in _FAIL_ON:
-            raise SettingsError(f"fail-on is one of {', '.join(_FAIL_ON)}: got {self.fail_on!r}")
+            raise SettingsError(
+                f"fail-on must be one of {', '.join(_FAIL_ON)}: got {self.fail_on!r}"
+            )
 
     def wants(self, code: str) -> bool:
-        """Whether the check of this code shall run."""
+        """Whether the check with this code runs."""
         chosen = not self.select or any(code.startswith(prefix) for prefix in self.select)
         return chosen and not any(code.startswith(prefix) for prefix in self.ignore)
 
     def named(self, code: str) -> bool:
-        """Whether the user asked for this very check: needed to run one in preview."""
+        """Whether the user selected exactly this check, as checks in preview require."""
         return code in self.select
 
     @classmethod
@@ -93,7 +95,7 @@ class Settings:
         try:
             data = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            if not required:  # somebody else's broken pyproject.toml is not ours to judge
+            if not required:  # a broken pyproject.toml of another project is not our concern
                 return cls()
             raise SettingsError(f"cannot read settings from {path}: {error}") from error
         if path.name == "pyproject.toml":
@@ -105,7 +107,7 @@ class Settings:
 
 
 def reject_unknown_keys(data: Mapping[str, Any], known: Iterable[str], *, origin: str) -> None:
-    """Raise SettingsError for the first key that is not known, with the nearest one that is."""
+    """Raise SettingsError for the first unknown key, with the nearest known one."""
     names = list(known)
     for key in data:
         if key not in names:
@@ -115,7 +117,8 @@ def reject_unknown_keys(data: Mapping[str, Any], known: Iterable[str], *, origin
 
 
 def reject_wrong_types(data: Mapping[str, Any], shape: Any, *, origin: str) -> None:
-    """Raise SettingsError for a key the dataclass does not have, or a value not of its type."""
+    """Raise SettingsError for a key that the dataclass does not have, or a value of a wrong
+    type."""
     reject_unknown_keys(data, [item.name for item in fields(shape)], origin=origin)
     for item in fields(shape):
         wanted = item.type if isinstance(item.type, str) else item.type.__name__
@@ -125,32 +128,32 @@ def reject_wrong_types(data: Mapping[str, Any], shape: Any, *, origin: str) -> N
             and type(data[item.name]) not in _ACCEPTED_TYPES[wanted]
         ):
             raise SettingsError(
-                f"{origin}: {item.name} is {_TYPE_NAMES[wanted]}: got {data[item.name]!r}"
+                f"{origin}: {item.name} must be {_TYPE_NAMES[wanted]}: got {data[item.name]!r}"
             )
 
 
 def _codes(data: Mapping[str, Any], key: str, origin: str) -> tuple[str, ...]:
     value = data.get(key, [])
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise SettingsError(f"{origin}: {key} is a list of codes such as ['HD1', 'HD204']")
+        raise SettingsError(f"{origin}: {key} must be a list of codes such as ['HD1', 'HD204']")
     return tuple(item.upper() for item in value)
 
 
 def _table(data: Mapping[str, Any], key: str, origin: str) -> Mapping[str, Any]:
     value = data.get(key, {})
     if not isinstance(value, dict):
-        raise SettingsError(f"{origin}: {key} is a table")
+        raise SettingsError(f"{origin}: {key} must be a table")
     return value
 
 
-# What somebody may have meant by a word that does not exist.
+# Suggestions for a name that does not exist.
 
 LEAST_SIMILARITY = 0.6
 
 
 def nearest_name(word: str, known: Iterable[str]) -> str | None:
-    """The most alike of the words that exist; None if none is. Letters in their place count: of
-    HD101 and HD311, the first is nearer to HD1O1."""
+    """The most similar existing name, or None. Letters at the same position count: HD101 is nearer
+    to HD1O1 than HD311 is."""
 
     def likeness(other: str) -> tuple[float, int]:
         ratio = difflib.SequenceMatcher(None, other, word).ratio()

@@ -15,18 +15,18 @@ from headway import registry
 from headway.core.findings import Finding, Severity
 
 SLACK = 3
-"""A cause may be seen this many steps after its symptom: scans follow the first alarm."""
+"""A cause may be found this many steps after its symptom: scans follow the first alarm."""
 PROMPT = {
     ("HD308", "HD104"),
     ("HD202", "HD104"),
     ("HD101", "HD104"),
     ("HD101", "HD202"),
 }
-"""Both are dated by their beginning: an update has no effect on a loss that was computed before."""
+"""Both are placed at their beginning: an update cannot affect a loss computed before it."""
 STATE = ("HD301", "HD302", "HD408", "HD701")
-"""What a bad update leaves in weights, buffers and moments; one that was held back leaves none."""
+"""Traces of a bad update in weights, buffers and moments; a skipped update leaves none."""
 SAME_PART = {("HD106", "HD107")}
-"""A dead part explains that it is dominated, not that a third one is."""
+"""A dead component explains that it is dominated, not that another one is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +54,22 @@ class Cause:
 
 
 def diagnose(findings: Sequence[Finding]) -> list[Cause]:
-    """The causes behind the findings, the most likely first. Each finding stands in one of them."""
-    told = sorted(findings, key=_sort_key)
-    explains = _edges(told, _held_steps(told))
+    """The causes behind the findings, the most likely first. Each finding is in one of them."""
+    ordered = sorted(findings, key=_sort_key)
+    explains = _edges(ordered, _held_steps(ordered))
     groups = {root: _reached(root, explains) for root in _roots(explains)}
 
     def weight(root: int) -> tuple[bool, int, int, int]:
-        # What is said of the tool or of the log (HD0) is no cause of anything in the run.
-        aside = told[root].code.startswith("HD0")
-        return (aside, -int(told[root].severity), -len(groups[root]), root)
+        # Findings about the tool or the log (HD0) do not cause anything in the run.
+        aside = ordered[root].code.startswith("HD0")
+        return (aside, -int(ordered[root].severity), -len(groups[root]), root)
 
     taken: set[int] = set()
     causes = []
     for root in sorted(groups, key=weight):
         symptoms = sorted(groups[root] - taken - {root})
         taken.update(symptoms)
-        causes.append(Cause(told[root], tuple(told[at] for at in symptoms)))
+        causes.append(Cause(ordered[root], tuple(ordered[at] for at in symptoms)))
     return causes
 
 
@@ -77,29 +77,29 @@ def _sort_key(finding: Finding) -> tuple[tuple[int, int], str, str]:
     return (finding.order, finding.code, finding.subject)
 
 
-def _held_steps(told: Sequence[Finding]) -> set[tuple[int, int | None]]:
-    """The places of the steps whose update the guard held back."""
-    return {(item.segment, item.step) for item in told if item.evidence.get("held") is True}
+def _held_steps(ordered: Sequence[Finding]) -> set[tuple[int, int | None]]:
+    """Segment and step of the updates that the guard skipped."""
+    return {(item.segment, item.step) for item in ordered if item.evidence.get("held") is True}
 
 
-def _edges(told: Sequence[Finding], held: set[tuple[int, int | None]]) -> list[list[int]]:
+def _edges(ordered: Sequence[Finding], held: set[tuple[int, int | None]]) -> list[list[int]]:
     """For each finding, the positions of those it explains."""
     positions: dict[str, list[int]] = {}
-    for at, finding in enumerate(told):
+    for at, finding in enumerate(ordered):
         positions.setdefault(finding.code, []).append(at)
     return [
         [
             at
             for code in _declared(finding.code, "explains")
             for at in positions.get(code, ())
-            if _explains(finding, told[at]) and not _had_passed(finding, told[at], held)
+            if _explains(finding, ordered[at]) and not _had_passed(finding, ordered[at], held)
         ]
-        for finding in told
+        for finding in ordered
     ]
 
 
 def _roots(explains: Sequence[Sequence[int]]) -> list[int]:
-    """The findings nothing explains; of a circle nothing else explains, the earliest."""
+    """The findings that nothing explains; for a cycle that nothing else explains, the earliest."""
     explained_by: list[list[int]] = [[] for _ in explains]
     for cause, symptoms in enumerate(explains):
         for symptom in symptoms:
@@ -108,7 +108,7 @@ def _roots(explains: Sequence[Sequence[int]]) -> list[int]:
     rest = set(range(len(explains)))
     while rest:
         root = min(rest)
-        # Go up as long as something above is not below as well.
+        # Go up as long as something above is not also below.
         while above := _reached(root, explained_by) - _reached(root, explains):
             root = min(above)
         roots.append(root)
@@ -117,7 +117,7 @@ def _roots(explains: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _reached(start: int, edges: Sequence[Sequence[int]]) -> set[int]:
-    """Where the edges lead from here, the start included."""
+    """Everything reachable from `start`, including it."""
     frontier, seen = [start], {start}
     while frontier:
         for at in edges[frontier.pop()]:
@@ -136,7 +136,7 @@ def _explains(cause: Finding, symptom: Finding) -> bool:
 
 
 def _had_passed(cause: Finding, symptom: Finding, held: set[tuple[int, int | None]]) -> bool:
-    """Whether the cause had passed, and left nothing behind, long before the symptom began."""
+    """Whether the cause had ended, without a trace, long before the symptom began."""
     if cause.segment != symptom.segment or cause.step is None or symptom.step is None:
         return False
     evidence = cause.evidence
@@ -151,7 +151,7 @@ def _had_passed(cause: Finding, symptom: Finding, held: set[tuple[int, int | Non
 
 @cache
 def _declared(code: str, attribute: str) -> tuple[str, ...]:
-    """A declaration of the check with this code; empty for a code that nobody has."""
+    """A declaration of the check with this code; empty for an unknown code."""
     check = registry.find(code)
     return () if check is None else getattr(check, attribute)
 
@@ -160,7 +160,7 @@ def _could_explain(cause: Finding, symptom: Finding) -> bool:
     if symptom.code not in _declared(cause.code, "explains"):
         return False
     if cause.severity < Severity.WARNING <= symptom.severity:
-        return False  # a mild remark does not explain a broken run
+        return False  # information does not explain a broken run
     if (cause.code, symptom.code) in SAME_PART:
         dominated = symptom.evidence.get("next")
         if dominated is not None and dominated != cause.subject:

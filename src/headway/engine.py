@@ -1,8 +1,8 @@
-"""Records in; findings, coverage and quarantine out.
+"""Runs checks over a stream of records and collects findings and coverage.
 
-The engine hands each record to the checks that can use it. It never judges: a check that cannot run
-on this source is listed with its reason, and a check that raises is taken out of the run and
-reported (HD001), because a sick check must not kill a healthy training.
+The engine passes each record to the checks that can use it and judges nothing itself. A check that
+cannot run on this source is listed with its reason. A check that raises is disabled and reported
+(HD001), because a broken check must not stop a training.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from headway.core.records import EventRecord, Header, Record, SetupRecord, StepR
 from headway.core.signals import axis_of
 
 CRASHED = "check-crashed"
-"""The kind of event the engine emits about a check that raised."""
+"""The kind of event that the engine emits for a check that raised."""
 
 SCANNED = "scan"
-"""The kind of event that says which `roles` of tensors were looked through, bad ones or none."""
+"""The kind of event that lists the `roles` of tensors that were scanned, whatever was found."""
 
 PLACES = "places"
-"""The topic of the user's lines that do this and that: any check may point at them."""
+"""The topic of notable lines of the user's script, which any check may point at."""
 
 UNAVAILABLE = "unavailable"
-"""The fact that says why a topic's facts could not be gathered."""
+"""The fact that says why the facts of a topic could not be collected."""
 
 _RECORD_NAMES = {
     StepRecord: "steps",
@@ -46,32 +46,32 @@ _RECORD_NAMES = {
 
 @dataclass(slots=True)
 class _CheckSlot:
-    """A check and where it stands in this run."""
+    """A check and its state in this run."""
 
     kind: type[Check]
     needs: Needs
     create: Callable[[], Check]
     check: Check | None = None
-    """None until a record comes that the check wants: most sources lack what most checks need."""
+    """None until the first record for the check: most sources lack what most checks need."""
     reason: str | None = None
-    """Why it is not handed steps; None when it is."""
+    """Why it does not receive steps; None if it does."""
     seen: bool = False
-    """Whether evidence it can judge by has come."""
+    """Whether it received evidence that it can judge."""
     unavailable: str | None = None
-    """Why facts it needs could not be gathered, where somebody has tried."""
+    """Why the facts it needs could not be collected, if an observer tried."""
     crashed: bool = False
     checkpoints: int = 0
-    """How many have come."""
+    """Number of checkpoints so far."""
     columns_only: bool = False
-    """Whether it looks at columns alone, so that a step without any is no concern of it."""
+    """Whether it reads columns only, so that it ignores steps without columns."""
 
     def __post_init__(self) -> None:
         wanted = (*self.needs.signals, *self.needs.any_of)
         self.columns_only = bool(wanted) and all(axis_of(name) for name in wanted)
 
     def looks_at(self, record: Observed) -> bool:
-        """Whether the check wants this record; notes that it could run."""
-        if type(record) is StepRecord:  # most records are, and nothing more is asked of them
+        """Whether the check wants this record; records that it could run."""
+        if type(record) is StepRecord:  # the common case: no further conditions
             self.seen = True
             return True
         needs = self.needs
@@ -88,7 +88,7 @@ class _CheckSlot:
             if why is not None:
                 self.unavailable = str(why)
                 return False
-        # Facts about the set-up and events only help a check that judges steps.
+        # For a check that judges steps, set-up facts and events are only additional information.
         if not isinstance(record, (SetupRecord, EventRecord)) or StepRecord not in needs.kinds:
             self.seen = True
         return True
@@ -97,7 +97,7 @@ class _CheckSlot:
         needs = self.needs
         if isinstance(record, EventRecord):
             self.checkpoints += record.kind == CHECKPOINT
-        # Without any, it is a tensor of a running training, and no evidence.
+        # Without a checkpoint it is a tensor of a running training, which is not evidence.
         enough = self.checkpoints >= needs.checkpoints
         if isinstance(record, TensorRecord):
             self.seen = self.seen or (
@@ -119,9 +119,9 @@ class Engine:
         strict: bool = False,
         distance: RecordDistance = full_distance,
     ) -> None:
-        """`strict` lets a check's exception through: for tests of checks.
+        """`strict` re-raises the exception of a check, for tests of checks.
 
-        `distance`: how far two findings are apart, where records are left out of the stream.
+        `distance`: distance between two findings, if records are left out of the stream.
         """
         if checks is None:
             self._seats = [
@@ -140,16 +140,16 @@ class Engine:
         self._by_kind: dict[type, list[_CheckSlot]] = {kind: [] for kind in _RECORD_NAMES}
         self._fold = FindingEpisodes(distance)
         self.opened: list[Finding] = []
-        """What the last record brought that is new, not one more of the same."""
+        """New findings of the last record, without repeats."""
         self._seat_all()
 
     @property
     def findings(self) -> list[Finding]:
-        """Everything found so far, repeats folded, in the order of the stream."""
+        """All findings so far, with repeats folded, in the order of the stream."""
         return self._fold.findings
 
     def feed(self, record: Record) -> list[Finding]:
-        """Hand one record to every check that can use it; what they found in it."""
+        """Pass one record to every check that can use it; returns their findings."""
         if self._of_another_rank(record):
             self.opened = []
             return []
@@ -170,14 +170,14 @@ class Engine:
         return found
 
     def run(self, records: Iterable[Record]) -> list[Finding]:
-        """A whole stream, to its end."""
+        """Process a whole stream and finish."""
         for record in records:
             self.feed(record)
         self.finish()
         return self.findings
 
     def finish(self) -> list[Finding]:
-        """The stream is over; what could only be said now."""
+        """End the stream; returns the findings that need its end."""
         found: list[Finding] = []
         for seat in self._active():
             if seat.check is not None:
@@ -186,7 +186,7 @@ class Engine:
         return found
 
     def not_run(self) -> list[NotRun]:
-        """The checks that could not be run on this stream, each with its reason."""
+        """The checks that could not run on this stream, each with its reason."""
         return [
             NotRun(seat.kind.code, reason)
             for seat in self._seats
@@ -195,15 +195,15 @@ class Engine:
 
     @property
     def codes(self) -> list[str]:
-        """The checks there are."""
+        """The codes of all checks."""
         return [seat.kind.code for seat in self._seats]
 
     def coverage(self) -> tuple[int, int]:
-        """(checks that ran, checks there are)."""
+        """(checks that ran, all checks)."""
         return len(self._seats) - len(self.not_run()), len(self._seats)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of every check, as JSON. One that cannot write its own begins anew later."""
+        """The state of every check, as JSON. A check that cannot save its state restarts later."""
         state = {}
         for seat in self._seats:
             with self._tolerance():
@@ -211,16 +211,17 @@ class Engine:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up where another engine left off. A state no check can read changes nothing."""
+        """Continue where another engine stopped. A state that a check cannot read is ignored."""
         for seat in self._seats:
             if seat.kind.code in state:
                 with self._tolerance():
                     self._check_of(seat).load_state_dict(state[seat.kind.code])
 
     def _of_another_rank(self, record: Record) -> bool:
-        """Ranks that decide together agree on every step: one of them tells it for all.
+        """Whether another rank already reports this record.
 
-        What is a rank's own, the tensors it holds and what happened to it, is heard from each.
+        Ranks that decide together agree on every step, so one of them reports for all. Tensors and
+        events belong to a single rank and are read from each.
         """
         header = self._header
         return (
@@ -231,16 +232,16 @@ class Engine:
         )
 
     def _take_scan(self, event: EventRecord) -> None:
-        said = event.data.get("roles")
-        roles = said if isinstance(said, (list, tuple)) else ()  # a log may hold anything
+        listed = event.data.get("roles")
+        roles = listed if isinstance(listed, (list, tuple)) else ()  # a log may contain anything
         for seat in self._by_kind[TensorRecord]:
             wanted = seat.needs.roles or roles
             if seat.needs.checkpoints:
-                continue  # they judge what was saved, and have been handed all of it
+                continue  # they judge saved tensors, and have received all of them
             seat.seen = seat.seen or any(role in wanted for role in roles)
 
     def _take_places(self, record: SetupRecord) -> None:
-        # The very mapping that every context holds.
+        # The same mapping object that every context refers to.
         self._places.update(record.facts)
 
     def _take_header(self, header: Header) -> list[Finding]:
@@ -286,7 +287,7 @@ class Engine:
         return ()
 
     def _check_of(self, seat: _CheckSlot) -> Check:
-        """The check, created and told of the segments so far if it does not exist yet."""
+        """The check; creates it and passes it the segments so far if it does not exist yet."""
         if seat.check is not None:
             return seat.check
         check = seat.create()
@@ -299,14 +300,14 @@ class Engine:
         return check
 
     def _guarded(self, seat: _CheckSlot, ask: Callable[..., Any], *records: Any) -> list[Finding]:
-        if seat.crashed:  # while the others were being told of another crash
+        if seat.crashed:  # it may crash while another crash is being reported
             return []
         try:
             found = [*ask(*records)]
             if found and (strange := [item for item in found if not isinstance(item, Finding)]):
-                raise TypeError(f"a check yields findings, not {strange[0]!r}")
+                raise TypeError(f"a check must yield findings, not {strange[0]!r}")
             return _drop_repeats(seat, found)
-        except Exception as error:  # whatever a check may raise, the run goes on without it
+        except Exception as error:  # whatever a check raises, the run continues without it
             if self._strict:
                 raise
             at = records[0] if records and type(records[0]) in _RECORD_NAMES else None
@@ -337,7 +338,7 @@ class Engine:
 
     def _why_not(self, seat: _CheckSlot) -> str | None:
         if seat.crashed:
-            return "it crashed and was taken out (HD001)"
+            return "it crashed and was disabled (HD001)"
         kinds = seat.needs.kinds
         if seat.seen:
             return None
@@ -346,22 +347,19 @@ class Engine:
             return reason
         if TensorRecord in kinds and self._header and self._header.source == CHECKPOINT:
             wanted = " or ".join(f"{role}s" for role in seat.needs.roles)
-            return f"the checkpoints hold no {wanted or 'tensors'}"
+            return f"the checkpoints contain no {wanted or 'tensors'}"
         if seat.reason and (StepRecord in kinds or kinds == (EventRecord,)):
             return seat.reason
         if seat.unavailable is not None:
             return seat.unavailable
-        if kinds == (EventRecord,):  # nothing happened that it is about
+        if kinds == (EventRecord,):  # no event of its kind occurred
             return None
         if seat.needs.topics and SetupRecord in kinds:
             topics = " or ".join(topic.replace("-", " ") for topic in seat.needs.topics)
-            return f"nothing was seen of {topics}; `headway check` looks for it"
+            return f"no facts about {topics}; `headway check` collects them"
         if (reason := _no_checkpoints(seat)) is not None:
             return reason
-        return (
-            f"no {' or '.join(_RECORD_NAMES[kind] for kind in kinds)} of the kind it needs "
-            "were seen"
-        )
+        return f"no {' or '.join(_RECORD_NAMES[kind] for kind in kinds)} of the kind it needs"
 
 
 def _no_checkpoints(seat: _CheckSlot) -> str | None:
@@ -371,9 +369,9 @@ def _no_checkpoints(seat: _CheckSlot) -> str | None:
     if not seat.checkpoints:
         return "needs checkpoints; `headway scan` reads them"
     if seat.checkpoints < needs.checkpoints:
-        return f"needs {needs.checkpoints} checkpoints of a run, and there was {seat.checkpoints}"
+        return f"needs {needs.checkpoints} checkpoints of a run, but there is {seat.checkpoints}"
     wanted = " or ".join(f"{role}s" for role in needs.decisive or needs.roles or ("tensor",))
-    return f"the checkpoints hold no {wanted}"
+    return f"the checkpoints contain no {wanted}"
 
 
 def _begin_check(check: Check, header: Header) -> tuple[Finding, ...]:

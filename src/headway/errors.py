@@ -3,14 +3,14 @@
     HeadwayError
     ├── UsageError            the call or the command line is wrong            (exit code 2)
     │   ├── UnreadableInput   the path cannot be read or is not recognised
-    │   ├── SettingsError     a settings file or option holds something unknown
-    │   ├── LossNotScalar     guard.backward() was given more than one number
+    │   ├── SettingsError     a settings file or option contains something unknown
+    │   ├── LossNotScalar     guard.backward() got more than one number
     │   └── FrameworkMissing  an adapter was imported, its framework is not installed
-    ├── TrainingHalted        the policy's last rung: the run cannot be saved
+    ├── TrainingHalted        the last rung of the policy: the run cannot be saved
     ├── RankLost              the other ranks of a distributed run do not answer
     └── InternalError         a defect of headway itself                      (exit code 4)
 
-A message says what, where, the measured value against the limit, and the next action.
+A message says what happened and where, the measured value and the limit, and what to do.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 
 class HeadwayError(Exception):
-    """Base of everything headway raises on purpose."""
+    """Base class of all errors that headway raises on purpose."""
 
     exit_code: ClassVar[int] = 4
 
@@ -32,15 +32,15 @@ class UsageError(HeadwayError):
 
 
 class UnreadableInput(UsageError):
-    """The path cannot be read or is not something headway recognises."""
+    """The path cannot be read or its format is not recognised."""
 
 
 class SettingsError(UsageError):
-    """A settings file or an option holds something unknown."""
+    """A settings file or an option contains something unknown."""
 
 
 class LossNotScalar(UsageError):
-    """`guard.backward()` was given more than one number."""
+    """`guard.backward()` got more than one number."""
 
 
 class FrameworkMissing(UsageError, ImportError):
@@ -48,7 +48,7 @@ class FrameworkMissing(UsageError, ImportError):
 
 
 class TrainingHalted(HeadwayError):
-    """The policy reached its last rung: going on would only burn time."""
+    """The policy reached its last rung: continuing would only waste time."""
 
     exit_code = 1
 

@@ -1,9 +1,9 @@
-"""From a bad step to an action: pure decisions, executed elsewhere.
+"""Decides what to do about a bad step. Pure functions; other modules execute the decision.
 
 The ladder: skip the update (bounded) → back off the learning rate → roll back to a verified state →
-halt. `Policy.decide` is a function of the ladder so far and the step just judged; it touches
-nothing. A guard that cannot take a rung (no snapshots, say) leaves it out of `rungs` and the ladder
-goes past it.
+halt. `Policy.decide` is a function of the ladder so far and the current step, without side effects.
+A guard that cannot take a rung (for example, without snapshots) omits it from `rungs`, and the
+ladder continues with the next one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headway.errors import SettingsError
 
 
 class Rung(str, Enum):
-    """What can be done about a step, mildest first."""
+    """The possible actions for a step, mildest first."""
 
     PROCEED = "proceed"
     SKIP = "skip"
@@ -31,15 +31,15 @@ class Rung(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class StepVerdict:
-    """What the brake and the scan found out about one step."""
+    """The result of the brake and the scan for one step."""
 
     step: int
     nonfinite: bool = False
     """The loss or a gradient is not finite."""
     spike: bool = False
-    """The gradient norm broke its bound."""
+    """The gradient norm is out of bounds."""
     poisoned: tuple[str, ...] = ()
-    """Weights or moments that are themselves non-finite: skipping would loop for ever."""
+    """Weights or moments that are themselves non-finite: skipping would loop forever."""
 
     @property
     def bad(self) -> bool:
@@ -48,7 +48,7 @@ class StepVerdict:
 
 @dataclass(frozen=True)
 class Action:
-    """What shall be done about a step, and why, in one sentence: one of the five below."""
+    """What to do about a step, and why, in one sentence: one of the five classes below."""
 
     step: int
     reason: str = ""
@@ -65,7 +65,7 @@ class Proceed(Action):
 
 
 class Skip(Action):
-    """Hold the update back and go on with the next batch."""
+    """Skip the update and continue with the next batch."""
 
     rung = Rung.SKIP
 
@@ -76,20 +76,20 @@ class BackOff(Action):
 
     rung = Rung.BACK_OFF
     factor: float = 0.5
-    """What the rate is multiplied by, on top of the user's own schedule."""
+    """Factor on the learning rate, on top of the user's own schedule."""
 
     def to_dict(self) -> dict[str, Any]:
         return {**super().to_dict(), "factor": self.factor}
 
 
 class RollBack(Action):
-    """Return to the last state that was verified good, and go on with the next batches."""
+    """Restore the last verified state, and continue with the next batches."""
 
     rung = Rung.ROLL_BACK
 
 
 class Halt(Action):
-    """Stop the run: going on would only burn time."""
+    """Stop the run: continuing would only waste time."""
 
     rung = Rung.HALT
 
@@ -103,66 +103,73 @@ _ACTIONS = {kind.rung: kind for kind in (Proceed, Skip, BackOff, RollBack, Halt)
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How patient the guard is, and what it may do."""
+    """How many bad steps the guard tolerates, and what it may do."""
 
     hold_spikes: bool = True
-    """Hold back an update whose gradient norm breaks its bound; False: record it only."""
+    """Skip an update whose gradient norm is out of bounds; False: record it only."""
     skips_in_a_row: int = 20
-    """So many held updates in a row are borne before the next rung."""
+    """Consecutive skipped updates before the next rung."""
     skips_per_window: int = 100
     window: int = 1000
-    """So many held updates within so many steps are borne before the next rung."""
+    """Steps within which `skips_per_window` skipped updates are tolerated before the next rung."""
     grace: int = 5
-    """So many held updates in a row are borne once a rung above skipping has been taken."""
+    """Consecutive skipped updates that are tolerated after a rung above skipping."""
     cooldown: int = COOLDOWN
-    """After so many good steps in a row an incident is over: the ladder starts from the bottom."""
+    """Consecutive good steps after which an incident is over and the ladder restarts."""
     back_offs: int = 2
-    """How often the rate may be lowered in one incident; 0: never."""
+    """How often the learning rate may be lowered in one incident; 0: never."""
     back_off_factor: float = 0.5
-    """What the rate is multiplied by each time."""
+    """Factor on the learning rate each time."""
     back_off_steps: int = 100
-    """For so many steps the rate stays low …"""
+    """Steps for which the learning rate stays low …"""
     rewarm_steps: int = 100
-    """… and within so many more it returns to the user's own schedule."""
+    """… and further steps within which it returns to the user's own schedule."""
     roll_backs: int = 3
     """How often the run may be rolled back within a window; 0: never."""
     halt: bool = True
-    """Whether the last rung may stop the run; False: go on skipping."""
+    """Whether the last rung may stop the run; False: keep skipping."""
     avoid_bad_batches: bool = False
-    """Leave a batch out when it comes again and its update was held back before; one rank only."""
+    """Leave out a batch whose update was skipped before; only with one rank."""
     replay: bool = True
-    """Run a bad step again, to name the op, the line and the sample, and to try the cures on it."""
+    """Run a bad step again to name the op, the line and the sample, and to test remedies on it."""
     replays: int = 5
-    """How many bad steps of a run are looked into so."""
+    """Maximum number of bad steps of a run that are run again."""
     replay_gap: int = 200
-    """For so many steps after one that was looked into, no other is."""
+    """Steps after a re-run before the next one."""
     cure: str = "suggest"
-    """`suggest`: say what cured the failing step; `apply`: keep it in force if that is cheap."""
+    """`suggest`: report what fixed the failing step; `apply`: keep the fix active if it is
+    cheap."""
     capture: str = "batch"
-    """What of the data an incident keeps on disk: `batch`, only the `guilty-rows`, or `off`."""
+    """Data that an incident stores on disk: the `batch`, only the `guilty-rows`, or nothing
+    (`off`)."""
 
     def __post_init__(self) -> None:
         for name in ("skips_in_a_row", "skips_per_window", "window", "grace", "cooldown"):
             if getattr(self, name) < 1:
-                raise SettingsError(f"Policy({name}=…) counts from 1: got {getattr(self, name)}")
+                raise SettingsError(
+                    f"Policy({name}=…) must be at least 1: got {getattr(self, name)}"
+                )
         for name in ("back_offs", "back_off_steps", "rewarm_steps", "roll_backs"):
             if getattr(self, name) < 0:
-                raise SettingsError(f"Policy({name}=…) counts from 0: got {getattr(self, name)}")
+                raise SettingsError(
+                    f"Policy({name}=…) must be at least 0: got {getattr(self, name)}"
+                )
         if self.replays < 0 or self.replay_gap < 0:
-            raise SettingsError("Policy(replays=…, replay_gap=…) count from 0")
+            raise SettingsError("Policy(replays=…, replay_gap=…) must be at least 0")
         for name, words in (("cure", CURES), ("capture", CAPTURES)):
             if getattr(self, name) not in words:
                 raise SettingsError(
-                    f"Policy({name}=…) is one of {', '.join(words)}: got {getattr(self, name)!r}"
+                    f"Policy({name}=…) must be one of {', '.join(words)}: got "
+                    f"{getattr(self, name)!r}"
                 )
         if not 0.0 < self.back_off_factor < 1.0:
             raise SettingsError(
-                f"Policy(back_off_factor=…) lies between 0 and 1: got {self.back_off_factor}"
+                f"Policy(back_off_factor=…) must be between 0 and 1: got {self.back_off_factor}"
             )
 
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any]) -> Policy:
-        """A policy from the settings' `[policy]` table."""
+        """A policy from the `[policy]` table of the settings."""
         reject_wrong_types(data, cls, origin="policy in the settings")
         return cls(**data)
 
@@ -172,7 +179,7 @@ class Policy:
         verdict: StepVerdict,
         rungs: frozenset[Rung] = frozenset({Rung.SKIP, Rung.HALT}),
     ) -> Action:
-        """The action for a step. Pure: the caller lets the ladder `climb` afterwards."""
+        """The action for a step. Pure: the caller calls `ladder.climb` afterwards."""
         only_spike = not (verdict.nonfinite or verdict.poisoned)
         if not verdict.bad or (only_spike and not self.hold_spikes):
             return Proceed(verdict.step)
@@ -186,7 +193,8 @@ class Policy:
             reason = f"{what}, {ladder.in_a_row + 1} in a row (limit {patience})"
         elif ladder.within(verdict.step, self.window) + 1 > self.skips_per_window:
             reason = (
-                f"{what}, more than {self.skips_per_window} held updates within {self.window} steps"
+                f"{what}, more than {self.skips_per_window} skipped updates within "
+                f"{self.window} steps"
             )
         else:
             return Skip(verdict.step, what)
@@ -211,7 +219,7 @@ class Policy:
 
     def _affordable(self, rung: Rung, ladder: Ladder, step: int) -> bool:
         if rung is Rung.BACK_OFF:
-            # Once rolled back in this incident, the rate is not what is wrong.
+            # After a rollback in this incident, the learning rate is not the cause.
             return ladder.back_offs < self.back_offs and not ladder.rolled_back
         if rung is Rung.ROLL_BACK:
             return sum(1 for at in ladder.roll_backs if at > step - self.window) < self.roll_backs
@@ -220,17 +228,17 @@ class Policy:
 
 @dataclass(slots=True)
 class Ladder:
-    """What has been done so far; survives a resume."""
+    """The actions so far; survives a resume."""
 
     in_a_row: int = 0
-    """Held updates in a row, since the last rung above skipping."""
+    """Consecutive skipped updates since the last rung above skipping."""
     held: deque[int] = field(default_factory=lambda: deque(maxlen=10_000))
-    """Steps whose update was held back since then, oldest first."""
+    """Steps whose update was skipped since then, oldest first."""
     good: int = 0
-    """Good steps in a row."""
+    """Consecutive good steps."""
     back_offs: int = 0
     rolled_back: bool = False
-    """What this incident has led to already."""
+    """Whether the run was rolled back in this incident."""
     roll_backs: deque[int] = field(default_factory=lambda: deque(maxlen=1_000))
     """Steps at which the run was rolled back, in this incident or before."""
 
@@ -245,11 +253,11 @@ class Ladder:
         return not (self.in_a_row or self.escalated)
 
     def within(self, step: int, window: int) -> int:
-        """Held updates in the `window` steps before this one."""
+        """Skipped updates in the `window` steps before this one."""
         return sum(1 for at in self.held if at > step - window)
 
     def climb(self, action: Action, cooldown: int = COOLDOWN) -> None:
-        """Remember an action that was taken; after `cooldown` good ones the incident is over."""
+        """Record an action; after `cooldown` good steps the incident is over."""
         if action.rung is Rung.PROCEED:
             self.in_a_row = 0
             self.good += 1

@@ -1,8 +1,8 @@
-"""Finding the checks: ours by file name, other people's by entry point.
+"""Finds the checks: built-in ones by file name, those of other packages by entry point.
 
-A check is registered by existing. Ours are the modules `headway.checks.<family>.hdNNN_name`; a
-package of yours adds its own with an entry point in the group `headway.checks` that names a `Check`
-class.
+A check needs no registration. The built-in ones are the modules
+`headway.checks.<family>.hdNNN_name`; another package adds its own with an entry point in the group
+`headway.checks` that names a `Check` class.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @cache
 def modules() -> dict[str, str]:
-    """Code → module name of every check we ship, without importing any of them."""
+    """Code → module name of every built-in check, without importing any of them."""
     found = {}
     # Not `walk_packages`: it imports every family that it walks into.
     for folder in headway.checks.__path__:
@@ -70,18 +70,18 @@ def _name_in(module: str) -> str:
 
 @cache
 def all_checks() -> tuple[type[Check], ...]:
-    """Every check, ours and installed ones, by code."""
+    """Every check, built-in and installed, by code."""
     checks = [get(code) for code in modules()] + list(_entry_point_checks())
     return tuple(sorted(checks, key=lambda check: check.code))
 
 
 def chosen(settings: Settings) -> list[Check]:
-    """The checks the settings ask for, ready to run with the settings' limits."""
+    """The checks that the settings select, ready to run with the limits of the settings."""
     return [check(limits) for check, limits in chosen_limits(settings).items()]
 
 
 def chosen_limits(settings: Settings) -> dict[type[Check], Mapping[str, Any]]:
-    """The checks the settings ask for, each with its limits from the settings."""
+    """The checks that the settings select, each with its limits from the settings."""
     reject_unknown_keys(
         settings.limits, (check.code for check in all_checks()), origin="limits in the settings"
     )
@@ -108,7 +108,7 @@ def _class_in(module_name: str) -> type[Check]:
         if issubclass(item, Check) and item.__module__ == module_name
     ]
     if len(classes) != 1:
-        raise InternalError(f"{module_name} must hold exactly one check, found {len(classes)}")
+        raise InternalError(f"{module_name} must contain exactly one check, found {len(classes)}")
     return classes[0]
 
 
@@ -121,21 +121,21 @@ def _entry_point_checks() -> tuple[type[Check], ...]:
         try:
             check = entry.load()
             problem = _why_unfit(check)
-        except Exception as error:  # somebody else's broken package must not end a training
+        except Exception as error:  # a broken package must not end a training
             problem = f"{type(error).__name__}: {error}"
         if problem is None:
             found.append(check)
         else:
             logger.warning(
-                "headway: the check %s (%s) is left out: %s", entry.name, entry.value, problem
+                "headway: the check %s (%s) is ignored: %s", entry.name, entry.value, problem
             )
     return tuple(found)
 
 
 def _why_unfit(check: Any) -> str | None:
-    """Why an entry point's object cannot be used as a check; None when it can."""
+    """Why the object of an entry point cannot be used as a check; None if it can."""
     if not (inspect.isclass(check) and issubclass(check, Check)):
         return "it is not a subclass of headway.core.check.Check"
     if check.code.upper().startswith("HD"):
-        return f"codes that begin with HD are headway's own, and it calls itself {check.code}"
+        return f"codes that start with HD are reserved for headway, and its code is {check.code}"
     return None

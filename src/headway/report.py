@@ -1,4 +1,4 @@
-"""A report: what was found, what caused it, what could not be looked at."""
+"""A report: findings, their causes, and the checks that could not run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How much could be looked at."""
+    """How many checks could run."""
 
     ran: int
     of: int
@@ -48,23 +48,23 @@ class Report:
     not_run: Sequence[NotRun]
     coverage: Coverage
     notes: Sequence[str] = field(default=())
-    """What a reader should know about the source: torn lines, the parser used."""
+    """Remarks about the source: truncated lines, the parser used."""
     sources: Sequence[Mapping[str, Any]] = field(default=())
     """What was read: `path`, `format`, `lines` and `used` of a log; `path`, `format`, `step`,
     `tensors`, `bytes`, `nonfinite` and `clean` of a checkpoint."""
     curve: tuple[Sequence[int], Sequence[float]] | None = None
     """(steps, values) of the loss, for a plot."""
     subject: str = ""
-    """What the report is on: the path that was read."""
+    """The path that was read."""
     reread: Callable[[], Iterator[Record]] | None = field(default=None, repr=False, compare=False)
-    """Gives the run's records once more, for charts; None where they are not kept."""
+    """Returns the records of the run again, for charts; None if they are not kept."""
 
     charts: Callable[[], ChartData] | None = field(default=None, repr=False, compare=False)
-    """Gives what there is to draw, where there is a shorter way than through the records."""
+    """Returns the chart data, if there is a shorter way than through the records."""
 
     @classmethod
     def from_engine(cls, engine: Engine, *, command: str, notes: Sequence[str] = ()) -> Report:
-        """What an engine found in the stream it was fed."""
+        """The report on what an engine found in its stream."""
         found = engine.findings
         return cls(
             command=command,
@@ -86,14 +86,14 @@ class Report:
         return max((item.severity for item in self.findings), default=Severity.INFO)
 
     def fails(self, fail_on: str) -> bool:
-        """Whether a command that fails on this severity shall exit with 1."""
+        """Whether a command that fails on this severity exits with 1."""
         if fail_on == "never":
             return False
         limit = Severity.parse(fail_on)
         return any(item.severity >= limit for item in self.findings)
 
     def plot(self, signal: str = "loss", ax: Any = None) -> Any:
-        """Draw the loss over the steps with matplotlib, findings marked; gives the axes."""
+        """Draw the loss over the steps with matplotlib, with findings marked; returns the axes."""
         from headway.errors import UsageError
         from headway.output.notebook import plot_curve
 
@@ -110,7 +110,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data, schema 1."""
-        told: dict[str, Any] = {
+        data: dict[str, Any] = {
             "schema": SCHEMA,
             "tool": "headway",
             "version": __version__,
@@ -122,18 +122,18 @@ class Report:
             "not_run": [item.to_dict() for item in self.not_run],
         }
         if self.sources:
-            told["sources"] = [encode_numbers(dict(source)) for source in self.sources]
-        return told
+            data["sources"] = [encode_numbers(dict(source)) for source in self.sources]
+        return data
 
     def to_json(self) -> str:
         """The report as JSON text, schema 1."""
         return json.dumps(self.to_dict(), indent=2, allow_nan=False, default=str)
 
     def to_html(self, path: str | Path) -> None:
-        """Write the report as one HTML file with charts, which needs no network and nothing else.
+        """Write the report as one self-contained HTML file with charts.
 
-        The run is read once more for the charts: it has to be where it was, else this raises
-        `UnreadableInput`; `UsageError` if the file cannot be written.
+        The run is read again for the charts. Raises `UnreadableInput` if it is no longer there,
+        and `UsageError` if the file cannot be written.
         """
         from headway.output.html.report_page import render
 

@@ -107,7 +107,7 @@ def test_a_good_step_in_between_starts_the_count_anew() -> None:
 
 def test_too_many_within_the_window_halt_although_never_in_a_row() -> None:
     training = Training(policy=skip_or_halt(skips_per_window=5, window=40))
-    with pytest.raises(TrainingHalted, match="more than 5 held updates within 40 steps"):
+    with pytest.raises(TrainingHalted, match="more than 5 skipped updates within 40 steps"):
         training.run(60, nans(*range(2, 60, 3)))
     assert training.taken == 2 + 5 * 3
 

@@ -37,7 +37,7 @@ def test_nothing_is_asked_for_a_single_check_or_of_a_run_that_cannot_have_it():
 
 def test_reasons_in_short():
     missing = Needs(signals=("grad_norm", "lr"))
-    unseen = NotRun("HD301", "no tensors of the kind it needs were seen")
+    unseen = NotRun("HD301", "no tensors of the kind it needs")
     assert summarize_not_run([*not_run(missing, missing, missing), unseen, unseen]) == [
         ("need grad_norm", 3),
         ("need tensors", 2),

@@ -1,7 +1,7 @@
-"""Growth that shows no sign of ending, told apart from everything that merely rose.
+"""Detects growth that does not level off.
 
 A cache that fills, an allocator that warms up, a jump at the first validation and a saw-tooth all
-rise for a while. A leak rises from one end of the record to the other, at an undiminished pace.
+rise for a while. A leak rises from one end of the record to the other, at a constant rate.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from headway.core.state import remember
 from headway.core.window import DownsampledSeries, detrended_sigma
 
 BLOCKS = 8
-"""The record is judged by the medians of so many blocks: one odd value makes no trend."""
+"""Number of blocks whose medians are judged, so that one outlier is not a trend."""
 LEAST = 3 * BLOCKS
-"""Fewer points than this say nothing."""
+"""Smallest number of points that is judged."""
 FEWEST, UP = 8, 0.85
-"""Of a log with so few rows, this share must be above the one before."""
+"""Smallest number of rows of a log, and the share of them that must be above the one before."""
 STRONG = 1.5
-"""A level that has become so many times what it was needs a third of the time."""
+"""Ratio of the levels from which a third of the time is enough."""
 EVERY = 4
-"""A look at the whole series costs some 100 µs, so it is taken at every fourth point."""
+"""Judging the whole series takes about 100 µs, so it is done at every fourth point."""
 SLACK = 0.4
-"""Every block must add at least this share of the mean rise: a rise in one jump is no trend."""
+"""Share of the mean rise that every block must add: one jump is not a trend."""
 UNDIMINISHED = 0.85
-"""The later blocks must add this share of what the earlier ones did; else it levels off."""
+"""Share of the earlier rise that the later blocks must add; otherwise it levels off."""
 BLUR = 0.2
-"""The medians must be known to this share of the mean rise; else noise decides, so wait."""
+"""Largest uncertainty of the medians relative to the mean rise; above it, noise decides."""
 
 
 @dataclass(frozen=True)
 class GrowthRule:
-    """When a rise is worth telling."""
+    """When a rise is reported."""
 
     ratio: float = 1.1
-    """The level must have become so many times what it was …"""
+    """Smallest ratio of the new level to the old …"""
     amount: float = 0.0
-    """… and have risen by this much."""
+    """… and smallest difference."""
     grace: int = 50
-    """Steps at the start that are left out: caches fill, optimizer state is made."""
+    """First steps that are ignored: caches fill, optimizer state is created."""
     horizon: int = 300
-    """The least number of steps a trend must have lasted."""
+    """Smallest number of steps of a trend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +59,17 @@ class Growth:
 
     @property
     def steps(self) -> int:
-        """How long it took."""
+        """Duration in steps."""
         return max(int(self.end - self.start), 1)
 
     @property
     def per_step(self) -> float:
-        """The mean rise a step."""
+        """The mean rise per step."""
         return (self.after - self.before) / self.steps
 
 
 def steady_growth(points: Sequence[tuple[float, float]], rule: GrowthRule) -> Growth | None:
-    """The growth of a series, or of its recent half or quarter, if it shows no sign of ending."""
+    """The growth of a series, or of its recent half or quarter, if it does not level off."""
     for part in (1, 2, 4):
         begin = len(points) - len(points) // part
         earlier, recent = points[:begin], points[begin:]
@@ -78,7 +78,7 @@ def steady_growth(points: Sequence[tuple[float, float]], rule: GrowthRule) -> Gr
         growth = _undiminished(recent)
         if growth is None or (earlier and growth.per_step < _pace(earlier[-len(recent) :])):
             continue  # a curve that is levelling off looks straight in any short stretch
-        # A saw-tooth climbs back to where it was before; only what was never reached is growth.
+        # A saw-tooth returns to its earlier level; only a level that is new is growth.
         level = max([growth.before, *(value for _, value in earlier)])
         if growth.after >= level * rule.ratio and growth.after - level >= rule.amount:
             return growth
@@ -86,7 +86,7 @@ def steady_growth(points: Sequence[tuple[float, float]], rule: GrowthRule) -> Gr
 
 
 def scale_rule(per_label: int, rule: GrowthRule) -> GrowthRule:
-    """The rule in the numbers of the records, where these count epochs."""
+    """The rule in units of the records, if these count epochs."""
     if per_label == 1:
         return rule
     return replace(rule, grace=rule.grace // per_label, horizon=rule.horizon // per_label)
@@ -129,7 +129,7 @@ def short_growth(points: Sequence[tuple[float, float]], rule: GrowthRule) -> Gro
 
 
 def growth_onset(watch: GrowthWatch, growth: Growth) -> int:
-    """Where the growth left its level: the number of the last record that was not yet above it."""
+    """The step of the last record that was not yet above the initial level."""
     points = watch.series.points
     level = growth.before
     earlier = [value for step, value in points if step <= growth.start]
@@ -173,7 +173,7 @@ def _spread(points: Sequence[tuple[float, float]]) -> float:
 
 @remember
 class GrowthWatch:
-    """Watches one series from step to step; reports its growth once, until it has gone back."""
+    """Watches one series; reports its growth once, until the level has fallen again."""
 
     __slots__ = ("first", "series", "told")
 
@@ -181,10 +181,10 @@ class GrowthWatch:
         self.first: float | None = None
         self.series = DownsampledSeries(size)
         self.told: float | None = None
-        """Half-way down from the level that was reported: falling below it ends the episode."""
+        """Half of the reported rise: a value below this level ends the episode."""
 
     def note(self, step: float, value: float, rule: GrowthRule) -> None:
-        """Learn a value of a log that is judged at its end."""
+        """Add a value of a log that is judged at its end."""
         if self.first is None:
             self.first = step
         if step - self.first >= rule.grace:
@@ -193,7 +193,7 @@ class GrowthWatch:
     def verdict(self, rule: GrowthRule) -> Growth | None:
         """The growth of the whole series, however few its points are."""
         points = self.series.points
-        for tenth in range(9):  # it may have begun anywhere
+        for tenth in range(9):  # it may have started anywhere
             begin = len(points) * tenth // 10
             growth = lasting_growth(points[:begin], points[begin:], rule)
             if growth is not None:
@@ -201,7 +201,7 @@ class GrowthWatch:
         return None
 
     def admit(self, step: float, value: float, rule: GrowthRule) -> Growth | None:
-        """Learn a value; the growth it completes, if any."""
+        """Add a value; returns the growth that it completes, if any."""
         if self.told is not None and value < self.told:
             self.restart()
         if self.first is None:
@@ -211,7 +211,7 @@ class GrowthWatch:
         points = self.series.points
         if self.told is not None or len(points) % EVERY:
             return None
-        # Most runs are flat: they are told from growth without looking at the whole series.
+        # Most runs are flat: exclude them without judging the whole series.
         if value < rule.ratio * min(level for _, level in points[:3]):
             return None
         growth = steady_growth(points, rule)
@@ -220,7 +220,7 @@ class GrowthWatch:
         return growth
 
     def restart(self) -> None:
-        """Forget everything: a new process, or what was held has been freed."""
+        """Reset: a new process, or the memory has been released."""
         self.first = None
         self.series.clear()
         self.told = None

@@ -1,8 +1,8 @@
 """A limit as data: the same rule judges a step on the device, on the host and in a log.
 
-The brake must act before the optimizer moves a weight, and a check sees numbers only after. So a
-check states its limit as a `Bound`; the live half asks the bound for a number before the step and
-lets the device compare, and the check later asks the same question of the same history.
+The brake must act before the optimizer changes a weight, but a check sees values only afterwards.
+So a check declares its limit as a `Bound`. The guard computes the limit from it before the step and
+compares on the device; the check later evaluates the same bound with the same history.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from headway.core.window import Window
 LARGEST = 3.4028234663852886e38
 """The largest finite float32: with no history yet, only a non-finite value is out of bounds."""
 SMALLEST = 2.0**-126
-"""The smallest normal float32: a device may take anything below for 0, so no limit is lower."""
+"""The smallest normal float32: a device may treat smaller values as 0, so no limit is lower."""
 SURELY = 1 - 1e-6
-"""Further below a limit than rounding it to float32 can move it."""
+"""Factor below a limit that is larger than the rounding error of float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,14 @@ class Bound:
     sigmas: float = 8.0
     """Robust standard deviations of the logarithm above the median."""
     min_ratio: float = 10.0
-    """A rise by less than this factor is never out of bounds, however calm the run was."""
+    """Smallest factor of a rise that is out of bounds, however calm the run is."""
     window: int = 128
     grace: int = 20
-    """So many values must have been seen before anything but non-finite is out of bounds."""
+    """Values that are needed before a finite value can be out of bounds."""
     patience: int = 8
-    """So many values out of bounds in a row are no spike but the new level: learn it."""
+    """Consecutive values out of bounds that are not a spike but the new level."""
     recent: int = 16
-    """If the median of the last so many is above the window's, it is the level: climbs are fine."""
+    """Number of last values whose median is the level if it is above that of the window."""
 
 
 def as_float32(value: float) -> float:
@@ -50,7 +50,7 @@ def as_float32(value: float) -> float:
 
 @remember
 class History:
-    """What a bound knows of a run so far. Feed it in order; ask `limit` before each step."""
+    """The history of a signal for a bound. Feed it in order; ask `limit` before each step."""
 
     __slots__ = ("_limit", "bound", "outside", "window")
 
@@ -77,7 +77,7 @@ class History:
         return not value <= self.limit()
 
     def admit(self, value: float, *, outside: bool) -> None:
-        """Learn a value. One that was out of bounds is not learned, unless it is the new level."""
+        """Add a value. A value out of bounds is not added, unless it is the new level."""
         if not outside:
             self.outside.clear()
             self._learn(value)

@@ -1,8 +1,8 @@
-"""Reads incident events (a bad step that was run again) and adds what they explain to the findings
+"""Reads incident events (a bad step that was run again) and adds their explanation to the findings
 about that step.
 
-The event's data are those of `explain/explanation.py`, read here as what may stand in any log: with
-care, and without knowing more than is needed.
+The data of the event come from `explain/explanation.py`, but a log may contain anything, so every
+field is validated here.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from headway.core.findings import Finding, Remedy, Where
 from headway.core.records import EventRecord
 
 INCIDENT = "incident"
-"""The kind of event, and the name of the signal that says such events can come."""
+"""The kind of event, and the name of the signal that announces such events."""
 
 SYMPTOMS = ("HD101", "HD103", "HD201", "HD207", "HD303", "HD311", "HD602")
-"""Findings about a step that went bad: what the replay found out is the rest of their sentence."""
+"""Findings about a bad step, whose message is extended by the result of the re-run."""
 CODE_OF_KIND = {
     "poisoned-batch": "HD501",
     "poisoned-weight": "HD301",
     "poisoned-buffer": "HD302",
 }
-"""Findings that name what came bad into the step."""
+"""Findings about data that is already non-finite when the step starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class IncidentSummary:
-    """The parts of an explanation that findings are made of."""
+    """The parts of an explanation that findings use."""
 
     step: int
     segment: int
     nature: str
     headline: str
     origin: Mapping[str, Any]
-    """The first origin; empty where there is none."""
+    """The first origin; empty if there is none."""
     spike: Mapping[str, Any]
     trials: tuple[Mapping[str, Any], ...]
     samples: tuple[Any, ...]
@@ -50,7 +50,7 @@ class IncidentSummary:
         return [row for row in _list(rows) if isinstance(row, int)]
 
     def where(self) -> Where:
-        """File, line, op, module, sample, rank: as far as they are known."""
+        """File, line, op, module, sample and rank, as far as known."""
         place = _dict(self.origin.get("place"))
         layers = _list(self.spike.get("layers"))
         module = self.origin.get("module") or (layers[0] if layers else None)
@@ -65,7 +65,7 @@ class IncidentSummary:
         )
 
     def remedies(self) -> Iterator[Remedy]:
-        """What was tried, and what would have been."""
+        """The remedies that were tested, and those that were not."""
         for trial in self.trials:
             text, tried = _text(trial.get("text")), trial.get("tried")
             if text:
@@ -73,7 +73,7 @@ class IncidentSummary:
                 yield Remedy(text, tested=tested, cured=tried == "cured" if tested else None)
 
     def evidence(self) -> dict[str, Any]:
-        """What a reader may want to see."""
+        """The evidence of the incident for a finding."""
         origin = self.origin
         found = {
             "why": self.headline,
@@ -107,7 +107,7 @@ def incident_finding(
 
 
 def read_incident(event: EventRecord) -> IncidentSummary | None:
-    """The incident an event tells of; None if it tells of something else."""
+    """The incident of an event; None if it is another kind of event."""
     if event.kind != INCIDENT:
         return None
     data = event.data
@@ -136,24 +136,24 @@ def incident_concerns(incident: IncidentSummary, finding: Finding) -> bool:
 
 
 def pick_headline_code(codes: Iterable[str]) -> str | None:
-    """Of several findings about one step, the one whose sentence goes on with the reason."""
+    """Of several findings about one step, the one whose message gets the reason."""
     found = set(codes)
     return next((code for code in SYMPTOMS if code in found), None)
 
 
 def explain_finding(finding: Finding, incident: IncidentSummary, *, aloud: bool) -> Finding:
-    """The finding with what the incident adds: the place, the reason, the cures that were tried.
+    """The finding with the location, the reason and the tested remedies of the incident.
 
-    `aloud`: its sentence says so.
+    `aloud`: the reason is added to its message.
     """
     if "why" in finding.evidence or not incident.headline:
         return finding
     known, found = finding.where, incident.where()
     remedies = [*incident.remedies()]
-    # Where a cure was found, what might help with such a symptom need not be said.
+    # If a remedy fixed the step, general advice for the symptom is not needed.
     if finding.code not in SYMPTOMS or not any(remedy.cured for remedy in remedies):
-        said = {remedy.text for remedy in remedies}
-        remedies += [item for item in finding.remedies if item.text not in said]
+        texts = {remedy.text for remedy in remedies}
+        remedies += [item for item in finding.remedies if item.text not in texts]
     where = Where(
         file=found.file or known.file,
         line=found.line or known.line,

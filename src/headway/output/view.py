@@ -227,5 +227,5 @@ def _missing(reason: str) -> str:
     if match:
         name = match["names"].split(", ")[0]
         return "" if name in _OPTIONAL_SIGNALS or axis_of(name) else f"need {name}"
-    match = re.match(r"^no (.+) of the kind it needs were seen$", reason)
+    match = re.match(r"^no (.+) of the kind it needs$", reason)
     return f"need {match[1]}" if match else ""

@@ -55,9 +55,11 @@ class Snapshots:
     def __post_init__(self) -> None:
         for name in ("every", "on_disk"):
             if getattr(self, name) < 0:
-                raise SettingsError(f"Snapshots({name}=…) counts from 0: got {getattr(self, name)}")
+                raise SettingsError(
+                    f"Snapshots({name}=…) must be at least 0: got {getattr(self, name)}"
+                )
         if self.in_memory < 1:
-            raise SettingsError(f"Snapshots(in_memory=…) counts from 1: got {self.in_memory}")
+            raise SettingsError(f"Snapshots(in_memory=…) must be at least 1: got {self.in_memory}")
         if not 0.0 < self.disk_share <= 1.0:
             raise SettingsError(f"Snapshots(disk_share=…) lies in (0, 1]: got {self.disk_share}")
 
