@@ -168,7 +168,7 @@ def spectral_norms(module: nn.Module) -> Iterator[tuple[Tensor, Tensor, Tensor]]
 
 
 def forward_hooks_with_kwargs() -> dict[int, bool]:
-    """Which global forward hooks take keyword arguments; a dict that nobody reads elsewhere."""
+    """Which global forward hooks take keyword arguments; an unused dict where torch has none."""
     found: dict[int, bool] = getattr(modules, "_global_forward_hooks_with_kwargs", {})
     return found
 

@@ -19,14 +19,14 @@ from headway.torch_adapters.live_objects import find_instances
 from headway.torch_adapters.patching import wrap_function
 from headway.torch_adapters.private_parts import private_part
 
-# Batches of DataLoaders that nobody has wrapped.
+# Batches of DataLoaders that are not wrapped by `guard(...)`.
 
-# While this is on, iterating over a torch DataLoader tells who listens about every batch, and the
-# loop it feeds may be run again by a guard. What the loader yields, and when, stays as it is.
+# While observed, a DataLoader reports every batch to a listener, and a guard may re-run the loop
+# that it feeds. What the loader yields, and when, does not change.
 
 
 class LoaderListener(Protocol):
-    """Who hears of batches."""
+    """What is notified of batches."""
 
     def batch_wanted(self, frame: FrameType | None) -> Iterator[Any] | None:
         """The loop asks for its next batch; batches to be given to it before that, if any."""
@@ -39,7 +39,7 @@ class LoaderListener(Protocol):
 
 
 class ObservedIterator:
-    """An iterator over a loader's batches that tells of each; else it is the loader's own."""
+    """A loader's iterator that reports each batch."""
 
     def __init__(self, source: Any, loader: Any, listener: LoaderListener) -> None:
         self._source = source
@@ -72,12 +72,12 @@ class ObservedIterator:
 
 
 _handed_out: Iterator[Any] | None = None
-"""While a step is run again that draws its batches by hand: those it had."""
+"""Batches to hand out again while a step that calls `next()` is re-run."""
 
 
 @contextmanager
 def redeliver_batches(batches: Iterable[Any]) -> Iterator[None]:
-    """While this lasts, every loader gives these: nothing is drawn that training would miss."""
+    """While this lasts, every loader yields these batches and draws none."""
     global _handed_out
     _handed_out = iter(batches)
     try:
@@ -88,7 +88,7 @@ def redeliver_batches(batches: Iterable[Any]) -> Iterator[None]:
 
 @contextmanager
 def observe_loaders(listener: LoaderListener) -> Iterator[None]:
-    """While this lasts, every DataLoader tells."""
+    """While this lasts, every DataLoader reports to the listener."""
 
     def wrap(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def iterate(self: Any) -> Any:
@@ -130,7 +130,7 @@ def find_worker_dataset() -> Any:
 # one and when asked, and remembers those of the batches that are still under way.
 
 ITERATORS = ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter")
-"""The iterators whose ways are known; those of somebody's subclass may reorder or read ahead."""
+"""The iterators whose order is known; those of a subclass may reorder or read ahead."""
 
 
 class IndexRecorder:
@@ -165,7 +165,7 @@ class IndexRecorder:
 
     @contextmanager
     def in_place(self, loader: DataLoader[Any]) -> Iterator[None]:
-        """While this lasts, whoever asks the loader for its sampler gets the tape."""
+        """While this lasts, the loader's sampler is this recorder."""
         # Past `DataLoader.__setattr__`, which refuses: what it fears for is put back at once.
         homes = [(vars(loader), self._name)]
         living = vars(loader).get("_iterator")
@@ -253,7 +253,7 @@ def iterate_loader(loader: Any, tape: IndexRecorder | None) -> Iterator[Any]:
 
 
 def _describe_dataset(dataset: Any) -> str:
-    """A data set in short: tells the indices of one from those of another."""
+    """A short description of a data set, to distinguish its indices from those of another."""
     try:
         return f"{type(dataset).__name__}[{len(dataset)}]"
     except Exception:  # many have no length, and some raise what they like when asked

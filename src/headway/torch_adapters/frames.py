@@ -138,7 +138,7 @@ current_frame: Callable[[int], FrameType | None] = private_part(
     lambda depth=0: None,
     without="no line of user code is known, and no step is re-run from its loop",
 )
-"""The frame of whoever calls it, or `depth` frames up."""
+"""The frame of its caller, or the one `depth` frames up."""
 
 
 def walk_callers(frame: FrameType | None, most: int = sys.maxsize) -> Iterator[FrameType]:

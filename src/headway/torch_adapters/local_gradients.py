@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from headway.output.notices import Notices
+from headway.torch_adapters.patching import override_methods
 from headway.torch_adapters.rank_group import find_replicas
 from headway.torch_adapters.runtime_state import is_compiled
 from headway.torch_adapters.sharded_tensors import parameter_groups
@@ -156,7 +157,7 @@ class LocalGradientMonitor:
             _hooks[replica] = hook
         origin = LocalGradients(list(replica.parameters()))
         self._origins.append(origin)
-        hook.told = partial(self._shield, origin.piece)
+        hook.observer = partial(self._shield, origin.piece)
         self._undo.append(hook.mute)
 
     def _watch_sharded(self, model: nn.Module) -> None:
@@ -168,13 +169,13 @@ class LocalGradientMonitor:
         )
         for group in groups:
             comm = getattr(group, "_reduce_scatter_comm", None)
-            if "told" in vars(group if comm is None else comm):
+            if _is_observed(group if comm is None else comm):
                 continue
             if comm is not None:
                 self._undo.append(_observe(comm, partial(self._shield, origin.piece)))
             else:
-                told = partial(self._shield, _report_pieces, origin.piece)
-                self._undo.append(_observe_group(group, told))
+                observer = partial(self._shield, _report_pieces, origin.piece)
+                self._undo.append(_observe_group(group, observer))
         if self._undo:
             self._origins.append(origin)
 
@@ -192,10 +193,10 @@ def _comm_hooks(replica: nn.parallel.DistributedDataParallel) -> list[Any]:
 
 
 class ObservedReduction:
-    """A communication hook that tells somebody and then averages as torch itself does."""
+    """A communication hook that reports a bucket and then averages it as torch itself does."""
 
     def __init__(self, replica: nn.parallel.DistributedDataParallel) -> None:
-        self.told: Callable[[Tensor], Any] | None = None
+        self.observer: Callable[[Tensor], Any] | None = None
         self.built_in = False
         """Whether there turned out to be one of torch's own."""
         self._group = replica.process_group
@@ -212,7 +213,7 @@ class ObservedReduction:
             return False
         if replica.gradient_as_bucket_view and self._size & (self._size - 1):
             # torch multiplies by 1/n while it copies a gradient into its bucket, but divides by n
-            # one that lies there already; the last bit is another unless n is 2, 4, 8, …
+            # one that is there already; the last bit differs unless n is 2, 4, 8, …
             return False
         try:
             replica.register_comm_hook(self, _hook)
@@ -224,13 +225,13 @@ class ObservedReduction:
         return True
 
     def mute(self) -> None:
-        """Tell nobody from now on."""
-        self.told = None
+        """Report nothing from now on."""
+        self.observer = None
 
     def __call__(self, bucket: Any) -> Any:
         gradients = bucket.buffer()
-        if self.told is not None:
-            self.told(gradients)
+        if self.observer is not None:
+            self.observer(gradients)
         gradients.mul_(1.0 / self._size)
         work = dist.all_reduce(gradients, group=self._group, async_op=True)
         return work.get_future().then(lambda done: done.value()[0])
@@ -248,47 +249,31 @@ def _has_sparse(module: nn.Module) -> bool:
     return any(getattr(unit, "sparse", False) is True for unit in module.modules())
 
 
-def _observe(comm: Any, told: Callable[[Tensor], Any]) -> Callable[[], None]:
-    """Let somebody see what a reduce-scatter is given; returns what undoes it.
+def _is_observed(item: Any) -> bool:
+    return getattr(type(item), "observed_by_headway", False)
 
-    The object stays the one that FSDP holds, and an instance of what it was: FSDP asks for that.
-    """
+
+def _observe(comm: Any, observer: Callable[[Tensor], Any]) -> Callable[[], None]:
+    """Report what a reduce-scatter of FSDP2 is given; returns what undoes it."""
     kind = type(comm)
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        self.told(kwargs["input_tensor"] if "input_tensor" in kwargs else args[1])
+        observer(kwargs["input_tensor"] if "input_tensor" in kwargs else args[1])
         return kind.__call__(self, *args, **kwargs)
 
-    comm.__class__ = type(kind.__name__, (kind,), {"__call__": call})
-    comm.told = told
-
-    def undo() -> None:
-        comm.__class__ = kind
-        del comm.told
-
-    return undo
+    return override_methods(comm, __call__=call, observed_by_headway=True)
 
 
-def _observe_group(group: Any, told: Callable[[Any], Any]) -> Callable[[], None]:
-    """The same for a torch whose reduce-scatter is no object that could be watched, as 2.7's."""
+def _observe_group(group: Any, observer: Callable[[Any], Any]) -> Callable[[], None]:
+    """The same for a torch whose reduce-scatter is not an object, as in 2.7."""
     kind = type(group)
 
     def post_backward(self: Any, *unused: Any) -> Any:
         if self.reduce_grads:
-            self.told(self)
+            observer(self)
         return kind.post_backward(self, *unused)
 
-    group.__class__ = type(kind.__name__, (kind,), {"post_backward": post_backward})
-    group.told = told
-    found = weakref.ref(group)  # it holds parameters, which are not ours to keep
-
-    def undo() -> None:
-        group = found()
-        if group is not None:
-            group.__class__ = kind
-            del group.told
-
-    return undo
+    return override_methods(group, post_backward=post_backward, observed_by_headway=True)
 
 
 def _report_pieces(piece: Callable[[Tensor], Any], group: Any) -> None:

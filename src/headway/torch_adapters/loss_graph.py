@@ -73,7 +73,7 @@ def find_terms(root: Any, number: int = 0, whole: Container[Any] = ()) -> list[L
             if node in seen:
                 continue
             seen.add(node)
-            # Behind a sum of several a path begins anew: what lies above is not this term's own.
+            # Behind a sum of several terms a new path begins: what is above is not this term's own.
             alone = len(following) == 1 and kind not in _JOINS
             here = [*path, node] if alone else []
             todo += [(item, at, here, [*trail, node]) for item, at in reversed(following)]
@@ -98,7 +98,7 @@ def _is_linear(node: Any, kind: str, following: Sequence[tuple[Any, int]]) -> bo
 
 
 def _folds_scalars(node: Any) -> bool:
-    """Whether a sum or mean runs over a list of scalars that somebody put together."""
+    """Whether a sum or mean runs over a list of scalars that was stacked."""
     for _ in range(6):
         kind = _kind(node)
         following = [item for item, _ in node.next_functions if item is not None]

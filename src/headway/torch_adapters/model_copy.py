@@ -148,7 +148,7 @@ def is_training_forward(module: nn.Module, output: Any) -> bool:
 
 # A copy of a model that can be asked questions without anybody noticing.
 
-# Which outputs change when an input does tells what depends on what, for any model: no gradient,
+# Which outputs change when an input does shows what depends on what, for any model: no gradient,
 # no hook and no random number of the script's is touched. The copy has weights, buffers and
 # attributes of its own; it is run with the random numbers of one moment, so that two runs differ
 # by their inputs alone.
@@ -205,7 +205,7 @@ class ModelCopy:
         try:
             with _silenced():
                 self._pristine = copy.deepcopy(model, _detached_results(model))
-        except Exception as error:  # somebody's object that cannot be copied
+        except Exception as error:  # an object that cannot be copied
             raise CannotCopy(f"the model cannot be copied ({type(error).__name__})") from error
         for part in self._pristine.modules():
             _remove_user_hooks(part)

@@ -140,7 +140,7 @@ class ReentrantFunctionMode(TorchFunctionMode):
         self, func: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Call it so that this mode sees what it calls."""
-        if func in self._open:  # such as `unflatten`, which asks for its C twin by its own name
+        if func in self._open:  # such as `unflatten`, which calls the C function of its own name
             return func(*args, **kwargs)
         self._open.append(func)
         try:
@@ -152,7 +152,7 @@ class ReentrantFunctionMode(TorchFunctionMode):
 
 @cache
 def _without_override_check(func: FunctionType) -> FunctionType:
-    """The function, without its question whether somebody overrides it."""
+    """The function, without its check for overrides."""
     within = {**func.__globals__, **dict.fromkeys(_override_checks(func), _no_override)}
     copy = FunctionType(func.__code__, within, func.__name__, func.__defaults__, func.__closure__)
     copy.__kwdefaults__ = func.__kwdefaults__
@@ -280,7 +280,7 @@ class WriteUndo(TorchDispatchMode):
 
 
 def _is_there(tensor: Tensor) -> bool:
-    """Whether its memory has not been given up meanwhile: FSDP frees what it has gathered."""
+    """Whether its memory is still allocated: FSDP frees what it has gathered."""
     if tensor.numel() == 0:
         return False
     reach = sum((n - 1) * abs(by) for n, by in zip(tensor.shape, tensor.stride(), strict=True))

@@ -12,7 +12,7 @@ _WRAPPERS = {"", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_modul
 
 
 def user_path(path: str) -> str:
-    """A path as the user wrote it: without what torch.compile and its like wrap around modules."""
+    """A path as the user wrote it, without wrappers of torch.compile, FSDP and checkpointing."""
     return ".".join(part for part in path.split(".") if part not in _WRAPPERS)
 
 

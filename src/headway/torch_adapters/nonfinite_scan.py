@@ -41,7 +41,7 @@ def dense_values(tensor: Tensor) -> Tensor:
 MAX_NAMED = 20
 """Bad rows or features listed per tensor; the counts are always whole."""
 MAX_DEPTH = 6
-"""Nesting of a batch that is followed; deeper ones are somebody's object graph."""
+"""Nesting depth of a batch that is searched; a deeper one is some object graph."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,25 @@ def _do_nothing() -> None:
     pass
 
 
+def override_methods(item: Any, **methods: Any) -> Callable[[], None]:
+    """Override methods of one object, special ones too; what is returned restores it.
+
+    The object gets a subclass of its class, so that it stays the same object and an instance of
+    what it was. It is held weakly.
+    """
+    kind = type(item)
+    replacement = type(kind.__name__, (kind,), methods)
+    item.__class__ = replacement
+    reference = weakref.ref(item)
+
+    def uninstall() -> None:
+        present = reference()
+        if present is not None and type(present) is replacement:
+            present.__class__ = kind
+
+    return uninstall
+
+
 @contextmanager
 def call_after(owner: type, name: str, notify: Callable[[Any, Any, Any], None]) -> Iterator[None]:
     """While this lasts, call `notify(object, args, result)` after every call of a method."""
@@ -77,10 +96,10 @@ def call_after(owner: type, name: str, notify: Callable[[Any, Any, Any], None]) 
 
 # Observing torch itself: backward, gradient clipping, GradScaler.
 
-# The optimizer's hooks tell when a step comes, but not what the loss was, nor what the gradients
-# were before the user clipped them (clipping spreads one NaN over all of them), nor that a
-# GradScaler skipped the step. While at least one guard is open, five functions of torch call the
-# observers. Every call goes through unchanged, and the last guard to close restores the originals.
+# An optimizer's hooks do not show what the loss was, nor what the gradients were before the user
+# clipped them (clipping spreads one NaN over all of them), nor that a GradScaler skipped the step.
+# While at least one guard is open, five functions of torch call the observers. Every call goes
+# through unchanged, and the last guard to close restores the originals.
 
 
 for _name in ("_get_total_norm", "_clip_grads_with_norm_"):
@@ -92,21 +111,21 @@ for _name in ("_get_total_norm", "_clip_grads_with_norm_"):
 
 
 class TorchListener(Protocol):
-    """What a guard hears."""
+    """What a guard is notified of."""
 
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
         """A backward pass is about to run from these scalars."""
 
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
-        """It has filled the gradients."""
+        """The backward pass has filled the gradients."""
 
     def clipping(
         self, parameters: Sequence[Tensor], norms: Sequence[Tensor] | None, total: Tensor
     ) -> None:
-        """The user is about to clip: the last look at these gradients as they were."""
+        """The user is about to clip these gradients."""
 
     def clipped(self, total: Tensor, max_norm: float) -> None:
-        """The user's clipping is done."""
+        """The user has clipped."""
 
     def scaled(self, scaler: GradScaler, loss: Tensor, result: Tensor) -> None:
         """A scaler multiplied a loss."""
@@ -115,20 +134,20 @@ class TorchListener(Protocol):
         """A scaler is about to step an optimizer, or to skip it."""
 
     def scaler_stepped(self, scaler: GradScaler, optimizer: torch.optim.Optimizer) -> None:
-        """It did one of the two."""
+        """It has stepped or skipped it."""
 
 
 _listeners: tuple[weakref.ref[TorchListener], ...] = ()
-"""Weak, and replaced as a whole: a guard that nobody closed goes with the optimizer it watched."""
+"""Weak, and replaced as a whole: a guard that was never closed dies with its optimizer."""
 _uninstall: list[Callable[[], None]] = []
 _lock = threading.RLock()
-"""Re-entrant: a garbage collection within it may find a guard that nobody closed."""
+"""Re-entrant: a garbage collection within it may find a guard that was never closed."""
 _depth = 0
 """Backward passes running now: re-entrant checkpointing starts one inside another."""
 
 
 def add_listener(observer: TorchListener) -> None:
-    """Let an observer hear torch, for as long as somebody else holds it."""
+    """Notify an observer of what torch does, for as long as the observer lives."""
     global _listeners
     with _lock:
         if not _uninstall:
@@ -145,7 +164,7 @@ def add_listener(observer: TorchListener) -> None:
 
 
 def remove_listener(observer: TorchListener) -> None:
-    """Let it go; torch is as before when it was the last."""
+    """Notify it no longer. The last one to go restores torch."""
     for ref in _listeners:
         if ref() is observer:
             _remove(ref)
@@ -165,7 +184,7 @@ def _remove(gone: weakref.ref[TorchListener]) -> None:
 
 
 def _watch_backward(original: Any) -> Any:
-    @functools.wraps(original)  # who looks for torch's own finds it through us
+    @functools.wraps(original)  # `inspect.unwrap` finds torch's own
     def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
         global _depth
         roots = _scalars(tensors) if grad_tensors is None and _depth == 0 else ()
@@ -191,8 +210,8 @@ def _scalars(tensors: Any) -> Sequence[Tensor]:
 
 
 _last_norms: tuple[Sequence[Tensor], Tensor] | None = None
-"""The per-tensor norms behind the total that torch computed last, so that nobody computes them
-twice."""
+"""The per-tensor norms behind the total that torch computed last, so that they are not
+computed twice."""
 
 
 def _watch_total_norm(original: Any) -> Any:
@@ -280,12 +299,12 @@ def _watch_scaler_step(original: Any) -> Any:
     return step
 
 
-# Where the guard may wait for the device: when something has gone wrong and must be looked at.
+# Waiting for the device is allowed only after something has gone wrong.
 
 
 @contextmanager
 def allow_device_sync() -> Iterator[None]:
-    """Set the user's own ban on waiting (`torch.cuda.set_sync_debug_mode`) aside for a while."""
+    """Suspend the user's ban on device synchronisation (`torch.cuda.set_sync_debug_mode`)."""
     mode = torch.cuda.get_sync_debug_mode() if torch.cuda.is_initialized() else 0
     if not mode:
         yield

@@ -76,7 +76,7 @@ def _look_up(name: str) -> Any:
         path = f"{path}.{part}"
         inner = getattr(found, part, _MISSING)
         if inner is _MISSING and isinstance(found, ModuleType):
-            try:  # a submodule that nobody has imported yet
+            try:  # a submodule that is not imported yet
                 inner = importlib.import_module(path)
             except ImportError:
                 return _MISSING

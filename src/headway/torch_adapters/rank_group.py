@@ -26,7 +26,7 @@ from headway.torch_adapters.private_parts import private_part
 
 # Every optimizer step makes exactly one small all-reduce (`ballot.py` says of what); nothing else
 # is exchanged, but for a bad step that all run again together (`company.py`). Whatever one rank
-# has to tell the others, that it was asked to leave or that it found a weight non-finite, waits
+# has to report, that it was asked to stop or that it found a weight non-finite, waits
 # for the next one and is known to all at the same step. So no rank can be left waiting for a
 # message that another does not send.
 
@@ -60,9 +60,9 @@ class RankGroup:
         self.off = ""
         """Why every rank's guard is switched off, at the same step; empty: it is not."""
         self.poisoned = False
-        """To be told: this rank found a weight or a moment of its own non-finite."""
+        """To be reported: this rank found a weight or a moment of its own non-finite."""
         self.save_asked = False
-        """To be told: it is time to write a snapshot."""
+        """To be reported: it is time to write a snapshot."""
         self.saving = False
         """It is; true at the same step on every rank, until they have done so."""
         self._leave_asked = False
@@ -87,9 +87,11 @@ class RankGroup:
         """
         named = repr(sharded_tensors.names_and_shapes(self._models)).encode()
         mark = int.from_bytes(hashlib.sha256(named).digest()[:6], "big")
-        told = torch.tensor([segment, mark, -mark], dtype=torch.int64, device=self._meeting_place())
-        self.reduce(told, dist.ReduceOp.MAX, "while the guard was being made")
-        agreed, highest, lowest = told.tolist()
+        message = torch.tensor(
+            [segment, mark, -mark], dtype=torch.int64, device=self._meeting_place()
+        )
+        self.reduce(message, dist.ReduceOp.MAX, "while the guard was being made")
+        agreed, highest, lowest = message.tolist()
         self.alike = highest == -lowest
         self.copies = sharded_tensors.ReplicaCounts(self._models, self.size, alike=self.alike)
         return int(agreed)

@@ -47,7 +47,7 @@ class RngState:
     def follows(self, begin: RngState, end: RngState) -> bool:
         """Whether what was drawn from `begin` to here may be what was drawn until `end`.
 
-        A generator that nothing was drawn from tells nothing: where it stood did not matter.
+        A generator that nothing was drawn from shows nothing: its state did not matter.
         """
         states = zip(self._states(), begin._states(), end._states(), strict=False)
         return all(_alike(now, first) or _alike(now, last) for now, first, last in states)

@@ -90,8 +90,8 @@ def run_eagerly() -> AbstractContextManager[Any]:
 
 # Whether torch.compile is at work.
 
-# Importing its machinery takes seconds, so nobody here does: what it has not loaded, it did not
-# compile.
+# Importing torch._dynamo takes seconds, so it is never imported here: while it is not loaded,
+# nothing was compiled.
 
 
 def compile_in_use() -> bool:

@@ -236,8 +236,8 @@ class ObjectSnapshot:
         tensors: bool = True,
         deepest: int = MAX_DEPTH,
     ) -> None:
-        """`trained`: models whose tensors somebody else takes care of; `tensors`: of the others
-        nobody does."""
+        """`trained`: models whose tensors are restored elsewhere; `tensors`: copy those of the
+        others."""
         self._undo: list[Callable[[], None]] = []
         self._seen: dict[int, Any] = {}
         self._bytes = 0 if tensors else MAX_BYTES

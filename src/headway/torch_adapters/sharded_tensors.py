@@ -17,9 +17,9 @@ from headway.torch_adapters.nested_state import map_tensors
 
 # Parameters of which a rank holds only a part.
 
-# A DTensor's own operations talk to the other ranks. The guard measures what lies here and lets
-# its one reduction do the rest, so it must know, for every parameter, how many ranks hold the same
-# piece: a norm over all ranks counts each piece once.
+# Operations of a DTensor communicate. The guard measures what is on this rank and lets its one
+# reduction do the rest, so it must know, for every parameter, how many ranks hold the same piece: a
+# norm over all ranks counts each piece once.
 
 _ORDINARY = (Tensor, nn.Parameter)
 
@@ -33,7 +33,7 @@ def is_dtensor(tensor: Tensor) -> bool:
 
 
 def local_part(tensor: Any) -> Any:
-    """What lies on this rank, sharing its memory: of an ordinary tensor, everything."""
+    """The part on this rank, sharing its memory: of an ordinary tensor, everything."""
     if not is_dtensor(tensor):
         return tensor
     with torch.no_grad():
@@ -41,7 +41,7 @@ def local_part(tensor: Any) -> Any:
 
 
 def local_values(tensor: Any) -> Any:
-    """What lies on this rank, summed up first where every rank holds a summand."""
+    """The part on this rank, reduced first where every rank holds a summand."""
     if is_dtensor(tensor) and any(place.is_partial() for place in tensor.placements):
         tensor = replicated(tensor)
     return local_part(tensor)
@@ -68,7 +68,7 @@ def gradient_of(parameter: Any) -> Any:
 
 
 def register_fsdp_units(models: Iterable[nn.Module]) -> None:
-    """Learn which parameters FSDP2 has sharded: their gradients may be where nobody looks."""
+    """Learn which parameters FSDP2 has sharded: their gradients may not be in `.grad` yet."""
     for model in models:
         for group in parameter_groups(model):
             for unit in group.fsdp_params:

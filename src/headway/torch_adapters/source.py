@@ -34,7 +34,7 @@ class SourceLine:
         return f"{self.file.removeprefix(here)}:{self.line}"
 
 
-# The user's own line, rewritten: what the text of a remedy tells to type.
+# The user's own line, rewritten for the text of a remedy.
 
 # Only the pieces that change are replaced; the rest stays as the user wrote it.
 

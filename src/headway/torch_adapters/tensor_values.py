@@ -17,7 +17,7 @@ from headway.torch_adapters.private_parts import private_attribute
 NAN, POSITIVE, NEGATIVE = 1, 2, 4
 INFINITE = POSITIVE | NEGATIVE
 """Flags: there is a NaN; or there is none, but a +inf, a −inf. Next to a NaN infinities do not
-matter: nobody follows them."""
+matter: they are not followed."""
 
 _PLAIN = (Tensor, nn.Parameter)
 
@@ -75,7 +75,7 @@ def _read(scalar: Any) -> float:
 _storage_identity = private_attribute(
     "torch.UntypedStorage._cdata",
     lambda storage: storage.data_ptr(),
-    without="storages are told apart by their address: two that are empty count as one",
+    without="storages are distinguished by their address: two that are empty count as one",
 )
 
 
@@ -85,7 +85,7 @@ def storage_address(tensor: Tensor) -> int:
 
 
 def storage_span(tensor: Tensor) -> tuple[int, int]:
-    """The bytes of its storage between which a tensor lies."""
+    """The range of bytes of its storage that a tensor spans."""
     size = tensor.element_size()
     first = int(tensor.storage_offset()) * size
     steps = zip(tensor.shape, tensor.stride(), strict=True)

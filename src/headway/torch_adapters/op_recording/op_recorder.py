@@ -1,12 +1,12 @@
 """Records the ops that make a loss, so that the same loss can be computed again at other weights.
 
-A tape is in force from the end of one optimizer step to the backward pass of the next. It records
-what autograd records: the ops between the weights and the loss. Whatever autograd takes for a
-constant (data, `detach`, `no_grad`, drawn numbers, what went through Python) is kept as it was.
-Tensors are known by their memory, so views need no record of their own.
+A recorder is in force from the end of one optimizer step to the backward pass of the next. It
+records what autograd records: the ops between the weights and the loss. Whatever autograd takes for
+a constant (data, `detach`, `no_grad`, random numbers, what went through Python) is kept as it was.
+Tensors are known by their storage, so views need no record of their own.
 
-Recording changes nothing and copies little: weights are read live when the tape is played (see
-`playing.py`), other inputs are held by reference, and copied only before something overwrites them.
+Recording changes nothing and copies little: weights are read live at replay (see `op_replay`),
+other inputs are held by reference, and copied only before something overwrites them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from headway.torch_adapters.patching import install_patch
 
 MOST_OPS = 50_000
 MOST_BYTES = 1 << 30
-"""A tape that would hold more than this is given up."""
+"""A recording that would hold more than this is abandoned."""
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class OpRecorder(OutermostDispatchMode):
             self._undo = None
 
     def begin(self) -> None:
-        """Forget what was recorded and record anew."""
+        """Forget what was recorded and start again."""
         self._forget()
         self.go_on()
 
@@ -126,7 +126,7 @@ class OpRecorder(OutermostDispatchMode):
             self.trouble = kept
         self.pause()
 
-    # What it is told.
+    # What it is notified of.
 
     def add_root(self, root: Tensor) -> None:
         """A backward pass begins here."""
@@ -143,7 +143,7 @@ class OpRecorder(OutermostDispatchMode):
         )
 
     def number_of(self, tensor: Tensor) -> int | None:
-        """The memory that a tensor lies on, where the tape has made it."""
+        """The memory behind a tensor, where a recorded op made it."""
         memory = self._memories.get(memory_key(tensor))
         return None if memory is None else memory.number
 
@@ -352,21 +352,21 @@ def _differentiable(tensor: Tensor) -> bool:
 
 
 def _watch_functions(tape: OpRecorder) -> Callable[[], None]:
-    """Custom functions run their forward without gradients: the tape is told when they do."""
+    """Notify the recorder of custom functions, whose forward runs without gradients."""
     original = vars(Function)["apply"]
-    told = weakref.ref(tape)
+    reference = weakref.ref(tape)
 
     # Written in Python, and since torch 2.14 in C: bound to a class, both are called alike.
     @functools.wraps(getattr(original, "__func__", original))
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         plain = original.__get__(None, cls)
-        heard = told()
-        if heard is None or not heard.running or not torch.is_grad_enabled():
+        recorder = reference()
+        if recorder is None or not recorder.running or not torch.is_grad_enabled():
             return plain(*args, **kwargs)
-        heard._inside += 1
+        recorder._inside += 1
         try:
             return plain(*args, **kwargs)
         finally:
-            heard._inside -= 1
+            recorder._inside -= 1
 
     return install_patch(Function, "apply", classmethod(apply))

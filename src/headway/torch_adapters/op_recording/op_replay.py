@@ -208,7 +208,7 @@ def _constants_in(value: Any) -> Iterator[ConstantRef]:
 
 @contextmanager
 def _isolated(draws: bool) -> Iterator[None]:
-    """Without gradients, casts of somebody's autocast and hooks; random numbers are put back."""
+    """Without gradients, autocast and function modes; random number generators are restored."""
     moment = RngState() if draws else None
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())

@@ -13,12 +13,12 @@ from headway.torch_adapters.compat import base_tensor, tensor_version
 from headway.torch_adapters.op_schema import name_set, read_schema
 from headway.torch_adapters.tensor_values import storage_address
 
-# What is on a tape: ops to be run again, what they are given, and the memory it lies on.
+# What a recording contains: ops to be run again, their arguments, and the memory behind them.
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedView:
-    """A tensor on memory that the tape has made."""
+    """A tensor on memory that a recorded op made."""
 
     number: int
     dtype: torch.dtype
@@ -32,7 +32,7 @@ class RecordedView:
 
 @dataclass(frozen=True, slots=True)
 class ParameterRef:
-    """A tensor on memory of a parameter, read as it is when the tape is played."""
+    """A tensor on memory of a parameter, read when the recording is replayed."""
 
     tensor: Tensor
 
@@ -43,17 +43,17 @@ class ConstantRef:
 
     tensor: Tensor
     version: int | None
-    """None for a copy of ours, which nobody changes."""
+    """None for a copy of ours, which does not change."""
 
     @property
     def changed(self) -> bool:
-        """Whether somebody has written to it since."""
+        """Whether it was written to since."""
         return self.version is not None and read_version(self.tensor) != self.version
 
 
 @dataclass(frozen=True, slots=True)
 class InitialMemory:
-    """Memory that somebody else made, as it was before the tape wrote to it."""
+    """Memory made outside of the recording, as it was before a recorded op wrote to it."""
 
     number: int
     content: Tensor
@@ -78,7 +78,7 @@ class RecordedOp:
     size: int = 0
     """How many numbers its first result has."""
     older: bool = False
-    """It depends on a graph made before the tape began."""
+    """It depends on a graph made before the recording began."""
     drawn: list[tuple[int, Tensor]] = field(default_factory=list)
     """(number, bytes) of memory it filled with drawn numbers."""
 
@@ -99,12 +99,12 @@ def memory_key(tensor: Tensor) -> int:
 
 
 def memory_size(tensor: Tensor) -> int:
-    """How much memory it lies on."""
+    """Bytes of the storage behind a tensor."""
     return int(tensor.untyped_storage().nbytes())
 
 
 def copy_memory(tensor: Tensor) -> Tensor:
-    """A copy of all the memory a tensor lies on."""
+    """A copy of the whole storage behind a tensor."""
     storage = tensor.untyped_storage()
     everything = torch.empty(0, dtype=torch.uint8, device=tensor.device)
     return everything.set_(storage, 0, (storage.nbytes(),), (1,)).clone()
@@ -157,7 +157,7 @@ MEAN = 1
 
 @dataclass(frozen=True, slots=True)
 class OpTreatment:
-    """What an op's schema and name tell."""
+    """What an op's schema and name say."""
 
     name: str
     """`addmm`"""
