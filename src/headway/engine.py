@@ -376,7 +376,7 @@ def _no_checkpoints(seat: _CheckSlot) -> str | None:
 
 def _begin_check(check: Check, header: Header) -> tuple[Finding, ...]:
     if check.once == "segment":
-        check.reported.clear()
+        check.reported_subjects.clear()
     check.begin(header)
     return ()
 
@@ -385,7 +385,7 @@ def _drop_repeats(seat: _CheckSlot, found: list[Finding]) -> list[Finding]:
     """The findings whose subject was not reported yet, of a check that reports each one once."""
     if not found or seat.check is None or seat.check.once is None:
         return found
-    reported, fresh = seat.check.reported, []
+    reported, fresh = seat.check.reported_subjects, []
     for finding in found:
         if finding.subject not in reported:
             reported.add(finding.subject)

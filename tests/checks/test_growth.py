@@ -27,6 +27,6 @@ def test_a_watch_goes_on_from_its_state_as_if_never_interrupted(
             interrupted = decode(state)
         assert interrupted.admit(step, value, RULE) == whole.admit(step, value, RULE)
     if slope > 0 and turn >= 160:
-        assert whole.told is not None, "steady growth is told"
+        assert whole.reset_below is not None, "steady growth is told"
     if slope <= 0:
-        assert whole.told is None
+        assert whole.reset_below is None

@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint: what their names say, which infinities are masks, and what is kept to
+"""Tensors of a checkpoint: what their names mean, which infinities are masks, and summaries that
 compare two checkpoints.
 """
 
@@ -14,8 +14,6 @@ from headway.core.facts import Facts
 from headway.core.records import EventRecord, Moment, TensorRecord
 from headway.core.state import remember
 
-# Infinities that somebody meant to be there.
-
 
 def looks_like_mask(record: TensorRecord) -> bool:
     """Whether a tensor's infinities are those of an additive attention mask (0 and -Inf).
@@ -30,17 +28,15 @@ def looks_like_mask(record: TensorRecord) -> bool:
     )
 
 
-# What the names of saved tensors tell, and what is kept of a checkpoint to compare it by.
-
 # A checkpoint is an event `checkpoint` and the records of its tensors. Checks that compare two of
 # them keep a `SavedCheckpoint` of each: digests and norms, never the tensors.
 
 CHECKPOINT = "checkpoint"
 """The kind of event a checkpoint begins with."""
 JUDGED = ("weight", "buffer", "moment")
-"""The roles a state consists of; a best score so far, saved beside it, may be infinite."""
-MOST_TENSORS = 200_000
-"""A checkpoint with more is compared as far as this."""
+"""The roles of a training state; other saved values, such as a best score, may be infinite."""
+MAX_TENSORS = 200_000
+"""Maximum number of tensors of a checkpoint that are compared."""
 
 _NUMBERS = re.compile(r"\d+")
 _STATISTICS = re.compile(r"(^|[._/])(running_(mean|var)|num_batches_tracked)$")
@@ -56,39 +52,39 @@ _FOLLOWER = re.compile(
 )
 _FIRST_MOMENT = ("exp_avg", "momentum_buffer")
 _PARTITION = re.compile(r"rank\d+(\.mp\d+)?\.group\d+\.")
-"""A rank's share of many weights laid end to end: its moments are nobody's own."""
+"""A rank's share of many flattened weights: its moments belong to no single weight."""
 _STEP_COUNT = re.compile(r"(^|[._/\]])step$")
 
 
 def short_name(path: str) -> str:
-    """The last part of a path; with its folder where that tells the step (`step_20/state.pt`)."""
+    """The last part of a path; with its folder if only that names the step (`step_20/state.pt`)."""
     parts = path.replace("\\", "/").rstrip("/").split("/")
-    told = len(parts) > 1 and _NUMBERS.search(parts[-2]) and not _NUMBERS.search(parts[-1])
-    return "/".join(parts[-2:]) if told else parts[-1] or path
+    with_folder = len(parts) > 1 and _NUMBERS.search(parts[-2]) and not _NUMBERS.search(parts[-1])
+    return "/".join(parts[-2:]) if with_folder else parts[-1] or path
 
 
 def layer_kind(name: str) -> str:
-    """The name with its numbers taken out: the same layer of all blocks is one kind."""
+    """The name without its numbers: the same layer of all blocks is one kind."""
     return _NUMBERS.sub("*", name)
 
 
 def is_statistic(name: str) -> bool:
-    """Whether it is what a norm layer keeps of its batches."""
+    """Whether it is a running statistic of a norm layer."""
     return bool(_STATISTICS.search(name))
 
 
 def is_embedding(name: str) -> bool:
-    """Whether it is a table of vectors, whose rows differ as they like."""
+    """Whether it is a table of vectors, whose rows may differ by any amount."""
     return bool(_EMBEDDING.search(name))
 
 
 def is_position(name: str) -> bool:
-    """Whether it holds positions, frequencies or ids: as large as the sequence is long."""
+    """Whether it contains positions, frequencies or ids, which grow with the sequence length."""
     return bool(_POSITIONS.search(name))
 
 
 def is_follower(name: str) -> bool:
-    """Whether it is moved by hand after another weight: an EMA, a teacher, a target network."""
+    """Whether it follows another weight: an EMA, a teacher, a target network."""
     return bool(_FOLLOWER.search(name))
 
 
@@ -98,12 +94,12 @@ def is_step_count(name: str) -> bool:
 
 
 def is_first_moment(name: str) -> bool:
-    """Whether it is the one moment every parameter of such an optimizer has."""
+    """Whether it is the moment that every parameter of such an optimizer has."""
     return name.endswith(_FIRST_MOMENT)
 
 
 def has_unintended_nonfinite(record: TensorRecord) -> bool:
-    """Whether a saved tensor holds a NaN or an infinity that nobody meant to be there."""
+    """Whether a saved tensor contains a NaN or an unintended infinity."""
     if record.role not in JUDGED or not count_elements(record, "nan") + count_elements(
         record, "inf"
     ):
@@ -115,7 +111,7 @@ def has_unintended_nonfinite(record: TensorRecord) -> bool:
 
 
 def count_elements(record: TensorRecord, what: str) -> int:
-    """How many elements of a tensor are so; 0 where nobody counted."""
+    """Number of such elements of a tensor; 0 if not counted."""
     value = record.stats.get(what, 0)
     return int(value) if math.isfinite(value) else 0
 
@@ -123,11 +119,11 @@ def count_elements(record: TensorRecord, what: str) -> int:
 @remember
 @dataclass
 class SavedCheckpoint:
-    """One checkpoint, as far as another is compared with it."""
+    """A summary of one checkpoint, to compare it with another."""
 
     path: str = ""
     step: int | None = None
-    """None where the checkpoint does not tell it."""
+    """None if the checkpoint does not contain it."""
     moment: Moment = (0, 0, 0, 0)
     weights: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     """Name → (digest, norm, shape, dtype, elements, elements that are not finite)."""
@@ -136,13 +132,13 @@ class SavedCheckpoint:
     count: float | None = None
     """The optimizer's own count of its steps."""
     ties: set[str] = field(default_factory=set)
-    """Names that stand for another weight's tensor."""
+    """Names that share another weight's tensor."""
     tied: bool = False
-    """Whether a configuration beside it asks for a tied head."""
+    """Whether the configuration next to it ties the output to the embedding."""
 
     @classmethod
     def of(cls, event: EventRecord) -> SavedCheckpoint:
-        """An empty one, as the event announces it."""
+        """An empty summary of the checkpoint that the event announces."""
         facts = Facts.of(event)
         config = facts.table("settings")
         ties = facts.table("facts").table("ties")
@@ -155,8 +151,8 @@ class SavedCheckpoint:
         )
 
     def add(self, record: TensorRecord) -> None:
-        """One more of its tensors."""
-        if len(self.weights) + len(self.moments) >= MOST_TENSORS:
+        """Add a tensor."""
+        if len(self.weights) + len(self.moments) >= MAX_TENSORS:
             return
         if record.role == "moment":
             self._add_moment(record)
@@ -176,12 +172,12 @@ class SavedCheckpoint:
 
     @property
     def name(self) -> str:
-        """The end of its path, for a sentence."""
+        """The end of its path, for messages."""
         return short_name(self.path)
 
     @property
     def run(self) -> str:
-        """The folder it lies in, whatever the step in its name: those of one run share it."""
+        """Its folder without the step: the checkpoints of one run share it."""
         folder = self.path.replace("\\", "/").rstrip("/").rpartition("/")[0]
         return re.sub(rf"(?<!\d)0*{self.step}(?!\d)", "*", folder)
 
@@ -194,20 +190,19 @@ class SavedCheckpoint:
         return bool(self.weights) and self.weights.keys() == before.weights.keys()
 
     def same(self, before: SavedCheckpoint, name: str) -> bool | None:
-        """Whether a weight is bit for bit what it was; None where that is not known."""
+        """Whether a weight is bit-identical to the earlier one; None if unknown."""
         now, then = self.weights.get(name), before.weights.get(name)
         if now is None or then is None or not now[0] or not then[0]:
             return None
         return bool(now[0] == then[0]) if now[2:] == then[2:] else None
 
     def trained_by(self) -> dict[str, str | None]:
-        """Weight → its moment's name, None for a weight without one. Weights of which it cannot be
-        told are left out.
+        """Weight → its moment's name, None for a weight without one. Weights for which this is
+        unknown are left out.
 
-        An optimizer's state has numbers for names. A moment has the shape of its weight: if in one
-        way only the moments can be laid along the weights in their order, that is the one. Else
-        where there are as many moments of a shape as weights, each weight has one; where there are
-        none, none has.
+        The state of an optimizer has numbers for names. A moment has the shape of its weight: if
+        order and shapes allow exactly one assignment, that one holds. Otherwise, if there are as
+        many moments of a shape as weights, each weight has one; if there are none, none has.
         """
         if not self.moments or any(_PARTITION.match(name) for name in self.moments):
             return {}
@@ -239,7 +234,7 @@ class SavedCheckpoint:
         return found
 
     def _in_order(self) -> dict[str, str]:
-        """Weight → moment, where the order and the shapes of both leave one way; else nothing."""
+        """Weight → moment, if order and shapes allow exactly one assignment; else empty."""
         shapes = [(weight, item[2]) for weight, item in self.weights.items()]
         wanted = [(name, item[2]) for name, item in self.moments.items()]
         first = _match_in_order(shapes, wanted)
@@ -247,7 +242,7 @@ class SavedCheckpoint:
         return first if first == last else {}
 
     def _owner(self, moment: str) -> str | None:
-        """The weight whose name a moment bears (`optim.state.fc.weight.exp_avg`)."""
+        """The weight whose name is part of the moment's (`optim.state.fc.weight.exp_avg`)."""
         rest = re.split(r"[./]", moment)[:-1]
         for start in range(len(rest)):
             name = ".".join(rest[start:])
@@ -266,7 +261,7 @@ class SavedCheckpoint:
 def _match_in_order(
     weights: list[tuple[str, Any]], moments: list[tuple[str, Any]]
 ) -> dict[str, str]:
-    """Each moment at the first weight of its shape that is left; nothing where one finds none."""
+    """Each moment with the first remaining weight of its shape; empty if one has none."""
     left = iter(weights)
     found: dict[str, str] = {}
     for moment, shape in moments:
@@ -289,12 +284,9 @@ def _fingerprint(record: TensorRecord) -> tuple[Any, ...]:
     )
 
 
-# The checkpoints of a run one after the other, for checks that compare two of them.
-
-
 @remember
 class CheckpointSequence:
-    """The checkpoint that is being told, and the one before it."""
+    """The checkpoint being read, and the one before it."""
 
     __slots__ = ("before", "now")
 
@@ -303,16 +295,16 @@ class CheckpointSequence:
         self.now: SavedCheckpoint | None = None
 
     def announce(self, event: EventRecord) -> None:
-        """Another one begins."""
+        """The next checkpoint begins."""
         self.now = SavedCheckpoint.of(event)
 
     def add(self, record: TensorRecord) -> None:
-        """One of its tensors, or one of the running training, which is no concern of ours."""
+        """Add a tensor to the current checkpoint; ignore those of a running training."""
         if self.now is not None:
             self.now.add(record)
 
     def pair(self) -> tuple[SavedCheckpoint, SavedCheckpoint] | None:
-        """What is told whole by now and the one before, if both are of one model; only once."""
+        """The checkpoint just completed and the one before, if of the same model; returned once."""
         now, before = self.now, self.before
         if now is not None and now.weights:
             self.before = now

@@ -175,12 +175,12 @@ def _spread(points: Sequence[tuple[float, float]]) -> float:
 class GrowthWatch:
     """Watches one series; reports its growth once, until the level has fallen again."""
 
-    __slots__ = ("first", "series", "told")
+    __slots__ = ("first", "reset_below", "series")
 
     def __init__(self, size: int = 256) -> None:
         self.first: float | None = None
         self.series = DownsampledSeries(size)
-        self.told: float | None = None
+        self.reset_below: float | None = None
         """Half of the reported rise: a value below this level ends the episode."""
 
     def note(self, step: float, value: float, rule: GrowthRule) -> None:
@@ -202,34 +202,34 @@ class GrowthWatch:
 
     def admit(self, step: float, value: float, rule: GrowthRule) -> Growth | None:
         """Add a value; returns the growth that it completes, if any."""
-        if self.told is not None and value < self.told:
+        if self.reset_below is not None and value < self.reset_below:
             self.restart()
         if self.first is None:
             self.first = step
         if step - self.first < rule.grace or not self.series.push(step, value):
             return None
         points = self.series.points
-        if self.told is not None or len(points) % EVERY:
+        if self.reset_below is not None or len(points) % EVERY:
             return None
         # Most runs are flat: exclude them without judging the whole series.
         if value < rule.ratio * min(level for _, level in points[:3]):
             return None
         growth = steady_growth(points, rule)
         if growth is not None:
-            self.told = (growth.before + growth.after) / 2
+            self.reset_below = (growth.before + growth.after) / 2
         return growth
 
     def restart(self) -> None:
         """Reset: a new process, or the memory has been released."""
         self.first = None
         self.series.clear()
-        self.told = None
+        self.reset_below = None
 
     def to_state(self) -> Any:
-        return [self.first, self.series, self.told]
+        return [self.first, self.series, self.reset_below]
 
     @classmethod
     def from_state(cls, state: Any) -> GrowthWatch:
         watch = cls()
-        watch.first, watch.series, watch.told = state
+        watch.first, watch.series, watch.reset_below = state
         return watch

@@ -1,8 +1,8 @@
-"""What a check is: what it needs, what it looks at, what it says.
+"""The base class of checks, and the evidence they declare that they need.
 
-A check is one file in `headway/checks/` with one class. Its docstring is its documentation page;
-`headway explain CODE` prints it. It keeps whatever it likes in its attributes: they survive a
-resume by themselves (see `core/state.py`). It knows nothing of other checks, of files, or of torch.
+A check is one file in a family of `headway/checks/` with one class. Its docstring is its page in
+the documentation; `headway explain CODE` prints it. Its attributes survive a resume (see
+`core/state.py`). A check does not know other checks, files or torch.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ HEADINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """The evidence a check cannot work without."""
+    """The evidence that a check requires."""
 
     signals: tuple[str, ...] = ()
-    """Scalars or columns that must all be there. `loss/*` means: at least one component."""
+    """Scalars or columns that must all exist. `loss/*`: at least one component."""
     any_of: tuple[str, ...] = ()
-    """Scalars or columns of which at least one must be there."""
+    """Scalars or columns of which at least one must exist."""
     kinds: tuple[type, ...] = (StepRecord,)
-    """The record kinds the check looks at. A check that looks at several runs when any can come."""
+    """Kinds of records the check reads. With several kinds, one of them is enough to run it."""
     roles: tuple[str, ...] = ()
-    """The roles of the tensors it looks at; none named: all."""
+    """Roles of the tensors it reads; empty: all."""
     topics: tuple[str, ...] = ()
-    """The topics of the set-up facts it looks at; none named: all."""
+    """Topics of the set-up facts it reads; empty: all."""
     events: tuple[str, ...] = ()
-    """The kinds of event it looks at; none named: all."""
+    """Kinds of events it reads; empty: all."""
     checkpoints: int = 0
-    """How many checkpoints of a run it compares. 0: tensors are those of a running training."""
+    """Number of checkpoints of a run it compares; 0: it reads tensors of a running training."""
     decisive: tuple[str, ...] = ()
-    """Of its roles those without which it cannot judge; none named: any will do."""
+    """The roles among `roles` that are required; empty: any of them is enough."""
     span: int | None = None
-    """The longest span (in steps) of a signal that the rule is still right for."""
+    """The longest span of a signal, in steps, for which the rule is valid."""
     nonfinite: bool = False
-    """NaN and infinities must survive in the signals."""
+    """The source must not filter NaN and infinities out of the signals."""
 
     def unmet(self, header: Header) -> str | None:
-        """Why a check with these needs cannot run on this source; None when it can."""
+        """Why a check with these needs cannot run on this source; None if it can."""
         described = header.signals
         missing = [name for name in self.signals if not _present(name, described)]
         if missing:
@@ -85,11 +85,11 @@ def _present(name: str, described: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What every check may read: the header in force, and where in the code things are done."""
+    """What every check may read: the current header, and lines of the user's code."""
 
     header: Header = field(default_factory=lambda: Header(source="nothing"))
     places: Mapping[str, Any] = field(default_factory=dict)
-    """`backward`, `step`, `optimizer`, `clip`, …: the user's lines, where they have been seen."""
+    """The user's lines of `backward`, `step`, `optimizer`, `clip`, …, as far as known."""
 
     @property
     def rows(self) -> bool:
@@ -101,32 +101,32 @@ class Context:
         return self.header.names(axis)
 
     def name(self, axis: str, position: int) -> str:
-        """One name along an axis; its position where the source gave no name."""
+        """One name along an axis; its position if the source gives no name."""
         names = self.header.names(axis)
         return names[position] if position < len(names) else f"{axis}[{position}]"
 
 
 Observed: TypeAlias = StepRecord | SetupRecord | TensorRecord | EventRecord
-"""The records a check may be handed; a header reaches it through `begin` and `context`."""
+"""The records a check may receive; headers reach it through `begin` and `context`."""
 
 
 class Check:
     """Base of all checks: subclass, set the class attributes, write `observe`."""
 
     code: ClassVar[str]
-    """`HD101`: fixed for ever, never reused."""
+    """`HD101`: permanent, never reused."""
     name: ClassVar[str]
-    """`nonfinite-loss`: names the disease, not the cure; equals the file's name."""
+    """`nonfinite-loss`: names the fault, not the fix; equals the name of the file."""
     severity: ClassVar[Severity] = Severity.WARNING
-    """The default; a single finding may be milder, never worse."""
+    """The default; a single finding may be less severe, never more."""
     status: ClassVar[Status] = "stable"
     """`preview` runs only when selected; `removed` never runs but keeps its page and its code."""
     summary: ClassVar[str]
     """One line for lists."""
     needs: ClassVar[Needs] = Needs()
     points_at: ClassVar[str | tuple[str, ...] | None] = None
-    """The place (see `Context.places`) a finding points at if it names no line of its own; of
-    several, the first that was seen."""
+    """The place (see `Context.places`) of a finding that names no line itself; of several, the
+    first that is known."""
     explains: ClassVar[tuple[str, ...]] = ()
     """Codes of the findings this one can be the cause of. Every check of ours declares it."""
     yields_to: ClassVar[tuple[str, ...]] = ()
@@ -134,36 +134,36 @@ class Check:
     once: ClassVar[Literal["segment", "run"] | None] = None
     """Report each subject once in a segment or in the run: the engine drops further findings."""
     bound: ClassVar[Bound | None] = None
-    """The limit the live brake shall enforce before the step, where the check has one."""
+    """The limit that the guard enforces before the step, if the check has one."""
 
     @dataclass(frozen=True)
     class Limits:
-        """The numbers a user may change in `[tool.headway.limits.HDNNN]`."""
+        """The numbers a user can change in `[tool.headway.limits.HDNNN]`."""
 
     def __init__(self, limits: Mapping[str, Any] | None = None) -> None:
         self.limits: Any = self.Limits(**(limits or {}))
         self.context = Context()
         if self.once is not None:
-            self.reported: set[str] = set()
-            """Subjects reported so far, kept by the engine."""
+            self.reported_subjects: set[str] = set()
+            """Subjects reported so far; the engine keeps this set."""
         self.start()
 
     def start(self) -> None:
-        """Set up the attributes the check keeps. Called once, before any record."""
+        """Create the attributes of the check. Called once, before any record."""
 
     def begin(self, header: Header) -> None:
-        """A header came: the stream starts, or a new segment does."""
+        """The stream or a new segment begins."""
 
     def observe(self, record: Any) -> Iterable[Finding]:
-        """Look at one record of the kinds in `needs`, and say what is wrong with it."""
+        """The findings in one record of the kinds in `needs`."""
         raise NotImplementedError
 
     def observe_row(self, record: Any) -> Iterable[Finding]:
-        """Look at one row of a finished log; without an own rule, as at a step."""
+        """The findings in one row of a finished log; by default as for a step."""
         return self.observe(record)
 
     def finish(self) -> Iterable[Finding]:
-        """The stream is over: say what could only be said now."""
+        """The findings that are certain only when the stream is over."""
         return ()
 
     def find(
@@ -205,13 +205,13 @@ class Check:
         return replace(where, file=file, line=line, function=said)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything kept, as JSON."""
+        """All attributes, as JSON."""
         return {name: encode(value) for name, value in self._kept()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up where `state_dict` left off; attributes of another version are ignored."""
+        """Restore the attributes; those of another version are ignored."""
         known = {name for name, _ in self._kept()}
-        # Decoded before anything is set: a state that cannot be read leaves the check as it was.
+        # Decode before setting anything: a state that cannot be read leaves the check unchanged.
         read = {name: decode(value) for name, value in state.items() if name in known}
         for name, value in read.items():
             setattr(self, name, value)

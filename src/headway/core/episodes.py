@@ -1,6 +1,4 @@
-"""Folds repeated findings into episodes: a fault that fires at every step is one finding with a
-count.
-"""
+"""Folds repeated findings into episodes: a fault at every step is one finding with a count."""
 
 from __future__ import annotations
 
@@ -18,15 +16,15 @@ from headway.core.incident_events import (
 GAP = 200
 """Repeats further apart than this many records are separate episodes."""
 EPISODES = 50
-"""Of one check and severity; later ones are counted into the last, so that memory stays bounded."""
+"""Limit per check and severity; later ones are counted into the last, to bound the memory."""
 
 
 RecordDistance = Callable[[Finding, Finding], int]
-"""How many records lie between two findings of one segment."""
+"""Number of records between two findings of one segment."""
 
 
 def full_distance(earlier: Finding, later: Finding) -> int:
-    """The distance in a stream that is handed over whole."""
+    """The distance in a stream without omissions."""
     return later.seq - earlier.seq
 
 
@@ -62,7 +60,7 @@ class FindingEpisodes:
         self._of_kind: dict[tuple[str, Severity], list[_Episode]] = {}
 
     def add(self, findings: Iterable[Finding]) -> list[Finding]:
-        """Take further findings, in the order of the stream; those that open a new episode."""
+        """Add findings in the order of the stream; return those that open a new episode."""
         fresh = []
         for finding in findings:
             key = (finding.code, finding.subject)
@@ -82,7 +80,7 @@ class FindingEpisodes:
         return fresh
 
     def explain(self, incident: IncidentSummary) -> None:
-        """A bad step was run again: its findings gain the place, the reason and tried cures."""
+        """Add place, reason and tested remedies to the findings of a bad step that was re-run."""
         met = [
             episode
             for episode in self._episodes
@@ -91,14 +89,16 @@ class FindingEpisodes:
         ]
         speaks = pick_headline_code(episode.first.code for episode in met)
         for episode in met:
-            # Of a fault that comes again and again, any step may be the one that is looked into.
+            # Of a repeated fault, any step may be the one that was re-run.
             finding = episode.first if incident_concerns(incident, episode.first) else episode.last
-            told = explain_finding(finding, incident, aloud=finding.code == speaks)
+            explained = explain_finding(finding, incident, aloud=finding.code == speaks)
             first = episode.first
-            episode.first = replace(told, step=first.step, seq=first.seq, segment=first.segment)
+            episode.first = replace(
+                explained, step=first.step, seq=first.seq, segment=first.segment
+            )
 
     @property
     def findings(self) -> list[Finding]:
-        """One finding an episode, in the order of the stream."""
+        """One finding per episode, in the order of the stream."""
         found = [episode.finding() for episode in self._episodes]
         return sorted(found, key=lambda finding: finding.order)

@@ -1,4 +1,4 @@
-"""What a check says: a finding, where it is, and what to do about it."""
+"""A finding of a check: what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway.core.numbers import encode_numbers
 
 
 class Severity(enum.IntEnum):
-    """How bad it is; ordered, so that a threshold is a comparison."""
+    """How severe a finding is; ordered, so that a threshold is a comparison."""
 
     INFO = 10
     WARNING = 20
@@ -22,13 +22,13 @@ class Severity(enum.IntEnum):
 
     @classmethod
     def parse(cls, text: str) -> Severity:
-        """The severity of a word in a settings file or a log."""
+        """The severity with this name, in any case."""
         return cls[text.upper()]
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The place of a finding, as far as it is known."""
+    """The location of a finding, as far as known."""
 
     file: str | None = None
     line: int | None = None
@@ -40,13 +40,13 @@ class Where:
     sample: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """All seven keys, always: readers need not guess which exist."""
+        """All seven keys, known or not."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """Something to do. `tested` only if it was tried on the failing step."""
+    """Something to do. `tested`: it was tried on the failing step; `cured`: and worked."""
 
     text: str
     tested: bool = False
@@ -58,7 +58,7 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong, with the numbers that show it."""
+    """One fault, with the numbers that show it."""
 
     code: str
     name: str
@@ -69,7 +69,7 @@ class Finding:
     evidence: Mapping[str, Any] = field(default_factory=dict)
     remedies: tuple[Remedy, ...] = ()
     subject: str = ""
-    """What it is about (a component, a tensor): tells two findings of one check apart."""
+    """What it is about (a component, a tensor): distinguishes findings of one check."""
     segment: int = 0
     seq: int = 0
 
@@ -79,7 +79,7 @@ class Finding:
         return (self.segment, self.seq)
 
     def to_dict(self) -> dict[str, Any]:
-        """The finding as schema 1 writes it."""
+        """The finding as plain data, schema 1."""
         return {
             "code": self.code,
             "name": self.name,
@@ -94,7 +94,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class NotRun:
-    """A check that could not be run, and why: silence must never read as health."""
+    """A check that could not run, and why: no finding must not mean 'healthy' there."""
 
     code: str
     reason: str

@@ -1,4 +1,4 @@
-"""The five kinds of record that make up the stream, their order, and a record's position in it."""
+"""The five kinds of records in a stream, and their order."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any, TypeAlias
 
 from headway.core.signals import Cadence, Signal, family
 
-# The five kinds of record, and nothing else, travel the stream.
+# A stream consists of five kinds of records:
 
 #     Header        what the run is and what its signals mean
 #     StepRecord    the numbers of one optimizer step
 #     SetupRecord   facts about objects before a step is taken (optimizer coverage, devices)
 #     TensorRecord  the state of one tensor at one moment (a live scan, a checkpoint)
-#     EventRecord   something that happened (an action of the guard, a new segment, a note)
+#     EventRecord   an event (an action of the guard, a new segment, a note)
 
-# Order is `(segment, seq)`: a run that is resumed or rolled back repeats its steps, so `step` is a
-# label for people and never an order. `seq` counts the records of a rank; only a header may bear
-# the number of the record it precedes.
+# The order is `(segment, seq)`: a run that is resumed or rolled back repeats its steps, so `step`
+# is a label for people, not an order. `seq` counts the records of a rank; only a header may have
+# the number of the record that follows it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,12 @@ class Header:
     """What the run is; the first record of a stream, and again where a segment changes it."""
 
     source: str
-    """The reader or probe that made the stream: `headway`, `hf-trainer`, …"""
+    """The reader or recorder of the stream: `headway`, `hf-trainer`, … For messages only."""
     signals: Mapping[str, Signal] = field(default_factory=dict)
     axes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The names along each axis, written once instead of in every step."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Versions, devices, settings: whatever helps a reader, nothing a check may need."""
+    """Versions, devices, settings, for people to read."""
     world_size: int = 1
     segment: int = 0
     seq: int = 0
@@ -56,7 +56,7 @@ class Header:
     """How densely and when the source delivers its numbers."""
 
     def names(self, axis: str) -> Sequence[str]:
-        """The names along an axis; empty when the source does not know it."""
+        """The names along an axis; empty if the source does not have it."""
         return self.axes.get(axis, ())
 
     def steps_per_value(self, name: str) -> int:
@@ -72,7 +72,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """The numbers of one optimizer step, as known when it was decided."""
+    """The numbers of one optimizer step, known before its update is applied or skipped."""
 
     segment: int
     seq: int
@@ -80,11 +80,11 @@ class StepRecord:
     values: Mapping[str, float] = field(default_factory=dict)
     columns: Mapping[str, Column] = field(default_factory=dict)
     held: bool = False
-    """The update was held back: weights are those of the step before."""
+    """The update was skipped; weights unchanged."""
     rank: int = 0
 
     def family(self, name: str) -> Iterator[tuple[str, float]]:
-        """The scalar and its namesakes of further optimizers: `grad_norm`, `grad_norm#1`, …"""
+        """The scalar of every optimizer: `grad_norm`, `grad_norm#1`, …"""
         values = self.values
         if name in values:
             yield name, values[name]
@@ -99,12 +99,12 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class SetupRecord:
-    """Facts about the objects of a run, found by looking at them, not by stepping."""
+    """Facts about the objects of a run: optimizer coverage, devices, loss calls, …"""
 
     segment: int
     seq: int
     topic: str
-    """What was looked at: `optimizer`, `model`, `environment`, …"""
+    """What the facts are about: `optimizer`, `loss-call`, …"""
     facts: Mapping[str, Any]
     step: int = 0
     rank: int = 0
@@ -125,7 +125,7 @@ class TensorRecord:
     stats: Mapping[str, float] = field(default_factory=dict)
     """`nan`, `inf`, `zero` counts, `min`, `max`, `norm` of the finite part. Absent: unmeasured."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Anything else worth naming: bad rows, the file it came from."""
+    """Other facts: bad rows, the file it came from."""
     rank: int = 0
 
     @property
@@ -136,7 +136,7 @@ class TensorRecord:
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """Something that happened at a point of the run."""
+    """An event at a point of the run."""
 
     segment: int
     seq: int
@@ -150,32 +150,28 @@ class EventRecord:
 Record: TypeAlias = Header | StepRecord | SetupRecord | TensorRecord | EventRecord
 
 
-# The place of a record in the stream, as plain data a check can keep.
-
-# A fault is often seen long after it began. A check keeps the moment of the onset and builds its
-# finding there: that is the step a user wants to look at, and the order a diagnosis ranks by.
+# The place of a record in the stream, as plain data that a check can keep. A fault is often
+# detected long after it began; a check keeps the moment of the onset and reports its finding
+# there, because a user wants to inspect that step and a diagnosis ranks by that order.
 
 Moment: TypeAlias = tuple[int, int, int, int]
 """(segment, seq, step, rank)"""
 
 
 def moment_of(record: StepRecord) -> Moment:
-    """Where this record stands."""
+    """The place of this record."""
     return (record.segment, record.seq, record.step, record.rank)
 
 
 def record_at(moment: Moment) -> StepRecord:
-    """An empty record in that place, to build a finding at."""
+    """An empty record at that place, to build a finding with."""
     segment, seq, step, rank = moment
     return StepRecord(segment, seq, step, rank=rank)
 
 
-# Putting records of several files or ranks into one order.
-
-
 def merge_streams(streams: Iterable[Iterable[Record]]) -> Iterator[Record]:
-    """One stream ordered by (segment, seq, rank) from streams that are each in that order.
+    """Merge streams, each ordered by (segment, seq, rank), into one in the same order.
 
-    Lazy: holds one record per stream, so a run of any length passes in bounded memory.
+    Lazy: keeps one record per stream, so the memory is bounded for runs of any length.
     """
     return heapq.merge(*streams, key=lambda record: (record.segment, record.seq, record.rank))

@@ -1,8 +1,8 @@
-"""What a logged number means.
+"""The meaning of a logged number.
 
-Two logs may both hold a column called `loss`, one value per step in the first, a mean over
-ten steps with NaN filtered out in the second. A rule that is right for one is wrong for the
-other, so every source describes its signals and every check says what it can work with.
+Two logs may both have a column `loss`: one value per step in the first, a mean over ten steps with
+NaN filtered out in the second. A rule that is valid for one is wrong for the other, so every source
+describes its signals and every check declares what it needs.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ are few, each may stand for many steps, and what follows a row is known when it 
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """How one named number was made.
+    """How a named number was computed.
 
     A name is either a plain scalar (`loss`), a loss component (`loss/box`), the same scalar of a
     further optimizer (`grad_norm#1`), or a column over an axis of the header (`param/grad_norm`).
     """
 
     span: int = 1
-    """How many optimizer steps one value covers."""
+    """Number of optimizer steps that one value covers."""
     fold: Fold = "last"
-    """How the values of the span were folded into one."""
+    """How the values of the span are reduced to one."""
     nonfinite: NonFinite = "kept"
-    """Whether NaN and infinities survive, or the source replaced them."""
+    """Whether the source keeps or filters NaN and infinities."""
     scope: Scope = "rank"
-    """Whether the value is one rank's own or already reduced over all of them."""
+    """Whether the value belongs to one rank or is reduced over all ranks."""
     digits: int | None = None
-    """Significant digits kept by the source; None when nothing was rounded away."""
+    """Significant digits in the source; None: not rounded."""
     every: int = 1
-    """The value is present on every n-th step only."""
+    """The value is present at every n-th step only."""
 
     def __post_init__(self) -> None:
         if self.span < 1 or self.every < 1:
@@ -46,17 +46,17 @@ class Signal:
 
     @property
     def steps(self) -> int:
-        """How many steps one value stands for: those it covers, or those until the next one."""
+        """Number of steps that one value represents: those it covers, or those until the next."""
         return max(self.span, self.every)
 
     @property
     def per_label(self) -> int:
-        """Steps from one number of a record to the next: where a value covers more steps than lie
-        between two values, the records are numbered by something longer, by epochs."""
+        """Steps per unit of a record's number: more than 1 if a value covers more steps than the
+        numbers of two values differ, as in a log that counts epochs."""
         return max(self.span // self.every, 1)
 
     def to_json(self) -> dict[str, Any]:
-        """Only what differs from the default, so that a header stays readable."""
+        """Only values that differ from the default, so that a header stays readable."""
         plain = Signal()
         return {
             name: getattr(self, name)
@@ -66,7 +66,7 @@ class Signal:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Signal:
-        """Rebuild a description, ignoring keys and values of a later version."""
+        """Read a description; keys and values of a later version are ignored."""
         kept: dict[str, Any] = {}
         for name in ("span", "every", "digits"):
             if type(data.get(name)) is int and data[name] >= 1:
@@ -78,7 +78,7 @@ class Signal:
 
 
 def family(name: str) -> str:
-    """The signal's name without its optimizer: `grad_norm#1` belongs to `grad_norm`."""
+    """The name of a signal without its optimizer: `grad_norm` for `grad_norm#1`."""
     return name.partition("#")[0]
 
 
@@ -89,4 +89,4 @@ def axis_of(name: str) -> str | None:
 
 
 AXES = ("param", "buffer", "moment", "group", "rank", "act")
-"""The axes a column may run along; any other prefix (`loss/box`) is a scalar's own name."""
+"""The axes of columns; any other prefix (`loss/box`) is part of a scalar's name."""

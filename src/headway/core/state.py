@@ -1,7 +1,7 @@
-"""State that survives a resume, as JSON, without a line of code in any check.
+"""State of checks as JSON, so that it survives a resume.
 
-Whatever a check keeps in its attributes (numbers, text, lists, dicts, windows) is written and
-read back by `encode` and `decode`. A class joins by `@remember` and the two methods below.
+`encode` and `decode` write and read the attributes of a check: numbers, text, lists, dicts, and
+classes with `@remember` and the two methods of `Restorable`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from headway.core.numbers import decode_number, encode_number
 
 
 class Restorable(Protocol):
-    """An object that can put itself into JSON."""
+    """An object that converts itself to JSON data."""
 
     def to_state(self) -> Any:
         """JSON-able state (floats may be non-finite)."""
 
     @classmethod
     def from_state(cls, state: Any) -> Any:
-        """The object again."""
+        """The object with that state."""
 
 
 _CLASSES: dict[str, type[Restorable]] = {}
@@ -27,13 +27,13 @@ M = TypeVar("M", bound=type[Restorable])
 
 
 def remember(cls: M) -> M:
-    """Class decorator: let `encode` and `decode` carry instances of this class."""
+    """Class decorator: let `encode` and `decode` handle instances of this class."""
     _CLASSES[cls.__name__] = cls
     return cls
 
 
 def encode(value: Any) -> Any:
-    """The value as JSON data. Raises TypeError for what could not be read back."""
+    """The value as JSON data. Raises TypeError for a type that could not be read back."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -57,7 +57,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(data: Any) -> Any:
-    """What `encode` was given."""
+    """The value that `encode` wrote."""
     if isinstance(data, list):
         return [decode(item) for item in data]
     if not isinstance(data, dict):

@@ -1,6 +1,4 @@
-"""Statistics of a run's own past that no single bad number can spoil: recent values, a thinned
-history, the best level.
-"""
+"""Robust statistics of a run's own past: recent values, a downsampled history, the best level."""
 
 from __future__ import annotations
 
@@ -14,10 +12,8 @@ from typing import Any
 
 from headway.core.state import remember
 
-# The run's own recent past, kept so that no single bad number can spoil it.
-
-# Every known spike rule that averages is blinded or jammed by one NaN. A window here never admits
-# a non-finite value, uses medians, and is fed by its owner only with values that were not flagged.
+# A rule that averages is broken by one NaN. A window never contains a non-finite value, uses
+# medians, and its owner adds only values that were not flagged.
 
 MAD_TO_SIGMA = 1.4826
 """The median absolute deviation of a normal distribution times this is its standard deviation."""
@@ -25,7 +21,7 @@ MAD_TO_SIGMA = 1.4826
 
 @remember
 class Window:
-    """The last `size` admitted values, with their median and spread."""
+    """The last `size` values, with their median and spread."""
 
     __slots__ = ("_recent", "_sorted", "size")
 
@@ -38,7 +34,7 @@ class Window:
         return len(self._sorted)
 
     def push(self, value: float) -> bool:
-        """Admit a value and let the oldest go. False, and nothing done, if it is not finite."""
+        """Add a value and drop the oldest. False, without a change, if it is not finite."""
         if not math.isfinite(value):
             return False
         self._recent.append(value)
@@ -55,7 +51,7 @@ class Window:
 
     @property
     def full(self) -> bool:
-        """Whether a further value would push one out."""
+        """Whether the next value drops the oldest."""
         return len(self._sorted) >= self.size
 
     @property
@@ -75,7 +71,7 @@ class Window:
 
     @property
     def median(self) -> float:
-        """The lower median: always a value that really occurred. NaN when empty."""
+        """The lower median, which is always one of the values. NaN when empty."""
         return self._sorted[(len(self._sorted) - 1) // 2] if self._sorted else math.nan
 
     def median_of_last(self, count: int) -> float:
@@ -84,7 +80,7 @@ class Window:
         return last[(len(last) - 1) // 2] if last else math.nan
 
     def quantile(self, share: float) -> float:
-        """The value that `share` of the window lies at or below. NaN when empty."""
+        """The value below or at which `share` of the window is. NaN when empty."""
         if not self._sorted:
             return math.nan
         return self._sorted[round(share * (len(self._sorted) - 1))]
@@ -117,8 +113,8 @@ class Window:
 class DownsampledSeries:
     """A whole run in at most `size` points: when full, every second point is dropped.
 
-    For questions about the long run (does memory ever stop growing?), where a recent window is
-    too short and the full history too long.
+    For long trends (does memory ever stop growing?), where a recent window is too short and the
+    full history too long.
     """
 
     __slots__ = ("_count", "points", "size", "stride")
@@ -133,7 +129,7 @@ class DownsampledSeries:
         return len(self.points)
 
     def push(self, at: float, value: float) -> bool:
-        """Offer a point; True when it was kept."""
+        """Add a point; True if it was kept."""
         if not math.isfinite(value):
             return False
         self._count += 1
@@ -161,10 +157,10 @@ class DownsampledSeries:
         return series
 
 
-# The best level a loss has had so far, and which losses still belong to it.
+# The best level of a loss so far, and which losses still belong to it.
 
 NARROWEST = 1.25
-"""The band around a positive level is at least this factor wide; a smaller fall is no progress."""
+"""Smallest factor of the band around a positive level; a smaller fall is no progress."""
 
 
 def detrended_sigma(values: Sequence[float]) -> float:
@@ -177,7 +173,7 @@ def detrended_sigma(values: Sequence[float]) -> float:
 
 
 def drift_sigma(values: Sequence[float]) -> float:
-    """How far the level drifts to and fro: robust deviation of medians of five about their line."""
+    """How far the level drifts: robust deviation of medians of five values from their line."""
     levels = [median(values[at : at + 5]) for at in range(0, len(values), 5)]
     third = max(len(levels) // 3, 1)
     begin, end = median(levels[:third]), median(levels[-third:])
@@ -210,11 +206,11 @@ class BestLevel:
         """The level of the first losses."""
         self.level = math.inf
         self.band = math.inf
-        """The largest loss that belongs to the level; infinite until there is one."""
+        """The largest loss that belongs to the level; infinite until there is a level."""
         self.progressed = False
         """Whether the level is better than the first one by more than noise."""
         self.step = 0
-        """Where the level was reached."""
+        """The step at which the level was reached."""
 
     @property
     def progress(self) -> float:
@@ -222,21 +218,21 @@ class BestLevel:
         return self.first - self.level
 
     def learn(self, step: int, loss: float) -> None:
-        """Take a loss within the band."""
+        """Add a loss within the band."""
         self.seen += 1
         recent = self._recent
         recent.push(loss)
-        # Few values only in a log of epochs: there the first one is the start, and each one counts.
+        # In a log of epochs there are few values: the first one is the start, and each one counts.
         few = max(recent.size // 4, 1)
         if self.seen == few:
             self.first = recent.median
-        # Every few losses only: the spread costs a sort, and early on each median is a new best.
+        # Not for every loss: the spread costs a sort, and early in a run each median is a new best.
         if self.seen % few == 0 and self.seen >= recent.size // 2 and recent.median < self.level:
             self.step = step
             self._refer_to(recent.values)
 
     def restart(self, first: float, losses: Sequence[float]) -> None:
-        """Begin anew: the run learns again from a new start, and these are its best losses."""
+        """Restart: the run learns from a new start, and these are its best losses."""
         self.first = first
         self._recent.clear()
         for loss in losses:
@@ -256,7 +252,7 @@ class BestLevel:
             self.band = self.level + max(self.sigmas * spread, self.progress / 4)
             self.progressed = self.progress > 2 * spread
         if self.progressed:
-            # However noisy: a loss that has lost half of the progress is not at the best level.
+            # A loss that has lost half of the progress is not at the best level, however noisy.
             self.band = min(self.band, self.level + self.progress / 2)
 
     def to_state(self) -> Any:

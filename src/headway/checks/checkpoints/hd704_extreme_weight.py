@@ -174,7 +174,7 @@ class ExtremeWeight(Check):
 
     def start(self) -> None:
         self.saved: SavedCheckpoint | None = None
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
         """Zero weights without evidence of training, reported once for all checkpoints of a run."""
         self._clear()
 
@@ -262,8 +262,10 @@ class ExtremeWeight(Check):
         if trained:
             why = next(iter(trained.values()))
             yield self._zero(saved, list(trained), Severity.WARNING, f", {why}")
-        idle = [name for name in self.zeroed.zero if name not in trained and name not in self.told]
-        self.told.update(idle)
+        idle = [
+            name for name in self.zeroed.zero if name not in trained and name not in self.reported
+        ]
+        self.reported.update(idle)
         if idle:
             why = "; new heads and adapters start like this, but a trained layer does not stay at 0"
             yield self._zero(saved, idle, Severity.INFO, why)

@@ -79,7 +79,7 @@ class UnscaledInput(Check):
         """Ratio of spread to mean."""
 
     def start(self) -> None:
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = InputScaleFacts.of(record)
@@ -102,9 +102,9 @@ class UnscaledInput(Check):
             cure = SMALL
         else:
             return
-        if cure[0] in self.told:
+        if cure[0] in self.reported:
             return  # several layers get the same input
-        self.told.add(cure[0])
+        self.reported.add(cure[0])
         module = facts.module
         twice = cure is SMALL and facts.scaled_at.file is not None
         place = facts.scaled_at if twice else None

@@ -47,17 +47,17 @@ class InputIgnored(Check):
     explains = ("HD105", "HD404")
 
     def start(self) -> None:
-        self.told = False
+        self.reported = False
 
     def begin(self, header: Header) -> None:
-        self.told = False
+        self.reported = False
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts = InputDependenceFacts.of(record)
         modules = facts.modules
-        if record.topic != TOPIC or not facts.ignored or not modules or self.told:
+        if record.topic != TOPIC or not facts.ignored or not modules or self.reported:
             return
-        self.told = True
+        self.reported = True
         first = modules[0]
         module, op = first.module, first.op
         lost = f"; the input is lost in {op}" if op else ""

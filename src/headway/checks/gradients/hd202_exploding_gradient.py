@@ -164,7 +164,7 @@ class ExplodingGradient(Check):
         """The latest norms, each far above the one before (the first and the latest of them)."""
         self.largest: dict[str, float] = {}
         """The largest norm before the streak."""
-        self.told: dict[str, float] = {}
+        self.reported: dict[str, float] = {}
         """The start level of each reported growth."""
         self.rows: list[Point] = []
         """The latest rows of another tool's log."""
@@ -180,8 +180,8 @@ class ExplodingGradient(Check):
             at = moment_of(record)
             growth = self._leap(name, (at, norm, loss)) or self._trend(name, (at, norm, loss))
             slow = [] if growth or self.blocks.get(name) else self._slow_growth(name)
-            if (growth or slow) and name not in self.told:
-                self.told[name] = (growth or slow)[0][1]
+            if (growth or slow) and name not in self.reported:
+                self.reported[name] = (growth or slow)[0][1]
                 yield self._finding(name, growth or slow, slow=bool(slow))
 
     def observe_row(self, record: StepRecord) -> Iterable[Finding]:
@@ -206,7 +206,7 @@ class ExplodingGradient(Check):
     def _ending(self, least: int, times: float, *, lasted: bool) -> Iterable[Finding]:
         """The growth in the last rows before a NaN, or before the end of the log."""
         del self.rows[:-RECENT]
-        if len(self.rows) < least + 3 or "grad_norm" in self.told:
+        if len(self.rows) < least + 3 or "grad_norm" in self.reported:
             return
         usual = sorted(norm for _, norm, _ in self.rows)[len(self.rows) // 4]
         begin = len(self.rows)
@@ -234,16 +234,16 @@ class ExplodingGradient(Check):
         worse = after > before + abs(before) / 10
         if lasted and not worse:  # if it ends in NaN, the loss may have fallen until then
             return
-        self.told["grad_norm"] = usual
+        self.reported["grad_norm"] = usual
         yield self._finding("grad_norm", [growth[0], growth[-1]])
 
     def _long_growth(self) -> Iterable[Finding]:
         """The growth of the medians before a NaN, whatever the loss did."""
         points = self.points.get("grad_norm", [])
-        if points and self.rows and "grad_norm" not in self.told:
+        if points and self.rows and "grad_norm" not in self.reported:
             growth = self._unbroken(points, ended=True)
             if growth:
-                self.told["grad_norm"] = growth[0][1]
+                self.reported["grad_norm"] = growth[0][1]
                 yield self._finding("grad_norm", growth)
 
     def _leap(self, name: str, point: Point) -> list[Point]:
@@ -275,8 +275,8 @@ class ExplodingGradient(Check):
         points.append((point[0], norm, median(losses) if losses else math.nan))
         block.clear()
         self.eras.setdefault(name, RunMedians()).add(points[-1])
-        if points[-1][1] < WIGGLE * self.told.get(name, 0.0):
-            del self.told[name]
+        if points[-1][1] < WIGGLE * self.reported.get(name, 0.0):
+            del self.reported[name]
         growth = self._unbroken(points)
         if len(points) >= POINTS:
             self.points[name] = points[::2]

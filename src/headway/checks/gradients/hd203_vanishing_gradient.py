@@ -67,7 +67,7 @@ class VanishingGradient(Check):
     def start(self) -> None:
         self.elements: dict[int, int] = {}
         self.in_a_row = 0
-        self.told = False
+        self.reported = False
 
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
         if isinstance(record, SetupRecord):
@@ -86,9 +86,9 @@ class VanishingGradient(Check):
         gradual = all(b - a >= math.log10(self.limits.decay) for a, b in pairwise(parts))
         self.in_a_row = self.in_a_row + 1 if ratio < self.limits.ratio and gradual else 0
         if ratio > 10 * self.limits.ratio:
-            self.told = False
-        if self.in_a_row >= self.limits.samples and not self.told:
-            self.told = True
+            self.reported = False
+        if self.in_a_row >= self.limits.samples and not self.reported:
+            self.reported = True
             yield self._finding(record, ratio, parts, next(iter(levels)))
 
     def _levels(self, column: Column) -> dict[int, float]:

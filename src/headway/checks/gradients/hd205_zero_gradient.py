@@ -70,7 +70,7 @@ class ZeroGradient(Check):
         self.zeros: dict[int, int] = {}
         self.alive: set[int] = set()
         self.last: Moment = (0, 0, 0, 0)
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
 
     def begin(self, header: Header) -> None:
         self._restart()
@@ -115,9 +115,9 @@ class ZeroGradient(Check):
         names = {at: self.context.name("param", at) for at in dead}
         kin = {_kind(self.context.name("param", at)) for at in self.alive}
         # One of several siblings may be idle, but not all of them.
-        odd = [at for at in dead if names[at] not in self.told and not _idles(names[at], kin)]
+        odd = [at for at in dead if names[at] not in self.reported and not _idles(names[at], kin)]
         if odd:
-            self.told.update(names[at] for at in odd)
+            self.reported.update(names[at] for at in odd)
             yield self._finding([names[at] for at in odd], min(self.zeros[at] for at in odd))
 
     def _finding(self, names: list[str], samples: int) -> Finding:

@@ -88,7 +88,7 @@ class ClippingSaturated(Check):
         self.windows: dict[str, Window] = {}
         self.since: dict[str, tuple[Moment, int]] = {}
         """Where strong clipping started for each optimizer, and after how many observed steps."""
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
         self.first_losses = Window(LOSSES)
         self.losses = Window(LOSSES)
         self.rate = math.nan
@@ -137,7 +137,7 @@ class ClippingSaturated(Check):
         """
         limits: ClippingSaturated.Limits = self.limits
         enough = limits.short <= self.seen <= LOSSES and self.plain is True
-        if not enough or name in self.told or len(window) < limits.short:
+        if not enough or name in self.reported or len(window) < limits.short:
             return
         if self.rate_rises or window.quantile(0.9) >= limits.short_factor:
             return
@@ -147,7 +147,7 @@ class ClippingSaturated(Check):
             return
         first, last = median(losses[:third]), median(losses[-third:])
         if last > first - LEARNED * abs(first) and name in self.since:
-            self.told.add(name)
+            self.reported.add(name)
             yield self._finding(name, window, learns=False)
 
     def _judge_log(self, name: str, window: Window) -> Iterable[Finding]:
@@ -156,7 +156,7 @@ class ClippingSaturated(Check):
         steps = self.context.header.steps_per_value(name)
         enough = len(window) >= FEWEST and self.seen * steps >= limits.window
         saturated = window.median < limits.factor and window.quantile(0.9) < limits.mild
-        if not enough or not saturated or name in self.told or name not in self.since:
+        if not enough or not saturated or name in self.reported or name not in self.since:
             return
         losses = [*self.first_losses.values, *self.losses.values]
         third = max(len(losses) // 3, 1)
@@ -183,15 +183,15 @@ class ClippingSaturated(Check):
 
     def _judge(self, name: str, window: Window, patience: int) -> Iterable[Finding]:
         if window.median > 2 * self.limits.factor:
-            self.told.discard(name)
+            self.reported.discard(name)
         saturated = window.median < self.limits.factor and window.quantile(0.9) < self.limits.mild
-        if not saturated or self.rate_rises or name in self.told:
+        if not saturated or self.rate_rises or name in self.reported:
             return
         # NaN if no loss is known: then there is no evidence that the run learns.
         first, later = self.first_losses, self.losses.median
         learns = later < min(first.quantile(0.3), first.median - LEARNED * abs(first.median))
         if learns or self.seen - self.since[name][1] >= patience:
-            self.told.add(name)
+            self.reported.add(name)
             yield self._finding(name, window, learns)
 
     def _finding(self, name: str, window: Window, learns: bool) -> Finding:

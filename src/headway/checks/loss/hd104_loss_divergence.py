@@ -123,7 +123,7 @@ class LossDivergence(Check):
         self.above = self.touches = self.inside = 0
         self.first_jump = self.worst = self.latest = self.peak = -math.inf
         """The first loss of the rise, the worst two in a row, the latest, and the highest level."""
-        self.told = False
+        self.reported = False
         self.longest_return = 0
         """The longest rise that the run recovered from."""
         self.rivals: dict[str, float] = {}
@@ -132,7 +132,7 @@ class LossDivergence(Check):
         """The first rows of another tool's log."""
         self.first_step: int | None = None
         self.segment = 0
-        self.ever_told = False
+        self.ever_reported = False
         self.quiet: list[tuple[Moment, float]] = []
         """In such a log: the latest losses within the band."""
         self.left: Moment | None = None
@@ -203,10 +203,10 @@ class LossDivergence(Check):
             self.first_step = record.step
         elif record.segment != self.segment and record.step <= self.first_step:
             # The log of a restarted training, appended to that of the first attempt.
-            rows, told, segment = self.rows, self.ever_told, record.segment
+            rows, reported, segment = self.rows, self.ever_reported, record.segment
             self.start()
             self.begin(self.context.header)
-            self.rows, self.ever_told, self.first_step = rows, told, record.step
+            self.rows, self.ever_reported, self.first_step = rows, reported, record.step
             self.segment = segment
         self.segment = record.segment
         if len(self.rows) <= SHORT:
@@ -214,7 +214,7 @@ class LossDivergence(Check):
 
     def _judge_short_log(self) -> Iterable[Finding]:
         """Judge a short log again, as if each row were the mean of many steps."""
-        if self.coarse or self.ever_told or not 5 <= len(self.rows) < SHORT:
+        if self.coarse or self.ever_reported or not 5 <= len(self.rows) < SHORT:
             return
         segments = {moment[0] for moment, _ in self.rows}
         if len(segments) > 1:
@@ -235,7 +235,7 @@ class LossDivergence(Check):
     def _grows_at_the_end(self, least: int) -> bool:
         """Whether the last rows of a finished log, or the rows before a NaN, rise beyond all rows
         before them."""
-        if not self.context.rows or self.onset is None or self.told:
+        if not self.context.rows or self.onset is None or self.reported:
             return False
         best = self.best
         losses = [loss for _, loss in self.rise.points]
@@ -268,7 +268,7 @@ class LossDivergence(Check):
         """Report at once; for a log, only when it is known that the run did not recover."""
         if not self.context.rows:
             return (self._finding(ending),)
-        self.told = self.ever_told = True
+        self.reported = self.ever_reported = True
         self.pending = ending
         return ()
 
@@ -318,12 +318,12 @@ class LossDivergence(Check):
             self.before.push(loss)
         self.onset = None
         self.inside = 0
-        self.told = False
+        self.reported = False
         if self.pending:
-            self.pending, self.ever_told = "", False
+            self.pending, self.ever_reported = "", False
 
     def _diverged(self, least: int, patience: int) -> bool:
-        if self.onset is None or self.told or self.above < least:
+        if self.onset is None or self.reported or self.above < least:
             return False
         best = self.best
         early, middle, late = _thirds([loss for _, loss in self.rise.points])
@@ -378,7 +378,7 @@ class LossDivergence(Check):
 
     def _finding(self, ending: str) -> Finding:
         assert self.onset is not None
-        self.told = self.ever_told = True
+        self.reported = self.ever_reported = True
         best = self.best
         level = median(_thirds([loss for _, loss in self.rise.points])[2])
         return self.find(

@@ -98,7 +98,7 @@ class DeadLossComponent(Check):
         """Keys that have changed, and so are alive for the rest of the run."""
         self.total: float | None = None
         self.total_moves = False
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
         self.places: dict[str, Any] = {}
         """The line that computes each component, if known."""
 
@@ -119,7 +119,7 @@ class DeadLossComponent(Check):
             if math.isfinite(value):
                 self._count(record, key, value)
                 waits = self.context.rows  # it may start late (annealing): judge at the end
-                if key not in self.told and key not in self.alive and not waits:
+                if key not in self.reported and key not in self.alive and not waits:
                     yield from self._judge(key, self.limits.gradients)
 
     def _learn_place(self, record: SetupRecord) -> None:
@@ -136,10 +136,10 @@ class DeadLossComponent(Check):
             record.topic != "loss-component"
             or kind not in GRAPH_FAULTS
             or not name
-            or name in self.told
+            or name in self.reported
         ):
             return
-        self.told.add(name)
+        self.reported.add(name)
         steps, first = facts.steps or 1, facts.first_step
         own, weight = facts.own, facts.weight
         what, cure = GRAPH_FAULTS[kind]
@@ -168,7 +168,7 @@ class DeadLossComponent(Check):
 
     def finish(self) -> Iterable[Finding]:
         for key in self.first:
-            if key in self.told | self.alive:
+            if key in self.reported | self.alive:
                 continue
             if key.startswith(GRADIENT) or self.context.rows:
                 yield from self._judge(key, 1)
@@ -198,7 +198,7 @@ class DeadLossComponent(Check):
                 steps = max(steps, enough)
             dead = exact and others_move and count >= FEWEST and steps >= enough
         if dead:
-            self.told.add(key)
+            self.reported.add(key)
             yield self._finding(key, constant, count)
 
     def _finding(self, key: str, constant: float, count: int) -> Finding:

@@ -104,7 +104,7 @@ class DominantLossComponent(Check):
         """The line that computes each component, if known."""
         self.leads: list[str] = []
         """For each sample, the component whose gradient is far above the others; "" if none is."""
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
 
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
         if isinstance(record, SetupRecord):
@@ -142,14 +142,14 @@ class DominantLossComponent(Check):
     def finish(self) -> Iterable[Finding]:
         yield from self._by_gradient(1)
         enough = self.context.rows and len(self.rests) >= FIRST
-        if enough and not self.told and self.rests.median < self.limits.rest:
+        if enough and not self.reported and self.rests.median < self.limits.rest:
             yield from self._judge(self.leader)
 
     def _by_gradient(self, enough: int) -> Iterable[Finding]:
         norms = {
             name: window.median for name, window in self.gradients.items() if len(window) >= enough
         }
-        if len(norms) < 2 or self.told:
+        if len(norms) < 2 or self.reported:
             return
         second, first = sorted(norms, key=norms.__getitem__)[-2:]
         ratio, limit = norms[first] / norms[second], self.limits.gradient_ratio
@@ -180,7 +180,7 @@ class DominantLossComponent(Check):
         limits = self.limits
         leader = self.leads[-1] if self.leads else ""
         often = self.leads.count(leader) >= max(0.9 * len(self.leads), 5)
-        if self.told or not leader or not often:
+        if self.reported or not leader or not often:
             return
         if record.step - self.led_since[2] < limits.starving_steps:
             return
@@ -221,7 +221,7 @@ class DominantLossComponent(Check):
         self.rests.push(1 - values[leader] / total)
         if self.context.rows:
             return  # a log is judged at its end
-        if self.rests.full and leader not in self.told and self.rests.median < self.limits.rest:
+        if self.rests.full and leader not in self.reported and self.rests.median < self.limits.rest:
             yield from self._judge(leader)
 
     def _judge(self, leader: str) -> Iterable[Finding]:
@@ -250,7 +250,7 @@ class DominantLossComponent(Check):
         yield self._finding(leader, message, mild=mild, rest=rest, limit=limits.rest)
 
     def _finding(self, component: str, message: str, *, mild: bool, **evidence: Any) -> Finding:
-        self.told.add(component)
+        self.reported.add(component)
         return self.find(
             record_at(self.led_since),
             f"component {component} {message}",

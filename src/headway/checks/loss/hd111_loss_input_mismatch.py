@@ -75,15 +75,15 @@ class LossInputMismatch(Check):
     explains = (*NOTHING_LEARNED, "HD104", "HD110", "HD114", "HD202", "HD304", "HD305", "HD308")
 
     def start(self) -> None:
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
 
     def begin(self, header: Header) -> None:
-        self.told = set()
+        self.reported = set()
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         facts, softmax = LossCallFacts.of(record), LossSoftmaxFacts.of(record)
         site = loss_call_site(facts)
-        if site in self.told or _line(facts.place) in self.told:
+        if site in self.reported or _line(facts.place) in self.reported:
             return
         if record.topic == LossSoftmaxFacts.topic:
             found = _softmax(softmax)
@@ -93,14 +93,14 @@ class LossInputMismatch(Check):
             found = _call(facts)
         if found is None:
             return
-        self.told.add(site)
+        self.reported.add(site)
         prediction = facts.prediction
         where = facts.locate(rank=record.rank, op=facts.function)
         made_at = prediction.made_at
         if found.at_activation and made_at.file is not None:
             # The fix belongs in the line of the softmax, which has a record of its own: report
             # once.
-            self.told.add(_line(made_at))
+            self.reported.add(_line(made_at))
             where = made_at.where(rank=record.rank, op=prediction.made_by)
         yield self.find(
             record,

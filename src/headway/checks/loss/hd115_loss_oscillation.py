@@ -77,7 +77,7 @@ class LossOscillation(Check):
         self.first: list[float] = []
         self.onset: Moment | None = None
         self.seen = 0
-        self.told = False
+        self.reported = False
         self.several = False
         self.ratios = Window(20)
         self.rows: list[tuple[Moment, float]] = []
@@ -93,7 +93,7 @@ class LossOscillation(Check):
         loss = record.values.get("loss")
         losses = {value for _, value in record.family("loss")}
         self.several = self.several or len(losses) > 1
-        if loss is None or record.held or self.told or self.several or not math.isfinite(loss):
+        if loss is None or record.held or self.reported or self.several or not math.isfinite(loss):
             return
         column = record.columns.get("param/update_ratio")
         ratios = [] if column is None else [v for v in column.values if math.isfinite(v)]
@@ -112,7 +112,7 @@ class LossOscillation(Check):
 
     def finish(self) -> Iterable[Finding]:
         short = SHORTEST <= len(self.recent) < self.limits.values
-        if self.context.rows and short and not self.told and not self.several:
+        if self.context.rows and short and not self.reported and not self.several:
             yield from self._judge(record_at(self.rows[-1][0]))
 
     def _judge(self, record: StepRecord) -> Iterable[Finding]:
@@ -137,7 +137,7 @@ class LossOscillation(Check):
             return
         if not _steady(values):
             return
-        self.told = True
+        self.reported = True
         at = moment_of(record)
         if self.context.rows:
             at = self.rows[_first_swing([item for _, item in self.rows], swing)][0]

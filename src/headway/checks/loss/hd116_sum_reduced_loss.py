@@ -76,7 +76,7 @@ class SumReducedLoss(Check):
     def start(self) -> None:
         self.found: dict[str, tuple[Moment, dict[str, object]]] = {}
         """Call site → where it was first observed, and the facts for the message."""
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
         self.steps = 0
         self.first: float | None = None
         self.last = math.nan
@@ -95,7 +95,7 @@ class SumReducedLoss(Check):
         facts = SummedLossFacts.of(record)
         rows, factor = facts.rows, facts.factor
         site = loss_call_site(facts)
-        if rows is None or rows < 4 or factor is None or abs(factor) < 0.5 or site in self.told:
+        if rows is None or rows < 4 or factor is None or abs(factor) < 0.5 or site in self.reported:
             return
         where = (record.segment, record.seq, record.step, record.rank)
         place = facts.place
@@ -148,8 +148,8 @@ class SumReducedLoss(Check):
 
     def _all_findings(self) -> Iterable[Finding]:
         for site, (moment, about) in self.found.items():
-            if site not in self.told:
-                self.told.add(site)
+            if site not in self.reported:
+                self.reported.add(site)
                 yield self._finding(site, moment, about)
 
     def _finding(self, site: str, moment: Moment, about: dict[str, Any]) -> Finding:

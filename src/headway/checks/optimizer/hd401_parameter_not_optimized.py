@@ -49,12 +49,12 @@ class ParameterNotOptimized(Check):
     explains = (*POOR_FIT, "HD105", "HD205", "HD306", "HD307", "HD403", "HD404", "HD415")
 
     def start(self) -> None:
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
         self.by_gradients = False
         """Whether it is observed which parameters get a gradient at all."""
 
     def begin(self, header: Header) -> None:
-        self.told = set()  # a new process creates its optimizer again
+        self.reported = set()  # a new process creates its optimizer again
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         if record.topic == "optimizer-coverage":
@@ -65,7 +65,7 @@ class ParameterNotOptimized(Check):
             return
         missing = sorted(parameters.trainable - parameters.optimized)
         names = {parameters.name(position) for position in missing}
-        news, self.told = names - self.told, names
+        news, self.reported = names - self.reported, names
         if news:
             yield self._finding(record, parameters, missing)
 
@@ -75,7 +75,7 @@ class ParameterNotOptimized(Check):
         names = facts.unoptimized
         if (facts.stale_count or 0) > 0:
             return  # the optimizer has their predecessors: HD402
-        news, self.told = set(names) - self.told, set(names)
+        news, self.reported = set(names) - self.reported, set(names)
         if news:
             yield self._found_by_gradients(record, facts, names)
 

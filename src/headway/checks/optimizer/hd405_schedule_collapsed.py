@@ -67,7 +67,7 @@ class ScheduleCollapsed(Check):
         self.counts: dict[str, int] = {}
         self.low: dict[str, int] = {}
         self.onset: dict[str, Moment] = {}
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
         self.spans: dict[str, tuple[int, int, float]] = {}
         """In the log of another tool: the first and the latest step, and the latest rate."""
 
@@ -76,7 +76,7 @@ class ScheduleCollapsed(Check):
 
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
         if isinstance(record, SetupRecord):
-            if record.topic == "schedule" and "foreseen" not in self.told:
+            if record.topic == "schedule" and "foreseen" not in self.reported:
                 yield from self._foresee(record)
             return
         for key, rate in record.family("lr"):
@@ -117,8 +117,8 @@ class ScheduleCollapsed(Check):
         if self.context.rows and rate <= NOTHING * peak:
             share /= 2  # schedules end at 0, but none should stay there for long
         enough = max(self.limits.steps, share * count)
-        if low >= enough and key not in self.told and "foreseen" not in self.told:
-            self.told.add(key)
+        if low >= enough and key not in self.reported and "foreseen" not in self.reported:
+            self.reported.add(key)
             yield self.find(
                 record_at(self.onset[key]),
                 f"the learning rate fell from {say(peak)} to {say(rate)} and has stayed there "
@@ -147,7 +147,7 @@ class ScheduleCollapsed(Check):
             return
         if facts.epochs is None and after >= length * per_batch:
             return
-        self.told.add("foreseen")
+        self.reported.add("foreseen")
         kind = facts.schedule or "the schedule"
         name, horizon = facts.horizon_name, facts.horizon
         given = f" ({name}={say(horizon, 6)})" if name and horizon is not None else ""

@@ -65,7 +65,7 @@ class LearningRateJump(Check):
         self.fell = False
         self.resumed = False
         self.excused = False
-        self.told: set[int] = set()
+        self.reported: set[int] = set()
         self.course = DownsampledSeries(512)
         """In the log of another tool: (step, rate) so far."""
 
@@ -84,7 +84,7 @@ class LearningRateJump(Check):
         if resumed and not self.excused and not self._as_before(record, rate):
             yield from self._judge(record, self.last, rate)
         elif self._leaps(record, rate):
-            self.told.add(record.segment)
+            self.reported.add(record.segment)
             yield self._finding(record, self.last, rate, None, leaps=True)
         self.excused = self.excused and not resumed
         self.fell = self.fell or rate < self.last
@@ -103,7 +103,7 @@ class LearningRateJump(Check):
     def _leaps(self, record: StepRecord, rate: float) -> bool:
         """Whether the rate of a log without a resume rises far above all before, after a fall: a
         warm restart returns to its peak and not beyond."""
-        may_leap = self.context.rows and record.segment not in self.told and self.fell
+        may_leap = self.context.rows and record.segment not in self.reported and self.fell
         return may_leap and self.last > 0 and rate >= self.limits.leap * self.peak
 
     def _judge(self, record: StepRecord, before: float, rate: float) -> Iterable[Finding]:
@@ -111,8 +111,8 @@ class LearningRateJump(Check):
         falling = self.fell and before < limits.near_peak * self.peak
         if not falling or before <= 0 or rate < limits.factor * before:
             return
-        if rate >= limits.near_peak * self.peak and record.segment not in self.told:
-            self.told.add(record.segment)
+        if rate >= limits.near_peak * self.peak and record.segment not in self.reported:
+            self.reported.add(record.segment)
             yield self._finding(record, before, rate, None)
 
     def _judge_resume(self, record: SetupRecord) -> Iterable[Finding]:
@@ -122,8 +122,8 @@ class LearningRateJump(Check):
         before, rate = facts.restored_rate, facts.rate
         if before is None or rate is None or before <= 0 or rate < self.limits.factor * before:
             return
-        if facts.rate_by_schedule and record.segment not in self.told:
-            self.told.add(record.segment)
+        if facts.rate_by_schedule and record.segment not in self.reported:
+            self.reported.add(record.segment)
             yield self._finding(record, before, rate, facts)
 
     def _finding(

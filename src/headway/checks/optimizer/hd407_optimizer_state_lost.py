@@ -56,7 +56,7 @@ class OptimizerStateLost(Check):
     explains = ("HD103", "HD207", "HD406")
 
     def start(self) -> None:
-        self.told = False
+        self.reported = False
         self.before: SavedCheckpoint | None = None
         self.now: SavedCheckpoint | None = None
 
@@ -105,12 +105,12 @@ class OptimizerStateLost(Check):
     def _at_resume(self, record: SetupRecord) -> Iterable[Finding]:
         facts = ResumeFacts.of(record)
         lost = facts.fresh and facts.stateful and facts.same_settings
-        if self.told or not lost:
+        if self.reported or not lost:
             return
         source = _source(facts)
         if source is None:
             return
-        self.told = True
+        self.reported = True
         kind = facts.optimizer or "the optimizer"
         yield self.find(
             record,

@@ -47,13 +47,13 @@ class NothingTrainable(Check):
     explains = (*NOTHING_MOVES, *POOR_FIT, "HD104", "HD108", "HD204", "HD409", "HD415", "HD905")
 
     def start(self) -> None:
-        self.told = False
+        self.reported = False
         self.file: str | None = None
         self.line: int | None = None
         """Where the freeze is, if it was observed."""
 
     def begin(self, header: Header) -> None:
-        self.told = False
+        self.reported = False
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         if record.topic == "frozen":
@@ -64,9 +64,9 @@ class NothingTrainable(Check):
         if parameters is None or parameters.trainable is None or not parameters.names:
             return
         finding = self._judge(record, parameters, parameters.trainable)
-        if finding is not None and not self.told:
+        if finding is not None and not self.reported:
             yield finding
-        self.told = finding is not None
+        self.reported = finding is not None
 
     def _judge(
         self, record: SetupRecord, parameters: Parameters, trainable: frozenset[int]

@@ -82,10 +82,10 @@ class AscendingUpdate(Check):
         self.onset: dict[int, Moment] = {}
         self.negative = 0
         self.negative_onset: Moment | None = None
-        self.told = False
+        self.reported = False
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
-        if self.told:
+        if self.reported:
             return
         if record.topic == OBJECTIVE:
             yield from self._judge_objective(record, ObjectiveFacts.of(record))
@@ -104,7 +104,7 @@ class AscendingUpdate(Check):
         self.uphill[number] = self.uphill.get(number, 0) + 1
         self.onset.setdefault(number, setup_moment(record))
         if self.uphill[number] >= self.limits.trials:
-            self.told = True
+            self.reported = True
             yield self._climbing(self.onset[number], tried, self.uphill[number])
 
     def _climbs(self, tried: TriedUpdate) -> bool:
@@ -164,7 +164,7 @@ class AscendingUpdate(Check):
         self.negative_onset = self.negative_onset or setup_moment(record)
         if self.negative < self.limits.objectives:
             return
-        self.told = True
+        self.reported = True
         name = known[-1].name or "a loss"
         what = (
             f"{name} is maximised: the optimizer was created with maximize=True"

@@ -67,7 +67,7 @@ class SilentSkips(Check):
         self.row = 0.0
         self.skips: list[tuple[int, float]] = []
         """The recent skips: the step of the segment, and their number."""
-        self.told = False
+        self.reported = False
         self.moments: list[tuple[int, Moment]] = []
         """In the log of another tool: the positions of the recent skips."""
 
@@ -106,10 +106,10 @@ class SilentSkips(Check):
         self.moments = [item for item in self.moments if self.steps - item[0] < recent]
         count = sum(skipped for _, skipped in self.skips)
         share = count / min(recent, self.steps)
-        if self.told:
-            self.told = share > limits.share / 2
+        if self.reported:
+            self.reported = share > limits.share / 2
         elif (count >= limits.least and share > limits.share) or self.row >= limits.in_a_row:
-            self.told = True
+            self.reported = True
             yield self._finding(record, count, recent)
 
     def _finding(self, record: StepRecord, count: float, recent: int) -> Finding:

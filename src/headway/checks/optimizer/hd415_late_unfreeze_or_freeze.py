@@ -80,7 +80,7 @@ class LateUnfreezeOrFreeze(Check):
         self.longest: dict[int, int] = {}
         self.since: dict[int, Moment] = {}
         self.frozen: dict[str, dict[str, object]] = {}
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
         self.at_rest = False
 
     def begin(self, header: Header) -> None:
@@ -117,8 +117,8 @@ class LateUnfreezeOrFreeze(Check):
         names = facts.names
         if facts.to:
             freed = [name for name in names if self.frozen.pop(name, None) is None]
-            if freed and "unfrozen" not in self.told:
-                self.told.add("unfrozen")
+            if freed and "unfrozen" not in self.reported:
+                self.reported.add("unfrozen")
                 yield self.find(
                     record,
                     f"{len(freed)} parameters were unfrozen at step {facts.step}: "
@@ -162,7 +162,7 @@ class LateUnfreezeOrFreeze(Check):
         heard, silent = [], []
         for at, count in self.still.items():
             name = self.context.name("param", at)
-            if name in self.told or self.moves[at] < limits.moved:
+            if name in self.reported or self.moves[at] < limits.moved:
                 continue
             if name in self.frozen and count >= limits.heard_samples:
                 heard.append(at)
@@ -185,7 +185,7 @@ class LateUnfreezeOrFreeze(Check):
     def _finding(self, positions: list[int], mild: bool) -> Finding:
         positions = sorted(positions)
         names = [self.context.name("param", at) for at in positions]
-        self.told.update(names)
+        self.reported.update(names)
         onset = min(self.since[at] for at in positions)
         place = self.frozen.get(names[0], {})
         line, file, function = place.get("line"), place.get("file"), place.get("function")

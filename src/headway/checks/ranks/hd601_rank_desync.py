@@ -53,7 +53,7 @@ class RankDesync(Check):
     def start(self) -> None:
         self.agreed: int | None = None
         """The last step at which all replicas were equal."""
-        self.told = False
+        self.reported = False
 
     def begin(self, header: Header) -> None:
         self.start()
@@ -64,9 +64,9 @@ class RankDesync(Check):
             return
         versions = group_ranks_by_value(held)
         if len(versions) == 1:
-            self.agreed, self.told = record.step, False
-        elif not self.told:
-            self.told = True
+            self.agreed, self.reported = record.step, False
+        elif not self.reported:
+            self.reported = True
             yield self._finding(record, versions)
 
     def _finding(self, record: StepRecord, versions: list[list[int]]) -> Finding:

@@ -72,7 +72,7 @@ class RankOrderShared(Check):
         self.streak = 0
         self.groups: list[list[int]] = []
         """Ranks that agreed on every sample of the streak."""
-        self.told = False
+        self.reported = False
 
     def begin(self, header: Header) -> None:
         self.start()
@@ -85,12 +85,12 @@ class RankOrderShared(Check):
             return
         self._learn(fresh)
         if (
-            self.told
+            self.reported
             or not self._persistent(len(hashes))
             or _model_parallel(self.groups, len(hashes))
         ):
             return
-        self.told = True
+        self.reported = True
         yield self._finding(record, len(hashes))
 
     def _learn(self, fresh: dict[int, float]) -> None:
@@ -103,7 +103,7 @@ class RankOrderShared(Check):
         else:  # no ranks agree any more; this sample may be the first of other groups
             self.groups = _shared(fresh, list(fresh))
             self.streak = 1 if self.groups else 0
-            self.told = False
+            self.reported = False
 
     def _persistent(self, ranks: int) -> bool:
         if self.streak < self.limits.samples or 2 * self.streak <= self.seen:

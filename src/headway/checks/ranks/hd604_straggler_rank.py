@@ -84,7 +84,7 @@ class StragglerRank(Check):
         its delays (the logarithm of its ratio). Normal ranks are not included."""
         self.lately: dict[int, Window] = {}
         """The latest delays of the same ranks."""
-        self.told: set[int] = set()
+        self.reported: set[int] = set()
 
     def begin(self, header: Header) -> None:
         self.start()
@@ -100,7 +100,7 @@ class StragglerRank(Check):
         self._learn_noise(times)
         self._learn_lateness(times, record.step)
         news = [rank for rank in sorted(self.slow) if self._straggles(rank, record.step)]
-        self.told.update(news)
+        self.reported.update(news)
         if news:
             yield self._finding(record, news, times)
 
@@ -134,7 +134,7 @@ class StragglerRank(Check):
             if weight <= 0:
                 self.slow.pop(rank, None)
                 self.lately.pop(rank, None)
-                self.told.discard(rank)
+                self.reported.discard(rank)
             else:
                 # Capped, because a single stall would outweigh many samples.
                 capped = max(-STALL, min(lateness, STALL))
@@ -145,7 +145,7 @@ class StragglerRank(Check):
         """Whether the rank is a straggler that was not reported yet."""
         limits = self.limits
         since, weight, samples, total = self.slow[rank]
-        if rank in self.told or weight < limits.samples or step - since < limits.steps:
+        if rank in self.reported or weight < limits.samples or step - since < limits.steps:
             return False
         noise = fmean(self.noise.values) if len(self.noise) else math.inf
         return bool(total >= limits.sigmas * noise * math.sqrt(samples))

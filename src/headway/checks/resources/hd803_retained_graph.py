@@ -77,7 +77,7 @@ class RetainedGraph(Check):
         self.first: int | None = None
         self.kept = 0.0
         self.last: Moment = (0, 0, 0, 0)
-        self.told = False
+        self.reported = False
         self.out_of_memory = False
 
     def begin(self, header: Header) -> None:
@@ -93,14 +93,14 @@ class RetainedGraph(Check):
         if kept is None or not 0 <= kept < float("inf"):
             return
         self.kept, self.last = kept, moment_of(record)
-        if self.told:
-            self.told = kept >= self.limits.kept / 2
+        if self.reported:
+            self.reported = kept >= self.limits.kept / 2
         elif kept >= self.limits.kept and "bound" not in self.origin:
-            self.told = True
+            self.reported = True
             yield self._finding(self.severity)
 
     def finish(self) -> Iterable[Finding]:
-        if self.told or self.first is None or "bound" in self.origin:
+        if self.reported or self.first is None or "bound" in self.origin:
             return
         steps = self.last[2] - self.first
         if self.kept >= self.limits.short and self.kept >= self.limits.share * steps:

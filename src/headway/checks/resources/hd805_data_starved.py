@@ -61,7 +61,7 @@ class DataStarved(Check):
         self.seen = 0
         self.on_device = False
         self.since: Moment | None = None
-        self.told = False
+        self.reported = False
 
     def observe(self, record: StepRecord) -> Iterable[Finding]:
         values = record.values
@@ -70,7 +70,7 @@ class DataStarved(Check):
         if wait is None or step is None or not 0 <= wait <= step:
             return
         self.seen += 1
-        if self.seen <= SKIPPED or self.told:
+        if self.seen <= SKIPPED or self.reported:
             return
         if self.since is None:
             self.since = moment_of(record)
@@ -85,7 +85,7 @@ class DataStarved(Check):
         least = limits.device_wait_s if self.on_device else limits.wait_s
         if wait < least or wait < ratio * rest:
             return
-        self.told = True
+        self.reported = True
         yield self.find(
             record_at(since),
             f"each step waits {say(1000 * wait)} ms for its batch and takes {say(1000 * rest)} "

@@ -62,7 +62,7 @@ class BlindSource(Check):
         self.norms = self.latest = 0
         """Rows with a norm, and the latest of them that was not finite."""
         self.zero_loss = False
-        self.told = False
+        self.reported = False
 
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
         return self._misread(record) if isinstance(record, SetupRecord) else ()
@@ -85,9 +85,9 @@ class BlindSource(Check):
         facts = ScaledReadingFacts.of(record)
         scale, tensors = facts.scale, facts.tensors
         added, true = facts.added, facts.true_norm
-        if self.told or scale is None or added is None or true is None:
+        if self.reported or scale is None or added is None or true is None:
             return
-        self.told = True
+        self.reported = True
         sum_of = f"those of {tensors} tensors add up to" if tensors and tensors > 1 else "it is"
         yield self.find(
             record,

@@ -48,7 +48,7 @@ class EvalModeTraining(Check):
     explains = (*POOR_FIT, "HD103", "HD104", "HD105", "HD113", "HD202", "HD203", "HD404", "HD903")
 
     def start(self) -> None:
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
         self.momentum: dict[str, list[str]] = {}
         """Model → norms whose statistics never change, until an evaluation shows it."""
         self.place = (0, 0, 0, 0)
@@ -66,8 +66,8 @@ class EvalModeTraining(Check):
             self.place = (record.segment, record.seq, record.step, record.rank)
         for finding in self._judge(record, facts, model):
             key = f"{model}: {finding.subject}"
-            if key not in self.told:
-                self.told.add(key)
+            if key not in self.reported:
+                self.reported.add(key)
                 yield finding
 
     def finish(self) -> Iterable[Finding]:

@@ -27,13 +27,13 @@ from headway.core.state import remember
 class LayerStreaks:
     """By position on the axis `act`; each layer is reported once, until it recovers."""
 
-    __slots__ = ("count", "places", "since", "told")
+    __slots__ = ("count", "places", "reported", "since")
 
     def __init__(self) -> None:
         self.count: dict[int, int] = {}
         """Consecutive measurements."""
         self.since: dict[int, Moment] = {}
-        self.told: set[int] = set()
+        self.reported: set[int] = set()
         self.places: dict[str, tuple[str | None, int | None, str | None]] = {}
 
     def begin(self) -> None:
@@ -54,13 +54,13 @@ class LayerStreaks:
         for position, value in column.items():
             if not value >= share:
                 self.count.pop(position, None)
-                self.told.discard(position)
+                self.reported.discard(position)
                 continue
             if position not in self.count:
                 self.since[position] = moment_of(record)
             self.count[position] = self.count.get(position, 0) + 1
-            if self.count[position] >= looks and position not in self.told:
-                self.told.add(position)
+            if self.count[position] >= looks and position not in self.reported:
+                self.reported.add(position)
                 yield position, value
 
     def where(self, position: int, member: str) -> Where:
@@ -69,12 +69,12 @@ class LayerStreaks:
         return Where(file, line, function, member, rank=self.since[position][3] or None)
 
     def to_state(self) -> Any:
-        return [self.count, self.since, self.told, self.places]
+        return [self.count, self.since, self.reported, self.places]
 
     @classmethod
     def from_state(cls, state: Any) -> LayerStreaks:
         found = cls()
-        found.count, found.since, found.told, found.places = state
+        found.count, found.since, found.reported, found.places = state
         return found
 
 

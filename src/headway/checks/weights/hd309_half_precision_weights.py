@@ -74,11 +74,11 @@ class HalfPrecisionWeights(Check):
         """Consecutive measurements that are needed."""
 
     def start(self) -> None:
-        self.told = self.copies_told = False
+        self.reported = self.copies_reported = False
         self.in_a_row = 0
 
     def begin(self, header: Header) -> None:
-        self.told = False
+        self.reported = False
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         if record.topic == COPIES:
@@ -95,9 +95,9 @@ class HalfPrecisionWeights(Check):
         lost = lost and bool(facts.loss) and not facts.scaler
         self.in_a_row = self.in_a_row + 1 if lost else 0
         names = facts.names
-        if self.copies_told or self.in_a_row < self.limits.looks or not names:
+        if self.copies_reported or self.in_a_row < self.limits.looks or not names:
             return
-        self.copies_told = True
+        self.copies_reported = True
         count = facts.count or len(names)
         yield self.find(
             record,
@@ -126,11 +126,11 @@ class HalfPrecisionWeights(Check):
         count = trained_positions(parameters)
         half = [at for at in count if at < len(dtypes) and dtypes[at] == "float16"]
         if not half:
-            self.told = False
+            self.reported = False
             return
-        if self.told:
+        if self.reported:
             return
-        self.told = True
+        self.reported = True
         names = [parameters.name(at) for at in half]
         yield self.find(
             record,

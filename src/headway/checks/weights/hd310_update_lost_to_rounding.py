@@ -70,10 +70,10 @@ class UpdateLostToRounding(Check):
         self.tensors: list[str] = []
         self.dtype = "16-bit"
         self.first: Moment = (0, 0, 0, 0)
-        self.told = False
+        self.reported = False
 
     def begin(self, header: Header) -> None:
-        self.shares, self.told = [], False
+        self.shares, self.reported = [], False
 
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
         if isinstance(record, SetupRecord):
@@ -84,19 +84,19 @@ class UpdateLostToRounding(Check):
             return
         counts = self._rate_holds(record)
         share = record.values.get(SIGNAL, math.nan)
-        if self.told or not counts or record.held or not 0.0 <= share <= 1.0:
+        if self.reported or not counts or record.held or not 0.0 <= share <= 1.0:
             return
         if not self.shares:
             self.first = moment_of(record)
         self.shares = [*self.shares[-19:], share]
         usual = median_low(self.shares)
         if len(self.shares) >= self.limits.samples and usual > self.limits.share:
-            self.told = True
+            self.reported = True
             yield self._finding(usual)
 
     def finish(self) -> Iterable[Finding]:
         short = self.limits.short_samples <= len(self.shares) < self.limits.samples
-        if short and not self.told and median_low(self.shares) > self.limits.bad_share:
+        if short and not self.reported and median_low(self.shares) > self.limits.bad_share:
             yield self._finding(median_low(self.shares))
 
     def _rate_holds(self, record: StepRecord) -> bool:

@@ -62,7 +62,7 @@ class LossScaleCollapsed(Check):
 
     def start(self) -> None:
         self.highest: dict[str, float] = {}
-        self.told: dict[str, bool] = {}
+        self.reported: dict[str, bool] = {}
         self._forget_segment()
 
     def begin(self, header: Header) -> None:
@@ -90,7 +90,7 @@ class LossScaleCollapsed(Check):
             elif scale > last:
                 self.falls.pop(name, None)
                 self.began.pop(name, None)
-                self.told[name] = False
+                self.reported[name] = False
             self.highest[name] = max(self.highest.get(name, scale), scale)
 
     def _fell(self, record: StepRecord, name: str, last: float, since: int) -> Finding | None:
@@ -114,9 +114,9 @@ class LossScaleCollapsed(Check):
         self.falls[name] = falls
         count = sum(halvings for _, halvings in falls)
         sunk = scale <= limits.floor and scale <= self.highest[name] / 16
-        if self.told.get(name) or not (sunk or count >= limits.halvings):
+        if self.reported.get(name) or not (sunk or count >= limits.halvings):
             return None
-        self.told[name] = True
+        self.reported[name] = True
         return self._finding(record, name, scale, count)
 
     def _finding(self, record: StepRecord, name: str, scale: float, count: float) -> Finding:

@@ -97,7 +97,7 @@ class PoorInitialisation(Check):
         """Largest singular value of a weight under spectral norm."""
 
     def start(self) -> None:
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
 
     def observe(self, record: SetupRecord) -> Iterable[Finding]:
         if record.topic == InitialWeightsFacts.topic:
@@ -116,8 +116,8 @@ class PoorInitialisation(Check):
         ]
         inner = [item for item in matrices if item.trainable and not item.last]
         alike = [item for item in inner if item.identical_units and not _is_zero(item)]
-        if alike and "alike" not in self.told:
-            self.told.add("alike")
+        if alike and "alike" not in self.reported:
+            self.reported.add("alike")
             names = [item.name or "" for item in alike]
             value = alike[0].constant
             what = "identical units" if value is None else f"the same number ({say(value)})"
@@ -130,8 +130,8 @@ class PoorInitialisation(Check):
             )
         zeros = [item for item in weights if _is_zero(item)]
         starts_dead = bool(weights) and _is_zero(weights[0]) and len(zeros) * 2 > len(weights)
-        if starts_dead and len(zeros) > 1 and "zeros" not in self.told:
-            self.told.add("zeros")
+        if starts_dead and len(zeros) > 1 and "zeros" not in self.reported:
+            self.reported.add("zeros")
             names = [item.name or "" for item in zeros]
             yield self._finding(
                 record,
@@ -160,7 +160,7 @@ class PoorInitialisation(Check):
     def _signal(self, record: SetupRecord, facts: InitialSignalFacts) -> Iterable[Finding]:
         members = facts.members
         ins, outs = facts.inputs, facts.outputs
-        if not 3 <= len(members) == len(ins) == len(outs) or "signal" in self.told:
+        if not 3 <= len(members) == len(ins) == len(outs) or "signal" in self.reported:
             return
         first = ins[0]
         gains = [
@@ -186,7 +186,7 @@ class PoorInitialisation(Check):
             why = "weights are too large"
         else:
             return
-        self.told.add("signal")
+        self.reported.add("signal")
         yield self.find(
             record,
             f"in the first forward pass the signal {what} over {len(members)} layers, with a "
@@ -205,9 +205,9 @@ class PoorInitialisation(Check):
 
     def _spectral(self, record: SetupRecord, facts: SpectralNormFacts) -> Iterable[Finding]:
         norm, member = facts.norm, facts.member or "a layer"
-        if norm is None or norm <= self.limits.spectral or "spectral" in self.told:
+        if norm is None or norm <= self.limits.spectral or "spectral" in self.reported:
             return
-        self.told.add("spectral")
+        self.reported.add("spectral")
         mode = "training" if facts.training else "evaluation"
         yield self.find(
             record,

@@ -72,7 +72,7 @@ class AttentionLogitGrowth(Check):
         self.entropies: dict[int, list[float]] = {}
         self.first: dict[int, tuple[float, float]] = {}
         self.in_a_row: dict[int, int] = {}
-        self.told: set[int] = set()
+        self.reported: set[int] = set()
         self.places: dict[str, tuple[str | None, int | None, str | None]] = {}
 
     def begin(self, header: Header) -> None:
@@ -89,8 +89,8 @@ class AttentionLogitGrowth(Check):
         if logits is None or entropies is None:
             return
         for position, logit, entropy in _pairs(logits, entropies):
-            if self._collapsed(position, logit, entropy) and position not in self.told:
-                self.told.add(position)
+            if self._collapsed(position, logit, entropy) and position not in self.reported:
+                self.reported.add(position)
                 yield self._finding(record, position, logit, entropy)
 
     def _collapsed(self, position: int, logit: float, entropy: float) -> bool:

@@ -65,7 +65,7 @@ class OutputLogitDrift(Check):
     def start(self) -> None:
         self.first: list[tuple[float, float]] = []
         self.drifts = DownsampledSeries(128)
-        self.told = False
+        self.reported = False
         self.place: tuple[str | None, int | None, str | None] = (None, None, None)
 
     def observe(self, record: StepRecord | SetupRecord) -> Iterable[Finding]:
@@ -88,8 +88,8 @@ class OutputLogitDrift(Check):
         drift = math.copysign(together, moved[0])
         self.drifts.push(record.step, drift)
         enough = together >= max(self.limits.drift, self.limits.spreads * spread)
-        if enough and not self.told and self._grows(drift):
-            self.told = True
+        if enough and not self.reported and self._grows(drift):
+            self.reported = True
             yield self._finding(record, drift, level, log_z, spread)
 
     def _grows(self, drift: float) -> bool:
