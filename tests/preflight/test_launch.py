@@ -281,7 +281,7 @@ def test_why_no_step_was_reached() -> None:
         raise KeyError("config")
 
     keep: list[Optimizer] = []
-    assert "without making a torch optimizer" in why(nothing)
+    assert "without creating a torch optimizer" in why(nothing)
     assert "backward() ran 2 times, but no optimizer.step()" in why(backward_only)
     assert "backward() was never called" in why(optimizer_only)
     assert "KeyError before its first step" in why(crashes)

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from headway import Guard, Policy, Snapshots
 from headway.explain.incident_file import incident_folder
-from headway.guard.script.script_guard import make_replay_guard
-from headway.rerun.by_call import rerun_call
+from headway.guard.script.script_guard import replay_call
 
 ROWS, GUILTY = 8, 5
 HIGHEST = 7
@@ -107,7 +106,7 @@ def test_guilty_rows_keep_no_others(written: Any) -> None:
     found = incident_folder.read_incident(folder)
     [batch] = found.batches()
     assert batch["names"] == [f"patient-{GUILTY:04}"] * ROWS
-    again = rerun_call(found, lambda: (make_model(), loss_of), make_replay_guard)
+    again = replay_call(found, lambda: (make_model(), loss_of))
     assert again.reproduces
     assert again.explanation is not None
     assert again.explanation.origins[0].rows == (GUILTY,)

@@ -19,9 +19,8 @@ from headway import Guard, Policy
 from headway.explain.explanation import Explanation
 from headway.explain.incident_file import incident_folder
 from headway.explain.replay_outcome import ReplayOutcome
-from headway.guard.script.script_guard import make_replay_guard
+from headway.guard.script.script_guard import replay_call
 from headway.rerun import in_script
-from headway.rerun.by_call import rerun_call
 from headway.torch_adapters import rng
 
 TOLD = Explanation(7, "nonfinite", "deterministic", summary="It broke.", guilt="together")
@@ -405,8 +404,8 @@ def test_a_function_in_a_test_of_the_users_own(tmp_path: Path) -> None:
         )
         return incident_folder.read_incident(folder)
 
-    assert rerun_call(write(bad_batch()), build, make_replay_guard).reproduces is True
-    fine = rerun_call(write(batches(1)[0]), build, make_replay_guard)
+    assert replay_call(write(bad_batch()), build).reproduces is True
+    fine = replay_call(write(batches(1)[0]), build)
     assert fine.reproduces is False
     loss = squared_error(make_net(seed=2), batches(1)[0])
     assert fine.outcome.losses == [float(loss.detach())]

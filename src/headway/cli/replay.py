@@ -235,14 +235,11 @@ def _run(capsule: IncidentFolder, script: Script) -> ReplayCommandResult:
 
 def _call(capsule: IncidentFolder, call: str) -> ReplayCommandResult:
     from headway.cli.script_command import run_catching, stdout_to_stderr
-    from headway.guard.script.script_guard import make_replay_guard
-    from headway.rerun.by_call import rerun_call
+    from headway.guard.script.script_guard import replay_call
 
     found: list[ReplayOutcome] = []
     with stdout_to_stderr():
-        crash = run_catching(
-            lambda: found.append(rerun_call(capsule, find_function(call), make_replay_guard))
-        )
+        crash = run_catching(lambda: found.append(replay_call(capsule, find_function(call))))
     if crash is not None and isinstance(crash.error, UsageError):
         raise crash.error
     return ReplayCommandResult(capsule, call, found[0] if found else None, crash)

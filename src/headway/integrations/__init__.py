@@ -1,14 +1,13 @@
-"""Adapters: the same guard inside training loops that somebody else owns. One line each.
+"""Adapters: the guard inside the training loop of a framework, in one line each.
 
     transformers.py   HeadwayCallback for the Hugging Face Trainer
     lightning.py      HeadwayCallback for lightning.pytorch and pytorch_lightning
     accelerate.py     guard(accelerator, model, optimizer)
     ray.py            guard(model, optimizer) and report(guard, metrics) in a Ray Train worker
     deepspeed.py      watch(engine): observes only, DeepSpeed owns its step
-    frameworks.py     bringing a framework in, or saying how to install it
 
-Importing this package imports no framework and no torch; importing one of its modules imports what
-that module is for. `headway.integrations.lightning` works after a plain `import headway`.
+Importing this package imports neither torch nor a framework; each module imports its own framework.
+`headway.integrations.lightning` works after a plain `import headway`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Imports a framework or says how to install it, and re-runs a framework's forward and backward
-without side effects.
-"""
+"""Runs a framework's forward and backward again without side effects, and imports frameworks."""
 
 from __future__ import annotations
 
@@ -13,20 +11,15 @@ from torch import nn
 from headway.errors import import_optional
 from headway.torch_adapters.saved_state import ObjectSnapshot
 
-# A framework's forward and backward, once more and without being noticed.
-
-# Counters and lists of the trainer, which the user's own methods may fill, are put back
-# afterwards; what would be logged or told to callbacks is kept quiet meanwhile.
-
 MAX_DEPTH = 3
-"""`trainer.history["loss"]`: objects of the trainer, and containers in them."""
+"""Nesting up to which objects are restored: `trainer.history["loss"]`."""
 
 
-class FrameworkRerun:
-    """How to run one batch of a step again."""
+class BatchRerun:
+    """Runs one batch of a step again."""
 
     def __init__(self, run: Callable[[Any], Any], *owners: Any) -> None:
-        """`owners`: those whose counters and lists are to be as before afterwards."""
+        """`owners`: objects whose counters and lists are restored afterwards."""
         self._run = run
         self._owners = owners
 
@@ -39,7 +32,7 @@ class FrameworkRerun:
 
 @contextmanager
 def replace_attributes(owner: Any, **instead: Any) -> Iterator[None]:
-    """Attributes of an object are others for a while."""
+    """Replaces attributes of an object temporarily."""
     before = {name: vars(owner)[name] for name in instead if name in vars(owner)}
     for name, value in instead.items():
         setattr(owner, name, value)
@@ -54,9 +47,9 @@ def replace_attributes(owner: Any, **instead: Any) -> Iterator[None]:
 
 
 def do_nothing(*args: Any, **kwargs: Any) -> None:
-    """Instead of a method that nobody shall hear."""
+    """Replaces a method that must have no effect."""
 
 
 def import_framework(*names: str, extra: str) -> Any:
-    """The first of these modules that is installed; `extra` is what installs the first."""
+    """The first of these modules that is installed; `extra` installs the first."""
     return import_optional(*names, user=f"headway.integrations.{extra}", extra=extra)

@@ -6,9 +6,9 @@
         with accelerator.accumulate(model):
             ...
 
-The rest of the loop stays as it is. What `prepare` returns for an optimizer looks like one of
-torch's and has none of its hooks, so the guard sits on the one inside; under `accumulate` that one
-steps only when a whole batch has been gathered, and so does the guard.
+The rest of the loop stays the same. The optimizer that `prepare` returns is a wrapper without
+torch's hooks, so the guard watches the optimizer inside. Under `accumulate` that one steps only
+when a whole batch is complete.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def guard(
     scheduler: Any = None,
     **options: Any,
 ) -> Guard:
-    """A guard over what `accelerator.prepare` returned; `options` are those of `headway.Guard`."""
+    """A guard for what `accelerator.prepare` returned; `options` are those of `headway.Guard`."""
     if str(getattr(accelerator.distributed_type, "value", "")) == "DEEPSPEED":
         raise UsageError(
-            "this Accelerator runs DeepSpeed, which owns its step and leaves nothing to hold back: "
-            "use headway.integrations.deepspeed.watch(model), which observes"
+            "this Accelerator runs DeepSpeed, whose updates headway cannot skip: use "
+            "headway.integrations.deepspeed.watch(model), which observes"
         )
     several = isinstance(optimizer, (list, tuple))
     inner = [torch_optimizer(item) for item in (optimizer if several else [optimizer])]

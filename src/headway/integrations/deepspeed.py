@@ -1,4 +1,4 @@
-"""Watching DeepSpeed. It owns its step, so headway observes and records, and holds nothing back.
+"""Observes DeepSpeed. It controls its own step, so headway records and never skips an update.
 
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
     watch = headway.integrations.deepspeed.watch(engine, run_dir="runs/first")
@@ -6,11 +6,10 @@
         engine.backward(compute(engine, batch))
         engine.step()
 
-Under ZeRO the gradients lie in DeepSpeed's own buffers and `parameter.grad` is None: there is
-nothing to set aside before a step, and asking for a gradient by name is a collective that every
-rank must join, which no rank can decide alone. What is recorded is what the engine knows: the loss,
-the global gradient norm, the rate, the loss scale, and whether it skipped the step, as it does by
-itself for non-finite gradients in fp16 and bf16. The first rank writes; norms are global.
+Under ZeRO the gradients are in DeepSpeed's own buffers and `parameter.grad` is None; reading a
+gradient by name is a collective that every rank must join. So the record contains what the engine
+knows: the loss, the global gradient norm, the learning rate, the loss scale, and whether it skipped
+the step, as it does by itself for non-finite gradients in fp16 and bf16. Rank 0 writes.
 """
 
 from __future__ import annotations
@@ -34,20 +33,20 @@ from headway.policy import Action, Policy
 from headway.rerun import in_script
 
 OBSERVES = (
-    "DeepSpeed owns its step: headway observes and records this run, "
-    "and cannot hold a bad update back"
+    "DeepSpeed controls its own step: headway observes and records this run, "
+    "and cannot skip a bad update"
 )
 
 
 def watch(engine: Any, run_dir: str | Path | None = None, **options: Any) -> Watch:
-    """Record every step of a DeepSpeed engine, and let the checks look at it."""
+    """Record every step of a DeepSpeed engine, and run the checks."""
     if not all(hasattr(engine, name) for name in ("backward", "step", "get_global_grad_norm")):
         raise UsageError(
             "headway.integrations.deepspeed.watch takes the engine that deepspeed.initialize "
             f"returned: got {type(engine).__name__}"
         )
     if in_script.is_requested():
-        in_script.refuse_rerun("DeepSpeed moves the weights itself: replay the step through --call")
+        in_script.refuse_rerun("DeepSpeed updates the weights itself: replay the step with --call")
     return Watch(engine, run_dir, **options)
 
 
@@ -59,7 +58,7 @@ def engine_in(model: Any) -> Any:
 
 
 class Watch:
-    """Looks like a guard and does nothing about what it sees: `actions` stays empty."""
+    """Has the interface of a guard, but only observes: `actions` stays empty."""
 
     def __init__(
         self,
@@ -70,12 +69,14 @@ class Watch:
         trackers: Sequence[Any] = (),
         **unused: Any,
     ) -> None:
-        """`unused` are the options of a guard that are about acting; they are refused aloud."""
+        """`unused`: options of a guard that have no effect here; a notice lists them."""
         self._notices = Notices()
         self._notices.once("observe", OBSERVES)
         given = sorted(name for name, value in unused.items() if value)
         if given:
-            self._notices.once("unused", f"under DeepSpeed these do nothing: {', '.join(given)}")
+            self._notices.once(
+                "unused", f"these options have no effect under DeepSpeed: {', '.join(given)}"
+            )
         self._engine = engine
         self._closed = False
         self._recorder = Recorder(
@@ -101,32 +102,32 @@ class Watch:
 
     @property
     def findings(self) -> list[Finding]:
-        """What was found so far, in order."""
+        """The findings so far, in order."""
         return self._recorder.engine.findings
 
     @property
     def actions(self) -> list[Action]:
-        """Nothing is done."""
+        """Always empty."""
         return []
 
     @property
     def run_dir(self) -> Path | None:
-        """Where the run is written down; None when it is not, or no longer can be."""
+        """The run directory; None if the run is not, or no longer, written."""
         writer = self._recorder.writer
         return None if writer is None or writer.broken else writer.path
 
     def count_from(self, step: int) -> None:
-        """The next step is called this."""
+        """Set the number of the next step."""
         self._step = step
 
     def saw_batch(self, batch: Any, waited: float | None = None) -> None:
-        """Batches are not kept: no step is held back for one."""
+        """Batches are not kept: no step is run again."""
 
     def step_done(self) -> None:
-        """Nothing waits for it."""
+        """Nothing to do."""
 
     def close(self) -> None:
-        """Stop watching: the engine is as before."""
+        """Stop watching and restore the engine."""
         if not self._closed:
             self._closed = True
             for name in self._originals:

@@ -1,11 +1,11 @@
-"""The guard in Lightning, whichever of its two names it is imported by.
+"""The guard in Lightning, imported as `lightning` or as `pytorch_lightning`.
 
     trainer = Trainer(..., callbacks=[HeadwayCallback(run_dir="runs/first")])
 
 Without a GradScaler Lightning runs forward, backward and clipping inside `optimizer.step(closure)`.
-The guard knows closures: it runs them first and judges what they leave, so every hook of the module
-and its callbacks comes at its usual place. Automatic and manual optimization, accumulation and
-several optimizers need nothing more.
+The guard calls the closure first and judges the gradients that it leaves, so every hook of the
+module and its callbacks runs at its usual place. Automatic and manual optimization, accumulation
+and several optimizers need nothing more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from headway.guard.guard import Guard
 from headway.integrations import deepspeed
 from headway.integrations._shared import (
-    FrameworkRerun,
+    BatchRerun,
     do_nothing,
     import_framework,
     replace_attributes,
@@ -30,7 +30,7 @@ from headway.integrations._shared import (
 from headway.output.notices import Notices
 
 NAMES = ("lightning.pytorch", "pytorch_lightning")
-"""Two packages with classes of their own; the one already imported is the one in use."""
+"""Two packages with separate classes; the one that is already imported is in use."""
 
 _lightning = import_framework(
     *sorted(NAMES, key=lambda name: name not in sys.modules), extra="lightning"
@@ -41,7 +41,7 @@ Callback: Any = _lightning.Callback
 class HeadwayCallback(Callback):
     """Guards the fits of a Trainer; `options` are those of `headway.Guard`.
 
-    `callback.guard` is the guard of the present fit, or of the last: its findings and actions stay.
+    `callback.guard` is the guard of the current or last fit; its findings and actions stay.
     """
 
     guard: Guard | deepspeed.Watch | None = None
@@ -63,7 +63,7 @@ class HeadwayCallback(Callback):
         if self.guard is not None:
             # `global_step` counts the steps of every optimizer.
             self.guard.count_from(trainer.global_step // max(len(trainer.optimizers), 1))
-            _let_monitors_see(self.guard, trainer)
+            _correct_rate_monitors(self.guard, trainer)
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, *args: Any
@@ -71,7 +71,7 @@ class HeadwayCallback(Callback):
         if isinstance(self.guard, Guard):
             run = functools.partial(_run_again, trainer, pl_module, batch_idx)
             progress = trainer.fit_loop.epoch_loop.manual_optimization  # counts what it steps
-            self.guard.saw_batch(batch, run=FrameworkRerun(run, progress))
+            self.guard.saw_batch(batch, run=BatchRerun(run, progress))
         elif self.guard is not None:
             self.guard.saw_batch(batch)
 
@@ -101,7 +101,7 @@ class HeadwayCallback(Callback):
         if not optimizers or not all(_has_hooks(item) for item in optimizers):
             Notices().once(
                 "no-optimizer",
-                "this fit has no torch optimizer to guard: it runs unwatched",
+                "this fit has no torch optimizer: it runs without a guard",
             )
             return None
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
@@ -110,7 +110,7 @@ class HeadwayCallback(Callback):
         return Guard(pl_module, optimizers, scheduler, **options)
 
     def _log_held(self, trainer: Any) -> None:
-        """To the loggers, beside what the module logs: how many updates were held back so far."""
+        """Log the number of skipped updates, beside what the module logs."""
         held = len(self.guard.actions) if self.guard is not None else 0
         if held != self._held:
             self._held = held
@@ -119,7 +119,7 @@ class HeadwayCallback(Callback):
 
 
 def _run_again(trainer: Any, pl_module: Any, batch_idx: int, batch: Any) -> None:
-    """A forward and backward pass once more; nothing is logged again, and no callback told."""
+    """Run forward and backward again, without logging and callbacks."""
     takes = len(inspect.signature(pl_module.training_step).parameters)
     quiet = replace_attributes(pl_module, log=do_nothing, log_dict=do_nothing)
     with quiet, replace_attributes(trainer, callbacks=[]):
@@ -132,14 +132,15 @@ def _run_again(trainer: Any, pl_module: Any, batch_idx: int, batch: Any) -> None
 
 
 def _has_hooks(optimizer: Any) -> bool:
-    """Whether it is an optimizer of torch, and more than Lightning's stand-in for none at all."""
+    """Whether it is a torch optimizer, and not Lightning's placeholder for none."""
     return isinstance(optimizer, Optimizer) and type(optimizer).__name__ != "_MockOptimizer"
 
 
-def _let_monitors_see(guard: Guard | deepspeed.Watch, trainer: Any) -> None:
-    """Make each `LearningRateMonitor` log the rate that is applied, backed off or not.
+def _correct_rate_monitors(guard: Guard | deepspeed.Watch, trainer: Any) -> None:
+    """Make each `LearningRateMonitor` log the learning rate that is applied.
 
-    The guard lowers a rate only while the optimizer steps; the monitor looks before.
+    A guard that backs off lowers the rate only while the optimizer steps; the monitor reads it
+    before.
     """
     for callback in trainer.callbacks:
         if isinstance(callback, _lightning.callbacks.LearningRateMonitor):

@@ -8,10 +8,9 @@
             ...
             headway.integrations.ray.report(guard, {"loss": loss.item()})
 
-Ray runs a function per worker and has no hooks of its own, so this is the plain guard at a place
-that outlives the worker: a folder in the experiment's storage. `ray.train.report` is a meeting of
-all workers; a guard that called it whenever it found something would wait for the others for ever.
-So what it found travels with the reports that you make anyway.
+Ray runs one function per worker and has no hooks, so this is the plain guard with a run directory
+that outlives the worker: a folder in the experiment's storage. `ray.train.report` waits for all
+workers, so the guard must not call it by itself: its findings travel with your own reports.
 """
 
 from __future__ import annotations
@@ -28,22 +27,22 @@ _train = import_framework("ray.train", extra="ray")
 def guard(model: Any, optimizer: Any, scheduler: Any = None, **options: Any) -> Guard:
     """A guard for this worker; `options` are those of `headway.Guard`.
 
-    Unless `run_dir` is given, the run is written to `headway` in the experiment's storage, or,
-    where that is no file system of this machine, to the worker's own folder.
+    Unless `run_dir` is given, the run is written to `headway` in the experiment's storage; if that
+    is not a local file system, to the worker's own folder.
     """
     options.setdefault("run_dir", run_dir())
     return Guard(model, optimizer, scheduler, **options)
 
 
 def run_dir() -> Path:
-    """Where a worker's record goes unless told otherwise."""
+    """The default run directory of a worker."""
     storage = _train.get_context().get_storage()
     local = type(storage.storage_filesystem).__name__ == "LocalFileSystem"
     return Path(storage.experiment_fs_path if local else ".") / "headway"
 
 
 def report(guard: Guard, metrics: dict[str, Any], **kwargs: Any) -> None:
-    """`ray.train.report`, with what this worker's guard has found and done so far."""
+    """`ray.train.report`, with the findings and skipped updates of this worker's guard."""
     found = {
         "headway_findings": sorted({finding.code for finding in guard.findings}),
         "headway_held": len(guard.actions),

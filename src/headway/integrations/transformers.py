@@ -1,4 +1,12 @@
-"""The guard in a Hugging Face `Trainer`, and the loss that the Trainer should have logged."""
+"""The guard in a Hugging Face `Trainer`, and the loss that the Trainer should have logged.
+
+    trainer = Trainer(..., callbacks=[HeadwayCallback(run_dir="runs/first")])
+
+The Trainer passes neither the loss nor the batches of a step to a callback, nor itself. So the
+callback finds the Trainer that calls it and wraps three methods of that one object: `training_step`
+(batches and losses), `get_batch_samples` (the time they took) and `train` (an exception that ends
+the run).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +23,7 @@ from torch import Tensor
 from headway.guard.guard import Guard
 from headway.integrations import deepspeed
 from headway.integrations._shared import (
-    FrameworkRerun,
+    BatchRerun,
     do_nothing,
     import_framework,
     replace_attributes,
@@ -29,16 +37,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-# The loss that the Hugging Face Trainer should have logged.
-
-# The Trainer logs a mean over several steps, and a NaN spoils it in one of two ways. With
-# `logging_nan_inf_filter` (the default) it is swallowed: a window of nothing but NaN is logged as
-# 0. Without, it stays in the running sum: every later loss is logged as NaN, though the guard held
-# that one update back and the run is well.
+# The Trainer logs a mean over several steps, and a NaN makes it wrong in one of two ways. With
+# `logging_nan_inf_filter` (the default) it is dropped: a window of nothing but NaN is logged as 0.
+# Without, it stays in the running sum: every later loss is logged as NaN, although the guard
+# skipped that one update and the run is healthy.
 
 
 class LossLogCorrection:
-    """The losses since the last log, those that are no numbers counted apart."""
+    """The losses since the last log; non-finite ones are counted separately."""
 
     def __init__(self) -> None:
         self._total: Tensor | None = None
@@ -47,7 +53,7 @@ class LossLogCorrection:
         self._steps = 0
 
     def add(self, loss: Tensor) -> None:
-        """One micro-batch was trained on. Nothing is read: the numbers stay on their device."""
+        """Add the loss of a micro-batch, without a device synchronization."""
         finite = torch.isfinite(loss)
         value = torch.where(finite, loss, 0.0)
         self._total = value if self._total is None else self._total + value
@@ -59,9 +65,9 @@ class LossLogCorrection:
         self._steps += 1
 
     def correct(self, logged: float, *, filtered: bool) -> float:
-        """What a log of these losses must say: `logged` itself where it is right.
+        """The correct mean of these losses: `logged` itself if it is right.
 
-        `filtered`: the Trainer leaves non-finite losses out, as it was asked to.
+        `filtered`: the Trainer leaves non-finite losses out (`logging_nan_inf_filter`).
         """
         total, good, seen, steps = self._total, self._good, self._seen, self._steps
         if total is None or good is None or not steps:
@@ -74,16 +80,6 @@ class LossLogCorrection:
         return float(total) / left * seen / steps
 
 
-# The guard in a Hugging Face `Trainer`.
-
-#     trainer = Trainer(..., callbacks=[HeadwayCallback(run_dir="runs/first")])
-
-# A callback is told neither the loss nor the batches of a step, and is not handed the Trainer. The
-# guard's own seams see every backward and the gradients before they are clipped; for the rest, the
-# callback looks up the Trainer that calls it and wraps three of its methods, on that one object:
-# `training_step` (the batches and their losses), `get_batch_samples` (how long they took to come)
-# and `train` (an exception that ends the run).
-
 _transformers = import_framework("transformers", extra="transformers")
 TrainerCallback: Any = _transformers.TrainerCallback
 
@@ -91,7 +87,7 @@ TrainerCallback: Any = _transformers.TrainerCallback
 class HeadwayCallback(TrainerCallback):
     """Guards the runs of a Trainer; `options` are those of `headway.Guard`.
 
-    `callback.guard` is the guard of the present run, or of the last: its findings and actions stay.
+    `callback.guard` is the guard of the current or last run; its findings and actions stay.
     """
 
     guard: Guard | deepspeed.Watch | None = None
@@ -103,17 +99,17 @@ class HeadwayCallback(TrainerCallback):
         self._factor = 1.0
         self._waited: float | None = None
         self._recount: Callable[[Sequence[Any]], Any] | None = None
-        self._told: Action | None = None
+        self._last_logged: Action | None = None
 
     def close(self) -> None:
         """Stop watching."""
         if self.guard is not None:
             self.guard.close()
 
-    # What the Trainer calls.
+    # Called by the Trainer.
 
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._sit_down()
+        self._attach()
 
     def on_train_begin(
         self,
@@ -126,8 +122,8 @@ class HeadwayCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         self.close()
-        self._sit_down()
-        self._losses, self._waited, self._told = LossLogCorrection(), None, None
+        self._attach()
+        self._losses, self._waited, self._last_logged = LossLogCorrection(), None, None
         engine = deepspeed.engine_in(getattr(self._trainer, "model_wrapped", None))
         if engine is not None:
             self.guard = deepspeed.watch(engine, **self._options)
@@ -166,20 +162,22 @@ class HeadwayCallback(TrainerCallback):
 
     def _held_since_last_log(self) -> int:
         actions = self.guard.actions if self.guard is not None else []
-        new = list(itertools.takewhile(lambda action: action is not self._told, reversed(actions)))
+        new = list(
+            itertools.takewhile(lambda action: action is not self._last_logged, reversed(actions))
+        )
         if new:
-            self._told = new[0]
+            self._last_logged = new[0]
         return len(new)
 
-    # What is not called, and so is wrapped.
+    # Methods of the Trainer that the callback wraps.
 
-    def _sit_down(self) -> None:
-        """Find the Trainer, take the first seat, and wrap what callbacks are not told."""
+    def _attach(self) -> None:
+        """Find the Trainer, become its first callback, and wrap its methods."""
         trainer = _trainer_calling(self)
         if trainer is None or trainer is self._trainer:
             return
         self._trainer = trainer
-        # First, so that what is logged is put right before TensorBoard and the others see it.
+        # First, so that logs are corrected before TensorBoard and others receive them.
         callbacks = trainer.callback_handler.callbacks
         callbacks.remove(self)
         callbacks.insert(0, self)
@@ -208,10 +206,12 @@ class HeadwayCallback(TrainerCallback):
             waited, self._waited = self._waited, None
             if isinstance(self.guard, Guard):
                 if in_script.is_requested():
-                    prepare = functools.partial(self._counted, original, model, args, kwargs)
+                    prepare = functools.partial(
+                        self._prepare_captured, original, model, args, kwargs
+                    )
                     in_script.rerun_step(self.guard, inputs, prepare)
-                run = functools.partial(self._once_more, original, model, args, kwargs)
-                self.guard.saw_batch(inputs, waited, run=FrameworkRerun(run, self._trainer))
+                run = functools.partial(self._run_again, original, model, args, kwargs)
+                self.guard.saw_batch(inputs, waited, run=BatchRerun(run, self._trainer))
             elif self.guard is not None:
                 self.guard.saw_batch(inputs, waited)
             loss = original(model, inputs, *args, **kwargs)
@@ -220,21 +220,20 @@ class HeadwayCallback(TrainerCallback):
 
         return training_step
 
-    def _once_more(
+    def _run_again(
         self, step: Callable[..., Any], model: Any, args: Any, kwargs: Any, inputs: Any
     ) -> None:
-        """A forward and backward pass once more, over these inputs; what it logs is not logged
-        again."""
+        """Run forward and backward again over these inputs, without logging."""
         with replace_attributes(self._trainer, log=do_nothing):
             step(model, inputs, *args, **kwargs)
 
-    def _counted(
+    def _prepare_captured(
         self, step: Callable[..., Any], model: Any, args: Any, kwargs: Any, batches: Sequence[Any]
     ) -> Callable[[Any], Any]:
-        """How a captured step is run: its loss is shared by the items of its own batches."""
+        """How a captured step is run: its loss is divided by the number of its own items."""
         if args and args[0] is not None and self._recount is not None:
             args = (self._recount(batches), *args[1:])
-        return functools.partial(self._once_more, step, model, args, kwargs)
+        return functools.partial(self._run_again, step, model, args, kwargs)
 
     def _around_get_batch_samples(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def get_batch_samples(*args: Any, **kwargs: Any) -> Any:
@@ -250,7 +249,7 @@ class HeadwayCallback(TrainerCallback):
 
 
 def _trainer_calling(callback: HeadwayCallback) -> Any:
-    """The Trainer up the stack that has this callback; None when something else calls it."""
+    """The Trainer on the stack that has this callback; None: something else calls it."""
     for frame in walk_callers(current_frame(2)):
         owner = frame.f_locals.get("self")
         if isinstance(owner, _transformers.Trainer):

@@ -26,6 +26,7 @@ Run = Callable[[Any], Any]
 """Forward and backward over a batch."""
 StepFunction = Callable[[Any, Any], Any]
 """step(model, batch) -> loss"""
+BuildStep = Callable[[], tuple[nn.Module, StepFunction]]
 
 
 class ReplayGuard(Protocol):
@@ -47,15 +48,8 @@ class ReplayGuard(Protocol):
 MakeGuard = Callable[[nn.Module, Optimizer], AbstractContextManager[ReplayGuard]]
 
 
-def rerun_call(
-    capsule: IncidentFolder,
-    build: Callable[[], tuple[nn.Module, StepFunction]],
-    make_guard: MakeGuard,
-) -> ReplayOutcome:
-    """Build the model, load the captured state, and run `step(model, batch)` with its backward.
-
-    Raises UsageError where something does not fit, and whatever `build` and `step` raise.
-    """
+def rerun_call(capsule: IncidentFolder, build: BuildStep, make_guard: MakeGuard) -> ReplayOutcome:
+    """Build the model, load the captured state, and run `step(model, batch)` with its backward."""
     model, step = _require_model(build())
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(trained or [torch.zeros(1, requires_grad=True)], lr=0.0)

@@ -1,4 +1,4 @@
-"""Runs a whole training script under a guard, and says why no step was reached where none was."""
+"""Runs a whole training script under a guard, and explains why it reached no optimizer step."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ from headway.policy import Action, Policy
 from headway.report import Report
 from headway.torch_adapters import live_objects
 
-# A script that never made a step: what it did instead.
-
 MIN_CHILD_SECONDS = 0.5
-"""Seconds that processes the script has started must have worked to be blamed."""
+"""Processor time of child processes above which they are assumed to train."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoStepReason:
-    """Why no optimizer step was seen, and what to do about it."""
+    """Why no optimizer step was reached, and what to do about it."""
 
     why: str
     advice: str
@@ -35,38 +33,38 @@ class NoStepReason:
 def explain_no_step(
     launch: ScriptLauncher, error: BaseException | None, command: str = "check"
 ) -> NoStepReason:
-    """The first reason that fits, for whoever typed `headway command`."""
+    """The first reason that fits, for a user of `headway command`."""
     if error is not None:
         return NoStepReason(
             f"the script ended with {type(error).__name__} before its first step",
-            "Its own message is shown as well",
+            "Its own message is shown too",
         )
     if launch.enough:
         return NoStepReason(
-            "the time given by --max-seconds was over first",
-            "Give it more, or let the script prepare less",
+            "--max-seconds was over first",
+            "Raise --max-seconds, or shorten the preparation of the script",
         )
     if (
         multiprocessing.active_children()
         or children_seconds() - launch.children_before > MIN_CHILD_SECONDS
     ):
         return NoStepReason(
-            "the training ran in processes the script started itself, which cannot be watched",
-            f"Start them by torchrun: `torchrun --nproc-per-node N -m headway {command} SCRIPT`",
+            "the script trains in processes that it starts itself, which headway cannot watch",
+            f"Start them with torchrun: `torchrun --nproc-per-node N -m headway {command} SCRIPT`",
         )
     if launch.backwards:
         return NoStepReason(
             f"backward() ran {_count_in_words(launch.backwards)}, but no optimizer.step() followed",
-            "Call optimizer.step() after the backward passes; weights updated by hand are not seen",
+            "Call optimizer.step() after backward(); manual weight updates are not seen",
         )
     if live_objects.find_optimizers():
         return NoStepReason(
-            "an optimizer was made, but backward() was never called",
-            "Look whether the loop over the data is entered, and whether the data is empty",
+            "an optimizer was created, but backward() was never called",
+            "Check that the training loop is entered and that the data is not empty",
         )
     return NoStepReason(
-        "it ended without making a torch optimizer",
-        f"Give the arguments that make it train after `--`: headway {command} SCRIPT -- --train",
+        "it ended without creating a torch optimizer",
+        f"Pass the arguments that make it train after `--`: headway {command} SCRIPT -- --train",
     )
 
 
@@ -74,18 +72,15 @@ def _count_in_words(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-# A whole training of somebody's script, guarded.
-
-
 @dataclass(slots=True)
 class GuardedRunResult:
-    """What came of it."""
+    """The result of a guarded script."""
 
     report: Report
     steps: int
     actions: Sequence[Action] = field(default=())
     error: BaseException | None = None
-    """What ended the script before its time: its own exception, or the guard's halt."""
+    """What ended the script early: its own exception, or the guard's halt."""
     interrupted: bool = False
     unreached: NoStepReason | None = None
 
@@ -97,7 +92,7 @@ def run_guarded(
     run_dir: Path | None = None,
     max_norm: float | None = None,
 ) -> GuardedRunResult:
-    """Run the work to its end under a guard; whatever it raises is kept in the result."""
+    """Run the work under a guard; the result contains whatever it raises."""
     launch = ScriptLauncher(
         settings=settings,
         policy=Policy.from_mapping(settings.policy),

@@ -1,8 +1,8 @@
 """Guards an unmodified script: finds its models and optimizers at the first backward.
 
-The optimizers' global hooks and torch's backward tell when something trains. At the first backward
-pass the models and optimizers are found and a guard is made for them; an optimizer that turns up
-later gets a new one, which goes on counting and recording where the old one stopped.
+Global optimizer hooks and a patched backward show when something trains. At the first backward pass
+the launcher finds the models and optimizers and creates a guard for them. When a new optimizer
+appears, a new guard continues the count and the record of the old one.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from headway.torch_adapters.patching import call_after
 
 
 class EnoughSteps(BaseException):
-    """The watched steps are done. No Exception: a script's `except Exception` is not meant."""
+    """Ends the script. Not an Exception, so that `except Exception` does not catch it."""
 
 
 class ScriptLauncher:
-    """Watches whatever trains while it lasts."""
+    """A context manager that guards whatever trains inside it."""
 
     def __init__(
         self,
@@ -58,34 +58,34 @@ class ScriptLauncher:
         max_seconds: float | None = None,
         trained: tuple[nn.Module, Optimizer] | None = None,
     ) -> None:
-        """After `max_steps` steps of some optimizer, or `max_seconds`, EnoughSteps is raised.
+        """Raises EnoughSteps after `max_steps` steps of one optimizer, or `max_seconds`.
 
-        `trained`: the model and its optimizer, where they need not be looked for.
+        `trained`: the model and its optimizer, if they are known.
         """
         self.settings = settings
         self.policy = policy
         self.recorder: Recorder | None = None
         self.guard: ScriptGuard | None = None
         self.steps: dict[int, int] = {}
-        """Steps made, by the identity of the optimizer."""
+        """Number of steps by the `id` of the optimizer."""
         self.skipped: dict[int, int] = {}
-        """Steps a GradScaler left out."""
+        """Number of steps that a GradScaler skipped, likewise."""
         self.backwards = 0
         self.enough = False
         self.unwatched = False
-        """Whether no guard could be made: what its steps would tell is missing."""
+        """Whether no guard could be created."""
         self.on_guard: list[Callable[[ScriptGuard], None]] = []
-        """Told of every guard that is made."""
+        """Called with every guard that is created."""
         self.on_recorder: list[Callable[[Recorder], None]] = []
-        """Told of the recorder, as soon as there is one."""
+        """Called with the recorder, once it exists."""
         self.on_batch: list[Callable[[Any, Any], None]] = []
-        """Told of (loader, batch) when a batch is drawn."""
+        """Called with (loader, batch) for each batch."""
         self.on_pass: list[Callable[[Any], None]] = []
-        """Told of a loader that is iterated over."""
+        """Called with a loader when an iteration over it begins."""
         self.on_step: list[Callable[[Optimizer], None]] = []
-        """Told of an optimizer that has stepped, after its guard was."""
+        """Called with an optimizer that has stepped, after its guard."""
         self.on_skip: list[Callable[[Optimizer], None]] = []
-        """Told of an optimizer whose step a GradScaler left out."""
+        """Called with an optimizer whose step a GradScaler skipped."""
         self.notices = Notices()
         self._run_dir = run_dir
         self._max_norm = max_norm
@@ -96,12 +96,12 @@ class ScriptLauncher:
         self._trained = trained
         self._next_step = NextStepTrace()
         self._scaled: list[ScaledLoss] = []
-        """Losses that a GradScaler has multiplied and whose backward pass has not begun yet."""
-        self._made_one = False
-        """Whether an optimizer was made since the guard was."""
-        self._asked_for: set[int] = set()
-        """Optimizers that stepped when nobody watched them: never left out again."""
-        self._kept: list[Optimizer] = []  # so that no identity is given twice
+        """Scaled losses whose backward pass has not begun yet."""
+        self._new_optimizer = False
+        """Whether an optimizer was created after the guard."""
+        self._always_included: set[int] = set()
+        """Optimizers that stepped without a guard: every later guard includes them."""
+        self._kept: list[Optimizer] = []  # keeps them alive, so that no `id` is reused
         self._stack = ExitStack()
         self.children_before = children_seconds()
 
@@ -133,7 +133,7 @@ class ScriptLauncher:
         self._stack.close()
 
     def close(self) -> None:
-        """The run is over: the guard closes, the checks say their last word."""
+        """The run is over: close the guard, and finish the checks."""
         if self.guard is not None:
             self.guard.close()
         else:
@@ -147,34 +147,34 @@ class ScriptLauncher:
 
     @property
     def step(self) -> int:
-        """The step being made, counted from 0."""
+        """Number of the current step, counted from 0."""
         return 0 if self.guard is None else self.guard.step
 
     @property
     def replaying(self) -> bool:
-        """Whether what happens now is a repetition: not to be counted or looked at."""
+        """Whether a bad step is being run again: nothing must be counted or recorded."""
         return self.guard is not None and self.guard.replaying
 
     def make_recorder(self, **how: Any) -> Recorder:
-        """The one recorder of this launch; made by the first guard."""
+        """The one recorder of this launch; created by the first guard."""
         if self.recorder is None:
             self.recorder = Recorder(**{"rhythm": self._rhythm, **how})
-            for told in self.on_recorder:
-                told(self.recorder)
+            for listener in self.on_recorder:
+                listener(self.recorder)
         return self.recorder
 
-    # What the seams tell.
+    # Called by the torch patches.
 
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
         self.backwards += 1
-        due = self.guard is None or (self._made_one and not self.replaying)
-        # A pass that reaches something else alone asks for that: the gradient of an input, say.
+        due = self.guard is None or (self._new_optimizer and not self.replaying)
+        # A pass that reaches no parameter computes something else: the gradient of an input, say.
         scaled, self._scaled = self._scaled, []
         if due and _of_parameters(live_objects.find_leaves(roots)):
             before = self.guard
             self._make_guard(roots)
             if self.guard is not None and self.guard is not before:
-                self.guard.hear_backward(roots, scaled)
+                self.guard.replay_backward_start(roots, scaled)
 
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
         pass
@@ -201,15 +201,15 @@ class ScriptLauncher:
             self.skipped[id(optimizer)] = self.skipped.get(id(optimizer), 0) + 1
             if self.guard is not None:
                 self.guard.step_over()
-            for told in self.on_skip:
-                told(optimizer)
+            for listener in self.on_skip:
+                listener(optimizer)
             self._stop_if_enough(optimizer)
 
-    # What the loaders tell.
+    # Called by the loaders.
 
     def pass_begun(self, loader: Any) -> None:
-        for told in self.on_pass:
-            told(loader)
+        for listener in self.on_pass:
+            listener(loader)
 
     def batch_wanted(self, frame: FrameType | None) -> Iterator[Any] | None:
         guard = self.guard
@@ -221,15 +221,15 @@ class ScriptLauncher:
         return guard.run_again(frame)
 
     def batch_drawn(self, loader: Any, batch: Any, waited: float) -> None:
-        for told in self.on_batch:
-            told(loader, batch)
+        for listener in self.on_batch:
+            listener(loader, batch)
         if self.guard is not None:
             self.guard.saw_batch(batch, waited)
 
-    # What the optimizers tell.
+    # Called by the optimizers.
 
     def _optimizer_made(self, optimizer: Optimizer, args: Any, result: Any) -> None:
-        self._made_one = True
+        self._new_optimizer = True
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not self.replaying:
@@ -245,8 +245,8 @@ class ScriptLauncher:
         self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
         if self.guard is not None:
             self.guard.step_over()
-        for told in self.on_step:
-            told(optimizer)
+        for listener in self.on_step:
+            listener(optimizer)
         self._stop_if_enough(optimizer)
 
     def _stop_if_enough(self, optimizer: Optimizer) -> None:
@@ -283,18 +283,18 @@ class ScriptLauncher:
     def _in_use(
         self, alive: list[Optimizer], roots: Sequence[Tensor], stepping: Optimizer | None
     ) -> list[Optimizer]:
-        """Those that train now first; without those of a stage of the script that is over."""
+        """The optimizers that train now first; without those of a finished phase of the script."""
         if stepping is not None:
-            self._asked_for.add(id(stepping))
+            self._always_included.add(id(stepping))
             return [stepping, *(item for item in alive if item is not stepping)]
         reached = {id(leaf) for leaf in live_objects.find_leaves(roots)}
         training = [item for item in alive if reached & _parameters(item)]
-        # One that has stepped and has no part in this loss is done, unless it comes back.
+        # One that has stepped and has no part in this loss is finished, unless it steps again.
         others = [
             item
             for item in alive
             if not reached & _parameters(item)
-            and (id(item) not in self.steps or id(item) in self._asked_for)
+            and (id(item) not in self.steps or id(item) in self._always_included)
         ]
         return [*training, *others]
 
@@ -304,7 +304,7 @@ class ScriptLauncher:
         optimizers, models = self._find(roots, stepping)
         if not models:
             return
-        self._made_one = False
+        self._new_optimizer = False
         old, self.guard = self.guard, None
         if old is not None:
             old.retire()
@@ -323,16 +323,16 @@ class ScriptLauncher:
                 settings=self.settings,
                 snapshots=self._snapshots,
             )
-        except Exception:  # ours, or a model of a kind we do not know: the script goes on
+        except Exception:  # ours, or an unknown kind of model: the script goes on
             self.unwatched = True
             if os.environ.get("HEADWAY_STRICT") == "1":
                 raise
-            logger.debug("no guard can be made", exc_info=True)
+            logger.debug("no guard can be created", exc_info=True)
             return
         if old is not None:
             self.guard.count_from(old.step)
-        for told in self.on_guard:
-            told(self.guard)
+        for listener in self.on_guard:
+            listener(self.guard)
 
 
 def _of_parameters(leaves: Sequence[Tensor]) -> bool:
@@ -344,6 +344,6 @@ def _parameters(optimizer: Optimizer) -> set[int]:
 
 
 def children_seconds() -> float:
-    """Processor time of the processes this one has started and seen end."""
+    """Processor time of finished child processes."""
     times = os.times()
     return times.children_user + times.children_system

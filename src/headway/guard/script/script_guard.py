@@ -14,25 +14,37 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from headway.config import Settings
+from headway.explain.incident_file.incident_folder import IncidentFolder
+from headway.explain.replay_outcome import ReplayOutcome
 from headway.guard.guard import Guard
 from headway.guard.measure.sampling import SamplingPlan
 from headway.guard.recorder import Recorder
 from headway.guard.recovery.snapshots import Snapshots
+from headway.rerun.by_call import BuildStep, rerun_call
 from headway.rerun.protocol import RerunMoment
 from headway.rerun.strategies.next_step import NextStepTrace
 
 ScaledLoss: TypeAlias = tuple[GradScaler, Tensor, "weakref.ref[Tensor]"]
-"""Who multiplied a loss, the loss as it was, and what came of it."""
+"""A scaler, a loss, and the scaled loss."""
 
 
-def make_replay_guard(model: nn.Module, optimizer: Optimizer) -> Guard:
-    """A guard that runs one captured step, and neither reads settings nor writes snapshots."""
+def replay_call(incident: IncidentFolder, build: BuildStep) -> ReplayOutcome:
+    """Replay a captured incident without its script: `build()` returns (model, step), and
+    `step(model, batch)` returns the loss.
+
+    Raises UsageError where something does not fit, and whatever `build` and `step` raise.
+    """
+    return rerun_call(incident, build, _make_replay_guard)
+
+
+def _make_replay_guard(model: nn.Module, optimizer: Optimizer) -> Guard:
+    """A guard that neither reads settings nor writes snapshots."""
     plan = Snapshots(every=0, on_disk=0, on_signal=False)
     return Guard(model, optimizer, settings=Settings(), snapshots=plan)
 
 
 class ScriptGuard(Guard):
-    """A guard that a launch has made; all of a launch write one record."""
+    """A guard that a launcher has created; all of one launcher write one record."""
 
     def __init__(
         self,
@@ -52,13 +64,13 @@ class ScriptGuard(Guard):
 
     @property
     def session(self) -> Any:
-        """What others may add to: see `Session.extras`."""
+        """For observers, which add signals to its steps."""
         return self._session
 
-    def hear_backward(self, roots: Sequence[Tensor], scaled: Sequence[ScaledLoss]) -> None:
-        """The backward pass that made somebody look for models begins now.
+    def replay_backward_start(self, roots: Sequence[Tensor], scaled: Sequence[ScaledLoss]) -> None:
+        """The backward pass begins at which the models were found.
 
-        `scaled`: what a GradScaler has multiplied before anybody listened.
+        `scaled`: losses that a GradScaler has scaled before this guard existed.
         """
         for scaler, loss, result in scaled:
             made = result()
