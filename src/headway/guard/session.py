@@ -248,4 +248,4 @@ class Session:
         self.machine.exclude_time(seconds)
 
     def _foresee(self, context: Any) -> None:
-        self.incidents.foresee(context)
+        self.incidents.expect_rerun(context)

@@ -175,12 +175,12 @@ class StepMachine:
         position = self._batches[-1].position + 1 if self._batches else 0
         kept = RecordedBatch(batch, origin, position, run=run)
         self._batches.append(kept)
-        if self._rerun.moment is None:
+        if self._rerun.rng_before is None:
             samples = nonfinite_scan.batch_size(batch) or 0
         else:
             tensors = list(nonfinite_scan.batch_tensors(batch))
             samples = next((tensor.shape[0] for tensor in tensors if tensor.ndim), 0)
-            kept.watch_for_changes(tensors, copy=self._rerun.changing)
+            kept.watch_for_changes(tensors, copy=self._rerun.copy_batches)
         self._host.batch_handed(waited, samples)
         self._state = StepState.FORWARD
 
@@ -292,14 +292,14 @@ class StepMachine:
             self.counter.made += 1
             self._stepped.clear()
             self._outcomes.last_good = True
-            if self._rerun.looking:
+            if self._rerun.follows_loops:
                 self._loop.step_begins()
         self._stepped.add(key)
         self._batch_used = True
         self._state = StepState.STEPPING
         context.step, context.started = self.counter.made - 1, time.perf_counter()
         context.batches = tuple(self._batches)
-        context.before, context.iteration = self._rerun.moment, self._loop.present
+        context.before, context.iteration = self._rerun.rng_before, self._loop.present
         known = context.before is not None and bool(context.batches)
         context.again = known or context.iteration is not None
         return len(self._stepped) == 1
@@ -322,7 +322,7 @@ class StepMachine:
         if recovery.going_back is not None:
             recovery.finish_roll_back()
         all_stepped = len(self._stepped) == len(self.optimizer_steps)
-        if self._rerun.looking:
+        if self._rerun.follows_loops:
             self._loop.step_ended(frame)
             followed = self._loop.present is not None
             if all_stepped and len(self._stepped) > 1 and followed and not self._lags():

@@ -55,6 +55,11 @@ class BadStep:
     sample_names: SampleNames | None = None
     """Names of the samples in the data set; unset: the indices that its loader shows."""
 
+    @property
+    def framework_runs(self) -> bool:
+        """Whether a framework knows how to run every batch of the step."""
+        return bool(self.batches) and all(kept.run is not None for kept in self.batches)
+
     def as_failing_step(
         self, host: RerunHost, *, may_raise: bool = True, data: Mapping[str, Tensor] | None = None
     ) -> FailingStep:
@@ -171,7 +176,7 @@ class RerunResults:
         self.captured = False
         """Whether the step comes from another run, which has reported it already."""
 
-    def draw(self, bad: BadStep, found: InvestigationResult) -> None:
+    def report(self, bad: BadStep, found: InvestigationResult) -> None:
         """Report an explanation, write it to the run directory, and apply a remedy if wanted."""
         explanation = found.explanation
         self.found.append(explanation)

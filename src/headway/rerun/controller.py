@@ -64,17 +64,17 @@ class RerunController:
         self._host = host
         self._policy = policy
         self._notices = notices
-        self._protected: ProtectedCalls | None = None
-        self._observer: Any = None
+        self._protected: ProtectedCalls
+        self._observer: Any
         self._left = policy.replays if policy.replay else 0
         self._not_before = 0
-        self.moment: RngState | None = None
+        self.rng_before: RngState | None = None
         """The random numbers before the current step."""
         self._pending: BadStep | None = None
         self._rerun_expected = False
         """Whether the other ranks will ask about a bad step."""
         self._healthy: Sequence[RecordedBatch] = ()
-        self.changing = False
+        self.copy_batches = False
         """The loop changes its batches in place: from then on, each is copied beforehand."""
         self._moved: RngState | None = None
         """Weights have changed in the step that began with these random numbers."""
@@ -107,7 +107,7 @@ class RerunController:
         return self._pending is not None or self._rerun_expected
 
     @property
-    def looking(self) -> bool:
+    def follows_loops(self) -> bool:
         """Whether a step of a loop that makes its own data would be run again."""
         return bool(self._left) and self._host.rerun_group is None
 
@@ -115,58 +115,55 @@ class RerunController:
 
     def step_begins(self) -> None:
         """The first batch of a step is about to be handed to the loop."""
-        self.moment = RngState() if self._left else None
+        self.rng_before = RngState() if self._left else None
 
-    def on_good_step(self, note: StepContext) -> None:
-        changed = any(kept.changed for kept in note.batches)
-        self.changing = self.changing or changed
-        self._healthy = [kept for kept in note.batches[-1:] if not (changed and kept.lost)]
-        self._moved, self._moved_iteration = note.before, note.iteration
+    def on_good_step(self, context: StepContext) -> None:
+        changed = any(kept.changed for kept in context.batches)
+        self.copy_batches = self.copy_batches or changed
+        self._healthy = [kept for kept in context.batches[-1:] if not (changed and kept.lost)]
+        self._moved, self._moved_iteration = context.before, context.iteration
         pending = self._pending
         if pending is not None and (
-            pending.before is note.before is not None
-            or pending.iteration is note.iteration is not None
+            pending.before is context.before is not None
+            or pending.iteration is context.iteration is not None
         ):
             pending.inexact = WEIGHTS_MOVED
 
     def on_bad_step(
-        self, verdict: StepVerdict, note: StepContext, parameters: Sequence[Tensor]
+        self, verdict: StepVerdict, context: StepContext, parameters: Sequence[Tensor]
     ) -> None:
         """The update of an optimizer was skipped: is the step to be run again?"""
-        self._notice_changes(note)
+        self.copy_batches = self.copy_batches or any(kept.changed for kept in context.batches)
         if not verdict.spike and self._policy.replay:
-            self._missed = MissedStep(note.step, note.parameters)
-        if self._pending is not None or not note.again:
+            self._missed = MissedStep(context.step, context.parameters)
+        if self._pending is not None or not context.again:
             return
-        if not self._left or note.step < self._not_before or note.step != self._host.step:
+        if not self._left or context.step < self._not_before or context.step != self._host.step:
             return
         self._left -= 1
-        self._not_before = note.step + self._policy.replay_gap
+        self._not_before = context.step + self._policy.replay_gap
         self._pending = BadStep(
-            note.step,
+            context.step,
             "spike" if verdict.spike else "nonfinite",
-            note.batches,
-            note.before,
-            note.scale,
-            note.limit if verdict.spike else None,
+            context.batches,
+            context.before,
+            context.scale,
+            context.limit if verdict.spike else None,
             parameters,
-            WEIGHTS_MOVED if self._weights_moved(note) else "",
-            note.iteration,
+            WEIGHTS_MOVED if self._weights_moved(context) else "",
+            context.iteration,
         )
 
-    def _weights_moved(self, note: StepContext) -> bool:
+    def _weights_moved(self, context: StepContext) -> bool:
         """Whether weights have changed since the step began."""
-        if note.iteration is not None:
-            return note.iteration is self._moved_iteration
-        return note.before is self._moved
+        if context.iteration is not None:
+            return context.iteration is self._moved_iteration
+        return context.before is self._moved
 
-    def _notice_changes(self, note: StepContext) -> None:
-        self.changing = self.changing or any(kept.changed for kept in note.batches)
-
-    def foresee(self, note: StepContext) -> None:
-        """All ranks skip this step, and know it: once it is over, they ask one another whether
-        they can run it again. Whatever happens to one of them meanwhile, that question comes."""
-        worth = bool(self._left) and note.step >= self._not_before
+    def expect_rerun(self, context: StepContext) -> None:
+        """All ranks skip this step, and know it: once it is over, they vote whether to run it
+        again, whatever happens to one of them in the meantime."""
+        worth = bool(self._left) and context.step >= self._not_before
         self._rerun_expected = worth and self._host.rerun_group is not None
 
     def step_complete(self) -> None:
@@ -177,7 +174,6 @@ class RerunController:
     def trace_next_step(self) -> None:
         """A step of a script is over: explain the one before, and trace the next if need be."""
         assert self.next_step is not None
-        assert self._protected is not None
         missed, explained = self._collect_missed(), len(self.rerun_results.found)
         self._protected.spare(
             TRACING_NEXT_STEP, self.next_step.step_over, self._host, self.rerun_results, missed
@@ -191,8 +187,7 @@ class RerunController:
     def close(self) -> None:
         """The guard closes, perhaps in the middle of a pass: nothing may listen any more."""
         unreported, self._unreported = self._unreported, None
-        if self._protected is not None:
-            self._protected(self.rerun_results.report_missed, unreported)
+        self._protected(self.rerun_results.report_missed, unreported)
         if self._sandbox is not None:
             self._sandbox.leave(None)
 
@@ -214,7 +209,7 @@ class RerunController:
         yield from self._try(RerunMoment.NEXT_BATCH, frame)
 
     def _try(self, moment: RerunMoment, frame: FrameType | None) -> Iterator[Any]:
-        if not self.pending or self._protected is None:
+        if not self.pending:
             return
         if self._protected.tripped or self._pending is None:
             if self.next_step is not None and frame is not None:
@@ -260,14 +255,12 @@ class RerunController:
         bad, moment, trace = case.bad_step, case.moment, self.next_step
         if trace is None:
             return False
-        own_data = bad.iteration is not None and (
-            moment is RerunMoment.AFTER_STEP
-            or (moment is RerunMoment.NEXT_STEP and not bad.batches)
-        )
+        late = moment is RerunMoment.NEXT_STEP and not bad.batches
+        own_data = bad.iteration is not None and (moment is RerunMoment.AFTER_STEP or late)
         if own_data and trace.knows():
             return True
-        if own_data or case.frame is not None or all(kept.run for kept in bad.batches):
-            trace.disarm()  # it must not watch the re-run
+        if own_data or case.frame is not None or bad.framework_runs:
+            trace.disarm()  # it must not see the re-run
         return False
 
     def _obstacle(self, bad: BadStep) -> str:
@@ -301,21 +294,15 @@ class RerunController:
 
     def _run(self, strategy: Rerun) -> Iterator[Any]:
         """Investigate the step; a failure of ours ends the investigation and not the training."""
-        assert self._protected is not None
         drawn: list[Any] = []
         with closing(self._investigate(strategy)) as passes:
-
-            def next_pass() -> None:
-                drawn.extend(islice(passes, 1))
-
-            while self._attempt(next_pass):
+            while self._attempt(lambda: drawn.extend(islice(passes, 1))):
                 if not drawn:
                     return
                 yield drawn.pop()
         self._left, self._pending = 0, None
 
     def _attempt(self, work: Callable[[], None]) -> bool:
-        assert self._protected is not None
         if self._host.rerun_group is None:
             return self._protected.spare(RERUNNING, work)
         self._protected(work)  # the other ranks must know if it fails
@@ -349,7 +336,7 @@ class RerunController:
         if answer.blames_data and (inputs := strategy.bad_inputs()):
             self._host.inspect_batches(bad.step, [RecordedBatch(inputs)])
         if answer.findings is not None:
-            self.rerun_results.draw(bad, answer.findings)
+            self.rerun_results.report(bad, answer.findings)
 
     def _plan(self, bad: BadStep, strategy: Rerun) -> PlanResult:
         # Imported only now: a healthy run need not spend the time.

@@ -13,12 +13,12 @@ class FrameworkRerun(Rerun):
     """Calls `run(batch)` of an adapter for each batch of the step."""
 
     def prepare(self) -> Readiness:
-        batches = self._case.bad_step.batches
-        if not batches or any(kept.run is None for kept in batches):
+        bad = self._case.bad_step
+        if not bad.framework_runs:
             return NOT_APPLICABLE
         if self._case.moment is RerunMoment.AFTER_STEP:
             return LATER  # the framework is in the middle of its step
-        keep = getattr(batches[0].run, "keep", None)
+        keep = getattr(bad.batches[0].run, "keep", None)
         if keep is not None:
             self._undo = keep(self._case.host.models, tensors=compiled_code_runs())
         return CAN

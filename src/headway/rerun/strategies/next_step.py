@@ -100,7 +100,7 @@ class NextStepTrace:
             host.inspect_batches(due.step, [RecordedBatch(result.inputs)])
         self._not_before = due.step + host.policy.replay_gap
         bad = BadStep(due.step, "nonfinite", (), RngState(), None, None, due.parameters)
-        results.draw(bad, _explain(due, found, failing if len(traces) > 1 else None))
+        results.report(bad, _explain(due, found, failing if len(traces) > 1 else None))
 
 
 class _TraceResult(NamedTuple):
