@@ -21,8 +21,8 @@ from headway import Guard, Policy, diagnose
 from headway.guard.recovery import quarantine
 from headway.guard.recovery.quarantine import Quarantine
 from headway.output.notices import Notices
-from headway.rerun import batch_identity
-from headway.rerun.batch_identity import BatchOrigin, RecordedBatch
+from headway.rerun import recorded_batch
+from headway.rerun.recorded_batch import BatchOrigin, RecordedBatch
 from headway.torch_adapters import dataloader
 
 SAMPLES, SIZE = 40, 8
@@ -431,8 +431,8 @@ def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]
 def test_healthy_steps_ask_nobody_who_their_batch_is(
     policy: Policy | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    hashes = counted(monkeypatch, batch_identity, "content_hash")
-    lists = counted(monkeypatch, batch_identity, "_plain_indices")
+    hashes = counted(monkeypatch, recorded_batch, "content_hash")
+    lists = counted(monkeypatch, recorded_batch, "_plain_indices")
     run = Run(tmp_path, policy)
     run.over(batches(20), epochs=2)
     run.over(DataLoader(dataset(), batch_size=SIZE), epochs=2)
@@ -443,7 +443,7 @@ def test_healthy_steps_ask_nobody_who_their_batch_is(
 def test_the_hash_is_made_once_for_a_bad_batch_and_never_where_indices_are_known(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    hashes = counted(monkeypatch, batch_identity, "content_hash")
+    hashes = counted(monkeypatch, recorded_batch, "content_hash")
     run = Run(tmp_path)
     run.over(DataLoader(dataset(BAD), batch_size=SIZE), epochs=2)
     assert hashes == []

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from headway.rerun.batch_identity import MAX_DEPTH, content_hash
+from headway.rerun.recorded_batch import MAX_DEPTH, content_hash
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
 
@@ -190,7 +190,7 @@ def test_a_structure_that_holds_itself_comes_to_an_end() -> None:
 
 MADE = """
 import numpy, torch
-from headway.rerun.batch_identity import content_hash
+from headway.rerun.recorded_batch import content_hash
 batch = {
     "pixels": torch.arange(24, dtype=torch.float32).reshape(2, 3, 4),
     "half": [torch.ones(3, dtype=torch.bfloat16), numpy.arange(5)],

@@ -47,8 +47,8 @@ from headway.output.notices import Notices
 from headway.policy import Action, Policy
 from headway.rerun import in_script
 from headway.rerun.bad_step import AppliedRemedy, BadStep
-from headway.rerun.batch_identity import BatchOrigin, ObservedLoader
 from headway.rerun.protocol import RerunMoment
+from headway.rerun.recorded_batch import BatchOrigin, ObservedLoader
 from headway.torch_adapters import (
     dataloader,
     patching,

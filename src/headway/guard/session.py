@@ -36,8 +36,8 @@ from headway.guard.step_machine import StepMachine
 from headway.guard.step_outcomes import StepCounter, StepOutcomes
 from headway.output.notices import Notices
 from headway.policy import Policy
-from headway.rerun.batch_identity import RecordedBatch
 from headway.rerun.controller import RerunController
+from headway.rerun.recorded_batch import RecordedBatch
 from headway.rerun.rerun_group import RerunGroup
 from headway.torch_adapters import rank_group
 from headway.torch_adapters.local_gradients import LocalGradientMonitor

@@ -38,7 +38,7 @@ from headway.guard.recorder import WITH_SCALER, Recorder
 from headway.guard.step_outcomes import StepCounter, StepOutcomes
 from headway.output.notices import Notices
 from headway.rerun.bad_step import StepContext
-from headway.rerun.batch_identity import BatchOrigin, RecordedBatch
+from headway.rerun.recorded_batch import BatchOrigin, RecordedBatch
 from headway.torch_adapters import nonfinite_scan
 from headway.torch_adapters.frames import current_frame
 from headway.torch_adapters.local_gradients import LocalGradientMonitor

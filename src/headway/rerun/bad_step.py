@@ -18,8 +18,8 @@ from headway.explain.explanation import Explanation, Trial
 from headway.explain.failing_step import FailingStep, SampleNames
 from headway.output.notices import Notices, logger
 from headway.policy import Policy
-from headway.rerun.batch_identity import RecordedBatch
 from headway.rerun.protocol import RerunHost
+from headway.rerun.recorded_batch import RecordedBatch
 from headway.torch_adapters.rng import RngState
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class MissedStep:
     step: int
     parameters: Sequence[Tensor] = ()
     why: str = ""
-    """The reason, if it lies in the loop."""
+    """The reason, if the loop is the reason."""
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from headway.explain.failing_step import StepPass
 from headway.explain.incident_file.incident_folder import IncidentFolder
 from headway.explain.replay_outcome import ReplayOutcome, add_explanation, judge_replay
 from headway.rerun.bad_step import BadStep
-from headway.rerun.batch_identity import RecordedBatch
+from headway.rerun.recorded_batch import RecordedBatch
 from headway.rerun.sandbox import format_error
 from headway.torch_adapters import rng
 

@@ -23,8 +23,8 @@ from headway.explain.failing_step import StepPass
 from headway.output.notices import Notices, logger
 from headway.policy import Policy, StepVerdict
 from headway.rerun.bad_step import BadStep, MissedStep, PlanResult, RerunResults
-from headway.rerun.batch_identity import RecordedBatch
 from headway.rerun.protocol import ProtectedCalls, Rerun, RerunCase, RerunHost, RerunMoment
+from headway.rerun.recorded_batch import RecordedBatch
 from headway.rerun.rerun_group import StepAborted
 from headway.rerun.sandbox import RerunSandbox
 from headway.rerun.strategies.framework import FrameworkRerun

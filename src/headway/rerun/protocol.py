@@ -27,7 +27,7 @@ from headway.torch_adapters.saved_state import BufferBackup
 
 if TYPE_CHECKING:
     from headway.rerun.bad_step import BadStep
-    from headway.rerun.batch_identity import RecordedBatch
+    from headway.rerun.recorded_batch import RecordedBatch
     from headway.rerun.rerun_group import RerunGroup
     from headway.rerun.strategies.loop_body import FoundLoop
 

@@ -27,8 +27,8 @@ from torch.optim.optimizer import (
 
 from headway.errors import RankLost
 from headway.explain.failing_step import FAILED_ON_OTHER_RANK, Outcome, StepPass
-from headway.rerun.batch_identity import RecordedBatch
 from headway.rerun.protocol import Rerun, RerunHost, trained_parameters
+from headway.rerun.recorded_batch import RecordedBatch
 from headway.rerun.rerun_group import StepAborted
 from headway.rerun.sandbox_state import save_training_state
 from headway.torch_adapters import patching

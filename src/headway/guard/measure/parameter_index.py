@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from headway.guard.recorder import Recorder
 from headway.output.notices import Notices
-from headway.rerun.batch_identity import RecordedBatch
+from headway.rerun.recorded_batch import RecordedBatch
 from headway.torch_adapters import nonfinite_scan
 from headway.torch_adapters.autograd_graph import dtypes_in_graph
 from headway.torch_adapters.compat import RunningNorm

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from headway.core.codec import NO_RECORD, from_json
 from headway.core.records import EventRecord
 from headway.output.notices import Notices
-from headway.rerun.batch_identity import BatchIdentity, Index, RecordedBatch, freeze_index
+from headway.rerun.recorded_batch import BatchIdentity, Index, RecordedBatch, freeze_index
 
 QUARANTINE = "quarantine"
 """The kind of event that names a batch whose update was held back."""

@@ -43,7 +43,7 @@ from headway.torch_adapters.frames import (
 )
 
 if TYPE_CHECKING:
-    from headway.rerun.batch_identity import RecordedBatch
+    from headway.rerun.recorded_batch import RecordedBatch
 
 MAX_FRAMES = 24
 """Frames between the optimizer's hook and the loop: a scaler, a framework's wrapper, a few calls of

@@ -19,8 +19,8 @@ from torch.optim import Optimizer
 
 from headway.output.notices import logger
 from headway.rerun.bad_step import BadStep, MissedStep, RerunResults
-from headway.rerun.batch_identity import RecordedBatch
 from headway.rerun.protocol import RerunHost, trained_parameters
+from headway.rerun.recorded_batch import RecordedBatch
 from headway.torch_adapters import patching
 from headway.torch_adapters.modes import current_dispatch_mode
 from headway.torch_adapters.nonfinite_scan import batch_tensors, scan_batch

@@ -22,7 +22,7 @@ from torch.utils.data import (
 
 from headway.preflight.observer import Observer, TorchCall
 from headway.preflight.source_lines import find_seeding_line
-from headway.rerun.batch_identity import content_hash
+from headway.rerun.recorded_batch import content_hash
 from headway.torch_adapters.compat import find_aliases
 from headway.torch_adapters.frames import is_installed_file
 from headway.torch_adapters.nested_state import map_tensors

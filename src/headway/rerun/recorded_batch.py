@@ -1,5 +1,5 @@
-"""Identifies a batch by its sample indices where the loader shows them, otherwise by a hash of its
-content.
+"""Keeps the batches of the current step for a re-run, and identifies a batch: by its sample indices
+if the loader shows them, otherwise by a hash of its content.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from support.paired_trainings import rng_state, seed_everything
 from support.trainings import assert_same, batches
 from torch.utils.data import DataLoader, IterableDataset
 
-from headway.rerun.batch_identity import ObservedLoader, RecordedBatch
+from headway.rerun.recorded_batch import ObservedLoader, RecordedBatch
 from headway.torch_adapters.dataloader import IndexRecorder, iterate_loader, make_index_recorder
 
 EPOCHS = 3
