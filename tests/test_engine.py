@@ -253,7 +253,7 @@ def test_an_empty_stream_is_not_a_healthy_one() -> None:
         (
             Needs(signals=("loss",), span=1),
             {"loss": Signal(span=10, fold="mean")},
-            "loss is a mean over 10 steps; this rule is right for at most 1",
+            "loss is a mean over 10 steps; this rule is valid for at most 1",
         ),
         (Needs(signals=("loss",), span=10), {"loss": Signal(span=10)}, None),
         (

@@ -18,7 +18,7 @@ from headway.core.state import remember
 def looks_like_mask(record: TensorRecord) -> bool:
     """Whether a tensor's infinities are those of an additive attention mask (0 and -Inf).
 
-    Such a tensor holds no NaN, and it is called a mask or all its finite elements are 0.
+    Such a tensor contains no NaN, and its name contains "mask" or all its finite elements are 0.
     """
     infinite, elements = record.stats.get("inf", 0), record.stats.get("numel", 0)
     if not infinite or record.stats.get("nan", 0):
@@ -32,7 +32,7 @@ def looks_like_mask(record: TensorRecord) -> bool:
 # them keep a `SavedCheckpoint` of each: digests and norms, never the tensors.
 
 CHECKPOINT = "checkpoint"
-"""The kind of event a checkpoint begins with."""
+"""The kind of event before the tensors of a checkpoint."""
 JUDGED = ("weight", "buffer", "moment")
 """The roles of a training state; other saved values, such as a best score, may be infinite."""
 MAX_TENSORS = 200_000
@@ -212,7 +212,7 @@ class SavedCheckpoint:
             return {
                 weight: named.get(weight)
                 for weight, item in self.weights.items()
-                # A tied weight was saved twice, and has its moment under the other name.
+                # A tied weight is saved twice, and has its moment under the other name.
                 if weight in named or item[0] not in shared
             }
         in_order = self._in_order()

@@ -15,8 +15,8 @@ from headway.core.loss_facts import (
 )
 from headway.core.records import Header
 
-# Logs in which a loss that rises, rests or swings means nothing: several sides work against each
-# other, or the data change with the policy.
+# Logs in which a rising, constant or oscillating loss means nothing: several losses work against
+# each other, or the data depend on the policy.
 
 _SIDES = re.compile(
     r"(^|[_/.])(d|g|disc|gen|dis|discriminator|generator|adv|adversarial|policy|pg|actor|critic|"
@@ -34,16 +34,16 @@ def has_competing_losses(header: Header) -> bool:
     )
 
 
-# Where a loss is computed, as checks of losses name it.
+# The call site of a loss.
 
 
 def loss_call_site(facts: LossFormulaFacts | SummedLossFacts) -> str:
-    """One text per line of code and function: two findings about one line are one finding."""
+    """A key for line and function, so that two findings about one line are one finding."""
     return f"{facts.function or ''} {facts.place.file or ''}:{facts.place.line or 0}"
 
 
 def format_shape(shape: list[float] | None) -> str:
-    """`(32, 10)`; `?` where it is not known."""
+    """`(32, 10)`; `?` if unknown."""
     if shape is None:
         return "?"
     sizes = [str(int(size)) for size in shape]
@@ -51,19 +51,19 @@ def format_shape(shape: list[float] | None) -> str:
 
 
 def targets_are_not_class_ids(facts: LossCallFacts) -> bool:
-    """Whether a loss over classes was given targets of a type and shape that name no classes."""
+    """Whether the dtype and shape of the targets of a classification loss cannot be class
+    indices."""
     if facts.target.dtype in (None, "int64", "uint8") or facts.classes is None:
         return False
     return (facts.target.shape or []) != (facts.prediction.shape or [])
 
 
-# Why a loss has no graph: it was cut off, or there never was one.
-
-# Two checks tell the two apart, and must agree on it.
+# Why a loss has no graph: it was cut, or there never was one. Two checks distinguish these cases
+# and must agree.
 
 
 def missing_graph_reason(facts: BackwardRootFacts) -> Literal["cut", "disabled", "frozen"] | None:
-    """Of a backward pass: None where its loss leads to parameters."""
+    """The reason for a backward pass; None if its loss depends on parameters."""
     if facts.reached is None or facts.reached > 0:
         return None
     forwards = facts.forwards

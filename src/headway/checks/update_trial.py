@@ -19,7 +19,7 @@ from headway.core.window import detrended_sigma
 
 TRIAL, OBJECTIVE = "trial", "objective"
 SLOPE_AGREEMENT = (0.5, 2.0)
-"""The measured slope over the one the gradient says, where the gradient is that of the loss."""
+"""Range of measured slope ÷ slope of the gradient, if the gradient is that of the loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +27,19 @@ class TriedUpdate:
     """One update: the loss of its own batch at multiples of it."""
 
     made: int
-    """Steps the optimizer had made before."""
+    """Earlier steps of the optimizer."""
     loss: float
     losses: dict[float, float]
-    """Multiple → loss; infinite where it was no number."""
+    """Multiple → loss; infinite if it was not finite."""
     noise: float
     slope: float | None
-    """What a small part of the update does to the loss, per update; None: nothing that shows."""
+    """Change of the loss by a small part of the update, per update; None: not measurable."""
     facts: TrialFacts
     where: Where
 
     @classmethod
     def of(cls, record: SetupRecord) -> TriedUpdate | None:
-        """The trial a record tells of; None where it tells of none."""
+        """The trial in a record; None if there is none."""
         facts = TrialFacts.of(record)
         loss, noise, made = facts.loss, facts.noise, facts.made
         if loss is None or noise is None or made is None:
@@ -56,7 +56,8 @@ class TriedUpdate:
         return cls(made, loss, losses, noise, facts.slope, facts, facts.locate(rank=record.rank))
 
     def line(self, place: Place) -> Where:
-        """A line told with it: `made_at`, `step_place`, `own_step`; the backward pass otherwise."""
+        """A recorded line: `made_at`, `step_place`, `own_step`; otherwise that of the backward
+        pass."""
         return self.where if place.file is None else place.where()
 
     @property
@@ -76,12 +77,12 @@ class TriedUpdate:
 
     @property
     def flat(self) -> bool:
-        """Whether no multiple tried shows in the loss."""
+        """Whether no tested multiple changes the loss measurably."""
         return all(abs(loss - self.loss) <= self.noise for loss in self.losses.values())
 
     @property
     def faithful(self) -> bool:
-        """Whether the gradient is that of the loss, whatever is done to it afterwards."""
+        """Whether the gradient is that of the loss, whatever happens to it afterwards."""
         return (
             self.agreement is not None
             and SLOPE_AGREEMENT[0] <= self.agreement <= SLOPE_AGREEMENT[1]
@@ -89,7 +90,7 @@ class TriedUpdate:
 
     @property
     def agreement(self) -> float | None:
-        """The measured slope over that of the gradient."""
+        """Ratio of the measured slope to that of the gradient."""
         expected = self.facts.gradient_slope
         if self.slope is None or not expected:
             return None
@@ -97,30 +98,30 @@ class TriedUpdate:
 
     @property
     def shrinks(self) -> float:
-        """How much of the update only makes the weights smaller: the cosine between the two."""
+        """Share of the update that only shrinks the weights: the cosine between the two."""
         return self.facts.against_weights or 0.0
 
     def drop(self, multiple: float) -> float | None:
-        """How much lower the loss is there; None where it was not tried."""
+        """How much lower the loss is there; None if it was not tested."""
         loss = self.losses.get(multiple)
         return None if loss is None else self.loss - loss
 
 
 @remember
 class LossSummary:
-    """The losses of a run in short: its first ones, its last ones, and how many went high."""
+    """Summary of the losses of a run: the first, the last, and the number of high ones."""
 
     __slots__ = ("bad", "count", "first", "high", "highest", "last", "lowest")
     KEPT = 10
     HIGH = 1.5
-    """A loss this many times the very first is high."""
+    """Multiple of the first loss from which a loss is high."""
 
     def __init__(self) -> None:
         self.first: list[float] = []
         self.last: list[float] = []
         self.count = 0
         self.bad = 0
-        """Losses that were no number."""
+        """Number of non-finite losses."""
         self.high = 0
         self.highest = -math.inf
         self.lowest = math.inf
@@ -138,17 +139,17 @@ class LossSummary:
 
     @property
     def known(self) -> bool:
-        """Whether there is anything to judge by."""
+        """Whether there are losses to judge."""
         return bool(self.first)
 
     @property
     def start(self) -> float:
-        """The very first loss: the later ones have felt the updates."""
+        """The first loss: the later ones depend on the updates."""
         return self.first[0] if self.first else math.inf
 
     @property
     def level(self) -> float:
-        """The level it is at; infinite where no number is left."""
+        """The current level; infinite if there is no finite loss."""
         few = self.last[-max(3, min(self.KEPT, self.count // 2)) :]
         return median(few) if few else math.inf
 
@@ -196,7 +197,7 @@ class TrialCheck(Check):
 
 
 def setup_moment(record: SetupRecord) -> Moment:
-    """Where a set-up record stands."""
+    """The position of a set-up record."""
     return (record.segment, record.seq, record.step, record.rank)
 
 

@@ -1,5 +1,5 @@
 """The vocabulary everything else is written in: signals, records, checks, findings.
 
 Standard library only. Nothing here knows where a record came from (a live run, a
-run directory, somebody else's log) or where a finding goes.
+run directory, the log of another tool) or where a finding goes.
 """

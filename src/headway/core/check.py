@@ -62,7 +62,7 @@ class Needs:
         if missing:
             return f"needs {', '.join(missing)}, which this source does not have"
         if self.any_of and not any(_present(name, described) for name in self.any_of):
-            return f"needs one of {', '.join(self.any_of)}, and this source has none of them"
+            return f"needs one of {', '.join(self.any_of)}, but this source has none of them"
         for name in (*self.signals, *self.any_of):
             signal = described.get(name)
             if signal is None:
@@ -70,7 +70,7 @@ class Needs:
             if self.span is not None and signal.span > self.span:
                 return (
                     f"{name} is a {signal.fold} over {signal.span} steps; "
-                    f"this rule is right for at most {self.span}"
+                    f"this rule is valid for at most {self.span}"
                 )
             if self.nonfinite and signal.nonfinite == "filtered":
                 return f"{header.source} filters non-finite values out of {name}"
@@ -111,7 +111,7 @@ Observed: TypeAlias = StepRecord | SetupRecord | TensorRecord | EventRecord
 
 
 class Check:
-    """Base of all checks: subclass, set the class attributes, write `observe`."""
+    """Base class of all checks: subclass it, set the class attributes, and write `observe`."""
 
     code: ClassVar[str]
     """`HD101`: permanent, never reused."""
@@ -128,7 +128,7 @@ class Check:
     """The place (see `Context.places`) of a finding that names no line itself; of several, the
     first that is known."""
     explains: ClassVar[tuple[str, ...]] = ()
-    """Codes of the findings this one can be the cause of. Every check of ours declares it."""
+    """Codes of the findings that this one can cause. Every built-in check declares it."""
     yields_to: ClassVar[tuple[str, ...]] = ()
     """Of two findings that explain each other, the one named here is the cause."""
     once: ClassVar[Literal["segment", "run"] | None] = None
@@ -201,8 +201,8 @@ class Check:
         file, line, function = (place.get(key) for key in ("file", "line", "function"))
         if not (isinstance(file, str) and isinstance(line, int)):
             return where
-        said = function if isinstance(function, str) else None
-        return replace(where, file=file, line=line, function=said)
+        name = function if isinstance(function, str) else None
+        return replace(where, file=file, line=line, function=name)
 
     def state_dict(self) -> dict[str, Any]:
         """All attributes, as JSON."""

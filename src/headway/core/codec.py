@@ -1,8 +1,9 @@
-"""Records as JSON and back: the one place that knows the shape of a run directory's lines.
+"""Converts records to JSON and back: the only module that knows the line format of run directories.
 
 A step is `{"seg", "seq", "step", "v": {…}, "c": {…}}`; a column is a list, or
-`{"i": […], "v": […]}` if it covers some positions only. Everything else says its `kind`.
-Keys at their default are left out. A non-finite number is its name, in facts and data as well.
+`{"i": […], "v": […]}` if it covers some positions only. All other records have a `kind`.
+Keys at their default are omitted. A non-finite number is written as its name, in facts and data
+as well.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from headway.core.signals import Signal
 
 SCHEMA = 1
 NO_RECORD = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""What reading a line raises (`json.loads`, then `from_json`) when it holds no record."""
+"""Errors of `json.loads` and `from_json` for a line that is not a record."""
 
 
 def to_json(record: Record) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def to_json(record: Record) -> dict[str, Any]:
 
 
 def from_json(line: Mapping[str, Any], *, rank: int = 0) -> Record:
-    """The record of a line. Raises one of `NO_RECORD` when it is not one."""
+    """The record of a line. Raises one of `NO_RECORD` if it is not one."""
     kind = line.get("kind", "step")
     try:
         read = _READERS[kind]
@@ -98,7 +99,7 @@ def _column_from_json(data: Any) -> Column:
         return Column([decode_number(value) for value in data])
     index, values = data["i"], [decode_number(value) for value in data["v"]]
     if len(index) != len(values) or not all(type(at) is int and at >= 0 for at in index):
-        raise ValueError("a column's index and values do not fit")
+        raise ValueError("index and values of a column do not match")
     return Column(values, index)
 
 

@@ -1,4 +1,4 @@
-"""Reads set-up facts that may hold anything: typed access, the model's parameters, and which of
+"""Reads set-up facts that may contain anything: typed access, the model's parameters, and which of
 them are trained.
 """
 
@@ -13,15 +13,13 @@ from typing import Any, ClassVar, TypeAlias, TypeVar, get_args, get_origin, get_
 from headway.core.findings import Where
 from headway.core.records import EventRecord, SetupRecord, StepRecord, TensorRecord
 
-# Reading facts that may hold anything.
-
-# A set-up record comes from a probe of ours, from a run directory of another version, or from a
-# file somebody edited. A check asks for what it can use and gets None for whatever is not of that
-# kind.
+# Reading facts that may contain anything. A set-up record comes from an observer, from a run
+# directory of another version, or from an edited file. A check asks for what it can use and gets
+# None for anything of another type.
 
 
 class Facts:
-    """A mapping read with care."""
+    """Typed access to a mapping."""
 
     def __init__(self, data: Any) -> None:
         self._data: Mapping[str, Any] = data if isinstance(data, Mapping) else {}
@@ -55,7 +53,7 @@ class Facts:
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def flag(self, key: str) -> bool:
-        """Whether it is there and true."""
+        """Whether it exists and is true."""
         return self._data.get(key) is True
 
     def numbers(self, key: str) -> list[float]:
@@ -68,11 +66,11 @@ class Facts:
         ]
 
     def texts(self, key: str) -> list[str]:
-        """The texts of a list."""
+        """The strings of a list."""
         return [item for item in self._list(key) if isinstance(item, str)]
 
     def lists(self, key: str) -> list[list[float]]:
-        """The lists of finite numbers within a list; others are left out."""
+        """The lists of finite numbers within a list; others are ignored."""
         found = []
         for item in self._list(key):
             inner = Facts({"item": item})
@@ -85,7 +83,7 @@ class Facts:
         return self._data.get(key)
 
     def mapping(self, key: str) -> Mapping[str, Any]:
-        """A mapping within it; empty where there is none."""
+        """A mapping within it; empty if there is none."""
         return self.table(key)._data
 
     def table(self, key: str) -> Facts:
@@ -206,11 +204,11 @@ def _readers(kind: Any) -> dict[str, Callable[[Facts, str], Any]]:
     return found
 
 
-# Facts that sum up many steps: the finding stands where what they tell of began.
+# Facts that summarise many steps: the finding is placed at the first of these steps.
 
 
 def onset_record(record: SetupRecord) -> StepRecord:
-    """An empty record at the `first_step` of these facts, or where they were told."""
+    """An empty record at the `first_step` of these facts, or at the position of the record."""
     first = Facts.of(record).whole("first_step")
     step = record.step if first is None or first < 0 else min(first, record.step)
     return StepRecord(record.segment, record.seq, step, rank=record.rank)
@@ -219,12 +217,12 @@ def onset_record(record: SetupRecord) -> StepRecord:
 # The model's parameters as the set-up facts describe them (topic `parameters`).
 
 LISTED = 20
-"""No list of names in a finding is longer; its full length is given beside it."""
+"""Maximum length of a list of names in a finding, which also has the full count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Names, sizes, and who is what. A role that the source did not look at is None."""
+    """Names, sizes and roles of the parameters. A role that the source did not record is None."""
 
     names: Sequence[str]
     numel: Sequence[int]
@@ -234,7 +232,7 @@ class Parameters:
 
     @classmethod
     def of(cls, record: SetupRecord) -> Parameters | None:
-        """The parameters a set-up record describes; None when it is about something else."""
+        """The parameters that a set-up record describes; None for another topic."""
         if record.topic != "parameters":
             return None
         facts = record.facts
@@ -247,20 +245,20 @@ class Parameters:
         )
 
     def name(self, position: int) -> str:
-        """One parameter's name; its position where the source gave none."""
+        """The name of a parameter; its position if the source has no name."""
         return self.names[position] if position < len(self.names) else f"param[{position}]"
 
     def listed(self, positions: Iterable[int]) -> list[str]:
-        """The names of the first few, for the evidence."""
+        """The first names, for the evidence."""
         return [self.name(position) for position in sorted(positions)[:LISTED]]
 
     def elements(self, positions: Iterable[int]) -> int:
-        """How many numbers they hold, as far as the sizes are known."""
+        """Number of elements, as far as the sizes are known."""
         return sum(self.numel[position] for position in positions if position < len(self.numel))
 
 
 def say_list(items: Collection[Any], most: int = 3) -> str:
-    """A list for a sentence: `a, b, c and 4 more`."""
+    """A list for a message: `a, b, c and 4 more`."""
     shown = ", ".join(str(item) for item in list(items)[:most])
     return f"{shown} and {len(items) - most} more" if len(items) > most else shown
 
@@ -269,11 +267,11 @@ def _positions(value: Any) -> frozenset[int] | None:
     return None if value is None else frozenset(value)
 
 
-# Which parameters the optimizer is meant to train, as plain data a check can keep.
+# Which parameters the optimizer trains, as plain data that a check can store.
 
 
 def trained_positions(parameters: Parameters) -> list[int]:
-    """Positions that are trainable and held by an optimizer, in the order of the axis."""
+    """Positions that are trainable and in an optimizer, in the order of the axis."""
     roles = (parameters.trainable, parameters.optimized)
     known = [role for role in roles if role is not None]
     return [
@@ -284,7 +282,7 @@ def trained_positions(parameters: Parameters) -> list[int]:
 
 
 def trained_weights(parameters: Parameters) -> dict[int, int]:
-    """Position → number of elements of every trained parameter that is no bias and no norm's gain.
+    """Position → number of elements of every trained parameter except biases and gains of norms.
 
     Biases and gains may start at 0 and may have next to no gradient for good reasons, so questions
     about sizes are asked of the weights only. Empty when the source does not tell the sizes.

@@ -14,7 +14,7 @@ _NONFINITE_BY_NAME = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.
 
 
 def encode_number(value: float) -> float | str:
-    """A finite number as itself, another as its name."""
+    """A finite number unchanged, a non-finite one as its name."""
     if math.isfinite(value):
         return value
     if math.isnan(value):
@@ -23,7 +23,7 @@ def encode_number(value: float) -> float | str:
 
 
 def decode_number(value: object) -> float:
-    """The number behind what `encode_number` wrote. Raises ValueError for anything else."""
+    """The number that `encode_number` wrote. Raises ValueError for anything else."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         try:
             return float(value)
@@ -35,7 +35,7 @@ def decode_number(value: object) -> float:
 
 
 def encode_numbers(value: Any) -> Any:
-    """The same structure with every non-finite float named."""
+    """The same structure with every non-finite float replaced by its name."""
     if isinstance(value, float):
         return encode_number(value)
     if isinstance(value, dict):
@@ -46,7 +46,7 @@ def encode_numbers(value: Any) -> Any:
 
 
 def decode_numbers(value: Any) -> Any:
-    """The same structure with every name of a non-finite float turned back into it."""
+    """The same structure with every name of a non-finite float converted back."""
     if isinstance(value, str):
         return _NONFINITE_BY_NAME.get(value, value)
     if isinstance(value, dict):
@@ -57,12 +57,12 @@ def decode_numbers(value: Any) -> Any:
 
 
 def round_digits(value: float, digits: int = 6) -> float:
-    """The value to so many significant digits; non-finite values unchanged."""
+    """The value rounded to `digits` significant digits; non-finite values unchanged."""
     return float(f"{value:.{digits}g}")
 
 
 def say(value: float, digits: int = 3) -> str:
-    """A number for a sentence: 0.00012 → 0.00012, 4970000 → 4.97e+06, NaN → NaN."""
+    """A number for a message: 0.00012 → 0.00012, 4970000 → 4.97e+06, NaN → NaN."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -71,7 +71,7 @@ def say(value: float, digits: int = 3) -> str:
 
 
 def say_bytes(count: float) -> str:
-    """A byte count people can read."""
+    """A byte count in a readable unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -80,6 +80,6 @@ def say_bytes(count: float) -> str:
 
 
 def natural_order(name: str) -> list[tuple[int, int | str]]:
-    """A key that puts `version_10` after `version_9`."""
+    """A sort key that puts `version_10` after `version_9`."""
     parts = re.split(r"(\d{1,18})", name)
     return [(0, int(part)) if part.isdigit() else (1, part) for part in parts if part]

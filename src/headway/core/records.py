@@ -39,7 +39,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the run is; the first record of a stream, and again where a segment changes it."""
+    """Describes the run; the first record of a stream, repeated if a segment changes it."""
 
     source: str
     """The reader or recorder of the stream: `headway`, `hf-trainer`, … For messages only."""
@@ -53,20 +53,20 @@ class Header:
     seq: int = 0
     rank: int = 0
     cadence: Cadence = "steps"
-    """How densely and when the source delivers its numbers."""
+    """How often and when the source delivers its values."""
 
     def names(self, axis: str) -> Sequence[str]:
         """The names along an axis; empty if the source does not have it."""
         return self.axes.get(axis, ())
 
     def steps_per_value(self, name: str) -> int:
-        """How many steps one value of a signal stands for."""
+        """Number of steps that one value of a signal stands for."""
         signal = self.signals.get(name, Signal())
         # In a log the values between two rows are missing; a live run samples others in between.
         return signal.steps if self.cadence == "rows" else signal.span
 
     def steps_per_label(self, name: str) -> int:
-        """Steps from one number of a record to the next: more than 1 where a log counts epochs."""
+        """Steps from one record number to the next: more than 1 if a log counts epochs."""
         return self.signals.get(name, Signal()).per_label if self.cadence == "rows" else 1
 
 
@@ -130,7 +130,7 @@ class TensorRecord:
 
     @property
     def nonfinite(self) -> int:
-        """How many elements are NaN or infinite."""
+        """Number of elements that are NaN or infinite."""
         return int(self.stats.get("nan", 0) + self.stats.get("inf", 0))
 
 

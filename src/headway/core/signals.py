@@ -16,7 +16,7 @@ NonFinite = Literal["kept", "filtered"]
 Scope = Literal["rank", "global"]
 Cadence = Literal["steps", "rows"]
 """`steps`: one record per optimizer step, as it happens. `rows`: the rows of a finished log; they
-are few, each may stand for many steps, and what follows a row is known when it is judged."""
+are few, each may stand for many steps, and the rows after it are known when it is judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Signal:
 
     def __post_init__(self) -> None:
         if self.span < 1 or self.every < 1:
-            raise ValueError(f"span and every count steps from 1: got {self.span}, {self.every}")
+            raise ValueError(f"span and every must be at least 1: got {self.span}, {self.every}")
 
     @property
     def steps(self) -> int:
@@ -83,7 +83,7 @@ def family(name: str) -> str:
 
 
 def axis_of(name: str) -> str | None:
-    """The header axis a column runs along (`param` for `param/grad_norm`)."""
+    """The header axis of a column (`param` for `param/grad_norm`)."""
     axis, slash, _ = name.partition("/")
     return axis if slash and axis in AXES else None
 

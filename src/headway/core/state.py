@@ -39,7 +39,7 @@ def encode(value: Any) -> Any:
     if isinstance(value, float):
         number = encode_number(value)
         return number if isinstance(number, float) else {"$number": number}
-    # Exactly these types: a defaultdict would come back as a dict, and fail only after a resume.
+    # Exactly these types: a defaultdict would be restored as a dict, and fail only after a resume.
     if type(value) is list:
         return [encode(item) for item in value]
     if type(value) is tuple:

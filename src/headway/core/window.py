@@ -16,7 +16,7 @@ from headway.core.state import remember
 # medians, and its owner adds only values that were not flagged.
 
 MAD_TO_SIGMA = 1.4826
-"""The median absolute deviation of a normal distribution times this is its standard deviation."""
+"""Factor from the median absolute deviation of a normal distribution to its standard deviation."""
 
 
 @remember
@@ -45,7 +45,7 @@ class Window:
         return True
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all values."""
         self._recent.clear()
         self._sorted.clear()
 
@@ -142,7 +142,7 @@ class DownsampledSeries:
         return True
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all values."""
         self.points.clear()
         self.stride = 1
         self._count = 0
@@ -164,7 +164,7 @@ NARROWEST = 1.25
 
 
 def detrended_sigma(values: Sequence[float]) -> float:
-    """Robust standard deviation about the trend, from the differences of neighbours."""
+    """Robust standard deviation around the trend, from the differences of neighbours."""
     moves = [later - earlier for earlier, later in pairwise(values)]
     if not moves:
         return 0.0

@@ -159,7 +159,7 @@ def format_where(where: Where) -> str:
 MIN_CHECKS_GAINED = 2
 """One check more is no reason to log another signal."""
 _NEEDS_ALL = re.compile(r"^needs (?P<names>.+), which this source does not have$")
-_NEEDS_ONE = re.compile(r"^needs one of (?P<names>.+), and this source has none of them$")
+_NEEDS_ONE = re.compile(r"^needs one of (?P<names>.+), but this source has none of them$")
 _OPTIONAL_SIGNALS = {
     "clip_coef",
     "component_grad/*",

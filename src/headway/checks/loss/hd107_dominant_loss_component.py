@@ -61,7 +61,7 @@ class DominantLossComponent(Check):
 
     code = "HD107"
     name = "dominant-loss-component"
-    summary = "one component's gradient or value swamps the others for good"
+    summary = "the gradient or value of one component dominates the others permanently"
     needs = Needs(
         any_of=("loss/*", "component_grad/*"),
         kinds=(StepRecord, SetupRecord),

@@ -81,7 +81,7 @@ def describe_line(origin: AllocationSite) -> str:
     return f"{PurePath(origin['file']).name}:{origin['line']}{inside}"
 
 
-# The growth of one signal: told at once in a live run, at its end in the log of another tool.
+# The growth of one signal: reported at once in a live run, at the end of a log.
 
 
 @remember
