@@ -1,4 +1,4 @@
-"""headway keeps PyTorch training runs alive, and says why they were dying.
+"""headway keeps PyTorch training runs alive and explains why they fail.
 
     guard = headway.Guard(model, optimizer)
     for batch in guard(loader):

@@ -86,7 +86,7 @@ class Commands(click.Group):
 )
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """Keeps PyTorch training runs alive, and says why they were dying."""
+    """Keeps PyTorch training runs alive and explains why they fail."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
