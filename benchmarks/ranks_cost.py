@@ -190,7 +190,7 @@ def write_run(path: Path, ranks: int, steps: int, *, full_ranks: int) -> None:
     axes = {"rank": tuple(map(str, range(ranks)))}
     losses = np.round(2 * np.exp(-np.arange(steps) / steps) + rng.normal(0, 0.01, steps), 6)
     for rank in range(ranks):
-        writer = RunDirWriter(path, rank=rank, told=sys.exit, full_ranks=full_ranks)
+        writer = RunDirWriter(path, rank=rank, notify=sys.exit, full_ranks=full_ranks)
         writer.write(Header("headway", signals, axes, world_size=ranks, rank=rank))
         for step in range(steps):
             values = {"loss": losses[step], "grad_norm": 1.25, "lr": 0.001, "step_time_s": 0.5}

@@ -82,7 +82,7 @@ def test_using_the_public_names_tries_neither_torch_nor_numpy() -> None:
 
 
 def test_diagnosing_a_run_tries_neither_torch_nor_numpy(tmp_path: Path) -> None:
-    writer = RunDirWriter(tmp_path, told=pytest.fail)
+    writer = RunDirWriter(tmp_path, notify=pytest.fail)
     writer.write(Header("headway", signals={"loss": Signal(), "grad_norm": Signal()}))
     for seq in range(1, 60):
         loss = math.nan if seq == 40 else 1.0

@@ -38,7 +38,7 @@ def report(*findings: Finding) -> Report:
 
 
 def a_run(path: Path, losses: list[float]) -> Path:
-    writer = RunDirWriter(path, told=pytest.fail)
+    writer = RunDirWriter(path, notify=pytest.fail)
     writer.write(Header("headway", signals={"loss": Signal()}))
     for step, loss in enumerate(losses, 1):
         writer.write(StepRecord(0, step, step, {"loss": loss}))

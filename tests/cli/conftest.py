@@ -25,7 +25,7 @@ def make_run(tmp_path: Path) -> MakeRun:
     """A run directory of records written as in the literate pages."""
 
     def make(*lines: str, name: str = "run") -> Path:
-        writer = RunDirWriter(tmp_path / name, told=pytest.fail)
+        writer = RunDirWriter(tmp_path / name, notify=pytest.fail)
         for record in read_records(list(lines)):
             writer.write(record)
         writer.flush()

@@ -74,7 +74,7 @@ def test_a_healthy_script(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert any(line.startswith("headway: healthy") for line in lines)
     assert lines[-1] == "Next: headway run train.py -- --epochs 3"
-    assert "3 steps seen" in done.stdout
+    assert "stopped after 3 steps" in done.stdout
     assert "322 trainable, 0 frozen" in done.stdout or "354 parameters" in done.stdout
     assert "Adam group 0" in done.stdout
     assert "Resident memory  forward" in done.stdout
@@ -224,8 +224,8 @@ def test_a_script_that_never_steps(tmp_path: Path, invoke: Invoke) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["check"], "which script?"),
-        (["check", "nowhere.py"], "is not there"),
+        (["check"], "no script given"),
+        (["check", "nowhere.py"], "does not exist"),
         (["check", "."], "is a folder"),
         (["check", "train.py", "--epochs", "3"], "--epochs"),
         (["check", "train.py", "--max-steps", "0"], "--max-steps"),

@@ -76,7 +76,7 @@ def test_needs_in_a_sentence():
         "loss, lr; one value for each step, not a mean over several; NaN and Inf not filtered out"
     )
     both = Needs(any_of=("a", "b"), kinds=(StepRecord, TensorRecord))
-    assert describe_needs(both).startswith("one of a, b; or a look at the tensors")
+    assert describe_needs(both).startswith("one of a, b; or tensor statistics")
 
 
 def test_the_list(invoke):

@@ -134,7 +134,7 @@ def test_version(invoke):
     ("args", "words"),
     [
         (["diagnos", "x"], "did you mean 'diagnose'"),
-        (["zzz"], "there is no command 'zzz'"),
+        (["zzz"], "no such command 'zzz'"),
         (["--nonsense"], "no such option"),
         (["diagnose"], "missing argument"),
         (["diagnose", "x", "--format", "yaml"], "--format"),
@@ -156,7 +156,7 @@ def test_a_mistake_gets_one_line_and_2(invoke, args, words):
     [
         (KeyError("loss"), 4, "internal error: KeyError"),
         (InternalError("the tower leans"), 4, "internal error: the tower leans"),
-        (OSError(28, "No space left on device"), 4, "the system refused"),
+        (OSError(28, "No space left on device"), 4, "operating system error"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (BrokenPipeError(), 141, ""),
     ],

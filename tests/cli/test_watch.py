@@ -25,7 +25,7 @@ HEADWAY = [sys.executable, "-m", "headway"]
 
 
 def write(path: Path, *, steps: int = 60, bad: int | None = 40, end: bool = True) -> RunDirWriter:
-    writer = RunDirWriter(path, told=pytest.fail)
+    writer = RunDirWriter(path, notify=pytest.fail)
     writer.write(Header("headway", {"loss": Signal(), "grad_norm": Signal()}, seq=1))
     seq = 0
     for step in range(steps):
@@ -52,7 +52,7 @@ def test_a_run_that_has_ended_in_plain_lines(invoke, tmp_path):
     assert "error step 40: HD101 nonfinite-loss" in words
     assert "step 40: skip: bad" in words
     assert "step 59 loss 1.41 grad_norm 1 lr 0.1 host 1.0 GiB" in words
-    assert words.count("the run has ended after 60 steps; next: headway diagnose") == 1
+    assert words.count("the run ended after 60 steps; next: headway diagnose") == 1
 
 
 def test_once_shows_a_run_that_goes_on(invoke, tmp_path):
@@ -64,7 +64,10 @@ def test_once_shows_a_run_that_goes_on(invoke, tmp_path):
 
 
 def test_what_is_no_run_is_said(invoke, tmp_path):
-    for path, said in ((tmp_path / "gone", "is not a run directory"), (tmp_path, "holds no run")):
+    for path, said in (
+        (tmp_path / "gone", "is not a run directory"),
+        (tmp_path, "contains no run"),
+    ):
         result = invoke("watch", path, "--once")
         assert result.exit_code == 2
         assert said in result.stderr
@@ -115,7 +118,7 @@ def test_on_a_terminal_it_draws(tmp_path):
         process.kill()
         os.close(ours)
     text = shown.decode()
-    assert "1 of 60 updates held back" in text
+    assert "1 of 60 updates skipped" in text
     assert "×" in text or "x" in text
     assert "HD101" in text
     assert "\x1b[31mbad" not in text, "what is in a run does not reach the terminal as it is"

@@ -40,7 +40,7 @@ def line(record: Record) -> bytes:
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A directory with a header, four steps and an event."""
-    writer = RunDirWriter(tmp_path, told=pytest.fail)
+    writer = RunDirWriter(tmp_path, notify=pytest.fail)
     for record in (HEADER, step(1), step(2), EventRecord(0, 3, 2, "note"), step(4), step(5)):
         writer.write(record)
     writer.flush()
@@ -243,7 +243,7 @@ def test_however_little_is_read_at_once_the_stream_is_the_same(
 ) -> None:
     with quick_folder() as folder, pytest.MonkeyPatch.context() as patch:
         for rank, stream in enumerate(ranks):
-            writer = RunDirWriter(folder, rank=rank, told=pytest.fail)
+            writer = RunDirWriter(folder, rank=rank, notify=pytest.fail)
             for record in stream:
                 writer.write(record)
             writer.flush()
@@ -303,7 +303,7 @@ def test_what_is_read_ahead_of_many_files_is_bounded(
 def a_real_run(path: Path) -> None:
     rng = random.Random(1)
     for rank in (0, 1):
-        writer = RunDirWriter(path, rank=rank, told=pytest.fail)
+        writer = RunDirWriter(path, rank=rank, notify=pytest.fail)
         writer.write(HEADER)
         writer.write(SetupRecord(0, 1, "parameters", {"names": ["a", "b"], "numel": [3, 4]}))
         for seq in range(2, 6):

@@ -102,7 +102,7 @@ def test_what_is_said_of_a_sick_run(tmp_path: Path) -> None:
     assert {"x": BAD, "severity": "error", "label": "HD101 nonfinite-loss"} in data["flags"]
     assert data["marks"] == [[BAD, "action", "skip: non-finite loss or gradient"]]
     assert [heat["id"] for heat in data["maps"]] == ["param-grad_norm", "param-update_ratio"]
-    assert "Not finite in 1 of 12 rows, first step 83 in blocks.1.bias" in page.text
+    assert "Non-finite in 1 of 12 rows, first step 83 in blocks.1.bias" in page.text
 
 
 def test_a_healthy_run(tmp_path: Path) -> None:

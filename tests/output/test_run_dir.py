@@ -33,7 +33,7 @@ def step(seq: int, *, segment: int = 0, loss: float = 0.5, rank: int = 0) -> Ste
 
 
 def write(path: Path, records: list[Record], *, rank: int = 0) -> RunDirWriter:
-    writer = RunDirWriter(path, rank=rank, told=pytest.fail)
+    writer = RunDirWriter(path, rank=rank, notify=pytest.fail)
     for record in records:
         writer.write(record)
     writer.flush()
@@ -117,7 +117,7 @@ def test_lines_are_gathered_for_a_second_and_then_written(
 ) -> None:
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(run_dir, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    writer = RunDirWriter(tmp_path, told=pytest.fail)
+    writer = RunDirWriter(tmp_path, notify=pytest.fail)
     writer.write(HEADER)
     for seq in (1, 2):
         writer.write(step(seq))
@@ -132,7 +132,7 @@ def test_lines_are_gathered_for_a_second_and_then_written(
 
 
 def test_many_bytes_are_written_without_waiting(tmp_path: Path) -> None:
-    writer = RunDirWriter(tmp_path, told=pytest.fail)
+    writer = RunDirWriter(tmp_path, notify=pytest.fail)
     wide = StepRecord(0, 1, 1, {}, {"param/x": Column([1 / 3] * 5000)})
     writer.write(wide)
     assert on_disk(tmp_path) == 1
@@ -141,7 +141,7 @@ def test_many_bytes_are_written_without_waiting(tmp_path: Path) -> None:
 
 
 def test_the_header_is_on_disk_at_once(tmp_path: Path) -> None:
-    RunDirWriter(tmp_path, told=pytest.fail).write(HEADER)
+    RunDirWriter(tmp_path, notify=pytest.fail).write(HEADER)
     assert read(tmp_path) == [HEADER]
 
 
@@ -150,7 +150,7 @@ def test_the_header_is_on_disk_at_once(tmp_path: Path) -> None:
 
 def test_a_reopened_directory_gets_the_next_segment(tmp_path: Path) -> None:
     for segment in range(4):
-        writer = RunDirWriter(tmp_path, told=pytest.fail)
+        writer = RunDirWriter(tmp_path, notify=pytest.fail)
         assert writer.segment == segment
         header = Header("headway", facts={"resumed": segment}, segment=segment)
         for record in (header, step(1, segment=segment), step(2, segment=segment)):
@@ -164,18 +164,18 @@ def test_a_reopened_directory_gets_the_next_segment(tmp_path: Path) -> None:
 
 
 def test_a_run_that_wrote_nothing_but_its_header_still_counts_as_a_segment(tmp_path: Path) -> None:
-    RunDirWriter(tmp_path, told=pytest.fail).write(HEADER)
-    assert RunDirWriter(tmp_path, told=pytest.fail).segment == 1
+    RunDirWriter(tmp_path, notify=pytest.fail).write(HEADER)
+    assert RunDirWriter(tmp_path, notify=pytest.fail).segment == 1
 
 
 def test_the_next_segment_is_found_behind_a_very_long_or_torn_end(tmp_path: Path) -> None:
     huge = StepRecord(6, 1, 1, {}, {"param/x": Column([1 / 3] * 120_000)})
     write(tmp_path, [HEADER, huge])
     assert (tmp_path / "steps.rank0.jsonl").stat().st_size > 2 << 20
-    assert RunDirWriter(tmp_path, told=pytest.fail).segment == 7
+    assert RunDirWriter(tmp_path, notify=pytest.fail).segment == 7
     with open(tmp_path / "steps.rank0.jsonl", "ab") as file:
         file.write(b'{"seg":9,"se')
-    assert RunDirWriter(tmp_path, told=pytest.fail).segment == 7
+    assert RunDirWriter(tmp_path, notify=pytest.fail).segment == 7
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_the_next_segment_is_found_behind_garbage(tmp_path: Path, tail: bytes) -
     write(tmp_path, [HEADER, step(1, segment=3)])
     with open(tmp_path / "steps.rank0.jsonl", "ab") as file:
         file.write(tail)
-    writer = RunDirWriter(tmp_path, told=pytest.fail)
+    writer = RunDirWriter(tmp_path, notify=pytest.fail)
     assert writer.segment == 4
     writer.write(step(1, segment=4), now=True)
     assert read(tmp_path) == [HEADER, step(1, segment=3), step(1, segment=4)]
@@ -203,10 +203,10 @@ def test_the_next_segment_is_found_behind_garbage(tmp_path: Path, tail: bytes) -
 
 def test_ranks_that_start_together_write_the_same_segment(tmp_path: Path) -> None:
     for segment in (0, 1, 2):
-        first = RunDirWriter(tmp_path, told=pytest.fail)
+        first = RunDirWriter(tmp_path, notify=pytest.fail)
         first.write(Header("headway", segment=segment))
         first.write(step(1, segment=segment), now=True)
-        late = RunDirWriter(tmp_path, rank=1, told=pytest.fail)  # rank 0 is at work already
+        late = RunDirWriter(tmp_path, rank=1, notify=pytest.fail)  # rank 0 is at work already
         assert (first.segment, late.segment) == (segment, segment)
         late.write(step(1, segment=segment), now=True)
 
@@ -214,7 +214,7 @@ def test_ranks_that_start_together_write_the_same_segment(tmp_path: Path) -> Non
 def test_a_directory_that_lost_its_header_gets_one_again(tmp_path: Path) -> None:
     write(tmp_path, [HEADER, step(1)])
     (tmp_path / "run.json").unlink()
-    writer = RunDirWriter(tmp_path, told=pytest.fail)
+    writer = RunDirWriter(tmp_path, notify=pytest.fail)
     assert writer.segment == 1
     header = Header("headway", segment=1)
     writer.write(header)
@@ -254,7 +254,7 @@ def test_what_was_flushed_survives_kill_9(tmp_path: Path) -> None:
     program = f"""
 from headway.rundir.writer import RunDirWriter
 from headway.core.records import Header, StepRecord
-writer = RunDirWriter({str(tmp_path)!r}, told=print)
+writer = RunDirWriter({str(tmp_path)!r}, notify=print)
 writer.write(Header("headway"))
 for seq in range(1, 10**9):
     writer.write(StepRecord(0, seq, seq, {{"loss": 0.5}}), now=True)
@@ -290,7 +290,7 @@ class Told:
     def exactly_once(self, words: str) -> None:
         assert len(self.sentences) == 1, self.sentences
         assert words in self.sentences[0]
-        assert "training goes on" in self.sentences[0]
+        assert "training continues" in self.sentences[0]
 
 
 def keep_writing(writer: RunDirWriter, count: int = 5) -> None:
@@ -304,7 +304,7 @@ def keep_writing(writer: RunDirWriter, count: int = 5) -> None:
 def test_a_file_in_place_of_the_directory_is_told_once(tmp_path: Path) -> None:
     told, place = Told(), tmp_path / "run"
     place.write_text("not a folder")
-    writer = RunDirWriter(place, told=told)
+    writer = RunDirWriter(place, notify=told)
     assert writer.broken
     assert writer.segment == 0
     keep_writing(writer)
@@ -315,7 +315,7 @@ def test_a_file_in_place_of_the_directory_is_told_once(tmp_path: Path) -> None:
 def test_a_file_in_place_of_a_parent_is_told_once(tmp_path: Path) -> None:
     told = Told()
     (tmp_path / "runs").write_text("not a folder")
-    keep_writing(RunDirWriter(tmp_path / "runs" / "a" / "b", told=told))
+    keep_writing(RunDirWriter(tmp_path / "runs" / "a" / "b", notify=told))
     told.exactly_once("Not a directory")
 
 
@@ -323,13 +323,13 @@ def test_a_file_in_place_of_a_parent_is_told_once(tmp_path: Path) -> None:
 def test_a_folder_in_place_of_a_file_is_told_once(tmp_path: Path, name: str) -> None:
     told = Told()
     (tmp_path / name).mkdir()
-    keep_writing(RunDirWriter(tmp_path, told=told))
+    keep_writing(RunDirWriter(tmp_path, notify=told))
     told.exactly_once("Is a directory")
 
 
 def test_a_directory_that_vanishes_is_told_once(tmp_path: Path) -> None:
     told, place = Told(), tmp_path / "run"
-    writer = RunDirWriter(place, told=told)
+    writer = RunDirWriter(place, notify=told)
     place.rmdir()
     keep_writing(writer)
     told.exactly_once("No such file or directory")
@@ -339,7 +339,7 @@ def test_a_directory_that_vanishes_is_told_once(tmp_path: Path) -> None:
 def test_an_impossible_path_is_told_once(tmp_path: Path) -> None:
     for name in ("nul\0byte", "x" * 5000):
         told = Told()
-        keep_writing(RunDirWriter(tmp_path / name, told=told))
+        keep_writing(RunDirWriter(tmp_path / name, notify=told))
         assert len(told.sentences) == 1
 
 
@@ -353,7 +353,7 @@ def test_a_read_only_file_system_is_told_once(
 
     monkeypatch.setattr(Path, "write_bytes", refuse)
     told = Told()
-    keep_writing(RunDirWriter(tmp_path, told=told))
+    keep_writing(RunDirWriter(tmp_path, notify=told))
     told.exactly_once("Read-only file system")
 
 
@@ -361,7 +361,7 @@ def test_a_read_only_file_system_is_told_once(
 def test_a_full_disk_is_told_once(tmp_path: Path) -> None:
     told = Told()
     (tmp_path / "steps.rank0.jsonl").symlink_to("/dev/full")
-    keep_writing(RunDirWriter(tmp_path, told=told))
+    keep_writing(RunDirWriter(tmp_path, notify=told))
     told.exactly_once("No space left on device")
 
 
@@ -394,7 +394,7 @@ def test_a_disk_that_fills_up_costs_the_rest_and_nothing_before(
 ) -> None:
     told = Told()
     monkeypatch.setattr(run_dir, "open", FullAfter(free), raising=False)
-    writer = RunDirWriter(tmp_path, told=told)
+    writer = RunDirWriter(tmp_path, notify=told)
     stream: list[Record] = [HEADER, *(step(seq) for seq in range(1, 20))]
     for record in stream:
         writer.write(record, now=True)
@@ -408,7 +408,7 @@ def test_a_disk_that_fills_up_costs_the_rest_and_nothing_before(
 
 def test_a_record_that_cannot_be_written_does_not_end_the_run(tmp_path: Path) -> None:
     told = Told()
-    writer = RunDirWriter(tmp_path, told=told)
+    writer = RunDirWriter(tmp_path, notify=told)
     writer.write(StepRecord(0, 1, 1, {"loss": None}))  # type: ignore[dict-item]
     told.exactly_once("cannot write the run directory")
     keep_writing(writer)
@@ -416,7 +416,7 @@ def test_a_record_that_cannot_be_written_does_not_end_the_run(tmp_path: Path) ->
 
 
 def test_a_broken_writer_keeps_nothing_in_memory(tmp_path: Path) -> None:
-    writer = RunDirWriter(tmp_path / "run", told=Told())
+    writer = RunDirWriter(tmp_path / "run", notify=Told())
     writer.write(step(1))
     writer.write(EventRecord(0, 2, 1, "note"))
     (tmp_path / "run").rmdir()

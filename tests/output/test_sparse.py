@@ -32,7 +32,7 @@ def held(*guilty: int) -> StepRecord:
 
 def write(path: Path, *records: Record, rank: int = RANK, **options: int) -> list[str]:
     """The names of the files that came of it."""
-    writer = RunDirWriter(path, rank=rank, told=pytest.fail, **options)
+    writer = RunDirWriter(path, rank=rank, notify=pytest.fail, **options)
     for record in records:
         writer.write(record, now=True)
     return sorted(item.name for item in path.iterdir())

@@ -124,7 +124,7 @@ def test_a_run_of_our_own_below(tmp_path: Path) -> None:
     from headway.core.signals import Signal
     from headway.rundir.writer import RunDirWriter
 
-    writer = RunDirWriter(tmp_path / "out" / "headway", told=pytest.fail)
+    writer = RunDirWriter(tmp_path / "out" / "headway", notify=pytest.fail)
     writer.write(Header("headway", signals={"loss": Signal()}))
     for step in range(1, 40):
         writer.write(StepRecord(0, step, step, {"loss": float("nan") if step == 30 else 1.0}))
@@ -140,7 +140,7 @@ def test_a_run_whose_bad_update_was_held_back_is_not_sent_back(tmp_path: Path) -
     from headway.core.signals import Signal
     from headway.rundir.writer import RunDirWriter
 
-    writer = RunDirWriter(tmp_path / "out" / "headway", told=pytest.fail)
+    writer = RunDirWriter(tmp_path / "out" / "headway", notify=pytest.fail)
     writer.write(Header("headway", signals={"loss": Signal()}))
     for step in range(1, 40):
         bad = step == 30

@@ -249,6 +249,6 @@ def test_with_torch_a_run_is_guarded(with_torch: Place) -> None:
     assert ", torch " in place.headway("--version").stdout
     done = place.headway("run", "train.py", "--out", "kept")
     assert done.returncode == 1, done.stderr
-    assert "1 held back" in done.stdout
+    assert "1 update skipped" in done.stdout
     done = place.headway("diagnose", "kept")
     assert "HD101" in done.stdout

@@ -62,7 +62,7 @@ def shell(folder: Path, *args: str) -> tuple[int, Any]:
 
 
 def run_of(folder: Path, *lines: str) -> Path:
-    writer = RunDirWriter(folder, told=pytest.fail)
+    writer = RunDirWriter(folder, notify=pytest.fail)
     for record in read_records(list(lines)):
         writer.write(record)
     writer.flush()

@@ -33,7 +33,7 @@ NASTY = (
 
 def write(folder: Path, records: Iterable[Record]) -> Path:
     """A run directory of these records."""
-    writer = RunDirWriter(folder, told=pytest.fail)
+    writer = RunDirWriter(folder, notify=pytest.fail)
     for record in records:
         writer.write(record)
     writer.flush()

@@ -1,4 +1,4 @@
-"""`headway check SCRIPT [-- ARGS]`: the command, and the page it prints."""
+"""`headway check SCRIPT [-- ARGS]`"""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ from headway.core.findings import Severity
 from headway.core.numbers import say, say_bytes
 from headway.output.console import SEVERITY_STYLES, ReportPrinter
 from headway.output.terminal import TerminalPage, spinner
+from headway.output.view import plural
 
 if TYPE_CHECKING:
     from headway.config import Settings
     from headway.preflight.runner import CheckResult
 
-
-# `headway check SCRIPT [-- ARGS]`
 
 CRASHED = 3
 UNREACHED = 2
@@ -46,19 +45,19 @@ UNREACHED = 2
     type=click.IntRange(1),
     default=3,
     show_default=True,
-    help="Stop when some optimizer has made so many steps.",
+    help="Stop after this many steps of any optimizer.",
 )
 @click.option(
     "--max-seconds",
     type=click.FloatRange(0, min_open=True),
     metavar="S",
-    help="Stop after so many seconds.",
+    help="Stop after S seconds.",
 )
 @click.option(
     "--amp-dtype",
     type=click.Choice(["bf16", "fp16", "none"]),
     default=None,
-    help="Run under autocast in this dtype, or without any autocast.  [default: as the script]",
+    help="Run under autocast with this dtype, or without autocast.  [default: as in the script]",
 )
 @click.option(
     "--grad-log-interval",
@@ -66,29 +65,32 @@ UNREACHED = 2
     default=0,
     show_default=True,
     metavar="N",
-    help="Print loss and gradient norms of every N-th step while it runs; 0: do not.",
+    help="Print loss and gradient norms every N steps; 0 to disable.",
 )
 @click.option(
     "--detect-anomaly/--no-detect-anomaly",
     default=None,
-    help="Torch's own anomaly mode, on or off.  [default: as the script]",
+    help="Turn torch's anomaly mode on or off.  [default: as in the script]",
 )
 @click.option(
     "--clip-grad-norm",
     type=click.FloatRange(0, min_open=True),
     metavar="NORM",
-    help="Clip gradients to this norm, as clip_grad_norm_ would.",
+    help="Clip gradients to this norm, like clip_grad_norm_.",
 )
-@click.option("--overfit", is_flag=True, help="Also try to learn one batch by heart.")
+@click.option("--overfit", is_flag=True, help="Also test whether the model can overfit one batch.")
 @click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Keep the run."
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write the run to DIR.",
 )
 @options.output_format(*FORMATS)
 @options.which_checks
 @options.fail_on
 @options.config_file
 @click.option(
-    "-v", "--verbose", is_flag=True, help="Show all of it: every remedy, every check not run."
+    "-v", "--verbose", is_flag=True, help="Show every remedy and every check that did not run."
 )
 def command(
     script: str | None,
@@ -109,17 +111,16 @@ def command(
     config: Path | None,
     verbose: bool,
 ) -> int:
-    """Run a training script for a few steps and say what is wrong with it.
+    """Run a training script for a few steps and report problems.
 
     \b
-    The script is not changed. What follows `--` is the script's own:
+    The script is not changed. Arguments after `--` are passed to the script:
         headway check train.py -- --epochs 3
         headway check -m package.train -- --epochs 3
         torchrun --nproc-per-node 2 -m headway check train.py
 
-    It runs as `python SCRIPT` would, until some optimizer has made --max-steps
-    steps. Exit code 3: the script itself crashed; findings are shown all the
-    same.
+    The script runs like `python SCRIPT` until an optimizer has made --max-steps
+    steps. Exit code 3 means that the script crashed; findings are still shown.
     """
     settings = options.settings_from(config, select=select, ignore=ignore, fail_on=fail_on)
     require_torch("check")
@@ -189,13 +190,11 @@ def _next_command(done: CheckResult, target: Any) -> str:
     return f"headway run {target.said}" + (f" -- {given}" if given else "")
 
 
-# What `headway check` shows a person: verdict, findings, tables, checklist, what to type next.
-
 SHOWN_OPTIMIZER_SETTINGS = ("lr", "weight_decay", "momentum", "betas", "eps")
 
 
 def write_check_page(done: CheckResult, *, verbose: bool, next_command: str) -> None:
-    """The whole page."""
+    """Print findings, model and optimizer tables, and the checklist."""
     page = TerminalPage(sys.stdout)
     if done.unreached is not None and not done.report.findings:
         page.line("headway: ", ("nothing could be checked", "bold yellow"))
@@ -232,9 +231,8 @@ def _format_step_count(done: CheckResult) -> str:
     import torch
 
     device = torch.cuda.get_device_name() if torch.cuda.is_initialized() else "CPU"
-    ended = "stopped then" if done.stopped else "to the script's end"
-    many = "step" if done.steps == 1 else "steps"
-    return f"{done.steps} {many} seen, {ended}; torch {torch.__version__} on {device}"
+    ended = "stopped after" if done.stopped else "the script ended after"
+    return f"{ended} {plural(done.steps, 'step')}; torch {torch.__version__} on {device}"
 
 
 def _model(page: TerminalPage, model: Mapping[str, Any]) -> None:
@@ -259,8 +257,8 @@ def _state(part: Mapping[str, Any]) -> str:
     if not part["trainable"]:
         return "frozen"
     if part["trainable"] == part["parameters"]:
-        return "trains"
-    return f"{_number(part['trainable'])} train, the rest is frozen"
+        return "trainable"
+    return f"{_number(part['trainable'])} trainable, the rest frozen"
 
 
 def _optimizer(page: TerminalPage, optimizer: Mapping[str, Any]) -> None:
@@ -277,9 +275,9 @@ def _optimizer(page: TerminalPage, optimizer: Mapping[str, Any]) -> None:
 
 def _memory(page: TerminalPage, memory: Mapping[str, Any]) -> None:
     phases = memory.get("phases", {})
-    told = ", ".join(f"{name} {say_bytes(size)}" for name, size in phases.items())
+    sizes = ", ".join(f"{name} {say_bytes(size)}" for name, size in phases.items())
     what = "Peak device memory" if memory.get("kind") == "device-peak" else "Resident memory"
-    page.line((what, "bold"), f"  {told}", rest="    ")
+    page.line((what, "bold"), f"  {sizes}", rest="    ")
     epochs = memory.get("epochs", ())
     if len(epochs) > 1:
         shown = [say_bytes(size) for size in epochs]
@@ -290,18 +288,18 @@ def _memory(page: TerminalPage, memory: Mapping[str, Any]) -> None:
 
 def _overfit(page: TerminalPage, found: Mapping[str, Any]) -> None:
     if "unavailable" in found:
-        said = str(found["unavailable"])
+        text = str(found["unavailable"])
     else:
-        can = "it can be learned" if found.get("learned") else "it was not learned"
-        said = (
+        outcome = "learned" if found.get("learned") else "not learned"
+        text = (
             f"loss {say(found['start'], 4)} to {say(found['end'], 4)} in {found['steps']} steps "
-            f"on copies of the weights: {can}"
+            f"on copies of the weights: {outcome}"
         )
-    page.line(("One batch by heart", "bold"), f"  {said}", rest="    ")
+    page.line(("Overfit one batch", "bold"), f"  {text}", rest="    ")
 
 
 def _checklist(page: TerminalPage, done: CheckResult) -> None:
-    """A family is ticked only if nothing in it was found."""
+    """One line per family of checks; ticked only if it has no findings."""
     not_run = {item.code for item in done.report.not_run}
     worst: dict[str, Severity] = {}
     for finding in done.report.findings:

@@ -1,4 +1,4 @@
-"""`headway checks`, and the families of checks by the first digit of their codes."""
+"""`headway checks`, and the families of checks."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from headway._version import __version__
 from headway.cli import options
 from headway.core.check import Check
 
-# The families of checks, by the first digit of their codes.
-
 FAMILIES = {
-    "HD0": "the tool itself",
+    "HD0": "headway itself",
     "HD1": "loss",
     "HD2": "gradients",
     "HD3": "weights, activations, precision",
@@ -33,11 +31,8 @@ FAMILIES = {
 
 
 def family_of(code: str) -> str:
-    """The family in words."""
+    """The name of the family."""
     return FAMILIES.get(code[:3], "other packages")
-
-
-# `headway checks`
 
 
 @click.command()

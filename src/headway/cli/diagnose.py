@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from headway.report import Report
 
 
-# `headway diagnose PATH…`
-
 Read = list[tuple[Path, "Report"]]
 
 
@@ -39,7 +37,7 @@ Read = list[tuple[Path, "Report"]]
 @options.fail_on
 @options.config_file
 @click.option(
-    "-v", "--verbose", is_flag=True, help="Show all of it: every remedy, every check not run."
+    "-v", "--verbose", is_flag=True, help="Show every remedy and every check that did not run."
 )
 def command(
     paths: tuple[Path, ...],
@@ -50,15 +48,15 @@ def command(
     config: Path | None,
     verbose: bool,
 ) -> int:
-    """Say what went wrong in a run, when and why.
+    """Report what went wrong in a run, when and why.
 
-    PATH is a log, a checkpoint, or a folder of them: its logs are joined, the
-    settings beside them are read, and its checkpoints are looked through.
-    Several may be given: each is judged for itself.
+    PATH is a log, a checkpoint, or a folder of them. The logs of a folder are
+    joined, its settings files are read and its checkpoints scanned. With
+    several PATHs, each gets its own report.
 
     \b
-    --format json writes one object for one PATH, and for several a list of
-    such objects, each with its "path".
+    --format json writes an object for one PATH, and for several PATHs a list
+    of such objects, each with its "path".
     """
     settings = options.settings_from(config, select=select, ignore=ignore, fail_on=fail_on)
     read, unread = _read(paths, settings)
@@ -72,7 +70,7 @@ def command(
 
 
 def _read(paths: Sequence[Path], settings: Settings) -> tuple[Read, list[UnreadableInput]]:
-    """What could be read, and why the rest could not: one bad path must not hide the others."""
+    """The reports, and the errors of the paths that cannot be read."""
     from headway.postmortem.diagnose import diagnose
 
     read: Read = []
@@ -99,15 +97,15 @@ def _write_text(read: Read, *, alone: bool, verbose: bool) -> None:
 
     page = TerminalPage(sys.stdout)
     if not alone:
-        sick = sum(report.verdict != "healthy" for _, report in read)
-        page.line(f"headway: findings in {sick} of {len(read)} runs")
+        bad = sum(report.verdict != "healthy" for _, report in read)
+        page.line(f"headway: findings in {bad} of {len(read)} runs")
     for path, report in read:
         if not alone:
             page.gap()
         ReportPrinter(page, verbose=verbose).write(
             report,
             "headway" if alone else str(path),
-            picture=lambda on, told=report: draw_run(on, told, verbose=verbose),  # type: ignore[misc]
+            picture=lambda on, report=report: draw_run(on, report, verbose=verbose),  # type: ignore[misc]
         )
     page.next(_next_command(read, verbose=verbose))
 
@@ -125,7 +123,7 @@ def _next_command(read: Read, *, verbose: bool) -> str:
 
 
 def draw_run(page: TerminalPage, report: Report, *, verbose: bool) -> None:
-    """Whatever there is to draw of a run that was read."""
+    """The loss curve and the table of checkpoints, if there are any."""
     if report.curve is not None and len(report.curve[0]) >= MIN_CURVE_POINTS:
         _draw_loss_curve(page, report)
     saved = [item for item in report.sources if "clean" in item]

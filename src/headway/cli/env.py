@@ -1,6 +1,4 @@
-"""`headway env`, the line of `headway --version`, and what torch reports of itself and its
-devices.
-"""
+"""`headway env` and `headway --version`: versions and devices."""
 
 from __future__ import annotations
 
@@ -18,8 +16,6 @@ from headway.cli import options
 from headway.core.numbers import say_bytes
 from headway.output.terminal import spinner
 
-# `headway env`
-
 FRAMEWORKS = (
     "numpy",
     "lightning",
@@ -34,14 +30,14 @@ FRAMEWORKS = (
     "trackio",
     "safetensors",
 )
-"""What a training may stand on; asked for by name, never imported."""
+"""Packages whose version is printed; none is imported."""
 
 
 @click.command()
 @options.output_format("text", "json")
 def command(form: str) -> None:
-    """Versions and devices, to paste into a bug report."""
-    with spinner("asking torch about its devices"):
+    """Print versions and devices for a bug report."""
+    with spinner("querying devices"):
         facts = environment()
     if form == "json":
         click.echo(json.dumps(facts, indent=2))
@@ -50,8 +46,7 @@ def command(form: str) -> None:
 
 
 def environment() -> dict[str, Any]:
-    """What a reader of a bug report asks first."""
-
+    """Versions and devices as plain data."""
     return {
         "schema": 1,
         "tool": "headway",
@@ -67,7 +62,7 @@ def environment() -> dict[str, Any]:
 
 
 def _cores() -> int:
-    """The cores this process may use, which in a container are fewer than the machine has."""
+    """Cores this process may use; in a container, fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -102,9 +97,9 @@ def _write(facts: dict[str, Any]) -> None:
         ("cores", str(facts["cores"])),
         ("memory", "unknown" if memory is None else say_bytes(memory)),
         *_torch_rows(facts["torch"]),
-        ("packages", ", ".join(f"{k} {v}" for k, v in facts["packages"].items()) or "none of note"),
+        ("packages", ", ".join(f"{k} {v}" for k, v in facts["packages"].items()) or "none"),
     ]
-    page.line(("Copy this into your report:", "dim"))
+    page.line(("Paste this into a bug report:", "dim"))
     page.gap()
     for name, value in rows:
         page.line((f"{name + ':':10}", "bold"), value, rest=" " * 10)
@@ -122,25 +117,23 @@ def _torch_rows(torch: dict[str, Any]) -> list[tuple[str, str]]:
             details.append(f"capability {device['capability']}")
         if device["memory_bytes"]:
             details.append(say_bytes(device["memory_bytes"]))
-        details.append(f"computes in {', '.join(works) or 'nothing that was tried'}")
+        details.append(f"dtypes: {', '.join(works) or 'none of the tested dtypes'}")
         rows.append((device["device"], ", ".join(details)))
     return rows
 
-
-# What torch says of itself and of its devices, where there is a torch.
 
 DTYPES = ("float32", "bfloat16", "float16")
 
 
 def torch_facts() -> dict[str, Any]:
-    """Version, build and devices; without torch, or with a broken one, what is the matter."""
+    """Version, build and devices of torch, or the reason why it cannot be imported."""
     try:
         import torch
     except ModuleNotFoundError as error:
         problem = "not installed" if error.name == "torch" else f"cannot be imported: {error}"
-        return _absent(problem)
-    except Exception as error:  # a half-installed torch raises all sorts of things
-        return _absent(f"cannot be imported: {type(error).__name__}: {error}")
+        return _no_torch(problem)
+    except Exception as error:  # a broken installation may raise anything
+        return _no_torch(f"cannot be imported: {type(error).__name__}: {error}")
     return {
         "version": torch.__version__,
         "problem": None,
@@ -151,7 +144,7 @@ def torch_facts() -> dict[str, Any]:
     }
 
 
-def _absent(problem: str) -> dict[str, Any]:
+def _no_torch(problem: str) -> dict[str, Any]:
     nothing = {"version": None, "cuda": None, "rocm": None, "threads": None}
     return {**nothing, "problem": problem, "devices": []}
 
@@ -177,7 +170,7 @@ def _cuda_facts(device: str) -> dict[str, Any]:
 
     try:
         properties = torch.cuda.get_device_properties(device)
-    except (RuntimeError, AssertionError) as error:  # a sick driver is worth a line of its own
+    except (RuntimeError, AssertionError) as error:  # the driver does not work
         return {"name": f"not usable: {error}"}
     return {
         "name": properties.name,
@@ -198,7 +191,7 @@ def _processor() -> str:
 
 
 def _computes_in(dtype: str, device: str) -> bool:
-    """Whether it does, by doing it; what is only emulated does not count."""
+    """Whether a matrix product works in this dtype natively, without emulation."""
     import torch
 
     try:
@@ -212,11 +205,8 @@ def _computes_in(dtype: str, device: str) -> bool:
         return False
 
 
-# The line of `headway --version`: what is asked first when something does not work.
-
-
 def version_line() -> str:
-    """headway, the Python it runs in, and the torch beside it, which is not imported."""
+    """Versions of headway, Python and torch, without importing torch."""
     return f"headway {__version__} (Python {platform.python_version()}, {_torch()})"
 
 

@@ -1,12 +1,12 @@
-"""How a command ends: one line for the user, one exit code for the shell.
+"""Exit codes and one-line error messages.
 
 0    no finding at or above --fail-on
 1    findings
-2    wrong usage, or an input that cannot be read
-3    the script that was to be run crashed
-4    a defect of headway, or the system refused (a full disk)
+2    usage error, or unreadable input
+3    the user's script crashed
+4    internal error, or an error of the operating system (a full disk)
 130  interrupted (Ctrl-C)
-141  whoever read the output has gone
+141  the reader of the output has closed the pipe
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class OutputClosed(Exception):
 
 
 def run_to_exit_code(work: Callable[[], Any]) -> int:
-    """Do the work and give the exit code, whatever happens."""
+    """Run `work` and return the exit code; no exception leaves this function."""
     try:
         try:
             result = work()
@@ -53,18 +53,18 @@ def run_to_exit_code(work: Callable[[], Any]) -> int:
         _print_traceback()
         print_message(str(error))
         return error.exit_code
-    except OSError as error:  # a full disk is nobody's defect
+    except OSError as error:  # a full disk is no internal error
         _silence_stdout()
-        print_message(f"the system refused: {error}")
+        print_message(f"operating system error: {error}")
         return INTERNAL
     except Exception as error:
         return _internal(error, f"{type(error).__name__}: {error}")
 
 
-def _internal(error: Exception, said: str) -> int:
+def _internal(error: Exception, message: str) -> int:
     print_message(
-        f"internal error: {said or type(error).__name__}. Please report it with the output of "
-        "`headway env`; HEADWAY_DEBUG=1 shows the traceback"
+        f"internal error: {message or type(error).__name__}. Please report it with the output of "
+        "`headway env`; HEADWAY_DEBUG=1 prints the traceback"
     )
     _print_traceback()
     return INTERNAL
@@ -79,8 +79,8 @@ def _usage(error: click.ClickException) -> str:
 
 
 def print_message(message: str) -> None:
-    """One line to the person, beside the output."""
-    with contextlib.suppress(OSError):  # nobody may be listening; the exit code still says it
+    """Print one line to stderr."""
+    with contextlib.suppress(OSError):  # stderr may be closed; the exit code remains
         print(f"headway: {' '.join(clean(message).split())}", file=sys.stderr, flush=True)
 
 
@@ -92,6 +92,6 @@ def _print_traceback() -> None:
 
 
 def _silence_stdout() -> None:
-    """Let Python's own flush at the end go nowhere, instead of complaining about the pipe."""
+    """Redirect stdout to /dev/null, so that the flush at exit does not fail on the pipe."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

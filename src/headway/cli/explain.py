@@ -1,6 +1,4 @@
-"""`headway explain CODE`: the docstring of a check, its limits, and the Markdown that it is written
-in.
-"""
+"""`headway explain CODE`: prints the docstring of a check, which is Markdown, and its limits."""
 
 from __future__ import annotations
 
@@ -25,12 +23,10 @@ from headway.core.check import Check, Needs
 from headway.core.records import StepRecord
 from headway.output.terminal import StyledText, TerminalPage
 
-# The limits of a check, with what its author wrote beneath each of them.
-
 
 @dataclass(frozen=True)
 class CheckLimit:
-    """A number the user may change."""
+    """A limit that users may change."""
 
     name: str
     default: Any
@@ -38,7 +34,7 @@ class CheckLimit:
 
 
 def limits_of(check: type[Check]) -> list[CheckLimit]:
-    """The limits in the order of the file."""
+    """The limits of a check, in the order of its file."""
     about = _attribute_docstrings(check.Limits)
     return [
         CheckLimit(
@@ -49,10 +45,10 @@ def limits_of(check: type[Check]) -> list[CheckLimit]:
 
 
 def _attribute_docstrings(limits: type) -> dict[str, str]:
-    """Field → the string literal under it: Python drops those, the source has them."""
+    """Field: the string literal below it, which only the source contains."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(limits)))
-    except (OSError, TypeError, SyntaxError):  # a package without sources
+    except (OSError, TypeError, SyntaxError):  # no source available
         return {}
     body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
     found = {}
@@ -68,14 +64,11 @@ def _attribute_docstrings(limits: type) -> dict[str, str]:
     return found
 
 
-# `headway explain CODE`
-
-
 @click.command()
 @click.argument("code")
 @options.output_format("text", "json")
 def command(code: str, form: str) -> None:
-    """What a check looks for, why it matters, what to do.
+    """Explain a check: what it looks for, why it matters, what to do.
 
     CODE is a code such as HD101 or a name such as nonfinite-loss.
     """
@@ -164,30 +157,30 @@ def describe_needs(needs: Needs) -> str:
     ]
     if others:
         parts.append((" or " if parts else "") + " or ".join(others))
-    said = "; ".join(part.strip() for part in parts) or "steps"
+    text = "; ".join(part.strip() for part in parts) or "steps"
     if needs.span == 1:
-        said += "; one value for each step, not a mean over several"
+        text += "; one value for each step, not a mean over several"
     elif needs.span is not None:
-        said += f"; each value covering at most {needs.span} steps"
+        text += f"; each value covering at most {needs.span} steps"
     if needs.nonfinite:
-        said += "; NaN and Inf not filtered out"
-    return said
+        text += "; NaN and Inf not filtered out"
+    return text
 
 
 _KINDS = {
     "SetupRecord": "facts about the set-up",
-    "TensorRecord": "a look at the tensors (live, preflight or a checkpoint)",
+    "TensorRecord": "tensor statistics (guard, check or a checkpoint)",
     "EventRecord": "events of the run",
 }
 
 
-# The little Markdown that docstrings use, on a page: headings, paragraphs, lists, code, tables.
+# The Markdown that docstrings use: headings, paragraphs, lists, code and tables.
 
 _BULLET = re.compile(r"^(?:[-*]|\d+\.)\s+")
 
 
 def write_markdown(text: str, page: TerminalPage) -> None:
-    """Write it: headings at the margin, what belongs to them indented."""
+    """Print Markdown: headings at the margin, their content indented."""
     margin = ""
     for number, block in enumerate(_blocks(text)):
         first = block[0]
@@ -214,7 +207,7 @@ def _write_block(block: list[str], page: TerminalPage, margin: str) -> None:
 
 
 def _blocks(text: str) -> Iterator[list[str]]:
-    """Lines that belong together: a heading with its paragraph, a list item, a block of code."""
+    """Blocks of lines: a heading with its paragraph, a list item, a code block."""
     block: list[str] = []
     fenced = False
     for line in text.splitlines():
@@ -234,13 +227,13 @@ def _blocks(text: str) -> Iterator[list[str]]:
 
 
 def _inline(text: str) -> list[StyledText]:
-    """`code`, **bold** and *emphasis* by style instead of by sign."""
+    """Styles `code` and **bold**."""
     parts: list[StyledText] = []
     for number, piece in enumerate(re.split(r"(`[^`]+`|\*\*[^*]+\*\*)", text)):
         if number % 2 == 0:
             parts.append(piece)
         elif piece.startswith("`"):
-            # The marks stay: without colour they are all that tells a name from a word.
+            # Backticks are kept: without colour they mark code.
             parts.append((piece, "cyan"))
         else:
             parts.append((piece.strip("*"), "bold"))

@@ -17,13 +17,13 @@ from headway.output.terminal import spinner
     required=True,
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Where to: a name that ends with .parquet (needs pyarrow) or .csv.",
+    help="Write to FILE, which ends with .csv or .parquet (needs pyarrow).",
 )
 def command(run: Path, output: Path) -> int:
-    """Write a run's numbers as a table: one row a step, one column a signal.
+    """Export a run as a table: one row per step, one column per signal.
 
-    RUN is anything `headway diagnose` reads. A value that was not logged is
-    empty; NaN and infinities are themselves.
+    RUN is anything `headway diagnose` reads. Values that were not logged are
+    empty; NaN and infinities are kept.
     """
     from headway.postmortem.export import export
 

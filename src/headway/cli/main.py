@@ -11,25 +11,25 @@ import click
 from headway.cli.exit_codes import OutputClosed, run_to_exit_code
 
 COMMANDS = {
-    "demo": "Watch a run break, and be saved. Under a minute, on a CPU.",
-    "check": "Run a training script for a few steps and say what is wrong with it.",
-    "run": "Put the guard around a whole training, without changing the script.",
-    "diagnose": "Say what went wrong in a run, when and why.",
-    "report": "Write what diagnose says, with charts, as one HTML file to send around.",
-    "serve": "Show the runs below DIR on a live page, while they train.",
+    "demo": "Watch a run fail and recover. Takes about a minute on a CPU.",
+    "check": "Run a training script for a few steps and report problems.",
+    "run": "Run a training script under the guard, without changing it.",
+    "diagnose": "Report what went wrong in a run, when and why.",
+    "report": "Write a diagnosis with charts as a single HTML file.",
+    "serve": "Show the runs below DIR on a live web page.",
     "watch": "Follow a run in the terminal while it trains.",
-    "scan": "Look through checkpoints: NaN, damage, what changed, which one is the last good.",
-    "export": "Write a run's numbers as a table: one row a step, one column a signal.",
-    "replay": "Run a captured incident again: exit 1 if it reproduces, 0 if it is cured.",
-    "explain": "What a check looks for, why it matters, what to do.",
+    "scan": "Scan checkpoints for NaN, damage and changes; find the last good one.",
+    "export": "Export a run as a table: one row per step, one column per signal.",
+    "replay": "Re-run a captured incident: exit 1 if it reproduces, 0 if it is cured.",
+    "explain": "Explain a check: what it looks for, why it matters, what to do.",
     "checks": "List the checks.",
-    "env": "Versions and devices, to paste into a bug report.",
+    "env": "Print versions and devices for a bug report.",
 }
-"""The commands in the order of `--help`. Their modules are not imported to show it."""
+"""The commands in the order of `--help`, which imports none of their modules."""
 
 
 class Commands(click.Group):
-    """A group that imports a command's module when the command is asked for."""
+    """A group that imports the module of a command when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -52,18 +52,18 @@ class Commands(click.Group):
             import difflib
 
             near = difflib.get_close_matches(name, COMMANDS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(COMMANDS)}"
-            raise click.UsageError(f"there is no command {name!r}; {hint}")
+            hint = f"did you mean {near[0]!r}?" if near else f"available: {', '.join(COMMANDS)}"
+            raise click.UsageError(f"no such command {name!r}; {hint}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError as error:  # click would end it with 1, which means findings
+        except BrokenPipeError as error:  # click would exit with 1, which means findings
             raise OutputClosed from error
 
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Run, and end the process with the exit code the command has earned."""
+        """Run the command and exit with its exit code."""
         kwargs["standalone_mode"] = False
         run = super().main
         sys.exit(run_to_exit_code(lambda: run(*args, **kwargs)))
@@ -73,8 +73,8 @@ class Commands(click.Group):
     cls=Commands,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 no findings, 1 findings, 2 usage or unreadable input, 3 the script that "
-    "was run crashed, 4 internal error.",
+    epilog="Exit codes: 0 no findings, 1 findings, 2 usage error or unreadable input, 3 the script "
+    "crashed, 4 internal error.",
 )
 @click.option(
     "--version",
@@ -101,7 +101,7 @@ def _show_version(ctx: click.Context) -> NoReturn:
 def main() -> NoReturn:
     """The entry point."""
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a character shows its number; that is no reason to stop.
+        # A character that the terminal cannot show is escaped instead of raising an error.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     cli.main(prog_name="headway")

@@ -22,7 +22,7 @@ from headway.output.terminal import spinner
     show_default=True,
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Where to write the page.",
+    help="Write the report to FILE.",
 )
 @options.which_checks
 @options.fail_on
@@ -35,15 +35,14 @@ def command(
     fail_on: str | None,
     config: Path | None,
 ) -> int:
-    """Write what diagnose says, with charts, as one HTML file to send around.
+    """Write a diagnosis with charts as a single HTML file.
 
-    RUN is anything `headway diagnose` reads. The file needs no network and
-    nothing beside it; it opens in any browser, and prints.
+    RUN is anything `headway diagnose` reads. The file is self-contained, needs
+    no network, opens in any browser and can be printed.
 
     \b
-    Exit code: 0 the page was written, whatever is on it; 1 only where --fail-on
-    is given and something of that severity was found; 2 the run cannot be read
-    or the page not be written.
+    Exit codes: 0 the file was written; 1 --fail-on is given and there are such
+    findings; 2 the run cannot be read or the file cannot be written.
     """
     from headway.core.numbers import say_bytes
     from headway.output.console import verdict_line
@@ -53,7 +52,7 @@ def command(
     settings = options.settings_from(config, select=select, ignore=ignore, fail_on=fail_on)
     with spinner(f"reading {run}"):
         report = diagnose(run, settings=settings)
-    with spinner(f"drawing {run}"):
+    with spinner(f"rendering {run}"):
         report.to_html(output)
     page = TerminalPage(sys.stdout)
     page.line(*verdict_line(report), rest="  ")

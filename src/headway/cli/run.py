@@ -38,13 +38,13 @@ RUNS = Path("headway-runs")
     "--clip-grad-norm",
     type=click.FloatRange(0, min_open=True),
     metavar="NORM",
-    help="Clip gradients to this norm, as clip_grad_norm_ would.",
+    help="Clip gradients to this norm, like clip_grad_norm_.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Where the run is written down.  [default: headway-runs/SCRIPT-TIME]",
+    help="Write the run to DIR.  [default: headway-runs/SCRIPT-TIME]",
 )
 @options.output_format(*FORMATS)
 @options.which_checks
@@ -62,14 +62,14 @@ def command(
     fail_on: str | None,
     config: Path | None,
 ) -> int:
-    """Put the guard around a whole training, without changing the script.
+    """Run a training script under the guard, without changing it.
 
     \b
         headway run train.py -- --epochs 3
         torchrun --nproc-per-node 2 -m headway run train.py
 
-    Every step is measured, bad updates are held back, and the run is written
-    down for `headway diagnose`. A healthy run stays bit for bit as it is.
+    Every step is measured, bad updates are skipped, and the run is recorded for
+    `headway diagnose`. Losses and weights of a healthy run stay bit-identical.
     """
     settings = options.settings_from(config, select=select, ignore=ignore, fail_on=fail_on)
     require_torch("run")
@@ -95,7 +95,7 @@ def command(
 
 
 def _extra_keys(done: GuardedRunResult, folder: Path) -> dict[str, Any]:
-    """What a run has beside its findings."""
+    """The keys of the JSON output besides the report."""
     more: dict[str, Any] = {
         "steps": done.steps,
         "actions": [action.to_dict() for action in done.actions],
@@ -111,6 +111,7 @@ def _write(done: GuardedRunResult, folder: Path, target: Script) -> None:
     from headway.output.console import ReportPrinter
     from headway.output.display_text import shorten_local_paths
     from headway.output.terminal import TerminalPage
+    from headway.output.view import plural
 
     sys.stdout.flush()
     page = TerminalPage(sys.stdout)
@@ -122,7 +123,7 @@ def _write(done: GuardedRunResult, folder: Path, target: Script) -> None:
         page.line(str(done.unreached), rest="  ")
         page.next(f"headway check {target.said}")
         return
-    held = sum(action.rung.value == "skip" for action in done.actions)
-    told = f"{done.steps} steps, {held} held back" if held else f"{done.steps} steps"
-    page.line((told, "dim"))
+    skipped = sum(action.rung.value == "skip" for action in done.actions)
+    updates = f", {plural(skipped, 'update')} skipped" if skipped else ""
+    page.line((f"{plural(done.steps, 'step')}{updates}", "dim"))
     page.next(f"headway diagnose {shlex.quote(shorten_local_paths(str(folder)))}")

@@ -1,4 +1,4 @@
-"""`headway scan PATH…`: the command, and the page it prints."""
+"""`headway scan PATH…`"""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from headway.output.console import ReportPrinter, write_checkpoint_table
 from headway.output.terminal import TerminalPage, progress_bar
 from headway.report import Report
 
-# `headway scan PATH…`
-
 
 @click.command()
 @click.argument(
@@ -32,9 +30,9 @@ from headway.report import Report
 @click.option(
     "--last-good",
     is_flag=True,
-    help="Print nothing but the path of the last clean checkpoint; exit 1 if there is none.",
+    help="Print only the path of the last clean checkpoint; exit 1 if there is none.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Show all of it: every checkpoint and remedy.")
+@click.option("-v", "--verbose", is_flag=True, help="Show every checkpoint and remedy.")
 def command(
     paths: tuple[Path, ...],
     form: str,
@@ -45,14 +43,14 @@ def command(
     last_good: bool,
     verbose: bool,
 ) -> int:
-    """Look through checkpoints: NaN, damage, what changed, which one is the last good.
+    """Scan checkpoints for NaN, damage and changes; find the last good one.
 
     PATH is a checkpoint, or a folder whose checkpoints are scanned in the order
     of their steps and compared. Nothing in the files is executed, and torch is
     not needed.
 
     \b
-    Go on from the last good one:
+    Resume from the last good checkpoint:
       python train.py --resume "$(headway scan RUN --last-good)"
     """
     settings = options.settings_from(config, select=select, ignore=ignore, fail_on=fail_on)
@@ -95,11 +93,8 @@ def _write(report: Report, form: str, paths: Sequence[Path], *, verbose: bool) -
         options.print_reports(form, [(paths[0], report)])
 
 
-# What `headway scan` shows a person: verdict, checkpoints, worst tensors, the last clean one.
-
-
 def write_scan_page(report: Report, paths: Sequence[Path], *, verbose: bool) -> None:
-    """The whole page."""
+    """Print the verdict, the checkpoints, findings and the last clean checkpoint."""
     page = TerminalPage(sys.stdout)
     ReportPrinter(page, verbose=verbose).write(
         report,
@@ -116,7 +111,7 @@ def _last_clean(page: TerminalPage, checkpoints: Sequence[Mapping[str, Any]]) ->
         return
     page.gap()
     if not clean:
-        none = "It is not clean." if len(checkpoints) == 1 else "None of them is clean."
+        none = "It is not clean." if len(checkpoints) == 1 else "No checkpoint is clean."
         page.line((none, "bold"))
         return
     last = clean[-1]

@@ -20,30 +20,30 @@ DEFAULT_PORT = 8321
     default="127.0.0.1",
     show_default=True,
     metavar="ADDRESS",
-    help="The address to listen on. Others than this machine's own can be reached from outside.",
+    help="Address to listen on. Any other than a loopback address is reachable from the network.",
 )
 @click.option(
     "--port",
     default=DEFAULT_PORT,
     show_default=True,
     type=click.IntRange(0, 65535),
-    help="The port; 0 takes any that is free.",
+    help="Port; 0 picks a free one.",
 )
 @click.option(
     "--allow-host",
     "names",
     multiple=True,
     metavar="NAME",
-    help="A further name the page may be asked for by, for a proxy. May be given several times.",
+    help="Additional host name, for a proxy. May be given several times.",
 )
 @click.option("--browser/--no-browser", default=False, help="Open the page in a browser.")
 def command(folder: Path, host: str, port: int, names: Sequence[str], browser: bool) -> int:
-    """Show the runs below DIR on a live page, while they train.
+    """Show the runs below DIR on a live web page.
 
-    Lists every run directory (what `Guard(run_dir=…)` writes) and every log
-    that `headway diagnose` reads, with the same charts as the report. Nothing
-    below DIR is written. The address that is printed carries a token: whoever
-    has it can read what is shown. Ctrl-C ends it.
+    Lists every run directory (written by `Guard(run_dir=…)`) and every log that
+    `headway diagnose` reads, with the same charts as the report. DIR is only
+    read. The printed URL contains a token that gives access to the page. Ctrl-C
+    stops the server.
     """
     try:
         from headway.web.access import is_loopback
@@ -56,11 +56,11 @@ def command(folder: Path, host: str, port: int, names: Sequence[str], browser: b
     def up(address: str) -> None:
         if not is_loopback(host):
             print(
-                f"headway: listening on {host}: others on the network can reach this port. The "
-                "token in the address is required; without encryption it can be overheard.",
+                f"headway: listening on {host}, which is reachable from the network. The token in "
+                "the URL is required, but it is sent unencrypted.",
                 file=sys.stderr,
             )
-        print("headway: showing the runs, read-only; Ctrl-C ends it", file=sys.stderr)
+        print("headway: serving the runs, read-only; Ctrl-C stops", file=sys.stderr)
         sys.stderr.flush()
         print(address, flush=True)
         if browser:

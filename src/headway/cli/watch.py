@@ -1,4 +1,4 @@
-"""`headway watch RUN`: follows a run, and draws its curves and findings."""
+"""`headway watch RUN`"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headway.engine import Engine
 from headway.errors import UnreadableInput
 from headway.output.console import SEVERITY_STYLES
 from headway.output.display_text import BAD, BARS, clean, shorten_local_paths, sparkline
-from headway.output.view import format_where
+from headway.output.view import finding_title, format_where
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -29,10 +29,8 @@ if TYPE_CHECKING:
     from headway.rundir.run_reader import RunDir
 
 
-# `headway watch RUN`
-
 AT_ONCE = 20_000
-"""Records taken at one look: a long run that is read for the first time is seen to come."""
+"""Records read between two updates of the screen."""
 
 
 @click.command()
@@ -43,15 +41,15 @@ AT_ONCE = 20_000
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="How often to look.",
+    help="Update interval.",
 )
-@click.option("--once", is_flag=True, help="Show what there is now, and end.")
+@click.option("--once", is_flag=True, help="Show the current state and exit.")
 def command(run: Path, every: float, once: bool) -> int:
     """Follow a run in the terminal while it trains.
 
-    RUN is a run directory: what `Guard(run_dir=…)` writes. Shows the loss, the
-    gradient norm, what was found and what the guard did. Ends with the run;
-    Ctrl-C ends it before. Plain lines where the output is no terminal.
+    RUN is a run directory, written by `Guard(run_dir=…)`. Shows the loss, the
+    gradient norm, findings and the actions of the guard. Exits when the run
+    ends, or on Ctrl-C. Prints plain lines if the output is not a terminal.
     """
     from headway.output.terminal import TerminalPage
     from headway.rundir.run_reader import PATIENCE, RunDir
@@ -69,7 +67,7 @@ def command(run: Path, every: float, once: bool) -> int:
 
 
 def _look(growing: RunDir, watched: WatchedRun) -> bool:
-    """Whether anything new has come."""
+    """Whether there were new records."""
     if not growing.path.is_dir():
         raise UnreadableInput(f"{growing.path} is not a run directory")
     count = 0
@@ -108,35 +106,33 @@ def _print(
         page.console.file.flush()
         if ended:
             if not watched.begun:
-                raise UnreadableInput(f"{growing.path} holds no run yet: there is no run.json")
+                raise UnreadableInput(f"{growing.path} contains no run yet: run.json is missing")
             return
         if not more and not once:
             time.sleep(every)
 
 
-# What `headway watch` knows of a run, and how it shows it.
-
 POINTS = 4000
-"""Of a curve that are kept, an even number; when there are more, each stands for two."""
+"""Points kept for a curve (an even number); then every second one is dropped."""
 OUTLIER_FACTOR = 4.0
-"""A value is kept beside one that it is so many times as large as."""
+"""A value this many times its neighbour is never dropped."""
 SHOWN = 5
-"""Findings and actions that are listed, the latest."""
+"""Number of latest findings and actions shown."""
 _CURVES = {"loss": "loss", "grad_norm": "grad norm"}
 _ALSO = ("lr", "loss_scale", "clip_coef", "samples_per_s", "step_time_s")
 
 
 class Curve:
-    """A signal over the whole run, in bounded memory. What stands out is not thinned away."""
+    """A signal over the whole run, in bounded memory; outliers are kept."""
 
     def __init__(self) -> None:
         self.steps: list[int] = []
         self.values: list[float] = []
         self.last = math.nan
         self._stride = 1
-        """Values that a point stands for …"""
+        """Values per point."""
         self._taken = 0
-        """… and how many the last point has."""
+        """Values in the last point."""
 
     def add(self, step: int, value: float) -> None:
         self.last = value
@@ -152,7 +148,7 @@ class Curve:
         self._taken = 1
 
     def _thin(self) -> None:
-        """Of every two points the first, unless the second stands out."""
+        """Keep the first of every two points, or the second if it is an outlier."""
         keep = [at + _is_outlier(*self.values[at : at + 2]) for at in range(0, len(self.values), 2)]
         self.steps = [self.steps[at] for at in keep]
         self.values = [self.values[at] for at in keep]
@@ -166,18 +162,18 @@ def _is_outlier(one: float, other: float) -> bool:
 
 
 class WatchedRun:
-    """A run as far as it has been read."""
+    """The state of the run that is shown."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.begun = False
-        """Its header has been read."""
+        """Whether the header has been read."""
         self.over = False
-        """The run has said that it ended; a resume takes that back."""
+        """Whether the run has recorded its end; a resume clears it."""
         self._engine = Engine()
         self._curves = {name: Curve() for name in _CURVES}
         self._latest: StepRecord | None = None
-        self._told: StepRecord | None = None
+        self._printed: StepRecord | None = None
         self._known: dict[str, float] = {}
         self._steps = 0
         self._held = 0
@@ -185,7 +181,7 @@ class WatchedRun:
         self._news: list[str] = []
 
     def feed(self, record: Record) -> None:
-        """Take one record."""
+        """Add one record."""
         self.begun = True
         self._engine.feed(record)
         self._news += [_line(finding) for finding in self._engine.opened]
@@ -205,24 +201,24 @@ class WatchedRun:
                 self.over = True
 
     def finish(self) -> None:
-        """Nothing more is read: let the checks say their last word."""
+        """The end was reached: finish the checks."""
         before = {id(finding) for finding in self._engine.findings}
         self._engine.finish()
         late = [finding for finding in self._engine.findings if id(finding) not in before]
         self._news += [_line(finding) for finding in late]
         if self.over:
-            self._news.append(f"the run has ended after {self._steps} steps; next: {self._next}")
+            self._news.append(f"the run ended after {self._steps} steps; next: {self._next}")
 
     def news(self) -> list[str]:
-        """What is new, as plain lines: findings, actions, and where the run is."""
+        """New findings and actions and the latest step, as plain lines."""
         lines, self._news = self._news, []
-        if self._latest is not None and self._latest is not self._told:
-            self._told = self._latest
+        if self._latest is not None and self._latest is not self._printed:
+            self._printed = self._latest
             lines.append(self._now())
         return lines
 
     def picture(self, page: TerminalPage) -> Text:
-        """Everything at a glance."""
+        """The whole screen."""
         from rich.text import Text
 
         self._news.clear()
@@ -257,23 +253,23 @@ class WatchedRun:
 
     def _state(self, shown: Text) -> None:
         style = "yellow" if self._held else "green"
-        shown.append(f"{'ladder':<10}", style="dim")
-        shown.append(f"{self._held} of {self._steps} updates held back\n", style=style)
+        shown.append(f"{'guard':<10}", style="dim")
+        shown.append(f"{self._held} of {self._steps} updates skipped\n", style=style)
         for action in self._actions:
             shown.append(f"{'':<10}{clean(action)}\n")
 
     def _last_findings(self) -> Sequence[Finding]:
-        told = [item for item in self._engine.findings if item.severity >= Severity.WARNING]
-        return told[-SHOWN:]
+        found = [item for item in self._engine.findings if item.severity >= Severity.WARNING]
+        return found[-SHOWN:]
 
     def _act(self, record: EventRecord) -> None:
         words = [str(record.data.get(name, "")) for name in ("action", "reason")]
-        told = f"step {record.step}: {': '.join(word for word in words if word)}"
-        self._actions.append(told)
-        self._news.append(told)
+        line = f"step {record.step}: {': '.join(word for word in words if word)}"
+        self._actions.append(line)
+        self._news.append(line)
 
     def _now(self) -> str:
-        """The latest numbers in one line."""
+        """The latest values in one line."""
         assert self._latest is not None
         values = self._latest.values
         parts = [f"step {self._latest.step}"]
@@ -284,7 +280,7 @@ class WatchedRun:
             if name in self._known
         ]
         if self._latest.held:
-            parts.append("held back")
+            parts.append("update skipped")
         return "  ".join(parts)
 
 
@@ -292,8 +288,8 @@ def _line(finding: Finding) -> str:
     step = "" if finding.step is None else f" step {finding.step}"
     place = format_where(finding.where)
     at = f" (at {place})" if place and place not in finding.message else ""
-    told = f"{finding.severity}{step}: {finding.code} {finding.name}: {finding.message}{at}"
-    return clean(shorten_local_paths(told))
+    line = f"{finding.severity}{step}: {finding_title(finding)}: {finding.message}{at}"
+    return clean(shorten_local_paths(line))
 
 
 def _truncate(line: str, width: int) -> str:

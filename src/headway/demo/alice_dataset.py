@@ -17,7 +17,7 @@ SHORTEST = 32
 
 @dataclass(frozen=True)
 class Batch:
-    """Some samples: each character's id, and the id of the one that follows it."""
+    """Samples: the id of each character, and of the next one."""
 
     number: int
     text: torch.Tensor
@@ -25,7 +25,7 @@ class Batch:
 
 
 class Alice:
-    """The text as a stream of batches: the same seed gives the same batches, every time."""
+    """The text as batches; the same seed gives the same batches."""
 
     def __init__(self, batches: int, *, batch_size: int = 12, seed: int = 0) -> None:
         text = files("headway.demo").joinpath("alice.txt").read_text(encoding="utf-8")
@@ -54,9 +54,9 @@ class Alice:
 
 
 class AliceWithABlankLine(Alice):
-    """The same batches, except that one of them holds a sample without a single character.
+    """The same batches, but one contains an empty sample.
 
-    This is the planted fault's other half: nothing is NaN in the data, a line is merely empty.
+    Together with the planted fault in the loss it gives NaN; the data itself is finite.
     """
 
     def __init__(self, batches: int, *, blank_in: int, blank_sample: int = 5) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ SEED = 0
 RATE = 4e-3
 
 Watcher = Callable[[int, float], None]
-"""Told the step and its loss, after every step."""
+"""Called with the step and its loss after every step."""
 
 
 class Learner(NamedTuple):
@@ -31,23 +31,23 @@ class Learner(NamedTuple):
 
     @classmethod
     def new(cls, data: Alice) -> Learner:
-        """The same one every time."""
+        """A new learner with a fixed seed."""
         torch.manual_seed(SEED)
         return cls.around(Speller(len(data.alphabet)))
 
     @classmethod
     def around(cls, model: Speller) -> Learner:
-        """A model with an optimizer of its own."""
+        """A model with a new optimizer."""
         return cls(model, torch.optim.AdamW(model.parameters(), lr=RATE))
 
-    def twin(self) -> Learner:
-        """A copy in the same state, sharing nothing."""
-        twin = Learner.around(copy.deepcopy(self.model))
-        twin.optimizer.load_state_dict(copy.deepcopy(self.optimizer.state_dict()))
-        return twin
+    def copy(self) -> Learner:
+        """A deep copy of model and optimizer."""
+        learner = Learner.around(deepcopy(self.model))
+        learner.optimizer.load_state_dict(deepcopy(self.optimizer.state_dict()))
+        return learner
 
     def fingerprint(self) -> str:
-        """A hash of every bit of the weights and of the optimizer's moments and counters."""
+        """A hash of the weights and the optimizer state."""
         digest = hashlib.sha256()
         moments = [item for state in self.optimizer.state.values() for item in state.values()]
         for tensor in [*self.model.parameters(), *moments]:
@@ -65,7 +65,7 @@ class Learner(NamedTuple):
 
 
 class Guarded(NamedTuple):
-    """What is left of a run under the guard."""
+    """The results of a guarded run."""
 
     learner: Learner
     losses: dict[int, float]
@@ -73,22 +73,22 @@ class Guarded(NamedTuple):
     actions: list[Action]
     explanations: list[Explanation]
     before: Learner
-    """A twin of the learner as it stood before the bad step."""
+    """A copy of the learner before the bad step."""
     fingerprint_after: str
-    """Of the learner itself, right after the bad step."""
+    """Fingerprint of the learner right after the bad step."""
 
 
 def train_guarded(data: Alice, *, bad: int, run_dir: Path, tell: Watcher) -> Guarded:
-    """Train under the guard, and take a look just before and just after the bad step."""
+    """Train under the guard; record the state before and after the bad step."""
     learner = Learner.new(data)
     model, optimizer = learner
     losses: dict[int, float] = {}
     before, after = learner, ""
-    # Settings of the folder we happen to be in are none of the demo's.
+    # The settings of the working directory do not apply to the demo.
     with Guard(model, optimizer, run_dir=run_dir, settings=Settings()) as guard:
         for batch in guard(data):
             if batch.number == bad:
-                before = learner.twin()
+                before = learner.copy()
             loss = loss_of(model, batch)
             guard.backward(loss)
             optimizer.step()
@@ -112,7 +112,7 @@ def step_unguarded(learner: Learner, batch: Batch) -> float:
 
 
 def train_clean(data: Alice, *, without: int, tell: Watcher) -> tuple[Learner, dict[int, float]]:
-    """Train without a guard, and without ever meeting one of the batches."""
+    """Train without a guard and without one of the batches."""
     learner = Learner.new(data)
     losses: dict[int, float] = {}
     for batch in data:

@@ -1,6 +1,4 @@
-"""Runs the demo, measures every claim it makes and prints it: a progress bar on a terminal, plain
-lines elsewhere.
-"""
+"""Runs the demo, measures every claim and prints it."""
 
 from __future__ import annotations
 
@@ -24,15 +22,13 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 
-# Tells the demo's story as it happens: a bar on a terminal, plain lines elsewhere.
-
 MARGIN = "   "
 PLAIN_LINES = 6
-"""Without a bar, a training is told in about so many lines."""
+"""Without a bar, about this many lines per training."""
 
 
 class DemoPrinter:
-    """Writes the story onto a page."""
+    """Prints the demo."""
 
     def __init__(self, page: TerminalPage) -> None:
         self.page = page
@@ -49,7 +45,7 @@ class DemoPrinter:
         self.page.line(text, first=MARGIN)
 
     def claim(self, text: str, *, holds: bool) -> None:
-        """Something that was measured, and whether it is so."""
+        """A measured claim, and whether it holds."""
         mark = ("good", "bold green") if holds else ("error", "bold red")
         said = text if holds else f"did not hold: {text}"
         self.page.line(
@@ -57,7 +53,7 @@ class DemoPrinter:
         )
 
     def code(self, place: str, line: str) -> None:
-        """A line of code, and where it stands."""
+        """A line of code and its location."""
         self.page.line((place, "cyan"), first=MARGIN + "  ")
         self.page.line((line, "bold"), first=MARGIN + "    ")
 
@@ -65,9 +61,9 @@ class DemoPrinter:
     def training(
         self, steps: int, title: str = "training", *, quiet: bool = False
     ) -> Iterator[Callable[[int, float], None]]:
-        """Shows how a training gets on, and what the guard says meanwhile.
+        """Shows the progress of a training and the messages of the guard.
 
-        With `quiet` nothing of it stays on the page.
+        With `quiet`, nothing remains on the page.
         """
         if self.page.live:
             with self._bar(steps, title, keep=not quiet) as tell:
@@ -87,7 +83,7 @@ class DemoPrinter:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         words = TextColumn("{task.description}", markup=False)
-        numbers = TextColumn("{task.fields[told]}", markup=False)
+        numbers = TextColumn("{task.fields[status]}", markup=False)
         bar = Progress(
             TextColumn("  "),
             words,
@@ -98,36 +94,36 @@ class DemoPrinter:
             transient=not keep,
         )
         with bar, self._listening():
-            yield _make_bar_updater(bar, bar.add_task(title, total=steps, told=""))
+            yield _make_bar_updater(bar, bar.add_task(title, total=steps, status=""))
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
-        """The guard speaks through its logger: bring its words into the story."""
+        """Print the messages of the guard's logger."""
         logger = logging.getLogger("headway")
-        ear = _GuardLogHandler(self)
+        handler = _GuardLogHandler(self)
         propagate, logger.propagate = logger.propagate, False
-        logger.addHandler(ear)
+        logger.addHandler(handler)
         try:
             yield
         finally:
-            logger.removeHandler(ear)
+            logger.removeHandler(handler)
             logger.propagate = propagate
 
 
 def _make_bar_updater(bar: Progress, task: TaskID) -> Callable[[int, float], None]:
     def tell(step: int, loss: float) -> None:
-        bar.update(task, completed=step + 1, told=f"step {step}  loss {loss:.3f}")
+        bar.update(task, completed=step + 1, status=f"step {step}  loss {loss:.3f}")
 
     return tell
 
 
 class _GuardLogHandler(logging.Handler):
-    def __init__(self, teller: DemoPrinter) -> None:
+    def __init__(self, printer: DemoPrinter) -> None:
         super().__init__(logging.WARNING)
-        self._teller = teller
+        self._printer = printer
 
     def emit(self, record: logging.LogRecord) -> None:
-        page = self._teller.page
+        page = self._printer.page
         page.line(
             (page.mark("warning"), "yellow"),
             (f" {record.getMessage()}", "yellow"),
@@ -136,19 +132,17 @@ class _GuardLogHandler(logging.Handler):
         )
 
 
-# The story of the demo: every sentence it tells is measured first.
-
 STEPS = 240
 FINAL_STEPS = 20
-"""The final loss is the mean over so many last steps: one batch says little."""
+"""The final loss is the mean over this many steps, because single batches vary."""
 BLANK_SAMPLE = 5
 
 
 @dataclass
 class DemoWalkthrough:
-    """Runs the demo and keeps account of what it claimed."""
+    """Runs the demo and checks its claims."""
 
-    teller: DemoPrinter
+    printer: DemoPrinter
     run_dir: Path
     steps: int = STEPS
     broken: list[str] = field(default_factory=list)
@@ -156,83 +150,84 @@ class DemoWalkthrough:
 
     @property
     def bad(self) -> int:
-        """The step whose batch holds the blank line."""
+        """The step whose batch contains the blank line."""
         return self.steps * 3 // 5
 
     def run(self) -> list[str]:
-        """Tell it all; the claims that did not hold."""
+        """Run the demo; the claims that did not hold."""
         with one_thread():
             data = AliceWithABlankLine(self.steps, blank_in=self.bad, blank_sample=BLANK_SAMPLE)
             guarded = self._train(data)
-            self._what_broke(guarded)
-            self._what_was_held(guarded)
+            self._show_finding(guarded)
+            self._show_skipped_update(guarded)
             self._without_the_guard(guarded.before, data)
-            self._and_the_run(guarded, data)
-            self._why(guarded)
+            self._show_rest_of_run(guarded, data)
+            self._show_cause(guarded)
         return self.broken
 
     def _train(self, data: Alice) -> Guarded:
         size = Learner.new(data).size
-        self.teller.chapter("Training under the guard")
-        self.teller.say(
+        self.printer.chapter("Training under the guard")
+        self.printer.say(
             f"A transformer of {size:,} weights learns to spell from the first chapter of "
             f"“Alice in Wonderland”: {self.steps} steps on one core. "
-            "One batch on the way holds a blank line."
+            "One of the batches contains a blank line."
         )
-        with self.teller.training(self.steps) as tell:
+        with self.printer.training(self.steps) as tell:
             return train_guarded(data, bad=self.bad, run_dir=self.run_dir, tell=tell)
 
-    def _what_broke(self, guarded: Guarded) -> None:
-        self.teller.chapter("What broke")
+    def _show_finding(self, guarded: Guarded) -> None:
+        self.printer.chapter("What failed")
         found = [item for item in guarded.findings if item.code == "HD101"]
         self._claim(
             [item.step for item in found] == [self.bad],
-            f"HD101 nonfinite-loss was found at step {self.bad}, and nowhere else",
+            f"HD101 nonfinite-loss was found at step {self.bad} and at no other step",
         )
 
-    def _what_was_held(self, guarded: Guarded) -> None:
-        self.teller.chapter("What was held back")
+    def _show_skipped_update(self, guarded: Guarded) -> None:
+        self.printer.chapter("What the guard did")
         steps = [action.step for action in guarded.actions]
         self._claim(
-            steps == [self.bad], f"one update, that of step {self.bad} (action: {_rungs(guarded)})"
+            steps == [self.bad],
+            f"one update was skipped, that of step {self.bad} (action: {_rungs(guarded)})",
         )
         before, after = guarded.before.fingerprint(), guarded.fingerprint_after
         self._claim(
             before == after and guarded.learner.nonfinite_weights() == 0,
-            "weights and optimizer state are untouched, bit for bit: "
+            "weights and optimizer state are unchanged, bit for bit: "
             f"sha256 {before[:12]} before, {after[:12]} after",
         )
 
-    def _without_the_guard(self, twin: Learner, data: Alice) -> None:
-        self.teller.chapter("The same step without the guard")
-        step_unguarded(twin, data.batch(self.bad))
-        ruined, size = twin.nonfinite_weights(), twin.size
-        after = step_unguarded(twin, data.batch(self.bad + 1))
+    def _without_the_guard(self, copy: Learner, data: Alice) -> None:
+        self.printer.chapter("The same step without the guard")
+        step_unguarded(copy, data.batch(self.bad))
+        ruined, size = copy.nonfinite_weights(), copy.size
+        after = step_unguarded(copy, data.batch(self.bad + 1))
         self._claim(
             ruined > 0 and not math.isfinite(after),
-            f"a copy took it: {ruined:,} of its {size:,} weights are NaN now, its next loss is "
-            f"{_format_loss(after)}, and that run is dead",
+            f"in a copy without the guard, {ruined:,} of {size:,} weights are NaN after the step, "
+            f"and the next loss is {_format_loss(after)}",
         )
 
-    def _and_the_run(self, guarded: Guarded, data: Alice) -> None:
-        self.teller.chapter("And the run?")
-        with self.teller.training(self.steps, "a clean run, for comparison", quiet=True) as tell:
+    def _show_rest_of_run(self, guarded: Guarded, data: Alice) -> None:
+        self.printer.chapter("The rest of the run")
+        with self.printer.training(self.steps, "a clean run, for comparison", quiet=True) as tell:
             clean, clean_losses = train_clean(data, without=self.bad, tell=tell)
         first = guarded.losses[0]
         final, other = _final(guarded.losses), _final(clean_losses)
-        self._claim(final < first, f"the loss went on falling: {first:.3f} → {final:.3f}")
+        self._claim(final < first, f"the loss kept falling: {first:.3f} → {final:.3f}")
         same = clean.fingerprint() == guarded.learner.fingerprint()
         self._claim(
             same or abs(final - other) <= 0.01 * other,
-            f"a clean run that never met the batch ends at {other:.3f}"
+            f"a clean run without that batch ends at {other:.3f}"
             + (", and its weights are the same, bit for bit" if same else ""),
         )
 
-    def _why(self, guarded: Guarded) -> None:
-        self.teller.chapter("Why, and what helps")
-        self.teller.say(
-            "The guard ran the bad step again, every op watched, followed the NaN back to where it "
-            "was born, and tried what might help on that very step."
+    def _show_cause(self, guarded: Guarded) -> None:
+        self.printer.chapter("The cause and the fix")
+        self.printer.say(
+            "The guard re-ran the bad step while watching every op, traced the NaN to the op that "
+            "produced it, and tried remedies on the step."
         )
         line, code = planted_line()
         explanation = guarded.explanations[0] if guarded.explanations else None
@@ -242,37 +237,37 @@ class DemoWalkthrough:
             place is not None and place.line == line,
             f"the line: {Path(place.file).name}:{place.line}" if place else "the line was named",
         )
-        self.teller.code(f"headway/demo/model.py:{line}", code)
+        self.printer.code(f"headway/demo/model.py:{line}", code)
         if origin is not None:
-            self.teller.say(f"{origin.cause}.")
+            self.printer.say(f"{origin.cause}.")
         self._claim(
             origin is not None and origin.rows == (BLANK_SAMPLE,),
-            f"the sample: number {BLANK_SAMPLE} of the batch, a blank line",
+            f"the sample: row {BLANK_SAMPLE} of the batch, a blank line",
         )
         cure = explanation.cure if explanation else None
         self._claim(
             cure is not None,
-            f"a cure that was tried: {cure.text}" if cure else "a cure was found",
+            f"a tested fix: {cure.text}" if cure else "a fix was found",
         )
 
     def _claim(self, holds: bool, text: str) -> None:
-        self.teller.claim(text, holds=holds)
+        self.printer.claim(text, holds=holds)
         if not holds:
             self.broken.append(text)
 
 
 def planted_line() -> tuple[int, str]:
-    """Number and text of the line with the mistake."""
+    """Number and text of the faulty line."""
     lines, start = inspect.getsourcelines(model_source.loss_of)
     for number, line in enumerate(lines, start):
         if "/ real.sum" in line:
             return number, line.strip()
-    raise LookupError("the planted line has gone")
+    raise LookupError("the planted line is missing")
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """A model this small runs fastest on one core, and steadily even where others are busy."""
+    """Use one thread: fastest for a small model, and steady on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -282,7 +277,7 @@ def one_thread() -> Iterator[None]:
 
 
 def _final(losses: Mapping[int, float]) -> float:
-    # The bad step has no loss worth counting; with very few steps it may be among the last.
+    # The bad step has no finite loss; in a short demo it may be among the last.
     last = [loss for loss in list(losses.values())[-FINAL_STEPS:] if math.isfinite(loss)]
     return sum(last) / len(last)
 

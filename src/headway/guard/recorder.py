@@ -104,7 +104,7 @@ class Recorder:
         self._voice = rank if ranks is None else 0
         self._size = 1 if ranks is None else ranks.size
         self.writer = (
-            RunDirWriter(run_dir, rank=rank, told=lambda text: notices.once("run-dir", text))
+            RunDirWriter(run_dir, rank=rank, notify=lambda text: notices.once("run-dir", text))
             if run_dir is not None
             else None
         )
@@ -262,7 +262,7 @@ def attach_trackers(
     folder = None if writer is None or writer.broken else writer.path
     if (ranks is not None and ranks.rank != 0) or in_script.is_requested():
         given = ()
-    trackers = open_trackers(given, run_dir=folder, told=notices.once)
+    trackers = open_trackers(given, run_dir=folder, notify=notices.once)
     recorder.listeners += [queue.record for queue in trackers.queues]
     recorder.finding_listeners += [queue.finding for queue in trackers.queues]
     return trackers

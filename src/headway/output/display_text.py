@@ -1,4 +1,4 @@
-"""Text for people: cleaning untrusted strings, shortening paths, drawing sparklines."""
+"""Cleans untrusted text, shortens paths and draws sparklines."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-# Paths for a page that people send around: short, and silent about whose machine it was.
-
-# A path within the reader's project is told from there, one beside the run from the run, and what
-# is left of a home directory is `~`, of whatever user: a run is often read on another machine than
-# the one it ran on.
+# Paths in a shared report: relative to the project or to the run's parent folder, and with `~` for
+# any user's home directory, since a run is often read on another machine.
 
 _ROOTS = (".git", "pyproject.toml", "setup.py")
 _BEFORE = r"(?<![\w/\\.~-])(?:file://)?"
@@ -27,15 +24,15 @@ _HOMES = re.compile(
     rf"|[A-Za-z]:(?:\\{{1,2}}|/)Users(?:\\{{1,2}}|/){_NAME}"
     r")"
 )
-"""Home directories of any user, as the systems lay them out; a backslash may be doubled (JSON)."""
+"""Home directories of any user on Linux, macOS and Windows; JSON doubles backslashes."""
 
 
 def make_path_shortener(subject: str | Path, cwd: Path | None = None) -> Callable[[str], str]:
-    """What shortens the paths in a piece of a page about that run; the text may be escaped."""
+    """A function that shortens paths in a report about `subject`; its text may be escaped."""
     rules = [
-        (re.compile(rf"{_BEFORE}{re.escape(told)}(?:(?P<on>[/\\]+)|(?![\w.-]))"), short)
+        (re.compile(rf"{_BEFORE}{re.escape(spelled)}(?:(?P<on>[/\\]+)|(?![\w.-]))"), short)
         for folder, short in _known_folders(subject, cwd)
-        for told in _spellings(folder)
+        for spelled in _spellings(folder)
     ]
 
     def shorten(text: str) -> str:
@@ -47,16 +44,16 @@ def make_path_shortener(subject: str | Path, cwd: Path | None = None) -> Callabl
 
 
 def _replace_with(short: str) -> Callable[[re.Match[str]], str]:
-    def said(match: re.Match[str]) -> str:
+    def replace(match: re.Match[str]) -> str:
         if match["on"]:
             return f"{short}/" if short else ""
         return short or "."
 
-    return said
+    return replace
 
 
 def _known_folders(subject: str | Path, cwd: Path | None) -> list[tuple[str, str]]:
-    """Folders whose paths are cut off, and what stands in their place; inner ones first."""
+    """Folders to shorten and their replacements, inner folders first."""
     try:
         here = Path.cwd() if cwd is None else cwd
         run = (here / subject).resolve() if str(subject) else None
@@ -74,7 +71,7 @@ def _known_folders(subject: str | Path, cwd: Path | None) -> list[tuple[str, str
 
 
 def _find_project(here: Path, home: Path) -> Path:
-    """The innermost folder around the working directory that looks like a project, or itself."""
+    """The innermost project folder around the working directory, or the directory itself."""
     for folder in (here, *here.parents):
         if folder in (home, *home.parents):
             break
@@ -84,18 +81,15 @@ def _find_project(here: Path, home: Path) -> Path:
 
 
 def _spellings(folder: str) -> list[str]:
-    """A folder as it may stand in markup and in JSON."""
+    """A folder as written in HTML, in JSON and plain."""
     return list(dict.fromkeys([html.escape(folder), folder.replace("\\", "\\\\"), folder]))
 
 
-# Paths as a person in this folder would type them. For text alone: machines get whole paths.
-
-
 def shorten_local_paths(text: str) -> str:
-    """The text with this folder cut off from the paths below it."""
+    """Make paths below the working directory relative. For text only; machines get full paths."""
     try:
         here = os.path.join(os.getcwd(), "")
-    except OSError:  # somebody has removed it
+    except OSError:  # the directory was removed
         return text
     if here not in text or here == os.sep:
         return text
@@ -103,11 +97,8 @@ def shorten_local_paths(text: str) -> str:
     return re.sub(rf"(?<![\w./\\~-]){re.escape(here)}(?=[^\s/])", "", text)
 
 
-# Text from strangers, made safe to print.
-
-# Parameter names, paths and messages come from other people's files. Printed as they are, an
-# escape sequence in one of them could recolour the terminal, move the cursor or rewrite lines
-# already shown.
+# Parameter names, paths and messages come from untrusted files. An escape sequence in them could
+# recolour the terminal, move the cursor or overwrite lines.
 
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor movements
@@ -116,7 +107,7 @@ _ESCAPES = re.compile(
     re.S,
 )
 _INVISIBLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-"""Control characters, invisible ones (text direction among them), halves of characters."""
+"""Control, invisible (such as text direction) and surrogate characters."""
 
 
 def clean(text: object) -> str:
@@ -127,8 +118,6 @@ def clean(text: object) -> str:
     spaced = re.sub(r"[\t\n\v\f\r\x85\u2028\u2029]+", " ", bare)
     return "".join(mark for mark in spaced if unicodedata.category(mark) not in _INVISIBLE)
 
-
-# A curve in one line of text, with a mark where it began to go wrong.
 
 BARS = "▁▂▃▄▅▆▇█"
 PLAIN_BARS = "_.-=+*#@"
@@ -144,10 +133,10 @@ def sparkline(
     onset: int | None = None,
     plain: bool = False,
 ) -> tuple[str, str]:
-    """(the curve, the line below it with the onset's mark; empty without one).
+    """(the curve, the line below it that marks `onset`; empty without one).
 
-    A column stands for several points: their mean, or the cross of a value that is not finite. The
-    scale is logarithmic where the values span more than a factor of a hundred.
+    A column is the mean of several points, or a cross if one is non-finite. The scale is
+    logarithmic if the values span more than a factor of 100.
     """
     bars, bad = (PLAIN_BARS, PLAIN_BAD) if plain else (BARS, BAD)
     count = min(len(values), len(steps))
@@ -168,7 +157,7 @@ def sparkline(
 
 
 def _level(group: Sequence[float]) -> float | None:
-    """The height of a column; None where it holds a value that is not finite."""
+    """The height of a column; None if it contains a non-finite value."""
     if any(not math.isfinite(value) for value in group):
         return None
     return sum(value / len(group) for value in group)

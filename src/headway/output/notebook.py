@@ -25,7 +25,7 @@ _CELL = "text-align:left;vertical-align:top;padding:2px 8px"
 
 
 def report_html(report: ReportView) -> str:
-    """Verdict, coverage, findings with their place and what to do."""
+    """Verdict, coverage, and findings with location and remedies."""
     said = "".join(part if isinstance(part, str) else part[0] for part in verdict_line(report))
     return _block(said, [coverage_text(report)], report.findings)
 
@@ -33,7 +33,7 @@ def report_html(report: ReportView) -> str:
 def guard_html(
     *, steps: int, findings: Sequence[Finding], actions: Sequence[Any], run_dir: Any, closed: bool
 ) -> str:
-    """What a guard has seen and done so far."""
+    """State, findings and actions of a guard."""
     state = "closed" if closed else "watching"
     held = f"{len(actions)} actions" if len(actions) != 1 else "1 action"
     lines = [f"last action: {actions[-1].rung.value}: {actions[-1].reason}"] if actions else []

@@ -8,13 +8,13 @@ logger = logging.getLogger("headway")
 
 
 class Notices:
-    """Says each thing once."""
+    """Logs each warning once."""
 
     def __init__(self) -> None:
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     def once(self, topic: str, message: str) -> None:
-        """A warning about a topic, the first time only."""
-        if topic not in self._said:
-            self._said.add(topic)
+        """Log a warning about a topic, the first time only."""
+        if topic not in self._logged:
+            self._logged.add(topic)
             logger.warning("headway: %s", message)

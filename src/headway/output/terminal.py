@@ -20,14 +20,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-# A sign of life for work that takes longer than a second.
-
 PROGRESS_DELAY_SECONDS = 1.0
 
 
 @contextmanager
 def spinner(for_what: str) -> Iterator[None]:
-    """While the work lasts, say so on the terminal: not in a file, and not for a mere moment."""
+    """Show a spinner on a terminal while work takes longer than a second."""
     if not sys.stderr.isatty():
         yield
         return
@@ -45,14 +43,11 @@ def spinner(for_what: str) -> Iterator[None]:
         status.stop()
 
 
-# A bar for work that is measured in bytes and takes longer than a second.
-
-
 @contextmanager
 def progress_bar() -> Iterator[Callable[..., Any] | None]:
-    """Something to call with (bytes done, bytes in all); None where nobody watches.
+    """Yields a function to call with (bytes done, total bytes); None without a terminal.
 
-    Only on a terminal, beside the output, and only after a second.
+    The bar is drawn on stderr after a second.
     """
     if not sys.stderr.isatty():
         yield None
@@ -71,7 +66,7 @@ def progress_bar() -> Iterator[Callable[..., Any] | None]:
     began = time.monotonic()
     started = False
 
-    def told(done: int, total: int | None = None, *_: Any) -> None:
+    def update(done: int, total: int | None = None, *_: Any) -> None:
         nonlocal started
         if not started and time.monotonic() - began > PROGRESS_DELAY_SECONDS:
             started = True
@@ -79,30 +74,28 @@ def progress_bar() -> Iterator[Callable[..., Any] | None]:
         shown.update(task, completed=done, total=total)
 
     try:
-        yield told
+        yield update
     finally:
         if started:
             shown.stop()
 
 
-# A page of text for people: wrapped, indented, coloured where colour is wanted.
-
-# Colour is used on a terminal only, and not there either when `NO_COLOR` is set. Words are never
-# broken, so that a path can be copied from a log. Nothing printed is ever taken for markup.
+# Colour is used only on a terminal and without `NO_COLOR`. Words are never broken, so that a path
+# can be copied from a log. Printed text is never interpreted as markup.
 
 StyledText: TypeAlias = str | tuple[str, str]
-"""Some words, or (words, style)."""
+"""Text, or (text, style)."""
 
 WIDTH = 80
-"""Of a page that goes to a file or a pipe."""
+"""Width of output to a file or a pipe."""
 WIDEST = 100
-"""Longer lines are hard to read, however wide the terminal."""
+"""Maximum width: longer lines are hard to read."""
 MARKS = {"error": "✗", "warning": "!", "info": "·", "good": "✓", "do": "→"}
 PLAIN_MARKS = {"error": "x", "warning": "!", "info": "-", "good": "+", "do": ">"}
 
 
 class TerminalPage:
-    """Where a command writes what a person shall read."""
+    """Prints wrapped, indented and styled text."""
 
     def __init__(self, file: TextIO | None = None) -> None:
         self.console = _console(file or sys.stdout)
@@ -111,15 +104,15 @@ class TerminalPage:
 
     @property
     def live(self) -> bool:
-        """Whether somebody is watching: a bar may move."""
+        """Whether the output is a terminal, so that a bar may move."""
         return self.console.is_terminal
 
     def mark(self, kind: str) -> str:
-        """A sign in the margin."""
+        """A symbol for the margin."""
         return self._marks[kind]
 
     def line(self, *parts: StyledText, first: str = "", rest: str | None = None) -> None:
-        """A paragraph. Its first line begins with `first`, its other lines with `rest`."""
+        """Print a paragraph. Its first line begins with `first`, the others with `rest`."""
         from rich.text import Text
 
         margin = " " * len(first) if rest is None else rest
@@ -136,20 +129,20 @@ class TerminalPage:
             self.console.print(printed, soft_wrap=True)
 
     def can_show(self, text: str) -> bool:
-        """Whether the terminal knows these characters."""
+        """Whether the terminal can encode these characters."""
         return _can_show(self.console, text)
 
     def gap(self) -> None:
-        """An empty line."""
+        """Print an empty line."""
         self.console.print()
 
     def next(self, command: str) -> None:
-        """The last line of a page: what to type next, in one piece however long."""
+        """Print the last line: the next command, on one line however long."""
         from rich.text import Text
 
         self.gap()
-        told = Text.assemble(("Next: ", "dim"), (clean(command), "bold"))
-        self.console.print(told, soft_wrap=True)
+        text = Text.assemble(("Next: ", "dim"), (clean(command), "bold"))
+        self.console.print(text, soft_wrap=True)
 
 
 def _console(file: TextIO) -> Console:
@@ -157,13 +150,13 @@ def _console(file: TextIO) -> Console:
 
     class Terminal(Console):
         def on_broken_pipe(self) -> None:
-            # rich would end the process here, with an exit code of its own.
+            # rich would exit here with its own exit code.
             raise BrokenPipeError
 
     plain = bool(os.environ.get("NO_COLOR")) or not file.isatty()
     return Terminal(
         file=file,
-        # Without a colour system rich writes no escape at all, bold and dim included.
+        # Without a colour system rich writes no escape sequences, not even bold and dim.
         color_system=None if plain else "auto",
         width=None if file.isatty() else WIDTH,
         markup=False,
@@ -173,9 +166,9 @@ def _console(file: TextIO) -> Console:
 
 
 def _find_line_breaks(text: str, room: int, later: int) -> list[int]:
-    """Where lines end, with `room` for the first and `later` for the others.
+    """Offsets of line breaks, with `room` for the first line and `later` for the others.
 
-    rich would break a long word, or not wrap at all; a path has to stay in one piece.
+    rich would break a long word or not wrap at all; a path must stay in one piece.
     """
     from rich.cells import cell_len
 

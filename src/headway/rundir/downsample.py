@@ -8,20 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-# Downsamples a long series in bounded memory without losing extremes or non-finite values.
-
-# A long series in bounded memory, with nothing hidden that a reader looks for.
-
-# The x axis is cut into buckets whose width is a power of two. Of each bucket the lowest and the
-# highest value stay, at the very steps they came from, so that no spike is ever averaged away; and
-# of every kind of non-finite value the first step, the last and how many there were. When there
-# are too many buckets the width doubles. Because a minimum of minima is the minimum, the outcome
-# is the same however the points arrived.
+# Series. The x axis is divided into buckets whose width is a power of two. Each bucket keeps its
+# minimum and maximum at their original steps, so that no spike is averaged away, and the first
+# step, last step and count of every kind of non-finite value. With too many buckets the width
+# doubles. The minimum of minima is the minimum, so the order of folding does not matter.
 
 BUCKETS = 1500
-"""Wider than a chart on any screen has pixels to tell apart."""
+"""More than a chart has pixels."""
 POINTS_PER_FOLD = 1 << 14
-"""Points gathered before they are folded."""
+"""Points buffered before they are folded."""
 KINDS = ("NaN", "Infinity", "-Infinity")
 
 Floats = NDArray[np.float64]
@@ -39,7 +34,7 @@ class Gap:
 
 
 class Downsampler:
-    """One series. Feed it points with x never falling; ask for what is left at any time."""
+    """One series. Add points with non-decreasing x; read it at any time."""
 
     def __init__(self, buckets: int = BUCKETS) -> None:
         if buckets < 2:
@@ -58,7 +53,7 @@ class Downsampler:
         """Rows of kind, first, last, count; in the order of x."""
 
     def add(self, x: int, y: float) -> None:
-        """One more point."""
+        """Add one point."""
         self._x.append(x)
         self._y.append(y)
         self.seen += 1
@@ -66,7 +61,7 @@ class Downsampler:
             self._fold()
 
     def extend(self, x: Ints, y: Floats) -> None:
-        """Many points at once, after all those before."""
+        """Add many points."""
         if len(self._x):
             self._fold()
         self.seen += len(x)
@@ -76,12 +71,12 @@ class Downsampler:
             self._fold()
 
     def points(self) -> tuple[Ints, Floats]:
-        """The finite points that were kept, in order."""
+        """The finite points, in order."""
         self._fold()
         return self._kept_x, self._kept_y
 
     def gaps(self) -> list[Gap]:
-        """The non-finite values, bucket by bucket."""
+        """The non-finite values of each bucket."""
         self._fold()
         return [
             Gap(KINDS[int(kind)], int(first), int(last), int(count))
@@ -89,7 +84,7 @@ class Downsampler:
         ]
 
     def narrowed(self, first: int, last: int, buckets: int) -> Downsampler:
-        """What was kept of a stretch of x, both ends included, in so many buckets at most."""
+        """The part from `first` to `last`, both included, in at most `buckets` buckets."""
         part = Downsampler(buckets)
         x, y = self.points()
         begin, end = np.searchsorted(x, [first, last + 1])
@@ -102,7 +97,7 @@ class Downsampler:
         return part
 
     def followed_by(self, other: Downsampler) -> Downsampler:
-        """Both, one after the other."""
+        """This series followed by another."""
         x, y = self.points()
         more_x, more_y = other.points()
         both = Downsampler(max(self.buckets, other.buckets))
@@ -148,7 +143,7 @@ class Downsampler:
 def downsample(
     x: Sequence[int], y: Sequence[float], buckets: int = BUCKETS
 ) -> tuple[list[int], list[float], list[Gap]]:
-    """A whole series at once: steps, values, and what was not finite."""
+    """Downsample a whole series: steps, values and non-finite values."""
     series = Downsampler(buckets)
     for step, value in zip(x, y, strict=True):
         series.add(step, value)
@@ -157,9 +152,9 @@ def downsample(
 
 
 def extremes(bucket: Ints, y: Floats) -> Ints:
-    """Positions of the first lowest and the last highest value of each bucket, in order.
+    """Positions of the first minimum and the last maximum of each bucket, in order.
 
-    Buckets never fall.
+    `bucket` is non-decreasing.
     """
     if not len(y):
         return np.empty(0, np.int64)
@@ -174,7 +169,7 @@ def extremes(bucket: Ints, y: Floats) -> Ints:
 
 
 def _merge_gaps(gaps: Ints, width: int) -> Ints:
-    """The same, with one row for each bucket and kind."""
+    """Merge the rows of each bucket and kind."""
     if not len(gaps):
         return gaps
     bucket = gaps[:, 1] // width
@@ -195,12 +190,12 @@ def _merge_gaps(gaps: Ints, width: int) -> Ints:
 
 
 def _count(bucket: Ints) -> int:
-    """How many different buckets there are; they never fall."""
+    """The number of different buckets; `bucket` is non-decreasing."""
     return int(np.count_nonzero(np.diff(bucket))) + 1 if len(bucket) else 0
 
 
 def join_series(one: Downsampler | None, other: Downsampler | None, points: int) -> Downsampler:
-    """One series from two that lie next to each other; of a missing one, nothing."""
+    """Two adjacent series as one; either may be missing."""
     if one is None or other is None:
         return one or other or Downsampler(points)
     return one.followed_by(other)
@@ -219,42 +214,39 @@ def pick_rows(rows: Ints, most: int = PICKED_ROWS) -> Ints:
     return np.concatenate([rows[:half], rows[later]])
 
 
-# Builds a layer × step heat map in bounded memory: the largest value of each cell, and whether
-# any is non-finite.
-
-# Cells are as wide as they have to be, a power of two of steps; rows are tensors, several to a row
-# where a model has thousands. The largest value of a cell stays, so that one bad tensor at one
-# step is seen in a run of a million.
+# Heat maps, layer × step. A cell covers a power of two of steps; a row is a tensor, or several in a
+# model with thousands. A cell keeps its largest value and whether any is non-finite, so that one
+# bad tensor at one step is visible in a run of a million.
 
 CELLS = 256
-"""Along the steps, at most."""
+"""Maximum number of cells along the steps."""
 MAX_HEAT_ROWS = 400
-"""Along the tensors, at most."""
+"""Maximum number of rows."""
 MAX_TENSORS = 4096
-"""Tensors told apart while a run is read."""
+"""Maximum number of tensors that are kept separately."""
 STEPS_PER_FOLD = 256
-"""Steps gathered before they are folded."""
+"""Steps buffered before they are folded."""
 
 ABSENT, ZERO, BAD = -32768, -32767, 32767
-"""Codes of a cell without a value, of one whose largest value is 0, and of a non-finite one."""
+"""Codes of a cell without a value, with a maximum of 0, and with a non-finite value."""
 
 
 @dataclass(frozen=True)
 class HeatMap:
-    """The picture: `codes[row, cell]` is 100 times the decimal logarithm of the largest value."""
+    """`codes[row, cell]` is 100 times the decimal logarithm of the largest value."""
 
     rows: Sequence[str]
-    """The tensor of each row, or the first and the last of several."""
+    """The tensor of each row, or the first and last of several."""
     start: int
     width: int
-    """x where the first cell begins, and how much one covers."""
+    """x of the first cell, and x per cell."""
     codes: NDArray[np.int16]
     left_out: int = 0
-    """Tensors beyond those that are told apart."""
+    """Tensors beyond `MAX_TENSORS`."""
 
 
 class HeatSampler:
-    """One column over the parameters. Feed it steps in order; ask for the picture at any time."""
+    """One column over the parameters. Add steps in order; read the map at any time."""
 
     def __init__(self, cells: int = CELLS, names: int = MAX_TENSORS) -> None:
         self._cells = cells
@@ -262,19 +254,19 @@ class HeatSampler:
         self._width = 1
         self._rows: dict[str, int] = {}
         self._place: NDArray[np.int64] = np.empty(0, np.int64)
-        """The row of each position on the axis; −1 for those left out."""
+        """The row of each position on the axis; −1 for none."""
         self._largest: NDArray[np.float64] = np.full((0, cells), -1.0)
-        """−1: nothing yet."""
+        """−1 for no value yet."""
         self._bad: NDArray[np.bool_] = np.zeros((0, cells), bool)
         self._origin: int | None = None
         self._end = 0
         self._left_out: set[str] = set()
         self._waiting: list[tuple[int, NDArray[np.float64]]] = []
         self._at: NDArray[np.int64] | None = None
-        """The positions that those waiting belong to; None: all, in order."""
+        """The positions of the buffered values; None for all, in order."""
 
     def axis(self, names: Sequence[str]) -> None:
-        """The names along the axis from here on."""
+        """Set the names along the axis for the steps that follow."""
         self._fold()
         for name in names:
             if name not in self._rows:
@@ -289,7 +281,7 @@ class HeatSampler:
             self._bad = np.vstack([self._bad, np.zeros((more, self._cells), bool)])
 
     def add(self, x: int, values: Sequence[float] | Floats, index: Sequence[int] | None) -> None:
-        """The values of one step, of all positions or of some."""
+        """Add the values of one step, for all positions or those in `index`."""
         try:
             y = np.abs(np.asarray(values, np.float64))
             at = None if index is None else np.asarray(index, np.int64)
@@ -308,7 +300,7 @@ class HeatSampler:
             self._fold()
 
     def _fold(self) -> None:
-        """Steps that tell the same tensors, all at once."""
+        """Fold buffered steps that have the same positions."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
@@ -323,7 +315,7 @@ class HeatSampler:
         table = np.stack([y for _, y in waiting])[:, rows >= 0]
         rows = rows[rows >= 0]
         for x, _ in waiting:
-            self._cell(x)  # first of all as wide as they have to be
+            self._cell(x)  # sets the final cell width before cells are computed
         cells = np.asarray([self._cell(x) for x, _ in waiting])
         starts = np.flatnonzero(np.r_[True, np.diff(cells) != 0])
         finite = np.isfinite(table)
@@ -335,7 +327,7 @@ class HeatSampler:
             np.maximum.at(self._largest, (rows, cell), largest[number])
 
     def picture(self, rows: int = MAX_HEAT_ROWS) -> HeatMap | None:
-        """What has been gathered; None where there is nothing."""
+        """The heat map so far; None if it is empty."""
         self._fold()
         if self._origin is None:
             return None
@@ -362,7 +354,7 @@ class HeatSampler:
         return max((x - self._origin) // self._width, 0)
 
     def _halve(self) -> None:
-        """Cells become twice as wide."""
+        """Double the width of the cells."""
         self._width *= 2
         half = -(-self._cells // 2)
         for pairs, empty in ((self._largest, -1.0), (self._bad, False)):

@@ -1,5 +1,5 @@
-"""One rising x axis for a run that may go back to earlier steps, and a sparse index from that axis
-to byte ranges of a file.
+"""An increasing x axis for a run that may go back to earlier steps, and an index from that axis to
+byte ranges of a file.
 """
 
 from __future__ import annotations
@@ -11,15 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-# Which part of a file tells which steps: a sparse index, of bounded size.
-
 MAX_INDEXED_RANGES = 4096
-"""Parts that are told apart; when there are more, each two become one."""
+"""When there are more ranges, each two are merged."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexedRange:
-    """Bytes from `start` to `end` tell the places `first` to `last` of the axis."""
+    """Bytes `start` to `end` of the file contain x `first` to `last`."""
 
     start: int
     end: int
@@ -29,17 +27,17 @@ class IndexedRange:
 
 
 class StepIndex:
-    """The parts of a file, in order."""
+    """A sparse index of bounded size: which bytes of a file contain which x."""
 
     def __init__(self, most: int = MAX_INDEXED_RANGES) -> None:
         self._most = most
         self._parts: list[IndexedRange] = []
         self._size = 1
-        """Parts as they came in one of those kept."""
+        """Added ranges per kept range."""
         self._inside = 0
 
     def add(self, start: int, end: int, first: int, last: int, rows: int) -> None:
-        """One more part, after those before."""
+        """Add a range after the last one."""
         if self._parts and self._inside < self._size:
             before = self._parts.pop()
             start, first, rows = before.start, before.first, rows + before.rows
@@ -51,7 +49,7 @@ class StepIndex:
             self._halve()
 
     def between(self, first: int, last: int) -> list[IndexedRange]:
-        """The parts in which there may be something of a stretch."""
+        """The ranges that may overlap with a part of the axis."""
         begin = bisect_left(self._parts, first, key=lambda part: part.last)
         found = []
         for part in self._parts[begin:]:
@@ -72,16 +70,14 @@ class StepIndex:
         self._inside = self._size
 
 
-# One axis for a run that may go back.
-
-# A run that is resumed or rolled back repeats its steps, and a chart needs numbers that only rise.
-# So x is the step as long as steps rise; where they fall, x goes on by one, and a `Turn` says so.
-# On a page x is shown as the step it stands for.
+# A run that is resumed or rolled back repeats steps, and a chart needs increasing x. So x equals
+# the step while steps increase; where they fall, x continues by one, and an `AxisJump` records the
+# offset. Pages show the step for each x.
 
 Ints = NDArray[np.int64]
 
 MAX_X = 1 << 52
-"""Beyond this neither a chart nor a browser can count."""
+"""JavaScript numbers are exact up to 2**53."""
 MAX_AXIS_JUMPS = 2000
 
 
@@ -96,7 +92,7 @@ class AxisJump:
 
 
 class Timeline:
-    """Gives every record its x."""
+    """Computes the x of every record."""
 
     def __init__(self) -> None:
         self.jumps: list[AxisJump] = []
@@ -105,7 +101,7 @@ class Timeline:
         self._offset = 0
 
     def x(self, segment: int, seq: int, step: int) -> int | None:
-        """Where a record of the stream stands; None for one that cannot be drawn."""
+        """The x of the next record; None if it cannot be drawn."""
         x = step + self._offset
         if not 0 <= x <= MAX_X:
             return None
@@ -119,7 +115,7 @@ class Timeline:
         return x
 
     def xs(self, segment: Ints, seq: Ints, step: Ints) -> Ints:
-        """The same for many records that follow each other; −1 for one that cannot be drawn."""
+        """The x of many consecutive records; −1 for one that cannot be drawn."""
         found = np.empty(len(step), np.int64)
         falls = np.flatnonzero(np.diff(step) < 0) + 1
         for begin, end in zip([0, *falls.tolist()], [*falls.tolist(), len(step)], strict=True):
@@ -138,12 +134,12 @@ class Timeline:
         return found
 
     def place(self, order: tuple[int, int], step: int) -> int:
-        """Where a step stands that was named later: after the last jump before that order."""
+        """The x of an earlier step, by the last jump before its order."""
         return step + find_offset(self.jumps, order)
 
 
 def find_offset(jumps: Sequence[AxisJump], order: tuple[int, int]) -> int:
-    """What has to be added to a step of that order."""
+    """What is added to a step with that order to get its x."""
     offset = 0
     for jump in jumps:
         if (jump.segment, jump.seq) > order:

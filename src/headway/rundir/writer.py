@@ -14,59 +14,54 @@ from pathlib import Path
 from headway.core.codec import NO_RECORD, from_json, to_json
 from headway.core.records import EventRecord, Header, Record, StepRecord, TensorRecord
 
-# What a rank among thousands writes down: only what nobody else can tell.
-
-# Rank 0 knows the numbers of all ranks at every step. A line per step from each of 16,000 others
-# would say the same once more, in 16,000 files. What it cannot know is what a rank found in its
-# own batch and its own tensors, and what went wrong in that process alone.
+# Rank 0 records the values of all ranks at every step, so the other ranks need not. Beyond the
+# first 64, a rank writes only what it alone knows: findings in its own batch and tensors, and
+# events of its own process.
 
 FULL_RANKS = 64
-"""Ranks below this one write everything: eight nodes of eight fit in one directory listing."""
+"""Ranks below this one write everything."""
 EVENTS_OF_ALL_RANKS = ("action", "scan", "roll-back", "resumed", "preempted", "end")
-"""Events that happen on all ranks at once, so that rank 0 has told them."""
+"""Events that happen on all ranks at once, so that rank 0 writes them."""
 
 
 class SparseRankFilter:
-    """Chooses the records of one rank that are worth a line."""
+    """Selects the records that only this rank can write."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._header: Header | None = None
 
     def choose(self, record: Record) -> list[Record]:
-        """The record, after the header it needs; or nothing."""
+        """The record, preceded by its header if that was not written yet; or nothing."""
         if isinstance(record, Header):
             self._header = record
             return []
-        if not self._tells(record):
+        if not self._is_own(record):
             return []
         header, self._header = self._header, None
         return [record] if header is None else [header, record]
 
-    def _tells(self, record: Record) -> bool:
+    def _is_own(self, record: Record) -> bool:
         if isinstance(record, StepRecord):
-            return self._mine(record)
+            return self._is_own_step(record)
         if isinstance(record, EventRecord):
             return record.kind not in EVENTS_OF_ALL_RANKS
         return isinstance(record, TensorRecord)
 
-    def _mine(self, record: StepRecord) -> bool:
-        """Whether the step went bad, and through this rank."""
+    def _is_own_step(self, record: StepRecord) -> bool:
+        """Whether this rank caused a bad step."""
         column = record.columns.get("rank/nonfinite")
         return column is not None and bool(dict(column.items()).get(self._rank))
 
 
-# Writing a run directory.
-
 #     run.json               the header of the first segment
 #     steps.rank<R>.jsonl    one line per optimizer step
-#     events.jsonl           everything else, later headers included; of the other ranks:
-#                            events.rank<R>.jsonl
+#     events.jsonl           everything else, later headers included
+#     events.rank<R>.jsonl   the same of the other ranks
 
-# Append-only lines survive kill -9 and network file systems. Lines are gathered and written at
-# most once a second, at once when something is wrong. If the disk fails, the run goes on without
-# the directory and is told so, once. Of thousands of ranks most write only what they alone can
-# tell (`sparse.py`), and make no file before there is something of that kind.
+# Append-only lines survive kill -9 and network file systems. Lines are buffered and written once a
+# second, or at once when something is wrong. If the disk fails, the training continues without the
+# run directory.
 
 FLUSH_SECONDS = 1.0
 FLUSH_BYTES = 1 << 16
@@ -80,17 +75,17 @@ class RunDirWriter:
         path: str | Path,
         *,
         rank: int = 0,
-        told: Callable[[str], None],
+        notify: Callable[[str], None],
         full_ranks: int = FULL_RANKS,
     ) -> None:
-        """`told` is called with one sentence if the directory cannot be written.
+        """`notify` is called with a message if the directory cannot be written.
 
-        Ranks from `full_ranks` on write only what they alone can tell; rank 0 writes everything.
+        Ranks from `full_ranks` on write only what they alone know; rank 0 writes everything.
         """
         self.path = Path(path)
         self.rank = rank
         self.broken = False
-        self._told = told
+        self._notify = notify
         self._sparse = SparseRankFilter(rank) if rank >= max(full_ranks, 1) else None
         self._steps: list[str] = []
         self._events: list[str] = []
@@ -101,18 +96,18 @@ class RunDirWriter:
 
     @property
     def segment(self) -> int:
-        """The segment this writer writes: one more than the directory held before."""
+        """The segment this writer writes: one more than the last in the directory."""
         return self._segment
 
     def write(self, record: Record, *, now: bool = False) -> None:
-        """Take a record; `now` when it must be on disk before anything else happens."""
+        """Add a record; with `now` it is written to disk at once."""
         self._attempt(lambda: self._take(record))
         due = time.monotonic() - self._flushed_at > FLUSH_SECONDS
         if now or due or self._bytes > FLUSH_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        """Everything taken so far onto the disk."""
+        """Write everything buffered to disk."""
         self._attempt(self._write_lines)
 
     def _attempt(self, work: Callable[[], None]) -> None:
@@ -120,23 +115,23 @@ class RunDirWriter:
             return
         try:
             work()
-        except Exception as error:  # a record is worth less than the run it is about
+        except Exception as error:  # losing the records is better than losing the run
             self.broken = True
             self._steps, self._events = [], []
-            self._told(
+            self._notify(
                 f"cannot write the run directory {self.path}: "
                 f"{getattr(error, 'strerror', None) or error}; "
-                "training goes on, nothing more is recorded there"
+                "training continues, but nothing more is recorded"
             )
 
     def _open(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        if self._sparse is None:  # thousands of ranks need not all try
+        if self._sparse is None:  # thousands of ranks need not all test it
             probe = self.path / f".write-test.rank{self.rank}"
             probe.write_bytes(b"")
             probe.unlink()
         held = max(_last_segment(self._steps_file), _last_segment(self._events_file))
-        # Ranks start together, so that a header may be there although this is the first segment.
+        # Ranks start together, so run.json may exist although this is the first segment.
         if self.rank == 0 and (self.path / "run.json").exists():
             held = max(held, 0)
         self._segment = held + 1
@@ -179,7 +174,7 @@ def _append(path: Path, lines: list[str]) -> None:
     if not lines:
         return
     with open(path, "ab") as file:
-        # A torn last line of a killed run must not swallow the first line of this one.
+        # The torn last line of a killed run must not absorb the first new line.
         torn = file.tell() > 0 and not _ends_with_newline(path)
         text = "\n" * torn + "\n".join(lines) + "\n"
         file.write(text.encode("utf-8"))
@@ -192,7 +187,7 @@ def _ends_with_newline(path: Path) -> bool:
 
 
 def _last_segment(path: Path) -> int:
-    """The segment of the last whole record; -1 when there is none. Reads the file's tail only."""
+    """The segment of the last whole record; -1 if there is none. Reads only the end."""
     tail = 1 << 20
     try:
         with open(path, "rb") as file:

@@ -45,7 +45,7 @@ LONGEST_QUERY = 4096
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server at that address."""
+    """Whether only this machine can reach the address."""
     if host.lower() == "localhost":
         return True
     try:
@@ -55,15 +55,15 @@ def is_loopback(host: str) -> bool:
 
 
 class AccessMiddleware:
-    """Stands before the application."""
+    """Refuses requests that may not reach the application."""
 
     def __init__(
         self, app: ASGIApp, *, token: str, hosts: Iterable[str], any_address: bool
     ) -> None:
-        """`any_address`: a bare IP address is a name of this server, whichever it is."""
+        """With `any_address`, any IP address is accepted as host name."""
         self._app = app
         self._token = token.encode()
-        # The cookie is not the token: what a browser keeps opens no other server.
+        # The cookie is not the token, so that a stored cookie opens no other server.
         self._pass = hmac.new(self._token, b"headway cookie", hashlib.sha256).hexdigest()
         self._hosts = {host.lower().strip("[]") for host in hosts}
         self._any_address = any_address
@@ -93,22 +93,20 @@ class AccessMiddleware:
         await (refused or self._app)(scope, receive, with_headers)
 
     def _refuse(self, scope: Scope) -> Response | None:
-        """An answer instead of the application's; None for one who may pass."""
+        """The refusal; None if the request may pass."""
         headers = Headers(scope=scope)
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse(
-                "This page only shows; it takes no orders.\n", 405, {"Allow": "GET, HEAD"}
+                "Only GET and HEAD are allowed.\n", 405, {"Allow": "GET, HEAD"}
             )
         host = headers.get("host", "")
         if len(headers.getlist("host")) != 1 or not self._knows(host):
-            return PlainTextResponse(
-                "This server does not go by that name; see --allow-host.\n", 421
-            )
+            return PlainTextResponse("Unknown host name; see --allow-host.\n", 421)
         if not _is_same_origin(headers, host, scope):
-            return PlainTextResponse("Another site may not ask here.\n", 403)
+            return PlainTextResponse("Cross-site requests are not allowed.\n", 403)
         query = scope.get("query_string", b"")
         if len(query) > LONGEST_QUERY:
-            return PlainTextResponse("That address is too long.\n", 414)
+            return PlainTextResponse("The URL is too long.\n", 414)
         return self._ask_token(scope, headers, query)
 
     def _ask_token(self, scope: Scope, headers: Headers, query: bytes) -> Response | None:
@@ -119,7 +117,7 @@ class AccessMiddleware:
                 if not hmac.compare_digest(value.encode("utf-8", "replace"), self._token):
                     return _unauthorized()
                 rest = urlencode([pair for pair in asked if pair[0] != "token"])
-                path = "/" + scope["path"].lstrip("/\\")  # never another machine's address
+                path = "/" + scope["path"].lstrip("/\\")  # never another host
                 answer = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
                 answer.set_cookie(cookie, self._pass, httponly=True, samesite="strict", path="/")
                 return answer
@@ -143,7 +141,7 @@ class AccessMiddleware:
 
 def _unauthorized() -> Response:
     return PlainTextResponse(
-        "Open the address that `headway serve` has printed: it carries the token.\n", 401
+        "Open the URL that `headway serve` printed: it contains the token.\n", 401
     )
 
 
@@ -160,7 +158,7 @@ def _is_same_origin(headers: Headers, host: str, scope: Scope) -> bool:
     site = headers.get("sec-fetch-site")
     if site in (None, "same-origin", "none"):
         return True
-    # A link somewhere else may lead to a page; it may not fetch what is behind the page.
+    # A link on another site may open a page, but not fetch its data.
     path: str = scope["path"]
     moved = headers.get("sec-fetch-mode") == "navigate"
     return moved and not path.startswith(("/api/", "/static/"))
@@ -180,12 +178,12 @@ def _cookie(headers: Headers, name: str) -> str:
 # left to guard against is the folder's own content, a link in it that leads elsewhere.
 
 MAX_TEXT_BYTES = 1 << 20
-"""Bytes of a small file that are read at once."""
+"""Maximum number of bytes of a text file."""
 _RUN_FILE = re.compile(r"^(run\.json|(steps|events).*\.jsonl)$")
 
 
 class ServedFolder:
-    """The folder that is served."""
+    """The served folder. Only regular files below it are opened."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -198,21 +196,21 @@ class ServedFolder:
             raise UnreadableInput(f"cannot read {path}: permission denied")
 
     def holds(self, path: Path) -> bool:
-        """Whether a path, with every link in it followed, stays within."""
+        """Whether a path is below the folder after links are resolved."""
         try:
             return path.resolve(strict=True).is_relative_to(self.path)
-        except (OSError, RuntimeError):  # gone, or links in a circle
+        except (OSError, RuntimeError):  # gone, or a loop of links
             return False
 
     def plain(self, path: Path) -> bool:
-        """Whether it is an ordinary file within: no way out, and nothing that would wait."""
+        """Whether it is a regular file below the folder."""
         try:
             return self.holds(path) and stat.S_ISREG(path.stat().st_mode)
         except OSError:
             return False
 
     def sound(self, run: Path) -> bool:
-        """Whether all files of a run directory that are read are ordinary ones within."""
+        """Whether all files of a run directory are regular files below the folder."""
         try:
             names = [name for name in os.listdir(run) if _RUN_FILE.match(name)]
         except OSError:
@@ -220,10 +218,10 @@ class ServedFolder:
         return all(self.plain(run / name) for name in names)
 
     def open(self, path: Path) -> BinaryIO:
-        """A plain file within, for reading; an OSError for anything else."""
+        """Open a regular file below the folder; raises an OSError for anything else."""
         if not self.holds(path):
             raise FileNotFoundError(path)
-        # A pipe in the folder must not stop the page, whoever has put it there.
+        # O_NONBLOCK: opening a pipe must not block the server.
         handle = os.open(path.resolve(), os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             os.close(handle)
@@ -231,7 +229,7 @@ class ServedFolder:
         return os.fdopen(handle, "rb")
 
     def text(self, path: Path, most: int = MAX_TEXT_BYTES) -> bytes | None:
-        """The beginning of a file within."""
+        """The start of a file; None if it cannot be opened."""
         try:
             with self.open(path) as file:
                 return file.read(most)
@@ -239,6 +237,6 @@ class ServedFolder:
             return None
 
     def name(self, path: Path) -> str:
-        """What a path within is called on the page."""
-        said = os.path.relpath(path, self.path)
-        return self.path.name or str(self.path) if said == "." else said
+        """The name of a path on the page."""
+        name = os.path.relpath(path, self.path)
+        return self.path.name or str(self.path) if name == "." else name

@@ -26,17 +26,14 @@ from headway.web.own_run import OwnRun
 from headway.web.run_entry import POINTS, ForeignRun
 from headway.web.run_index import RunIndex
 
-# Telling many browsers that something has changed, without waiting for any of them.
-
-# A listener has no queue: it has the set of runs that changed since it was last told. However slow
-# it is, the set is never larger than the number of runs, and nothing is lost that it could not ask
-# for.
+# A listener has no queue but a set of runs that changed since its last message. However slow it is,
+# the set is at most as large as the number of runs, and nothing is lost.
 
 MAX_LISTENERS = 100
 MIN_MESSAGE_INTERVAL = 0.5
-"""Seconds between two messages to one listener, at least."""
+"""Minimum number of seconds between two messages to a listener."""
 KEEPALIVE_SECONDS = 15.0
-"""Seconds of silence after which a sign of life is sent."""
+"""Seconds after which a keep-alive is sent."""
 
 
 class BrowserListener:
@@ -48,7 +45,7 @@ class BrowserListener:
 
 
 class ChangeBroadcaster:
-    """Everybody who listens."""
+    """Notifies all open pages of changed runs, without waiting for any of them."""
 
     def __init__(self) -> None:
         self._listeners: set[BrowserListener] = set()
@@ -56,11 +53,11 @@ class ChangeBroadcaster:
         self._closing = False
 
     def open(self) -> None:
-        """Called on the server's own loop."""
+        """Must be called on the server's event loop."""
         self._loop = asyncio.get_running_loop()
 
-    def tell(self, key: str) -> None:
-        """A run has changed. May be called from any thread, and never waits."""
+    def notify(self, key: str) -> None:
+        """A run has changed. May be called from any thread; never waits."""
         loop = self._loop
         if loop is None or not self._listeners:
             return
@@ -70,25 +67,25 @@ class ChangeBroadcaster:
             return
 
     def close(self) -> None:
-        """Let everybody go. May be called from a signal handler."""
+        """Disconnect all listeners. May be called from a signal handler."""
         self._closing = True
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._wake)
 
     @property
     def full(self) -> bool:
-        """Whether nobody more can listen."""
+        """Whether the maximum number of listeners is reached."""
         return len(self._listeners) >= MAX_LISTENERS
 
     async def listen(self) -> AsyncIterator[set[str]]:
-        """The runs that have changed, again and again; an empty set is a sign of life."""
+        """Yields sets of changed runs; an empty set is a keep-alive."""
         listener = BrowserListener()
         self._listeners.add(listener)
         try:
             while not self._closing:
                 try:
                     await asyncio.wait_for(listener.woken.wait(), KEEPALIVE_SECONDS)
-                except (TimeoutError, asyncio.TimeoutError):  # one and the same from 3.11 on
+                except (TimeoutError, asyncio.TimeoutError):  # the same class from Python 3.11 on
                     yield set()
                     continue
                 listener.woken.clear()
@@ -109,7 +106,7 @@ class ChangeBroadcaster:
             listener.woken.set()
 
 
-# The addresses of the page. Each answers from what has been read; none of them writes anything.
+# The routes. None of them writes anything.
 
 OURS = "headway.web"
 SHARED = "headway.output.html"
@@ -127,7 +124,7 @@ STATIC = {
     "serve.css": (OURS, "static", "text/css"),
     "icon.svg": (OURS, "static", "image/svg+xml"),
 }
-"""Every file there is: a name that is not here is no file."""
+"""All static files; other names are not found."""
 MAX_COMPARED = 8
 MAX_CACHED_ANSWERS = 16
 FEWEST_POINTS, MOST_POINTS = 50, 4000
@@ -136,18 +133,18 @@ AnyRun = OwnRun | ForeignRun
 
 
 class WebApp:
-    """What is answered to whom."""
+    """The web application."""
 
     def __init__(self, root: ServedFolder) -> None:
         self.root = root
         self.hub = ChangeBroadcaster()
-        self.run_index = RunIndex(root, self.hub.tell)
+        self.run_index = RunIndex(root, self.hub.notify)
         self._shorten = make_path_shortener(root.path)
-        """Paths are told as in the report."""
+        """Shortens paths as in the report."""
         self._answers: dict[tuple[Any, ...], tuple[int, str]] = {}
 
     def application(self) -> Starlette:
-        """The application, without its gate."""
+        """The application without access control."""
         return Starlette(
             routes=[
                 Route("/", self._page("list.html")),
@@ -203,10 +200,10 @@ class WebApp:
         run = self._run(request)
         if run is None:
             return _not_found()
-        said = await asyncio.to_thread(
+        text = await asyncio.to_thread(
             lambda: self._shorten(_dump(page_data.describe_run(run, self.root)))
         )
-        return Response(said, media_type="application/json")
+        return Response(text, media_type="application/json")
 
     async def _charts(self, request: Request) -> Response:
         run = self._run(request)
@@ -215,7 +212,7 @@ class WebApp:
         low, high, points = _range(request)
 
         def work() -> str:
-            with run.lock:  # many pages that look at the same are answered with the same
+            with run.lock:  # pages with the same view share an answer
                 run.touch()
                 asked = (run.id, low, high, points)
                 known = self._answers.get(asked)
@@ -224,12 +221,12 @@ class WebApp:
                 data = run.charts(low, high, points)
                 report = run.report()
                 drawn = page_data.timeline_data(data, report.findings if report else (), run)
-                said = self._shorten(_dump(drawn))
-                self._answers[asked] = (run.version, said)
+                text = self._shorten(_dump(drawn))
+                self._answers[asked] = (run.version, text)
                 while len(self._answers) > MAX_CACHED_ANSWERS:
                     with contextlib.suppress(KeyError, StopIteration, RuntimeError):
                         del self._answers[next(iter(self._answers))]
-                return said
+                return text
 
         return Response(await asyncio.to_thread(work), media_type="application/json")
 
@@ -266,7 +263,7 @@ class WebApp:
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")
         if self.hub.full:
-            return PlainTextResponse("Too many pages are open.\n", 503)
+            return PlainTextResponse("Too many open pages.\n", 503)
         return StreamingResponse(self._stream(), media_type="text/event-stream")
 
     async def _stream(self) -> AsyncIterator[str]:
@@ -290,12 +287,12 @@ class WebApp:
 
 
 def _not_found() -> Response:
-    return PlainTextResponse("There is nothing here.\n", 404)
+    return PlainTextResponse("Not found.\n", 404)
 
 
 async def _json(work: Callable[[], dict[str, Any]]) -> Response:
-    said = await asyncio.to_thread(lambda: _dump(work()))
-    return Response(said, media_type="application/json")
+    text = await asyncio.to_thread(lambda: _dump(work()))
+    return Response(text, media_type="application/json")
 
 
 def _dump(data: Any) -> str:
@@ -320,5 +317,5 @@ def _number(text: str | None) -> int | None:
 
 @cache
 def _file(package: str, folder: str, name: str) -> bytes:
-    """A file of ours."""
+    """The content of a static file."""
     return (files(package) / folder / name).read_bytes()

@@ -1,8 +1,8 @@
 """Finds the runs below a folder and reads them on two background threads.
 
-One thread looks after run directories: a glance at all of them every second, then a little of each
-that has more to read, those first that somebody looks at. The other reads logs of other tools, one
-at a time. Nothing is read on the server's own thread.
+One thread reads run directories: it polls all of them twice a second, then reads a slice of each
+that has more data, visible runs first. The other reads logs of other tools, one at a time. Nothing
+is read on the server's own thread.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ from headway.web.own_run import OwnRun
 from headway.web.run_entry import ForeignRun
 
 GLANCE_INTERVAL = 0.5
-"""Seconds from one glance at all runs to the next."""
+"""Seconds between two polls of all runs."""
 SEARCH_INTERVAL = 2.0
-"""Seconds from one search for new runs to the next, and for logs of other tools:"""
+"""Seconds between two searches for new runs."""
 LOG_SEARCH_INTERVAL = 20.0
+"""Seconds between two searches for logs of other tools."""
 SLICE = 0.05
-"""Seconds one run is read before another has its turn."""
+"""Seconds that one run is read before the next."""
 PRIORITY_SECONDS = 60.0
-"""Seconds that a look at a run's charts keeps it first."""
+"""Seconds that a run is read first after its charts were requested."""
 MAX_RUNS = 1000
 MAX_LOGS = 200
 MAX_DRAWN_RUNS = 12
-"""Runs whose charts are held at a time."""
+"""Maximum number of runs whose chart data is kept."""
 STARTUP_SECONDS = 5.0
-"""Seconds after the start in which no long run is looked at as a whole."""
+"""Seconds after the start in which no long run is checked as a whole."""
 PREPARED_RUNS = 4
-"""Of the latest runs, so many are read before anybody asks."""
+"""Number of latest runs that are read before they are requested."""
 NEARLY_READ = 0.98
-"""A run that trains is never read to its very end."""
+"""Share at which a growing run counts as read."""
 MAX_LOG_BYTES = 1 << 27
-"""A log of another tool that is larger is left to `headway diagnose`."""
+"""A larger log of another tool is not shown; `headway diagnose` reads it."""
 MAX_DEPTH = 6
 MAX_FOLDER_ENTRIES = 50_000
 SKIPPED_FOLDERS = frozenset({"node_modules", "site-packages", "__pycache__", "venv", "env"})
@@ -49,12 +50,12 @@ logger = logging.getLogger("headway.web")
 class RunIndex:
     """All runs below a folder."""
 
-    def __init__(self, root: ServedFolder, told: Callable[[str], None]) -> None:
-        """`told` is called, from another thread, with the id of a run that has changed."""
+    def __init__(self, root: ServedFolder, notify: Callable[[str], None]) -> None:
+        """`notify` is called from another thread with the id of a changed run."""
         self.root = root
         self.left_out = 0
-        """Run directories beyond those that are listed."""
-        self._told = told
+        """Run directories beyond `MAX_RUNS`."""
+        self._notify = notify
         self._own: dict[str, OwnRun] = {}
         self._foreign: dict[str, ForeignRun] = {}
         self._stop = threading.Event()
@@ -66,25 +67,25 @@ class RunIndex:
             thread.daemon = True
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start the reader threads."""
         self.search()
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """End the reading, at the next slice."""
+        """Stop the reader threads at the next slice."""
         self._stop.set()
 
     def get(self, key: str) -> OwnRun | ForeignRun | None:
-        """The run of an id that was given out."""
+        """The run with this id."""
         return self._own.get(key) or self._foreign.get(key)
 
     def all(self) -> list[OwnRun | ForeignRun]:
-        """Every run, the one last written to first."""
+        """All runs, the most recently written first."""
         return sorted([*self._own.values(), *self._foreign.values()], key=lambda run: -run.changed)
 
     def search(self) -> None:
-        """Look for run directories that have appeared, and for those that are gone."""
+        """Find new run directories and drop those that are gone."""
         found: dict[str, Path] = {}
         self.left_out = 0
         for path in find_run_folders(self.root):
@@ -94,20 +95,20 @@ class RunIndex:
             found[str(path)] = path
         known = {str(run.path): run for run in self._own.values()}
         for key in known.keys() - found.keys():
-            self._told(self._own.pop(known[key].id).id)
+            self._notify(self._own.pop(known[key].id).id)
         for key in found.keys() - known.keys():
             run = OwnRun(self.root, found[key])
             run.glance()
             self._own[run.id] = run
-            self._told(run.id)
+            self._notify(run.id)
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """A reader that stumbles says so and goes on: the page must not fall silent."""
+        """Run a reader thread; log an error and continue."""
         while not self._stop.is_set():
             try:
                 work()
-            except Exception:  # whatever it is about one run, the others are still to be read
-                logger.exception("reading stumbled")
+            except Exception:  # one bad run must not stop the others
+                logger.exception("error while reading a run")
                 self._stop.wait(1.0)
 
     def _read_runs(self) -> None:
@@ -116,25 +117,25 @@ class RunIndex:
             now = time.monotonic()
             if now > search_at:
                 self.search()
-                # Where a search takes long, on a disk far away, it is not done all the time.
+                # A search that takes long (a network disk) is repeated less often.
                 search_at = time.monotonic() + max(SEARCH_INTERVAL, 10 * (time.monotonic() - now))
             if now - glanced > GLANCE_INTERVAL:
                 for run in list(self._own.values()):
                     if run.glance():
-                        self._told(run.id)
+                        self._notify(run.id)
                 glanced = time.monotonic()
             if not self._read_some():
                 self._stop.wait(GLANCE_INTERVAL / 2)
 
     def _read_some(self) -> bool:
-        """A slice of every run that has one, charts first; whether there was any."""
+        """Read a slice of every run with new data, charts first; whether there was any."""
         runs = list(self._own.values())
         now = time.monotonic()
         busy = False
         for run in sorted(runs, key=lambda run: -run.wanted)[:MAX_DRAWN_RUNS]:
             if run.drawn and run.draw(SLICE * 4):
                 busy = True
-                self._told(run.id)
+                self._notify(run.id)
         drawn = sorted((run for run in runs if run.drawn), key=lambda run: -run.wanted)
         for run in drawn[MAX_DRAWN_RUNS:]:
             run.forget()
@@ -147,13 +148,13 @@ class RunIndex:
             if run.check(SLICE):
                 busy = True
             if run.version != before:
-                self._told(run.id)
+                self._notify(run.id)
             if self._stop.is_set() or time.monotonic() - now > GLANCE_INTERVAL * 2:
                 break
         return busy or self._prepare(runs)
 
     def _prepare(self, runs: list[OwnRun]) -> bool:
-        """With nothing else to do, read what somebody is likely to look at next."""
+        """When idle, read the latest runs in advance."""
         for run in sorted(runs, key=lambda run: -run.changed)[:PREPARED_RUNS]:
             if not run.drawn:
                 run.prepare()
@@ -161,7 +162,7 @@ class RunIndex:
         return False
 
     def _read_logs(self) -> None:
-        # Whoever starts the page opens it: its charts come first.
+        # The page is opened right after the start, and its charts come first.
         patience = time.monotonic() + STARTUP_SECONDS
         searched = -LOG_SEARCH_INTERVAL
         while not self._stop.wait(GLANCE_INTERVAL):
@@ -178,10 +179,10 @@ class RunIndex:
                 if due:
                     self._let_pass()
                     run.look()
-                    self._told(run.id)
+                    self._notify(run.id)
 
     def _let_pass(self) -> None:
-        """Charts that somebody waits for come before a long look at something else."""
+        """Wait while requested charts are still being read."""
         while not self._stop.is_set() and any(map(self._waited_for, list(self._own.values()))):
             self._stop.wait(GLANCE_INTERVAL / 2)
 
@@ -197,15 +198,15 @@ class RunIndex:
             found[str(path)] = path
         known = {str(run.path): run for run in self._foreign.values()}
         for key in known.keys() - found.keys():
-            self._told(self._foreign.pop(known[key].id).id)
+            self._notify(self._foreign.pop(known[key].id).id)
         for key in found.keys() - known.keys():
             run = ForeignRun(self.root, found[key])
             self._foreign[run.id] = run
-            self._told(run.id)
+            self._notify(run.id)
 
 
 def find_run_folders(root: ServedFolder) -> Iterator[Path]:
-    """Run directories below a folder. No link is followed; hidden folders are left alone."""
+    """Run directories below a folder. Links are not followed; hidden folders are skipped."""
     entries = 0
     level = [root.path]
     for _ in range(MAX_DEPTH + 1):
@@ -235,7 +236,7 @@ def find_run_folders(root: ServedFolder) -> Iterator[Path]:
 
 
 def find_log_files(root: ServedFolder) -> Iterator[Path]:
-    """What `headway diagnose` reads besides: logs, folders of event files, stores of MLflow."""
+    """Other inputs of `headway diagnose`: logs, folders of event files, MLflow stores."""
     from headway.logs.log_folders import survey_folder
 
     found = survey_folder(root.path)
@@ -248,7 +249,7 @@ def find_log_files(root: ServedFolder) -> Iterator[Path]:
             continue
         if not root.holds(path):
             continue
-        # Of the states that one trainer saved, each tells all that the one before told.
+        # The latest trainer_state.json contains all earlier ones.
         saved = path.name == "trainer_state.json" and path.parent.name.startswith("checkpoint-")
         if saved:
             newest[path.parent.parent] = path  # they come in order

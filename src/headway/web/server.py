@@ -17,7 +17,7 @@ from headway.web.app import WebApp
 
 
 class _Server(uvicorn.Server):
-    """One that lets its listeners go when it is told to stop, and says when it is up."""
+    """Calls `up` once it accepts connections, and disconnects its listeners when it stops."""
 
     def __init__(self, config: uvicorn.Config, pages: WebApp, up: Callable[[], None]) -> None:
         super().__init__(config)
@@ -43,7 +43,7 @@ def serve(
     names: Sequence[str] = (),
     up: Callable[[str], None],
 ) -> None:
-    """Serve a folder until Ctrl-C. `up` is called with the address, once it can be opened."""
+    """Serve a folder until Ctrl-C. `up` is called with the URL once it can be opened."""
     root = ServedFolder(folder)
     token = secrets.token_urlsafe(32)
     pages = WebApp(root)
@@ -56,7 +56,7 @@ def serve(
     config = uvicorn.Config(
         gate,
         log_level="warning",
-        access_log=False,  # addresses carry the token
+        access_log=False,  # URLs contain the token
         server_header=False,
         date_header=False,
         proxy_headers=False,
@@ -70,7 +70,7 @@ def serve(
     if host in ("0.0.0.0", "::"):
         shown = socket.gethostname()
     server = _Server(config, pages, lambda: up(f"http://{shown}:{actual}/?token={token}"))
-    with listening, contextlib.suppress(KeyboardInterrupt):  # that is how it ends
+    with listening, contextlib.suppress(KeyboardInterrupt):  # the usual way to stop
         server.run(sockets=[listening])
 
 
@@ -87,7 +87,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError, UnicodeError) as error:
         if listening is not None:
             listening.close()
-        said = getattr(error, "strerror", None) or error
-        raise UsageError(f"cannot listen on {host} port {port}: {said}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot listen on {host} port {port}: {reason}") from error
     listening.setblocking(False)
     return listening

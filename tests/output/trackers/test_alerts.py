@@ -21,7 +21,7 @@ def test_the_text_says_what_where_and_what_to_do() -> None:
     assert lines[0].startswith("error: step 4: of ")
     assert lines[1:] == [
         "at train.py:3 in main",
-        "try: clip (tested: it cured this step)",
+        "try: clip (tested on the failing step: cured)",
         "try: a smaller rate",
     ]
     assert "\x1b" not in lines[0]

@@ -32,7 +32,7 @@ class Writer:
 
 def opened(item: Any, run_dir: Path | None = None) -> Any:
     trackers = tracker_group.open_trackers(
-        [item], run_dir=run_dir, told=lambda topic, text: pytest.fail(text)
+        [item], run_dir=run_dir, notify=lambda topic, text: pytest.fail(text)
     )
     (queue,) = trackers.queues
     trackers.close()
@@ -66,7 +66,7 @@ def test_objects_are_known_by_what_they_are() -> None:
 def test_a_name_may_stand_alone_and_may_have_a_place() -> None:
     told: list[str] = []
     trackers = tracker_group.open_trackers(
-        "logging:mine.steps", run_dir=None, told=lambda topic, text: told.append(text)
+        "logging:mine.steps", run_dir=None, notify=lambda topic, text: told.append(text)
     )
     (queue,) = trackers.queues
     assert queue._tracker._logger.name == "mine.steps"
@@ -84,7 +84,7 @@ def test_one_that_cannot_be_opened_is_left_out_and_no_dice_are_thrown(
     monkeypatch.setattr(python_logging, "opened", fails)
     told: dict[str, str] = {}
     before = random.getstate()
-    trackers = tracker_group.open_trackers(["logging"], run_dir=None, told=told.__setitem__)
+    trackers = tracker_group.open_trackers(["logging"], run_dir=None, notify=told.__setitem__)
     assert random.getstate() == before
     assert not trackers.queues
     assert "cannot be opened (OSError: no route);" in told["tracker-opened-logging"]

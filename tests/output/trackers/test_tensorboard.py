@@ -97,7 +97,7 @@ import sys
 from pathlib import Path
 from headway.output.trackers.factory import open_trackers
 from headway.core.records import StepRecord
-trackers = open_trackers(["tensorboard"], run_dir=Path({str(tmp_path)!r}), told=print)
+trackers = open_trackers(["tensorboard"], run_dir=Path({str(tmp_path)!r}), notify=print)
 trackers.queues[0].record(StepRecord(0, 1, 3, {{"loss": float("nan")}}))
 trackers.close()
 assert "torch" not in sys.modules and "tensorflow" not in sys.modules

@@ -1,7 +1,7 @@
 """Chart data as the JSON that the page's scripts draw from.
 
-A point that is not finite is no point of a line: it stands in `gaps`, and is drawn as a mark at the
-upper edge. All text is cleaned here; the script puts it on the page as text and never as markup.
+A non-finite value is no point of a line: it is listed in `gaps` and drawn as a mark at the top. All
+text is cleaned here; the script inserts it as text and never as markup.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headway.rundir.chart_data import ChartData
 from headway.rundir.downsample import ABSENT, BAD, ZERO, Downsampler, HeatMap
 
 MAX_FLAGS = 500
-"""Findings marked in the charts."""
+"""Maximum number of findings marked in the charts."""
 LONGEST_NAME = 200
 
 PANELS = (
@@ -43,7 +43,7 @@ LABELS = {
 
 
 def panels(data: ChartData) -> list[dict[str, Any]]:
-    """The charts of the timeline, those with something in them."""
+    """The panels of the timeline that have data."""
     drawn = [
         _panel(key, title, [name for name in data.series if family(name) in names], data)
         for key, title, names in PANELS
@@ -54,14 +54,14 @@ def panels(data: ChartData) -> list[dict[str, Any]]:
 
 
 def components(data: ChartData) -> list[dict[str, Any]]:
-    """The parts of the loss in one chart, where there are any."""
+    """One panel with the loss components, if there are any."""
     parts = [name for name in data.series if name.startswith("loss/")]
-    panel = _panel("components", "Parts of the loss", parts, data)
+    panel = _panel("components", "Loss components", parts, data)
     return [panel] if panel["series"] else []
 
 
 def list_missing_signals(data: ChartData) -> list[str]:
-    """Titles of the charts there is nothing for."""
+    """Titles of the panels without data."""
     return [
         title.lower()
         for _, title, names in PANELS
@@ -83,13 +83,13 @@ def _panel(key: str, title: str, names: Sequence[str], data: ChartData) -> dict[
 
 
 def label(name: str, *, clipped: bool = True) -> str:
-    """What a signal is called in a chart."""
+    """The label of a signal in a chart."""
     base, mark, number = name.partition("#")
     if base == "grad_norm" and not clipped:
-        said = "norm"
+        text = "norm"
     else:
-        said = LABELS.get(base) or base.removeprefix("loss/").removeprefix("eval/")
-    return clean(f"{said} (optimizer {number})" if mark else said)[:LONGEST_NAME]
+        text = LABELS.get(base) or base.removeprefix("loss/").removeprefix("eval/")
+    return clean(f"{text} (optimizer {number})" if mark else text)[:LONGEST_NAME]
 
 
 def _series(name: str, series: Downsampler, *, clipped: bool) -> dict[str, Any]:
@@ -105,8 +105,8 @@ def _series(name: str, series: Downsampler, *, clipped: bool) -> dict[str, Any]:
 def _describe_series(
     named: Iterable[tuple[str, Downsampler]], in_bytes: bool, clipped: bool
 ) -> str:
-    """The chart in words, for those who cannot see it."""
-    told = []
+    """A text description of the chart, for screen readers."""
+    described = []
     number = say_bytes if in_bytes else say
     for name, series in named:
         _, y = series.points()
@@ -124,10 +124,11 @@ def _describe_series(
             count = sum(gap.count for gap in gaps)
             kinds = " or ".join(sorted({_short(gap.kind) for gap in gaps}))
             parts.append(f"{kinds} " + ("once" if count == 1 else f"{count} times"))
-        told.append((label(name, clipped=clipped), "; ".join(parts)))
-    if len(told) == 1:
-        return told[0][1][:1].upper() + told[0][1][1:]
-    return ". ".join(f"{name}: {said}" for name, said in told)
+        described.append((label(name, clipped=clipped), "; ".join(parts)))
+    if len(described) == 1:
+        text = described[0][1]
+        return text[:1].upper() + text[1:]
+    return ". ".join(f"{name}: {text}" for name, text in described)
 
 
 def _short(kind: str) -> str:
@@ -141,7 +142,7 @@ MAP_TITLES = {
 
 
 def heat_maps(data: ChartData) -> list[dict[str, Any]]:
-    """The layer × step pictures."""
+    """The layer × step heat maps."""
     return [
         {
             "id": name.replace("/", "-"),
@@ -158,20 +159,20 @@ def heat_maps(data: ChartData) -> list[dict[str, Any]]:
 
 
 def _cells_per_value(picture: HeatMap) -> int:
-    """For how many cells a value stands: layers are looked at every tenth step or so."""
-    looks = np.flatnonzero((picture.codes != ABSENT).any(axis=0))
-    return int(np.median(np.diff(looks))) if len(looks) > 1 else 1
+    """Cells between two measurements: layers are measured about every tenth step."""
+    measured = np.flatnonzero((picture.codes != ABSENT).any(axis=0))
+    return int(np.median(np.diff(measured))) if len(measured) > 1 else 1
 
 
 def describe_heat_map(data: ChartData, name: str) -> str:
-    """A picture in words."""
+    """A text description of a heat map."""
     picture = data.maps[name]
-    told = []
+    parts = []
     codes = picture.codes.astype(np.int64)
     known = (codes != ABSENT) & (codes != BAD) & (codes != ZERO)
     if known.any():
         row, cell = divmod(int(np.where(known, codes, ABSENT).argmax()), codes.shape[1])
-        told.append(
+        parts.append(
             f"Largest: about {say(10 ** (codes[row, cell] / 100))} in {picture.rows[row]}, "
             f"{_describe_cell(picture, cell, data)}"
         )
@@ -179,24 +180,24 @@ def describe_heat_map(data: ChartData, name: str) -> str:
     if bad.any():
         cell = int(np.flatnonzero(bad.any(axis=0))[0])
         row = int(np.flatnonzero(bad[:, cell])[0])
-        told.append(
-            f"Not finite in {int(bad.any(axis=1).sum())} of {len(picture.rows)} rows, first "
+        parts.append(
+            f"Non-finite in {int(bad.any(axis=1).sum())} of {len(picture.rows)} rows, first "
             f"{_describe_cell(picture, cell, data)} in {picture.rows[row]}"
         )
     if picture.left_out:
-        told.append(f"At least {picture.left_out} more tensors are not shown")
-    return ". ".join(told)
+        parts.append(f"At least {picture.left_out} more tensors are not shown")
+    return ". ".join(parts)
 
 
 def _describe_cell(picture: HeatMap, cell: int, data: ChartData) -> str:
     first = picture.start + cell * picture.width
     last = min(first + picture.width - 1, data.end)
-    said = step_at(data, first)
-    return f"step {said}" if last <= first else f"steps {said} to {step_at(data, last)}"
+    step = step_at(data, first)
+    return f"step {step}" if last <= first else f"steps {step} to {step_at(data, last)}"
 
 
 def step_at(data: ChartData, x: int) -> int:
-    """The step that a place on the axis stands for."""
+    """The step at an x."""
     offset = 0
     for jump in data.jumps:
         if jump.x > x:
@@ -206,7 +207,7 @@ def step_at(data: ChartData, x: int) -> int:
 
 
 def flags(findings: Sequence[Finding], data: ChartData) -> list[dict[str, Any]]:
-    """The findings as marks in the charts, the worst first where there are too many."""
+    """The findings as marks in the charts; the worst ones if there are too many."""
     ranked = sorted(
         (item for item in findings if item.step is not None and item.severity > Severity.INFO),
         key=lambda item: -item.severity,
@@ -222,7 +223,7 @@ def flags(findings: Sequence[Finding], data: ChartData) -> list[dict[str, Any]]:
 
 
 def chart_document(findings: Sequence[Finding], data: ChartData) -> dict[str, Any]:
-    """All that the script of the page needs."""
+    """All data that the page's script needs."""
     held_x, _ = data.held.points()
     return {
         "end": data.end,
@@ -240,8 +241,8 @@ _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", 
 
 
 def embed(data: Any) -> str:
-    """JSON that can stand in a script element: nothing in it can end the element or begin one."""
-    said = json.dumps(data, allow_nan=False, separators=(",", ":"), ensure_ascii=True)
+    """JSON that is safe inside a script element."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"), ensure_ascii=True)
     for mark, escaped in _UNSAFE.items():
-        said = said.replace(mark, escaped)
-    return said
+        text = text.replace(mark, escaped)
+    return text

@@ -1,6 +1,4 @@
-"""Builds escaped HTML: elements, and the tables, buttons and folded parts that sections are made
-of.
-"""
+"""Builds escaped HTML: elements, tables, buttons and folded parts."""
 
 from __future__ import annotations
 
@@ -15,20 +13,18 @@ from headway.core.numbers import encode_numbers, say, say_bytes
 from headway.output.display_text import clean
 from headway.rundir.chart_data import ChartData
 
-# HTML from Python, with no way to forget the escaping.
-
-# Text becomes markup in one place only, `Node`, and there it is cleaned and escaped. Names of
-# parameters, messages and lines of logs are other people's text.
+# Text becomes markup only in `text`, which cleans and escapes it: parameter names, messages and log
+# lines are untrusted.
 
 VOID = ("br", "col", "meta")
 LONGEST = 1200
-"""Characters of one piece of text; a page is for reading."""
+"""Maximum number of characters of one text."""
 _NAME = re.compile(r"^[a-z][a-z0-9-]*$")
 
 
 @dataclass(frozen=True, slots=True)
 class HtmlNode:
-    """Finished markup. Made by `tag` and `text` alone."""
+    """Escaped markup. Only `tag`, `text` and `join` create it."""
 
     markup: str
 
@@ -37,31 +33,31 @@ Child = HtmlNode | str | None
 
 
 def text(words: object) -> HtmlNode:
-    """Somebody's words: escaped, on one line, without invisible characters, not too long."""
-    said = clean(words)
-    if len(said) > LONGEST:
-        said = f"{said[:LONGEST]}… ({len(said)} characters)"
-    return HtmlNode(html.escape(said, quote=True))
+    """Untrusted text: cleaned, shortened and escaped."""
+    cleaned = clean(words)
+    if len(cleaned) > LONGEST:
+        cleaned = f"{cleaned[:LONGEST]}… ({len(cleaned)} characters)"
+    return HtmlNode(html.escape(cleaned, quote=True))
 
 
 def tag(name: str, *children: Child | Iterable[Child], **attributes: object) -> HtmlNode:
-    """An element. `class_` is `class`, `data_x` is `data-x`; None and False leave one out."""
+    """An element. `class_` is `class`, `data_x` is `data-x`; None and False omit one."""
     assert _NAME.match(name), name
-    said = []
+    written = []
     for key, value in attributes.items():
         if value is None or value is False:
             continue
         attribute = key.rstrip("_").replace("_", "-")
         assert _NAME.match(attribute), attribute
-        said.append(f" {attribute}" if value is True else f' {attribute}="{text(value).markup}"')
-    opening = f"<{name}{''.join(said)}>"
+        written.append(f" {attribute}" if value is True else f' {attribute}="{text(value).markup}"')
+    opening = f"<{name}{''.join(written)}>"
     if name in VOID:
         return HtmlNode(opening)
     return HtmlNode(f"{opening}{''.join(_inner(children))}</{name}>")
 
 
 def join(*nodes: Child | Iterable[Child]) -> HtmlNode:
-    """One after the other."""
+    """Concatenate nodes."""
     return HtmlNode("".join(_inner(nodes)))
 
 
@@ -77,11 +73,8 @@ def _inner(children: Iterable[Child | Iterable[Child]]) -> Iterable[str]:
             yield from _inner(child)
 
 
-# What the sections are made of: a step, a sentence, a value, a table.
-
-
 def section(key: str, title: str, inside: Sequence[Child]) -> HtmlNode:
-    """A part of the page with its heading."""
+    """A section with a heading."""
     return tag(
         "section",
         tag("h2", title, id=f"{key}-title"),
@@ -92,28 +85,28 @@ def section(key: str, title: str, inside: Sequence[Child]) -> HtmlNode:
 
 
 def details(summary: str, inside: Sequence[Child], *, open_: bool = False) -> HtmlNode:
-    """What is shown when it is asked for."""
+    """A folded part."""
     return tag("details", tag("summary", summary), inside, open=open_)
 
 
 def step_button(x: int, step: int, data: ChartData) -> HtmlNode:
-    """A step; where there are charts, a button that takes them there."""
-    said = f"step {step}"
+    """A step; if there are charts, a button that scrolls them there."""
+    label = f"step {step}"
     if not data.series:
-        return tag("span", said, class_="step")
-    return tag("button", said, type="button", class_="jump", data_x=x)
+        return tag("span", label, class_="step")
+    return tag("button", label, type="button", class_="jump", data_x=x)
 
 
 def inline_code(words: str) -> list[Child]:
-    """A sentence; what stands between backticks is code."""
+    """A sentence; text between backticks becomes code."""
     parts = words.split("`")
-    if len(parts) % 2 == 0:  # one of them is alone
+    if len(parts) % 2 == 0:  # unbalanced
         return [words]
     return [tag("code", part) if at % 2 else part for at, part in enumerate(parts)]
 
 
 def format_value(value: Any, key: str = "") -> str:
-    """A value for a reader, whatever it is."""
+    """Any value as text."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "–"}[value]
     if isinstance(value, (int, float)):
@@ -137,7 +130,7 @@ def _words(key: object) -> str:
 
 
 def facts_table(rows: Sequence[tuple[str, Any]]) -> HtmlNode:
-    """Names and values."""
+    """A list of names and values."""
     return tag(
         "dl",
         [
@@ -151,7 +144,7 @@ def facts_table(rows: Sequence[tuple[str, Any]]) -> HtmlNode:
 def table(
     caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int] = ()
 ) -> HtmlNode:
-    """Rows under a head; `numbers` are the columns that hold them."""
+    """A table; `numbers` are the columns with numbers."""
 
     def cells(kind: str, row: Sequence[str]) -> Iterator[HtmlNode]:
         for at, cell in enumerate(row):
@@ -160,7 +153,7 @@ def table(
                 kind, inline_code(cell), class_="number" if at in numbers else None, scope=scope
             )
 
-    # It scrolls by itself where it is too wide, and so has to be reachable with the keyboard.
+    # A wide table scrolls, so it must be reachable with the keyboard.
     return tag(
         "div",
         tag(

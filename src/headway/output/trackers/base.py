@@ -17,7 +17,7 @@ from headway.output.display_text import clean
 
 @dataclass(frozen=True, slots=True)
 class MetricsRow:
-    """The numbers of one step, under the keys that trackers show."""
+    """The metrics of one step, under the keys that trackers show."""
 
     step: int
     values: Mapping[str, float]
@@ -25,16 +25,16 @@ class MetricsRow:
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Somewhere to show a run. Called from one thread of its own; may be slow, and may raise."""
+    """Shows a run. Called from its own thread; may be slow and may raise."""
 
     def step(self, row: MetricsRow, /) -> None:
-        """The numbers of a step; steps may repeat after a roll back or a resume."""
+        """Log the metrics of a step; steps may repeat after a roll back or resume."""
 
     def finding(self, finding: Finding, /) -> None:
-        """Something was found."""
+        """Log a finding."""
 
     def close(self) -> None:
-        """The run is over. What the user opened stays open, with everything in it."""
+        """The run has ended. What the user opened stays open."""
 
 
 def import_tracker(module: str, *, extra: str) -> Any:
@@ -46,33 +46,33 @@ def import_tracker(module: str, *, extra: str) -> Any:
 
 
 def finding_title(finding: Finding) -> str:
-    """Short enough for a list of alerts."""
+    """A title for an alert."""
     return clean(f"{finding.code} {finding.name}")
 
 
 def finding_lines(finding: Finding) -> list[str]:
-    """What was found, where, and what to do about it."""
+    """Message, location and remedies, one per line."""
     step = "" if finding.step is None else f"step {finding.step}: "
-    told = [f"{finding.severity}: {step}{finding.message}"]
+    lines = [f"{finding.severity}: {step}{finding.message}"]
     where = finding.where
     if where.file is not None:
         line = "" if where.line is None else f":{where.line}"
-        told.append(f"at {where.file}{line}" + (f" in {where.function}" if where.function else ""))
+        lines.append(f"at {where.file}{line}" + (f" in {where.function}" if where.function else ""))
     elif where.module is not None:
-        told.append(f"in {where.module}")
+        lines.append(f"in {where.module}")
     for remedy in finding.remedies:
-        tried = " (tested: it cured this step)" if remedy.tested and remedy.cured else ""
-        told.append(f"try: {remedy.text}{tried}")
-    return [clean(line) for line in told]
+        tried = " (tested on the failing step: cured)" if remedy.tested and remedy.cured else ""
+        lines.append(f"try: {remedy.text}{tried}")
+    return [clean(line) for line in lines]
 
 
 def finding_text(finding: Finding) -> str:
-    """All of it, plain."""
+    """The lines as plain text."""
     return "\n".join(finding_lines(finding))
 
 
 def finding_markdown(finding: Finding) -> str:
-    """The same, for a page that renders Markdown: nothing in it is taken for a link or a tag."""
+    """The same as Markdown, escaped."""
     head, *rest = (_escaped(line) for line in finding_lines(finding))
     return "\n".join(
         [f"**{_escaped(finding_title(finding))}** {head}", "", *(f"- {line}" for line in rest)]

@@ -18,7 +18,7 @@ from headway.output.trackers.base import MetricsRow, import_tracker
 ARTIFACT = "headway/findings.txt"
 EXPERIMENT = "headway"
 MOST_METRICS = 1000
-"""That MLflow takes in one call."""
+"""Limit of MLflow for one call."""
 GATHER_SECONDS = 1.0
 _LONGEST_KEY = 250
 _LONGEST_TAG = 5000
@@ -26,7 +26,7 @@ _FORBIDDEN = re.compile(r"[^\w\-./ ]")
 
 
 class MlflowTracker:
-    """A run of MLflow's."""
+    """An MLflow run."""
 
     def __init__(self, client: Any, run_id: str, *, own: bool) -> None:
         self._client = client
@@ -48,7 +48,7 @@ class MlflowTracker:
             self._send()
 
     def _send(self) -> None:
-        """Many rows cost little more than one."""
+        """Send many rows at once, which costs little more than one."""
         gathered, self._gathered = self._gathered, []
         for start in range(0, len(gathered), MOST_METRICS):
             part = gathered[start : start + MOST_METRICS]

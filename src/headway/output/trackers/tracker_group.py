@@ -24,7 +24,7 @@ from headway.output.trackers.base import MetricsRow, Tracker
 # Feeds a tracker from a bounded queue on its own thread, with each step record as a row of
 # metrics.
 
-# From a step's record to the keys people look for in a tracker.
+# Names of the metrics in a tracker:
 
 #     loss, loss/<component>, lr, loss_scale, clip_coef       as they are
 #     grad/global_norm                                        before clipping
@@ -32,7 +32,7 @@ from headway.output.trackers.base import MetricsRow, Tracker
 #     grad/has_nan, grad/has_inf                              0 or 1
 #     memory/host_rss_bytes, memory/device_allocated_bytes    where they were measured
 #     lr/group<k>                                             of further parameter groups
-#     headway/held                                           1 where the update was held back
+#     headway/held                                           1 if the update was skipped
 #     headway/<anything else>                                step time, samples per second, …
 
 # A value that was not measured at a step is absent. Non-finite values stay what they are.
@@ -78,44 +78,40 @@ def _name(names: Sequence[str], at: int) -> str:
 
 
 def _extreme(norms: Sequence[float], *, largest: bool) -> float:
-    """The largest or smallest; NaN where one is, as torch has it."""
+    """The largest or smallest value; NaN if one is NaN, as in torch."""
     if any(math.isnan(norm) for norm in norms):
         return math.nan
     return float(max(norms) if largest else min(norms))
 
 
-# Between the training and a tracker: a bounded queue and a thread.
-
-# The training only ever puts a reference on the queue, which cannot wait. A tracker that is slow
-# fills the queue, and what does not fit is dropped and counted; one that computes much is made to
-# rest; one that hangs is left behind when the run ends; one that raises is given up. What was lost
-# is told once, and none of it is seen by a step.
+# The training only puts a reference on a queue and never waits. What does not fit in the queue of a
+# slow tracker is dropped and counted; one that uses much CPU time is throttled; one that hangs is
+# abandoned when the run ends; one that raises is closed. Losses are reported once.
 
 MAX_QUEUED_STEPS = 1000
 """Steps that may wait for a tracker."""
 MAX_QUEUED_FINDINGS = 1000
-"""Findings are few and worth more: they have places of their own."""
+"""Findings that may wait; they have their own limit because they matter more."""
 MAX_TIME_SHARE = 0.1
-"""Of the time, that a tracker's own computing may take: while its thread runs Python, the
-training's cannot. MLflow's database takes longer for a row than a small model for a step."""
+"""Maximum share of time that a tracker computes: meanwhile the training cannot run Python."""
 CLOSE_SECONDS = 10.0
-"""How long the end of a run waits for its trackers, all of them together."""
+"""Seconds that the end of a run waits for all its trackers together."""
 
 NotifyOnce = Callable[[str, str], None]
-"""Told (a topic, a sentence); each topic once."""
+"""Called with a topic and a message; reports each topic once."""
 
 
 class QueuedTracker:
-    """One tracker behind its queue. No method waits but `join`, and none raises."""
+    """One tracker and its queue. Only `join` waits, and no method raises."""
 
     def __init__(
-        self, tracker: Tracker, name: str, told: NotifyOnce, *, room: int = MAX_QUEUED_STEPS
+        self, tracker: Tracker, name: str, notify: NotifyOnce, *, room: int = MAX_QUEUED_STEPS
     ) -> None:
         self.name = name
         self.dropped = 0
         """Steps that did not fit in the queue, or were still in it when the run ended."""
         self._tracker = tracker
-        self._told = told
+        self._notify = notify
         self._room = room
         self._names: Sequence[str] = ()
         self._waiting: SimpleQueue[tuple[StepRecord, Sequence[str]] | Finding | None] = (
@@ -131,7 +127,7 @@ class QueuedTracker:
         self._thread.start()
 
     def record(self, record: Record) -> None:
-        """A record of the stream; steps are passed on, and headers name their columns."""
+        """Add a record: steps are queued, headers name their columns."""
         if isinstance(record, StepRecord):
             self._taken += 1
             if self._failed or self._over:
@@ -150,31 +146,31 @@ class QueuedTracker:
             self._waiting.put(finding)
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """No more records will come."""
         if not self._over:
             self._over = True
             self._waiting.put(None)
             self._hurry.set()
 
     def join(self, until: float) -> None:
-        """Wait for the tracker until this moment of the monotonic clock, then leave it behind."""
+        """Wait for the tracker until this time (monotonic clock), then abandon it."""
         if os.getpid() != self._process:
-            return  # a fork: the thread, and the run, are the parent's
+            return  # in a fork the thread and the run belong to the parent
         self._thread.join(max(until - time.monotonic(), 0.0))
         hangs = self._thread.is_alive() and not self._failed
         if hangs:
-            self._failed = True  # whatever it is busy with is the last thing it does
+            self._failed = True  # it stops after the current item
             self.dropped = self._taken - self._shown
         if self.dropped:
-            self._told(
+            self._notify(
                 f"tracker-dropped-{self.name}",
-                f"the tracker {self.name} could not keep up: {self.dropped} of {self._taken} "
-                "steps were not passed on to it; training did not wait for them",
+                f"the tracker {self.name} is too slow: {self.dropped} of {self._taken} steps were "
+                "dropped so that training did not wait",
             )
         elif hangs:
-            self._told(
+            self._notify(
                 f"tracker-hangs-{self.name}",
-                f"the tracker {self.name} did not come to an end and was left behind",
+                f"the tracker {self.name} did not finish in time and was abandoned",
             )
 
     def _work(self) -> None:
@@ -191,27 +187,27 @@ class QueuedTracker:
                     self._tracker.step(make_metrics_row(*item))
                     self._shown += 1
                 self._hurry.wait((time.thread_time() - began) * (1 / MAX_TIME_SHARE - 1))
-        except BaseException as error:  # whatever it is, the training must not hear more of it
+        except BaseException as error:  # no error of a tracker may reach the training
             if not self._failed:
                 self._failed = True
                 first = (str(error).splitlines() or [""])[0]
-                self._told(
+                self._notify(
                     f"tracker-raised-{self.name}",
                     f"the tracker {self.name} failed ({type(error).__name__}: {first}) after "
-                    f"{self._shown} steps and is given up; training goes on without it",
+                    f"{self._shown} steps and is no longer used; training continues without it",
                 )
 
 
 class TrackerGroup:
-    """All trackers of a run."""
+    """The trackers of a run."""
 
     def __init__(self, queues: Sequence[QueuedTracker]) -> None:
         self.queues = queues
-        # Trackers end their runs at exit, those opened last first: before them, ours is asked.
+        # Registered last, so it runs before the trackers end their own runs at exit.
         atexit.register(self.close)
 
     def close(self, seconds: float | None = None) -> None:
-        """Let them show what still waits; after `CLOSE_SECONDS` they are left behind."""
+        """Wait until the queues are empty, at most `CLOSE_SECONDS`."""
         for queue in self.queues:
             queue.end()
         until = time.monotonic() + (CLOSE_SECONDS if seconds is None else seconds)
@@ -236,36 +232,40 @@ _MODULES = {
 }
 
 
-def open_trackers(given: Iterable[Any], *, run_dir: Path | None, told: NotifyOnce) -> TrackerGroup:
-    """The trackers of a run, each behind its queue.
+def open_trackers(
+    given: Iterable[Any], *, run_dir: Path | None, notify: NotifyOnce
+) -> TrackerGroup:
+    """Open the trackers of a run, each with its queue.
 
-    One that is not installed, or not known, is the caller's mistake and raises. One that cannot be
-    opened is told of and left out.
+    Raises for a tracker that is unknown or not installed. One that cannot be opened is reported and
+    left out.
     """
     if isinstance(given, str):
         given = [given]
-    chosen = [_open(item, run_dir, told) for item in given]
+    chosen = [_open(item, run_dir, notify) for item in given]
     return TrackerGroup(
-        [QueuedTracker(tracker, name, told) for name, tracker in filter(None, chosen)]
+        [QueuedTracker(tracker, name, notify) for name, tracker in filter(None, chosen)]
     )
 
 
-def _open(item: Any, run_dir: Path | None, told: NotifyOnce) -> tuple[str, Tracker] | None:
+def _open(item: Any, run_dir: Path | None, notify: NotifyOnce) -> tuple[str, Tracker] | None:
     name, about = _identify_tracker(item)
     if name is None:
         return type(item).__name__, item
     module = importlib.import_module(f"headway.output.trackers.{_MODULES[name]}")
-    before = random.getstate()  # MLflow throws dice for names; the training's are not for that
+    before = (
+        random.getstate()
+    )  # MLflow draws random run names; the training's random state must not change
     try:
         tracker: Tracker = module.opened(about, run_dir)
     except FrameworkMissing:
         raise
-    except Exception as error:  # of a tracker's own: no network, no rights, a wrong setting
+    except Exception as error:  # no network, no permission, a wrong setting
         first = (str(error).splitlines() or [""])[0]
-        told(
+        notify(
             f"tracker-opened-{name}",
             f"the tracker {name} cannot be opened ({type(error).__name__}: {first}); "
-            "training goes on without it",
+            "training continues without it",
         )
         return None
     finally:
@@ -274,7 +274,7 @@ def _open(item: Any, run_dir: Path | None, told: NotifyOnce) -> tuple[str, Track
 
 
 def _identify_tracker(item: Any) -> tuple[str | None, Any]:
-    """(name of the tracker, what is known of it); no name for a tracker of the user's own."""
+    """(name, object or place); the name is None for the user's own tracker."""
     if isinstance(item, str):
         name, _, place = item.partition(":")
         if name in _MODULES:
@@ -291,7 +291,7 @@ def _identify_tracker(item: Any) -> tuple[str | None, Any]:
             if package in ("wandb", "mlflow", "trackio"):
                 return package, item
     raise UsageError(
-        f"trackers={item!r}: not a tracker headway knows. Known names: {', '.join(_MODULES)}; "
+        f"trackers={item!r}: unknown tracker. Known names: {', '.join(_MODULES)}; "
         "or give a SummaryWriter, a wandb or trackio run, an MLflow run or client, a Logger, "
         "or an object with the methods step, finding and close"
     )
