@@ -112,7 +112,8 @@ def test_listing_the_modules_imports_none_of_them() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == (
-        "['headway.checks.loss', 'headway.checks.loss.hd101_nonfinite_loss']"
+        "['headway.checks.loss', 'headway.checks.loss.hd101_nonfinite_loss', "
+        "'headway.checks.nonfinite_rows']"
     ), done.stderr
 
 
