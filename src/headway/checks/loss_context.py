@@ -4,7 +4,9 @@ whether other losses compete with it.
 
 from __future__ import annotations
 
+import math
 import re
+from statistics import median
 from typing import Literal
 
 from headway.core.loss_facts import (
@@ -13,7 +15,8 @@ from headway.core.loss_facts import (
     LossFormulaFacts,
     SummedLossFacts,
 )
-from headway.core.records import Header
+from headway.core.records import Header, Moment
+from headway.core.window import log_sigma
 
 # Logs in which a rising, constant or oscillating loss means nothing: several losses work against
 # each other, or the data depend on the policy.
@@ -76,3 +79,27 @@ def missing_graph_reason(facts: BackwardRootFacts) -> Literal["cut", "disabled",
     if not forwards.without_graph and facts.cut.function == "no_grad":
         return "disabled"
     return "disabled" if facts.grad_enabled is False else "cut"
+
+
+# Where a loss began to rise.
+
+
+def rise_begins_after(quiet: list[tuple[Moment, float]]) -> Moment | None:
+    """The first of the latest losses that is above the low ones; None if there is none."""
+    losses = [loss for _, loss in quiet]
+    if len(losses) < 2 or min(losses) <= 0:
+        return None
+    low = median(sorted(losses)[: max(len(losses) // 3, 1)])
+    limit = low * math.exp(min(2 * log_sigma(losses), 1.0))
+    after = None
+    for moment, loss in reversed(quiet):
+        if loss <= limit:
+            return after
+        after = moment
+    return None
+
+
+def split_thirds(losses: list[float]) -> tuple[list[float], list[float], list[float]]:
+    """The first, middle and last third."""
+    third = max(len(losses) // 3, 1)
+    return losses[:third], losses[third:-third] or losses, losses[-third:]

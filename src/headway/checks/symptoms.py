@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-NONFINITE_CODES = ("HD101", "HD102", "HD201", "HD301", "HD302", "HD303", "HD408", "HD701")
+NONFINITE_STEP = ("HD101", "HD102", "HD201")
+"""A non-finite loss or gradient."""
+
+NONFINITE_CODES = (*NONFINITE_STEP, "HD301", "HD302", "HD303", "HD408", "HD701")
 """A non-finite number as it spreads through loss, gradients, weights and state."""
 
 NONFINITE_OR_RANK = (*NONFINITE_CODES, "HD602")

@@ -172,6 +172,11 @@ def detrended_sigma(values: Sequence[float]) -> float:
     return MAD_TO_SIGMA / math.sqrt(2) * median(abs(move - usual) for move in moves)
 
 
+def log_sigma(values: Sequence[float]) -> float:
+    """The same of the logarithms; all values must be > 0."""
+    return detrended_sigma([math.log(value) for value in values])
+
+
 def drift_sigma(values: Sequence[float]) -> float:
     """How far the level drifts: robust deviation of medians of five values from their line."""
     levels = [median(values[at : at + 5]) for at in range(0, len(values), 5)]
@@ -242,7 +247,7 @@ class BestLevel:
     def _refer_to(self, losses: Sequence[float]) -> None:
         self.level = median_low(losses)
         if min(losses) > 0:
-            spread = detrended_sigma([math.log(loss) for loss in losses])
+            spread = log_sigma(losses)
             reach = max(self.sigmas * spread, math.log(NARROWEST))
             self.band = self.level * math.exp(min(reach, 700))
             real = max(2 * spread, math.log(NARROWEST))

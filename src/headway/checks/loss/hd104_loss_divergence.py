@@ -6,13 +6,21 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from headway.checks.loss_context import has_competing_losses
+from headway.checks.loss_context import has_competing_losses, rise_begins_after, split_thirds
+from headway.checks.symptoms import NONFINITE_STEP
 from headway.core.check import Check, Needs
 from headway.core.findings import Finding, Severity
 from headway.core.numbers import say
 from headway.core.records import Header, Moment, StepRecord, moment_of, record_at
 from headway.core.signals import Signal
-from headway.core.window import BestLevel, DownsampledSeries, Window, detrended_sigma, drift_sigma
+from headway.core.window import (
+    BestLevel,
+    DownsampledSeries,
+    Window,
+    detrended_sigma,
+    drift_sigma,
+    log_sigma,
+)
 
 BACK = 3
 """Consecutive losses within the band that end a rise."""
@@ -81,18 +89,7 @@ class LossDivergence(Check):
     severity = Severity.ERROR
     summary = "sustained rise from the best level, no recovery"
     needs = Needs(signals=("loss",))
-    explains = (
-        "HD103",
-        "HD207",
-        "HD208",
-        "HD202",
-        "HD304",
-        "HD305",
-        "HD308",
-        "HD101",
-        "HD102",
-        "HD201",
-    )
+    explains = (*NONFINITE_STEP, "HD103", "HD202", "HD207", "HD208", "HD304", "HD305", "HD308")
     yields_to = ("HD101", "HD202", "HD308")
 
     @dataclass(frozen=True)
@@ -242,7 +239,7 @@ class LossDivergence(Check):
         touched = self.inside or self.touches > self.above // 4
         if self.above < least or touched or self.signed or best.level <= 0:
             return False
-        early, _, late = _thirds(losses)
+        early, _, late = split_thirds(losses)
         level = median(late)
         ratio = self.limits.ratio if best.progressed else self.limits.ratio_without_progress
         if self.coarse and all(one < other for one, other in pairwise(losses)):
@@ -309,7 +306,7 @@ class LossDivergence(Check):
     def _first_risen(self) -> Moment | None:
         """Where the rise began, which may be long before it left the band: after the last low loss
         among the latest ones, or among many more if the rise is slow."""
-        found = [_after_the_last_low(self.quiet[-few:]) for few in (QUIET, SLOW * QUIET)]
+        found = [rise_begins_after(self.quiet[-few:]) for few in (QUIET, SLOW * QUIET)]
         del self.quiet[:-QUIET]
         return min((moment for moment in found if moment is not None), default=None)
 
@@ -326,7 +323,7 @@ class LossDivergence(Check):
         if self.onset is None or self.reported or self.above < least:
             return False
         best = self.best
-        early, middle, late = _thirds([loss for _, loss in self.rise.points])
+        early, middle, late = split_thirds([loss for _, loss in self.rise.points])
         level = median(late)
         # New data are hardest in their first step; with damaged weights the loss keeps rising.
         self_made = self.worst - best.level > GROWN * (self.first_jump - best.level)
@@ -364,13 +361,11 @@ class LossDivergence(Check):
                 least = max(least, 10 * max(map(abs, self.before.values), default=0.0))
             return level - best.level > max(8 * detrended_sigma(late), least)
         before = [math.log(loss) for loss in self.before.values if loss > 0]
-        rise = math.log(level) - median(_thirds(before)[2])
-        noise = max(detrended_sigma([math.log(loss) for loss in late]), drift_sigma(before))
+        rise = math.log(level) - median(split_thirds(before)[2])
+        noise = max(log_sigma(late), drift_sigma(before))
         if best.progressed and self._gradual():
             # A whole log is enough evidence: the rise need not double a loss of 4 nats.
-            calm = max(
-                detrended_sigma([math.log(loss) for loss in late]), drift_sigma(before[-20:])
-            )
+            calm = max(log_sigma(late), drift_sigma(before[-20:]))
             return math.log(level / best.level) > max(math.log(GRADUAL), 5 * calm)
         if best.progressed:
             return rise > max(math.log(limits.ratio), 5 * noise)
@@ -380,12 +375,11 @@ class LossDivergence(Check):
         assert self.onset is not None
         self.reported = self.ever_reported = True
         best = self.best
-        level = median(_thirds([loss for _, loss in self.rise.points])[2])
+        level = median(split_thirds([loss for _, loss in self.rise.points])[2])
         return self.find(
             record_at(self.left or self.onset),
             f"loss left its best level of {say(best.level)} (step {best.step}), rose to "
-            f"{say(level)} "
-            f"over {self.above} values {ending}; the run started at {say(best.first)}",
+            f"{say(level)} over {self.above} values {ending}; the run started at {say(best.first)}",
             remedies=[
                 "Resume from a checkpoint before this step, with a lower learning rate or past the "
                 "batches that started the rise; later checkpoints are worse.",
@@ -399,22 +393,3 @@ class LossDivergence(Check):
             onset=(self.left or self.onset)[2],
             values=self.above,
         )
-
-
-def _after_the_last_low(quiet: list[tuple[Moment, float]]) -> Moment | None:
-    losses = [loss for _, loss in quiet]
-    if len(losses) < 2 or min(losses) <= 0:
-        return None
-    low = median(sorted(losses)[: max(len(losses) // 3, 1)])
-    limit = low * math.exp(min(2 * detrended_sigma([math.log(loss) for loss in losses]), 1.0))
-    after = None
-    for moment, loss in reversed(quiet):
-        if loss <= limit:
-            return after
-        after = moment
-    return None
-
-
-def _thirds(losses: list[float]) -> tuple[list[float], list[float], list[float]]:
-    third = max(len(losses) // 3, 1)
-    return losses[:third], losses[third:-third] or losses, losses[-third:]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headway.checks.symptoms import NONFINITE_STEP
 from headway.core.check import Check, Needs
 from headway.core.findings import Finding, Severity, Where
 from headway.core.records import TensorRecord
@@ -39,7 +40,7 @@ class NonfiniteOptimizerState(Check):
     severity = Severity.ERROR
     summary = "a moment contains NaN or Inf"
     needs = Needs(kinds=(TensorRecord,), roles=("moment",))
-    explains = ("HD101", "HD102", "HD201", "HD301", "HD303", "HD602")
+    explains = (*NONFINITE_STEP, "HD301", "HD303", "HD602")
     yields_to = ("HD301",)
 
     def observe(self, record: TensorRecord) -> Iterable[Finding]:

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from headway.checks.checkpoint_tensors import looks_like_mask
+from headway.checks.symptoms import NONFINITE_STEP
 from headway.checks.weights._shared import NonfiniteTensorCheck
 from headway.core.check import Needs
 from headway.core.findings import Finding, Severity
@@ -47,7 +48,7 @@ class NonfiniteWeight(NonfiniteTensorCheck):
         roles=("weight",),
         nonfinite=True,
     )
-    explains = ("HD101", "HD102", "HD201", "HD302", "HD303", "HD408", "HD414", "HD313", "HD602")
+    explains = (*NONFINITE_STEP, "HD302", "HD303", "HD313", "HD408", "HD414", "HD602")
 
     axis = "param"
     measured = "measured weights"

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from headway.checks.checkpoint_tensors import looks_like_mask
+from headway.checks.symptoms import NONFINITE_STEP
 from headway.checks.weights._shared import NonfiniteTensorCheck
 from headway.core.check import Needs
 from headway.core.findings import Finding, Severity
@@ -51,7 +52,7 @@ class NonfiniteBuffer(NonfiniteTensorCheck):
         roles=("buffer",),
         nonfinite=True,
     )
-    explains = ("HD101", "HD102", "HD201", "HD301", "HD303", "HD602")
+    explains = (*NONFINITE_STEP, "HD301", "HD303", "HD602")
     yields_to = ("HD301",)
 
     def start(self) -> None:

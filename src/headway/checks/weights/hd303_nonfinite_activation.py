@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headway.checks.symptoms import NONFINITE_STEP
 from headway.core.check import Check, Needs
 from headway.core.findings import Finding, Severity
 from headway.core.incident_events import CODE_OF_KIND, INCIDENT, incident_finding, read_incident
@@ -42,7 +43,7 @@ class NonfiniteActivation(Check):
     severity = Severity.ERROR
     summary = "the first module whose output is non-finite although its inputs are finite"
     needs = Needs(signals=(INCIDENT,), kinds=(EventRecord,))
-    explains = ("HD101", "HD102", "HD201", "HD301", "HD302", "HD408", "HD313", "HD414", "HD602")
+    explains = (*NONFINITE_STEP, "HD301", "HD302", "HD313", "HD408", "HD414", "HD602")
     yields_to = ("HD301", "HD302", "HD408")
 
     def observe(self, record: EventRecord) -> Iterable[Finding]:
