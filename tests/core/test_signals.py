@@ -23,7 +23,7 @@ def test_the_default_needs_no_words() -> None:
 
 @pytest.mark.parametrize("wrong", [{"span": 0}, {"every": 0}, {"span": -1}])
 def test_spans_count_from_one(wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="count steps from 1"):
+    with pytest.raises(ValueError, match="must be at least 1"):
         Signal(**wrong)
 
 
