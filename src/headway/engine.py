@@ -134,6 +134,8 @@ class Engine:
             ]
         self._strict = strict
         self._header: Header | None = None
+        self._rows = False
+        """Whether steps are rows of a finished log."""
         self._segments: list[Header] = []
         """The first header of each segment."""
         self._places: dict[str, Any] = {}
@@ -246,7 +248,7 @@ class Engine:
 
     def _take_header(self, header: Header) -> list[Finding]:
         new_segment = self._header is None or header.segment != self._header.segment
-        self._header = header
+        self._header, self._rows = header, header.cadence == "rows"
         if new_segment:
             self._segments.append(header)
         context = Context(header, self._places)
@@ -278,9 +280,8 @@ class Engine:
             found = self._guarded(seat, self._create_check, seat)
             if seat.check is None:
                 return found
-        check = seat.check
-        row = type(record) is StepRecord and check.context.rows
-        return self._guarded(seat, check.observe_row if row else check.observe, record)
+        row = self._rows and type(record) is StepRecord
+        return self._guarded(seat, seat.check.observe_row if row else seat.check.observe, record)
 
     def _create_check(self, seat: _CheckSlot) -> tuple[Finding, ...]:
         self._check_of(seat)
@@ -306,7 +307,7 @@ class Engine:
             found = [*ask(*records)]
             if found and (strange := [item for item in found if not isinstance(item, Finding)]):
                 raise TypeError(f"a check must yield findings, not {strange[0]!r}")
-            return _drop_repeats(seat, found)
+            return _drop_repeats(seat.check, found) if found else found
         except Exception as error:  # whatever a check raises, the run continues without it
             if self._strict:
                 raise
@@ -381,13 +382,13 @@ def _begin_check(check: Check, header: Header) -> tuple[Finding, ...]:
     return ()
 
 
-def _drop_repeats(seat: _CheckSlot, found: list[Finding]) -> list[Finding]:
+def _drop_repeats(check: Check | None, found: list[Finding]) -> list[Finding]:
     """The findings whose subject was not reported yet, of a check that reports each one once."""
-    if not found or seat.check is None or seat.check.once is None:
+    if check is None or check.once is None:
         return found
-    reported, fresh = seat.check.reported_subjects, []
+    fresh = []
     for finding in found:
-        if finding.subject not in reported:
-            reported.add(finding.subject)
+        if finding.subject not in check.reported_subjects:
+            check.reported_subjects.add(finding.subject)
             fresh.append(finding)
     return fresh

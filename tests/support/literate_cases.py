@@ -8,7 +8,7 @@ A case is a `##` section with a `records` block and a `findings` and/or `not-run
     held: @11 @14                        steps whose update was held back
     signal: loss span=10 fold=mean       describe a signal (`every`, `nonfinite`, `digits`, …)
     source: hf-trainer                   the header's source; `ranks: 2` how many decide together
-    foreign: hf-trainer                  the same, of a log that another tool wrote
+    log: hf-trainer                      the same, of a finished log: its cadence is rows
     segment: @30                         a new segment begins at this step (a resume)
     event: @5 action {"action": "skip"}  an event before step 5; likewise `setup: @0 topic {…}` and
     tensor: @5 weight fc.weight {"nan": 3}    (stats; "facts", "dtype", "shape" may be among them)
@@ -103,7 +103,7 @@ def read_records(lines: list[str]) -> list[Record]:
         key, rest = key.strip(), rest.strip()
         if key == "source":
             header["source"] = rest
-        elif key == "foreign":
+        elif key == "log":
             header |= {"source": rest, "cadence": "rows"}
         elif key == "ranks":
             header["world_size"] = int(rest)
