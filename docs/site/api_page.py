@@ -31,14 +31,14 @@ ADAPTERS = {
 
 INNER = {
     "Guard": [
-        "draw_from",
-        "give_again",
-        "journey",
-        "last_step_waits",
-        "look_into_again",
-        "put_in_place",
-        "run_again",
-        "step_waits",
+        "open_pass",
+        "redeliver_captured",
+        "data_position",
+        "rerun_pending_at_end",
+        "explain_captured_step",
+        "restore_captured",
+        "rerun_in_loop",
+        "rerun_pending",
     ],
     "Policy": ["decide"],
     "Report": ["from_engine", "reread"],

@@ -38,7 +38,7 @@ def sgd(model: nn.Module, **options: Any) -> torch.optim.Optimizer:
 
 def guard_of(model: Any, optimizer: Any, path: str = "host", **options: Any) -> Guard:
     guard = Guard(model, optimizer, **options)
-    for watch in guard._session.watches.values():
+    for watch in guard._session.optimizer_steps.values():
         watch._fused = path == "device"
     return guard
 
@@ -388,7 +388,7 @@ def test_a_rule_that_was_changed_starts_afresh_and_says_so(
         before = learned(guard)
     with Guard(model, sgd(model), max_norm=AdaGC()) as guard:
         guard._session.clip.load_state_dict(before)
-        assert [text for text in caplog.messages if "AdaGC starts afresh" in text]
+        assert [text for text in caplog.messages if "AdaGC starts from scratch" in text]
         step(model, guard._optimizers[0], batches(1)[0])
         assert learned(guard)["0"]["seen"].tolist() == [1.0] * 6
 

@@ -176,7 +176,9 @@ def test_poisoned_state_halts_at_once_and_is_named(
     with pytest.raises(TrainingHalted) as caught:
         training.run(20, nans(7), {7: spoil})
     assert f"step 7: {name} is non-finite: skipping cannot repair it" in str(caught.value)
-    assert "They were so before this step: do not go on from these weights" in str(caught.value)
+    assert "They were non-finite before this step: do not continue from these weights" in str(
+        caught.value
+    )
     assert training.taken == 7
     assert training.rungs == [Rung.HALT]
     assert (name, role) in {(record.name, record.role) for record in tensors_of(tmp_path)}

@@ -562,7 +562,7 @@ def test_a_leak_is_traced_for_one_step(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_the_watch_keeps_nothing_alive() -> None:
     """With the guard and without, the same number of tensors is there at the end of a step."""
 
-    def most_tensors(guarded: Guarded) -> int:
+    def max_tensors(guarded: Guarded) -> int:
         counts = []
 
         def body(net: Net, batch: Any, number: int) -> Tensor:
@@ -576,8 +576,8 @@ def test_the_watch_keeps_nothing_alive() -> None:
         return max(counts) - counts[0]
 
     gc.collect()
-    assert most_tensors(lambda *_: None) == 0
-    assert most_tensors(Guard) <= 2
+    assert max_tensors(lambda *_: None) == 0
+    assert max_tensors(Guard) <= 2
 
 
 # The user's own anomaly mode.

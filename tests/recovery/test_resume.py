@@ -193,14 +193,14 @@ def test_the_ladder_and_the_history_survive(tmp_path: Path) -> None:
     model, optimizer, guard = a_guard(tmp_path)
     with guard:
         train(model, optimizer, guard, 40)
-        limit = guard._session.watches[id(optimizer)].history.limit()
+        limit = guard._session.optimizer_steps[id(optimizer)].history.limit()
         guard._session.recorder.ladder().roll_backs.append(3)
         guard._session.recovery.snapshotter.save(guard.step)
     _, optimizer, guard = a_guard(tmp_path, seed=9)
     with guard:
         assert guard.resume() == 40
         assert guard.step == 40
-        assert guard._session.watches[id(optimizer)].history.limit() == limit
+        assert guard._session.optimizer_steps[id(optimizer)].history.limit() == limit
         assert list(guard._session.recorder.ladder().roll_backs) == [3]
     (event,) = events_of(tmp_path, "resumed")
     assert event.data["steps"] == 40

@@ -38,17 +38,17 @@ CALLBACKS = ("lightning", "transformers")
 FUNCTIONS = {"accelerate": ["guard"], "deepspeed": ["watch"], "ray": ["guard", "report"]}
 GUARD_INSIDE = {
     "count_from",
-    "draw_from",
-    "give_again",
-    "journey",
-    "last_step_waits",
-    "look_into_again",
-    "put_in_place",
+    "open_pass",
+    "redeliver_captured",
+    "data_position",
+    "rerun_pending_at_end",
+    "explain_captured_step",
+    "restore_captured",
     "replaying",
-    "run_again",
+    "rerun_in_loop",
     "saw_batch",
     "step_done",
-    "step_waits",
+    "rerun_pending",
 }
 """What its own loaders and adapters call; not for people, and free to change."""
 SPECIAL = ("__call__", "__enter__", "__exit__")

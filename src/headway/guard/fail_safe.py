@@ -1,6 +1,4 @@
-"""Keeps a defect of headway from stopping the training, and keeps voting with the other ranks after
-one.
-"""
+"""Keeps a bug in headway from stopping the training; a guard that has failed still votes."""
 
 from __future__ import annotations
 
@@ -18,67 +16,63 @@ from headway.guard.optimizer_step import OptimizerStep
 from headway.guard.step_machine import StepMachine
 from headway.output.notices import Notices, logger
 
-# What a guard that has failed still owes the other ranks.
-
-# They wait for its say at every step. So it goes on to say that it is off, until all have heard it
-# and switch themselves off at the same step.
-
 
 class FailedRank:
-    """Votes in place of a guard that has failed."""
+    """Votes in place of a guard that has failed.
+
+    The other ranks wait for its vote at every step. It reports that it is off until all ranks have
+    read that, and switch themselves off at the same step.
+    """
 
     def __init__(self, machine: StepMachine) -> None:
         self._machine = machine
 
-    def hear(self, watch: OptimizerStep) -> None:
-        """The others learn what became of the step before, and may ask about it."""
-        watch.foresee_unheard()
+    def hear(self, step: OptimizerStep) -> None:
+        """The other ranks learn the outcome of the last step, and may ask about it."""
+        step.foresee_unheard()
 
-    def step(self, watch: OptimizerStep) -> None:
+    def step(self, step: OptimizerStep) -> None:
         """An optimizer is about to step."""
-        if watch.vote is None:
+        if step.vote is None:
             return
-        if watch.vote.hold_agreed:  # it failed after all had agreed, so the others hold back
-            watch.hold()
-        watch.vote.abstain(self._machine.counter.current)
+        if step.vote.hold_agreed:  # it failed after all had agreed to skip
+            step.hold()
+        step.vote.abstain(self._machine.counter.current)
 
     def scaler_steps(self, scaler: Any, optimizer: Optimizer) -> None:
-        """A scaler is about to step an optimizer, or to skip it."""
-        watch = self._machine.optimizer_steps.get(id(optimizer))
-        if watch is not None and watch.vote is not None:
-            watch.vote.step_begins()
+        """A GradScaler is about to step an optimizer, or to skip it."""
+        step = self._machine.optimizer_steps.get(id(optimizer))
+        if step is not None and step.vote is not None:
+            step.vote.step_begins()
 
     def scaler_stepped(self, scaler: Any, optimizer: Optimizer) -> None:
-        """It did one of the two; if it skipped, the others wait."""
-        watch = self._machine.optimizer_steps.get(id(optimizer))
-        if watch is not None and watch.vote is not None:
-            watch.vote.abstain(self._machine.counter.current)
+        """It has stepped or skipped; if it skipped, the other ranks wait."""
+        step = self._machine.optimizer_steps.get(id(optimizer))
+        if step is not None and step.vote is not None:
+            step.vote.abstain(self._machine.counter.current)
 
-
-# Keeping a defect of ours from killing the user's training.
-
-# Whatever fails inside the guard, the guard switches itself off, says so once, and the training
-# goes on as if it had never been there. `HEADWAY_STRICT=1` lets the exception through: for our own
-# tests.
 
 T = TypeVar("T")
 
 
 class FailSafe:
-    """Runs our own code on behalf of the user's."""
+    """Runs our own code; an exception switches the guard off, and the training continues.
+
+    `HEADWAY_STRICT=1` lets the exception through, for our own tests.
+    """
 
     apart: ClassVar[AbstractContextManager[None] | None] = None
-    """What our own work is done in: a check that hears every call of torch need not hear ours."""
+    """Entered around our own work, to hide its torch calls from a mode that sees every call."""
 
     def __init__(self, notices: Notices, give_up: Callable[[], None]) -> None:
-        """`give_up` puts back whatever a half-done piece of work may have changed."""
+        """`give_up` restores whatever an unfinished piece of work has changed."""
         self.tripped = False
         self._notices = notices
         self._give_up = give_up
         self._strict = os.environ.get("HEADWAY_STRICT") == "1"
 
     def __call__(self, work: Callable[..., T], *args: Any) -> T | None:
-        """The result of the work; None once anything has failed."""
+        """The result of the work; None after a failure."""
         if self.tripped:
             return None
         try:
@@ -88,7 +82,7 @@ class FailSafe:
                 return work(*args)
         except (TrainingHalted, RankLost):
             raise
-        except Exception as error:  # ours, whatever it is: the user's run must not pay for it
+        except Exception as error:  # a bug of ours must not stop the user's run
             if self._strict:
                 raise
             self.tripped = True
@@ -99,60 +93,62 @@ class FailSafe:
                 "shield",
                 f"headway itself failed ({type(error).__name__}: {_first_line(error)}, "
                 f"{where.name} line {where.lineno}) and switched itself off; "
-                "training goes on unwatched. Please report this as a defect",
+                "training continues without a guard. Please report this as a bug",
             )
             return None
 
     def spare(self, what: str, work: Callable[..., Any], *args: Any) -> bool:
-        """Whether work was done that the run can do without: failing, only it is given up."""
+        """Whether optional work succeeded; its failure leaves the guard on."""
         try:
             work(*args)
         except (TrainingHalted, RankLost):
             raise
-        except Exception as error:  # ours; the guard goes on without it
+        except Exception as error:  # a bug of ours; the guard works without it
             if self._strict:
                 raise
             logger.debug("%s", traceback.format_exc())
             self._notices.once(
                 f"spare-{what}",
-                f"{what} failed ({type(error).__name__}: {_first_line(error)}) and is given up; "
-                "everything else goes on. Please report this as a defect",
+                f"{what} failed ({type(error).__name__}: {_first_line(error)}); "
+                "everything else continues. Please report this as a bug",
             )
             return False
         return True
 
     def switch_off(self, reason: str) -> None:
-        """Trip without an error of our own: another rank's guard has failed."""
+        """Switch off because the guard of another rank has failed."""
         if not self.tripped:
             self.tripped = True
             self._give_up()
             self._notices.once("shield", reason)
 
     def around(self, observer: Any, instead: Any = None) -> Any:
-        """The observer with every method under the shield.
+        """The observer with every method protected.
 
-        Once tripped, `instead` is told of what it has a method for.
+        After a failure, `instead` receives the events that it has a method for.
         """
         return _FailSafeListener(self, observer, instead)
 
 
 class _FailSafeListener:
-    def __init__(self, shield: FailSafe, observer: Any, instead: Any) -> None:
-        self._shield = shield
+    def __init__(self, protected: FailSafe, observer: Any, instead: Any) -> None:
+        self._protected = protected
         self._observer = observer
         self._instead = instead
 
     def __getattr__(self, name: str) -> Any:
-        method = partial(self._shield, getattr(self._observer, name))
+        method = partial(self._protected, getattr(self._observer, name))
         instead = getattr(self._instead, name, None)
         if instead is not None:
-            method = partial(self._tell, method, instead)
+            method = partial(self._call_both, method, instead)
         setattr(self, name, method)
         return method
 
-    def _tell(self, method: Callable[..., Any], instead: Callable[..., Any], *args: Any) -> None:
+    def _call_both(
+        self, method: Callable[..., Any], instead: Callable[..., Any], *args: Any
+    ) -> None:
         method(*args)
-        if self._shield.tripped:
+        if self._protected.tripped:
             instead(*args)
 
 

@@ -7,7 +7,7 @@
         optimizer.step()
         optimizer.zero_grad()
 
-Everything else is in `session.py` and behind it.
+`session.py` builds the parts behind it, `step_machine.py` holds the order of a step.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headway.guard import guard_inputs
 from headway.guard import recorder as tracking
 from headway.guard.brake.adaptive_clipper import require_limit
 from headway.guard.brake.clip_rules import AdaptiveClip
-from headway.guard.fail_safe import FailedRank, FailSafe
+from headway.guard.fail_safe import FailSafe
 from headway.guard.guard_inputs import GuardedLoader
 from headway.guard.measure.sampling import SamplingPlan
 from headway.guard.recorder import Recorder
@@ -49,12 +49,7 @@ from headway.rerun import in_script
 from headway.rerun.bad_step import AppliedRemedy, BadStep
 from headway.rerun.protocol import RerunMoment
 from headway.rerun.recorded_batch import BatchOrigin, ObservedLoader
-from headway.torch_adapters import (
-    dataloader,
-    patching,
-    rank_group,
-    sharded_tensors,
-)
+from headway.torch_adapters import dataloader, rank_group, sharded_tensors
 from headway.torch_adapters.local_gradients import LocalGradientMonitor
 from headway.torch_adapters.module_stack import unwrap_model
 
@@ -62,14 +57,14 @@ Batch = TypeVar("Batch")
 
 
 class Guard:
-    """Measures every step, holds a bad update back in the same step, and writes everything down.
+    """Measures and records every step, and skips a bad update before it is applied.
 
-    A healthy run is left bit for bit as it is. When the loss or a gradient is not finite, or the
-    gradient norm leaps far out of the run's own spread, weights, moments, step counters and buffers
-    stay as they were.
+    A healthy run stays bit for bit the same. When the loss or a gradient is non-finite, or the
+    gradient norm is far outside of the run's own range, weights, moments, step counters and buffers
+    stay unchanged.
     """
 
-    _rhythm = SamplingPlan()
+    _sampling_plan = SamplingPlan()
     _make_recorder = Recorder
 
     def __init__(
@@ -90,20 +85,20 @@ class Guard:
         capture: str | None = None,
         trackers: Sequence[Any] = (),
     ) -> None:
-        """Start watching.
+        """Start guarding.
 
-        `max_norm` clips as `clip_grad_norm_` would, without its extra pass, or by a limit that
-        follows the run (`AdaGC()`, `ZClip()`); unset, gradients are never changed. `run_dir` is
-        where the run is written down; unset, it is kept in memory only. `keep` names whatever else
-        belongs to the training's state and has a `state_dict`: an EMA, a sampler. `snapshots` says
-        when last-good states are taken; see `Snapshots`. `fuse` switches Adam, AdamW, SGD and
-        Adagrad on CUDA to their fused form, whose guard needs no host wait. `group` is the process
-        group whose ranks decide together; unset, those that share the model's gradients
-        (DistributedDataParallel, FSDP, DTensor), if any. Then every rank must make its guard and
-        step its optimizers alike. `capture` says what of the data an incident keeps on disk, as
-        `Policy(capture=…)` does. `trackers` are shown what is measured and found: names
-        ("tensorboard", "wandb", "mlflow", "trackio", "logging") or objects of theirs; none of them
-        can slow a step.
+        `max_norm` clips as `clip_grad_norm_` does, without its extra pass, or by a limit that
+        follows the run (`AdaGC()`, `ZClip()`); without it, gradients are never changed. `run_dir`
+        is where the run is recorded; without it, the record is kept in memory only. `keep` names
+        other objects with a `state_dict` that belong to the training state: an EMA, a sampler.
+        `snapshots` sets when states are saved; see `Snapshots`. `fuse` switches Adam, AdamW, SGD
+        and Adagrad on CUDA to their fused form, which the guard can judge without a host wait.
+        `group` is the process group whose ranks decide together; by default the ranks that share
+        the model's gradients (DistributedDataParallel, FSDP, DTensor). Every rank must then create
+        its guard and step its optimizers in the same order. `capture` sets which data an incident
+        stores on disk, as `Policy(capture=…)` does. `trackers` receive measurements and findings:
+        names ("tensorboard", "wandb", "mlflow", "trackio", "logging") or their objects; none of
+        them can slow down a step.
         """
         models = guard_inputs.as_list(model, nn.Module, "model")
         optimizers = guard_inputs.as_list(optimizer, Optimizer, "optimizer")
@@ -130,14 +125,14 @@ class Guard:
             notices=self._notices,
             rank=rank_group.own_rank() if self._ranks is None else self._ranks.rank,
             ranks=self._ranks,
-            rhythm=self._rhythm,
+            sampling_plan=self._sampling_plan,
         )
         self._trackers = tracking.attach_trackers(trackers, recorder, self._ranks, self._notices)
-        self._shield = FailSafe(self._notices, self._let_go)
+        self._protected = FailSafe(self._notices, self._restore_training)
         self._origins = (
             None
             if self._ranks is None
-            else LocalGradientMonitor(models, self._shield, self._notices)
+            else LocalGradientMonitor(models, self._protected, self._notices)
         )
         self._session = Session(
             [unwrap_model(item) for item in models],
@@ -151,28 +146,26 @@ class Guard:
             snapshots=snapshots or Snapshots(),
             ranks=self._ranks,
             origins=self._origins,
-            rhythm=self._rhythm,
+            sampling_plan=self._sampling_plan,
         )
         self._machine = self._session.machine
-        failed_rank = FailedRank(self._machine)
-        self._observer = self._shield.around(self._machine, failed_rank)
-        self._rerun = self._session.incidents
-        self._rerun.connect(self._shield, self._observer)
+        self._rerun = self._session.rerun
         self._hooks = StepHooks(
             optimizers,
             machine=self._machine,
+            outcomes=self._session.outcomes,
+            recovery=self._session.recovery,
             rerun=self._rerun,
-            protected=self._shield,
-            failed_rank=failed_rank,
+            protected=self._protected,
             ranks=self._ranks,
-            stop_if_asked=self._stop_if_asked,
+            close=self.close,
         )
-        patching.add_listener(self._observer)
+        self._observer = self._hooks.observer
         self._at_exit = weakref.finalize(self, recorder.flush)
         weakref.finalize(self, self._trackers.close)
 
     def __call__(self, loader: Iterable[Batch]) -> GuardedLoader[Batch]:
-        """The loader, watched: the guard knows each batch and how long it took to come."""
+        """Wrap a loader: the guard records each batch and the time it took to load."""
         if self._closed:
             self._say_closed("guard(loader)")
         return GuardedLoader(self, loader)
@@ -180,9 +173,9 @@ class Guard:
     def backward(
         self, loss: Tensor, *, retain_graph: bool | None = None, **components: Any
     ) -> None:
-        """`loss.backward()`, with the loss's named components for the record.
+        """Call `loss.backward()`, and record the named components of the loss.
 
-        With a GradScaler in use the loss is scaled first, unless you did so yourself.
+        With a GradScaler in use the loss is scaled first, unless it is scaled already.
         """
         guard_inputs.require_scalar(loss)
         listener = self._rerun.sandbox or self._machine
@@ -190,17 +183,17 @@ class Guard:
             self._say_closed("guard.backward()")
         else:
             named = guard_inputs.scalar_components(components, self._notices)
-            self._shield(listener.components, named)
+            self._protected(listener.components, named)
         scaler = listener.scaler_for(loss)
         target = loss if scaler is None else scaler.scale(loss)
         target.backward(retain_graph=retain_graph)
 
-    def draw_from(self, one: DataPass, number: int) -> ObservedLoader:
-        """A pass over a loader, each batch with its origin; bad ones left out if so wished."""
-        tape = None if self._closed else self._shield(dataloader.make_index_recorder, one.loader)
-        source = self.journey.open(one, partial(dataloader.iterate_loader, tape=tape))
+    def open_pass(self, one: DataPass, number: int) -> ObservedLoader:
+        """Start a pass over a loader; each batch has its origin, and bad ones may be avoided."""
+        tape = None if self._closed else self._protected(dataloader.make_index_recorder, one.loader)
+        source = self.data_position.open(one, partial(dataloader.iterate_loader, tape=tape))
         avoiding = self._session.policy.avoid_bad_batches
-        avoid = partial(self._shield, self._session.avoids) if avoiding else None
+        avoid = partial(self._protected, self._session.avoids) if avoiding else None
         return ObservedLoader(source, number, avoid, given=one.given)
 
     def saw_batch(
@@ -210,52 +203,52 @@ class Guard:
         origin: BatchOrigin | None = None,
         run: Callable[[Any], Any] | None = None,
     ) -> None:
-        """A batch is about to be trained on; for loops that do not go through `guard(loader)`.
+        """The loop has a new batch; for loops that do not iterate over `guard(loader)`.
 
-        `waited`: seconds until the loader had it, where somebody knows. `run(batch)`: how forward
-        and backward are run over it, should the step go bad and be looked into.
+        `waited`: seconds that loading it took, if known. `run(batch)` runs forward and backward
+        over it, in case the step is bad and is run again.
         """
         if self._closed or self.replaying:
             return
         if run is not None and in_script.is_requested():
             in_script.rerun_step(self, batch, lambda batches: run)
-        self._shield(self._machine.batch_handed, batch, waited, origin, run)
+        self._protected(self._machine.batch_handed, batch, waited, origin, run)
 
     def count_from(self, step: int) -> None:
-        """The next step is called this: for a run that another tool has resumed."""
+        """Set the number of the next step, for a run that another tool has resumed."""
         self._machine.count_from(step)
 
     def step_done(self) -> None:
-        """The loop's body is complete; `guard(loader)` says so by itself, adapters call it.
+        """The loop body is complete, scheduler, scaler and EMA included.
 
-        The moment for everything that must see a whole step: scheduler, scaler and EMA included.
+        `guard(loader)` calls it by itself; adapters of frameworks call it.
         """
         if not self._closed and not self.replaying:
-            self._shield(self._machine.batch_wanted)
+            self._protected(self._machine.batch_wanted)
             if self._rerun.pending:
                 self._rerun.rerun(RerunMoment.STEP_COMPLETE)
-            self._stop_if_asked()
+            self._hooks.stop_if_asked()
 
     @property
     def replaying(self) -> bool:
-        """Whether the step that runs now is a repetition, to find out why it went bad.
+        """Whether the current step is a re-run of a bad one. Check it before you log or count.
 
-        Nothing is updated in it; a loop may look here before it logs or counts.
+        A re-run updates nothing.
         """
         return self._rerun.sandbox is not None
 
     @property
     def explanations(self) -> list[Explanation]:
-        """Why steps went bad, for those that were run again."""
+        """Explanations of the bad steps that were run again."""
         self._flush_readings()
         return list(self._rerun.rerun_results.found)
 
     @property
     def cures(self) -> list[AppliedRemedy]:
-        """What `Policy(cure="apply")` has put in force; each can be undone."""
+        """Remedies that `Policy(cure="apply")` has applied; each can be undone."""
         return list(self._rerun.rerun_results.cures)
 
-    def run_again(self, frame: FrameType | None) -> Iterator[Any]:
+    def rerun_in_loop(self, frame: FrameType | None) -> Iterator[Any]:
         """The loop that this frame is in asks for a batch: run a bad step again first.
 
         Yields batches for the loop to take, where its body cannot be called.
@@ -264,110 +257,107 @@ class Guard:
             yield from self._rerun.rerun_in_loop(frame)
 
     @property
-    def step_waits(self) -> bool:
-        """Whether a bad step is still to be looked into."""
-        return self._rerun.pending and not self._closed and not self._shield.tripped
+    def rerun_pending(self) -> bool:
+        """Whether a bad step waits to be run again."""
+        return self._rerun.pending and not self._closed and not self._protected.tripped
 
-    def last_step_waits(self) -> bool:
-        """The same when no step will follow: what is on its way is brought home first."""
+    def rerun_pending_at_end(self) -> bool:
+        """The same when no step follows: waits for the readings still on the device."""
         self._flush_readings()
-        return self.step_waits
+        return self.rerun_pending
 
     def resume(self, run_dir: str | Path | None = None) -> int:
-        """Take up the newest whole snapshot; the steps made before it, 0 if there is none.
+        """Restore the newest complete snapshot; the steps made before it, 0 if there is none.
 
-        Everything the guard was given goes back to that state, random numbers included. Loops over
-        `guard(loader)` then run again from the start: epochs that were complete give no batches
-        (`guard.epochs` leaves them out altogether) and the one that was interrupted goes on with
-        the very next batch.
+        Restores everything that the guard tracks, random numbers included. Run the loops over
+        `guard(loader)` from the start: epochs that were complete yield no batches (`guard.epochs`
+        leaves them out), and the interrupted one continues with the next batch.
         """
         if in_script.is_requested():  # the state will be that of an incident
             return 0
         folder = Path(run_dir) if run_dir is not None else self.run_dir
         if folder is None:
-            raise UsageError("guard.resume() needs a run directory: give it one, or give Guard one")
+            raise UsageError("guard.resume() needs a run directory: pass one to it or to Guard")
         return self._session.recovery.resume(folder)
 
     def epochs(self, count: int) -> Iterator[int]:
-        """`range(count)`, but after a resume without the epochs that were complete."""
-        return self.journey.epochs(count)
+        """`range(count)` without the epochs that were complete before a resume."""
+        return self.data_position.epochs(count)
 
     @property
-    def journey(self) -> DataPosition:
-        """Where the training is in its data."""
-        return self._session.recovery.journey
+    def data_position(self) -> DataPosition:
+        """The position of the training in its data."""
+        return self._session.recovery.data_position
 
     @property
     def step(self) -> int:
-        """How many steps were made so far, held ones included."""
+        """Number of steps so far, skipped ones included."""
         return self._session.steps
 
     @property
     def rate_factor(self) -> float:
-        """What the learning rate is multiplied by at the coming step; 1 unless backed off."""
-        return min(watch.rate.value for watch in self._machine.optimizer_steps.values())
+        """The factor on the learning rate of the next step; 1 unless backed off."""
+        return min(step.rate.value for step in self._machine.optimizer_steps.values())
 
     @property
     def snapshot_bytes(self) -> int:
-        """What one snapshot in memory takes; 0 before the first."""
+        """Size of one snapshot in memory; 0 before the first."""
         return self._session.recovery.snapshotter.size
 
     @property
     def findings(self) -> list[Finding]:
-        """What was found so far, in order. Waits for steps still on the device."""
+        """Findings so far, in order. Waits for steps still on the device."""
         self._flush_readings()
         return self._session.recorder.engine.findings
 
     @property
     def actions(self) -> list[Action]:
-        """What the guard did about bad steps, in order."""
+        """Actions on bad steps, in order."""
         self._flush_readings()
         return list(self._session.recorder.actions)
 
     @property
     def run_dir(self) -> Path | None:
-        """Where the run is written down; None when it is not, or no longer can be."""
-        writer = self._session.recorder.writer
-        return None if writer is None or writer.broken else writer.path
+        """The folder of the run's record; None without one, or after a write error."""
+        return self._session.run_dir
 
-    # For a rehearsal of an incident, see `rehearsal.py`.
+    # For the replay of a captured incident: see `rerun/in_script.py`.
 
-    def put_in_place(self, state: Mapping[str, Any]) -> None:
-        """The state an incident was captured in. Raises UsageError where it does not fit."""
-        self._session.recovery.put_in_place(state)
+    def restore_captured(self, state: Mapping[str, Any]) -> None:
+        """Load the captured state. Raises UsageError where it does not fit."""
+        self._session.recovery.restore_captured(state)
 
-    def give_again(self, incident: BadStep, one: OnePass) -> Generator[Any, None, None]:
-        """The batches of a captured incident for the loop, while nothing is updated."""
+    def redeliver_captured(self, incident: BadStep, one: OnePass) -> Generator[Any, None, None]:
+        """The captured batches for the loop, while nothing is updated."""
         self._session.buffers.renew()
         return self._rerun.run_captured(incident, one)
 
-    def look_into_again(self, incident: BadStep, frame: FrameType | None) -> Iterator[Any]:
-        """Find out why a captured incident went bad, as of a step of one's own."""
+    def explain_captured_step(self, incident: BadStep, frame: FrameType | None) -> Iterator[Any]:
+        """Find out why the captured step failed."""
         return self._rerun.explain_captured(incident, frame)
 
     def close(self) -> None:
-        """Stop watching: torch and the optimizers are as before. Closing twice does nothing."""
+        """Remove all hooks and patches, and finish the record. Closing twice does nothing."""
         self._close(well=True)
 
     def _close(self, *, well: bool, last: bool = True) -> None:
-        """`last`: nobody goes on writing the record."""
+        """`last`: no other guard continues the record."""
         if self._closed:
             return
         self._rerun.close()
-        self._shield(partial(self._session.finish, well=well))
+        self._protected(partial(self._session.finish, well=well))
         self._closed = True
         if self._origins is not None:
             self._origins.close()
         self._session.rest()
-        patching.remove_listener(self._observer)
         self._hooks.remove()
         guard_inputs.release_optimizers(self._optimizers)
         if last:
-            self._shield(self._session.recorder.close, self._session.steps)
+            self._protected(self._session.recorder.close, self._session.steps)
         self._trackers.close()
 
     def _repr_html_(self) -> str:
-        """As Jupyter shows it. Waits for steps still on the device, as `findings` does."""
+        """For Jupyter. Waits for steps still on the device, as `findings` does."""
         return guard_html(
             steps=self.step,
             findings=self.findings,
@@ -387,35 +377,19 @@ class Guard:
     ) -> None:
         if error is not None and not self._closed:
             what = {"error": f"{type(error).__name__}: {error}"}
-            self._shield(self._session.recorder.event, self._session.step, "exception", what)
+            self._protected(self._session.recorder.event, self._session.step, "exception", what)
         self._close(well=error is None)
 
-    def _stop_if_asked(self) -> None:
-        """End the training where the policy halts it, or a signal asks to leave."""
-        self._session.outcomes.raise_if_halted()
-        recovery = self._session.recovery
-        preemption = recovery.preemption
-        if self._ranks is None and (preemption is None or preemption.asked is None):
-            return
-        number = recovery.asked_to_leave()
-        if number is None or self._machine.in_body:
-            return
-        theirs = None if preemption is None else preemption.pass_on()
-        self._shield(recovery.leave, number)
-        self.close()
-        if theirs is None:
-            raise SystemExit(128 + number)
-        theirs(number, None)
-
     def _flush_readings(self) -> None:
-        # With other ranks, what is due later stays away: they must all learn it at the same step.
+        # With other ranks nothing is collected early: all must learn it at the same step.
         if not self._closed and self._ranks is None:
-            self._shield(self._machine.flush)
+            self._protected(self._machine.flush)
 
-    def _let_go(self) -> None:
-        for watch in self._machine.optimizer_steps.values():
-            watch.let_go()
+    def _restore_training(self) -> None:
+        for step in self._machine.optimizer_steps.values():
+            step.let_go()
         self._session.rest()
 
     def _say_closed(self, what: str) -> None:
-        self._notices.once("closed", f"{what} after guard.close(): training goes on unwatched")
+        text = f"{what} after guard.close(): training continues without a guard"
+        self._notices.once("closed", text)

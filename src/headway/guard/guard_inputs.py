@@ -25,17 +25,14 @@ if TYPE_CHECKING:
     from headway.guard.guard import Guard
 
 
-# What people hand to a guard, looked at before anything is watched.
-
-
 def as_list(given: Any, kind: type, what: str) -> list[Any]:
-    """One of a kind, or several, as a list. Raises UsageError for anything else."""
+    """One object of a kind, or several, as a list. Raises UsageError for anything else."""
     items = list(given) if isinstance(given, (list, tuple)) else [given]
     for item in items:
         if not isinstance(item, kind):
             raise UsageError(
                 f"Guard takes a {what} or a list of them: got {type(item).__name__}, "
-                f"which is no torch {kind.__name__}"
+                f"which is not a torch {kind.__name__}"
             )
     if not items:
         raise UsageError(f"Guard needs at least one {what}")
@@ -43,7 +40,7 @@ def as_list(given: Any, kind: type, what: str) -> list[Any]:
 
 
 def name_stateful(keep: Mapping[str, Any] | None, *, scheduler: Any, scaler: Any) -> dict[str, Any]:
-    """Everything with a state of its own besides models and optimizers."""
+    """Objects with a state dict besides models and optimizers, by name."""
     for name, item in (keep or {}).items():
         if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
             raise UsageError(
@@ -64,7 +61,9 @@ def claim_optimizers(guard: Guard, optimizers: Sequence[Optimizer], notices: Not
         other = _guards.get(item)
         known = other() if other else None
         if known is not None and hasattr(known, "_session"):  # else it was never complete
-            notices.once("replaced", "another guard watched this optimizer: it was closed")
+            notices.once(
+                "replaced", "this optimizer already had a guard: the earlier one is closed"
+            )
             known.close()
         _guards[item] = weakref.ref(guard)
 
@@ -79,11 +78,11 @@ def fuse_optimizers(optimizers: Sequence[Optimizer], notices: Notices) -> None:
     """Switch optimizers to their fused form, where they have one."""
     for item in optimizers:
         if not optimizer_adapter.fuse_optimizer(item):
-            notices.once("fuse", f"{type(item).__name__} cannot be fused here; left as it is")
+            notices.once("fuse", f"{type(item).__name__} cannot be fused here; unchanged")
 
 
 def require_scalar(loss: Any) -> None:
-    """Raise LossNotScalar unless it is a tensor of one number."""
+    """Raise LossNotScalar unless the loss is a tensor with one element."""
     if isinstance(loss, Tensor) and loss.numel() == 1:
         return
     what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
@@ -94,7 +93,7 @@ def require_scalar(loss: Any) -> None:
 
 
 def scalar_components(components: Mapping[str, Any], notices: Notices) -> dict[str, Tensor]:
-    """The loss components that are one number each; the others are named in a notice."""
+    """The loss components with one element; a notice names the others."""
     fit = {}
     for name, value in components.items():
         try:
@@ -121,7 +120,7 @@ def describe_run(
     optimizers: Sequence[Optimizer],
     max_norm: float | AdaptiveClip | None,
 ) -> dict[str, Any]:
-    """What the header says of the run."""
+    """Facts about the run for its header."""
     return {
         "headway": __version__,
         "torch": torch.__version__,
@@ -133,13 +132,11 @@ def describe_run(
     }
 
 
-# The user's loader, watched: which batch the loop is at, and how long it took to come.
-
 Batch = TypeVar("Batch")
 
 
 class GuardedLoader(Generic[Batch]):
-    """An iterable that tells the guard about every batch; its length is the loader's."""
+    """The user's loader; reports each batch, and the time it took, to the guard."""
 
     def __init__(self, guard: Guard, loader: Iterable[Batch]) -> None:
         self._guard = guard
@@ -152,25 +149,25 @@ class GuardedLoader(Generic[Batch]):
         if in_script.is_requested():
             yield from in_script.rerun_in_loop(self._guard, self._loader)
             return
-        journey = self._guard.journey
-        number, one = journey.begin(self._loader)
+        data_position = self._guard.data_position
+        number, one = data_position.begin(self._loader)
         if one is None:
             return
         try:
-            source = self._guard.draw_from(one, number)
+            source = self._guard.open_pass(one, number)
             while True:
                 self._guard.step_done()
-                if self._guard.step_waits:
-                    yield from self._guard.run_again(current_frame(1))
+                if self._guard.rerun_pending:
+                    yield from self._guard.rerun_in_loop(current_frame(1))
                 asked = time.perf_counter()
                 try:
                     batch = next(source)
                 except StopIteration:
-                    if self._guard.last_step_waits():
-                        yield from self._guard.run_again(current_frame(1))
+                    if self._guard.rerun_pending_at_end():
+                        yield from self._guard.rerun_in_loop(current_frame(1))
                     return
                 one.given = source.given
                 self._guard.saw_batch(batch, time.perf_counter() - asked, source.origin)
                 yield batch
         finally:
-            journey.end(number)
+            data_position.end(number)

@@ -51,13 +51,13 @@ _SAMPLED = (
 )
 
 
-def _sampled_signals(rhythm: SamplingPlan) -> dict[str, Signal]:
+def _sampled_signals(sampling_plan: SamplingPlan) -> dict[str, Signal]:
     """What does not stand in every step."""
     return {
-        **{name: Signal(every=rhythm.every) for name in _SAMPLED},
-        "graphs_kept": Signal(every=rhythm.graphs_every),
-        "param/grad_zero_share": Signal(every=rhythm.zeros_every),
-        "rank/weights_hash": Signal(every=rhythm.weights_every),
+        **{name: Signal(every=sampling_plan.every) for name in _SAMPLED},
+        "graphs_kept": Signal(every=sampling_plan.graphs_every),
+        "param/grad_zero_share": Signal(every=sampling_plan.zeros_every),
+        "rank/weights_hash": Signal(every=sampling_plan.weights_every),
     }
 
 
@@ -80,10 +80,10 @@ class Recorder:
         always: Sequence[str] = ALWAYS,
         rank: int = 0,
         ranks: RankGroup | None = None,
-        rhythm: SamplingPlan | None = None,
+        sampling_plan: SamplingPlan | None = None,
     ) -> None:
         """`rank` names the files; `ranks` are those that write one run together."""
-        self._sparse = _sampled_signals(rhythm or SamplingPlan())
+        self._sparse = _sampled_signals(sampling_plan or SamplingPlan())
         self.engine = Engine(settings)
         self._ladders: defaultdict[str, Ladder] = defaultdict(Ladder)
         self.actions: deque[Action] = deque(maxlen=10_000)

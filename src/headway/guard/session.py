@@ -63,10 +63,10 @@ class Session:
         snapshots: Snapshots,
         ranks: RankGroup | None = None,
         origins: LocalGradientMonitor | None = None,
-        rhythm: SamplingPlan | None = None,
+        sampling_plan: SamplingPlan | None = None,
     ) -> None:
         """`ranks` decide together about each step; None in a single process."""
-        plan = rhythm or SamplingPlan()
+        plan = sampling_plan or SamplingPlan()
         rule = max_norm if isinstance(max_norm, AdaptiveClip) else None
         fixed_norm = None if isinstance(max_norm, AdaptiveClip) else max_norm
         self.models = models
@@ -133,7 +133,7 @@ class Session:
             snapshots,
             run_dir=writer.path if writer is not None and not writer.broken else None,
             notices=notices,
-            together=self.agreement,
+            agreement=self.agreement,
             counter=self.counter,
             recorder=recorder,
             inspection=self.inspection,
@@ -147,10 +147,10 @@ class Session:
             if ranks is None or origins is None
             else RerunGroup(ranks, origins, models, self.agreement)
         )
-        """The ranks that run a step again together."""
-        self.incidents = RerunController(self, policy, notices)
-        self.outcomes.connect(self.recovery, self.incidents, self.watches.values())
-        self.machine.connect(self.recovery, self.incidents)
+        """The ranks that run a step again agreement."""
+        self.rerun = RerunController(self, policy, notices)
+        self.outcomes.connect(self.recovery, self.rerun, self.optimizer_steps.values())
+        self.machine.connect(self.recovery, self.rerun)
         if ranks is not None:
             recorder.extend_axis("rank", [str(rank) for rank in range(ranks.size)])
             recorder.declare([*COLUMNS, NONFINITE])
@@ -159,7 +159,7 @@ class Session:
             self.quarantine.read_back(writer.path / "events.jsonl")
 
     @property
-    def watches(self) -> Mapping[int, OptimizerStep]:
+    def optimizer_steps(self) -> Mapping[int, OptimizerStep]:
         """The guarded optimizers, by identity."""
         return self.machine.optimizer_steps
 
@@ -194,7 +194,7 @@ class Session:
         self.machine.flush()
         return {
             "step": self.counter.made - 1,
-            "watches": [step.state_dict() for step in self.watches.values()],
+            "watches": [step.state_dict() for step in self.optimizer_steps.values()],
             "recorder": self.recorder.state_dict(),
             "quarantine": self.quarantine.state_dict(),
             "clip": self.clip.state_dict(),
@@ -202,7 +202,7 @@ class Session:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.machine.count_from(state["step"] + 1)
-        for step, saved in zip(self.watches.values(), state["watches"], strict=True):
+        for step, saved in zip(self.optimizer_steps.values(), state["watches"], strict=True):
             step.load_state_dict(saved)
         self.recorder.load_state_dict(state["recorder"])
         self.quarantine.load_state_dict(state["quarantine"])
@@ -226,17 +226,17 @@ class Session:
         return self.inspection.parameter_index.by_identity()
 
     def stateful(self) -> Iterable[Any]:
-        return self.recovery.holdings.others.values()
+        return self.recovery.training.others.values()
 
     def capture_state(self) -> Mapping[str, Any] | None:
-        holdings = self.recovery.holdings
-        return None if holdings.sharded else holdings.capture()
+        training = self.recovery.training
+        return None if training.sharded else training.capture()
 
     def older_weights(self, step: int) -> Callable[[], AbstractContextManager[None]] | None:
         snapshot = self.recovery.snapshotter.peek(step)
         if snapshot is None or snapshot.step >= step:
             return None
-        return partial(self.recovery.holdings.other_weights, snapshot.state)
+        return partial(self.recovery.training.other_weights, snapshot.state)
 
     def record_event(self, step: int, kind: str, data: Mapping[str, Any]) -> None:
         self.recorder.event(step, kind, data)
@@ -248,4 +248,4 @@ class Session:
         self.machine.exclude_time(seconds)
 
     def _foresee(self, context: Any) -> None:
-        self.incidents.expect_rerun(context)
+        self.rerun.expect_rerun(context)

@@ -1,4 +1,4 @@
-"""The order of work around `optimizer.step()`, each part protected from a defect of our own."""
+"""The order of work around `optimizer.step()`, each part protected from a bug of our own."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from torch.optim import Optimizer
 
 from headway.guard.fail_safe import FailedRank, FailSafe
 from headway.guard.optimizer_step import OptimizerStep
+from headway.guard.recovery.recovery_manager import RecoveryManager
 from headway.guard.step_machine import StepMachine
+from headway.guard.step_outcomes import StepOutcomes
 from headway.rerun import in_script
 from headway.rerun.controller import RerunController
 from headway.rerun.protocol import RerunMoment
+from headway.torch_adapters import patching
 from headway.torch_adapters.frames import current_frame
 from headway.torch_adapters.optimizer_adapter import (
     AnsweredClosure,
@@ -32,19 +35,22 @@ class StepHooks:
         optimizers: Sequence[Optimizer],
         *,
         machine: StepMachine,
+        outcomes: StepOutcomes,
+        recovery: RecoveryManager,
         rerun: RerunController,
         protected: FailSafe,
-        failed_rank: FailedRank,
         ranks: RankGroup | None,
-        stop_if_asked: Callable[[], None],
+        close: Callable[[], None],
     ) -> None:
-        """`stop_if_asked` ends the training where the policy, or a signal, asks for it."""
+        """`close` closes the guard. Its reference keeps a guard alive that the user has dropped."""
         self._machine = machine
+        self._outcomes = outcomes
+        self._recovery = recovery
         self._rerun = rerun
         self._protected = protected
-        self._failed_rank = failed_rank
+        self._failed_rank = FailedRank(machine)
         self._ranks = ranks
-        self._stop_if_asked = stop_if_asked
+        self._close = close
         self._search: LineSearchState | None = None
         self._handles = [
             handle
@@ -54,8 +60,13 @@ class StepHooks:
                 item.register_step_post_hook(self._after_step),
             )
         ]
+        self.observer = protected.around(machine, self._failed_rank)
+        """Receives the events of torch."""
+        rerun.connect(protected, self.observer)
+        patching.add_listener(self.observer)
 
     def remove(self) -> None:
+        patching.remove_listener(self.observer)
         for handle in self._handles:
             handle.remove()
 
@@ -111,7 +122,23 @@ class StepHooks:
         if self._rerun.pending:
             self._rerun.rerun(RerunMoment.AFTER_STEP, frame)
         self._protected(self._rerun.step_complete)
-        self._stop_if_asked()
+        self.stop_if_asked()
+
+    def stop_if_asked(self) -> None:
+        """End the training where the policy halts it, or a signal asks to leave."""
+        self._outcomes.raise_if_halted()
+        preemption = self._recovery.preemption
+        if self._ranks is None and (preemption is None or preemption.asked is None):
+            return
+        number = self._recovery.asked_to_leave()
+        if number is None or self._machine.in_body:
+            return
+        theirs = None if preemption is None else preemption.pass_on()
+        self._protected(self._recovery.leave, number)
+        self._close()
+        if theirs is None:
+            raise SystemExit(128 + number)
+        theirs(number, None)
 
     def _follow_ranks(self) -> None:
         if self._ranks is not None and self._ranks.off:

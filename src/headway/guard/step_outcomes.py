@@ -218,7 +218,7 @@ class StepOutcomes:
         self._halt_error = TrainingHalted(
             f"training halted at step {step}: {reason}. "
             + (
-                "They were so before this step: do not go on from these weights"
+                "They were non-finite before this step: do not continue from these weights"
                 if poisoned
                 else "The weights are those of the last good step"
             )

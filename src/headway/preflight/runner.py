@@ -124,7 +124,7 @@ def run_check(
         policy=OBSERVE,
         run_dir=how.run_dir,
         max_norm=how.max_norm,
-        rhythm=FULL_SAMPLING,
+        sampling_plan=FULL_SAMPLING,
         snapshots=Snapshots(every=0, on_disk=0, on_signal=False),
         max_steps=how.max_steps,
         max_seconds=how.max_seconds,

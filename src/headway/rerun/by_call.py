@@ -35,13 +35,13 @@ class ReplayGuard(Protocol):
     @property
     def explanations(self) -> Sequence[Explanation]: ...
 
-    def put_in_place(self, state: Mapping[str, Any]) -> None:
+    def restore_captured(self, state: Mapping[str, Any]) -> None:
         """Load the captured state. Raises UsageError where it does not fit."""
 
-    def give_again(self, incident: BadStep, one: StepPass) -> Generator[Any, None, None]:
+    def redeliver_captured(self, incident: BadStep, one: StepPass) -> Generator[Any, None, None]:
         """The captured batches for the loop, while nothing is updated."""
 
-    def look_into_again(self, incident: BadStep, frame: FrameType | None) -> Iterator[Any]:
+    def explain_captured_step(self, incident: BadStep, frame: FrameType | None) -> Iterator[Any]:
         """Find out why the captured step failed."""
 
 
@@ -87,13 +87,13 @@ def rerun_by_calling(
     in the captured way before.
     """
     batches = capsule.batches(template if capsule.needs_template else None)
-    notes = restore_captured_state(capsule, guard.put_in_place)
+    notes = restore_captured_state(capsule, guard.restore_captured)
     run = prepare(batches)
     restore_captured_rng(capsule)
     incident = bad_step_of(capsule, batches, run)
     first = StepPass("again", batches)
     try:
-        with closing(guard.give_again(incident, first)) as given:
+        with closing(guard.redeliver_captured(incident, first)) as given:
             for batch in given:
                 run(batch)
     except Exception as error:  # of the user's own step
@@ -104,7 +104,7 @@ def rerun_by_calling(
     else:
         result = judge_replay(capsule, first.outcome, notes)
     if result.reproduces:
-        for _ in guard.look_into_again(incident, None):
+        for _ in guard.explain_captured_step(incident, None):
             raise AssertionError("a step that can be called needs no loop")
     return add_reasons(result, guard, capsule)
 

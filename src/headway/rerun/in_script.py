@@ -129,7 +129,7 @@ def _run(request: _Request, guard: ReplayGuard, loader: Iterable[Any]) -> Iterat
     capsule = request.capsule
     try:
         batches = capsule.batches(_template(capsule, loader))
-        notes = restore_captured_state(capsule, guard.put_in_place)
+        notes = restore_captured_state(capsule, guard.restore_captured)
     except HeadwayError as error:
         request.result = refuse_replay(str(error))
         return
@@ -138,11 +138,11 @@ def _run(request: _Request, guard: ReplayGuard, loader: Iterable[Any]) -> Iterat
     # The first pass runs in the loop itself: before that, its variables are not bound.
     first = StepPass("again", batches)
     try:
-        yield from guard.give_again(incident, first)
+        yield from guard.redeliver_captured(incident, first)
     finally:
         request.result = judge_replay(capsule, first.outcome, notes)
     if request.result.reproduces:
-        yield from guard.look_into_again(incident, current_frame(1))
+        yield from guard.explain_captured_step(incident, current_frame(1))
         request.result = add_reasons(request.result, guard, capsule)
 
 

@@ -15,27 +15,25 @@ from headway.guard.measure.gradient_measure import ClipRecord, GradientNorms, sc
 from headway.output.notices import Notices
 from headway.rerun.bad_step import StepContext
 
-# `max_norm=` as a rule instead of a number: the clipping of a step, and its numbers on record.
-
-# What the spike brake judges and what goes on record as `grad_norm` is the norm before any
-# clipping. A rule learns from, and limits, what the user's own clipping has left.
+# The brake judges, and the record shows as `grad_norm`, the norm before any clipping. A rule learns
+# from, and limits, the norm that the user's own clipping has left.
 
 
 def require_limit(max_norm: Any) -> None:
-    """Refuse what is no limit."""
+    """Raise UsageError unless it is a limit."""
     try:
         fits = max_norm is None or isinstance(max_norm, AdaptiveClip) or bool(max_norm > 0)
     except TypeError:
         fits = False
     if not fits:
         raise UsageError(
-            "max_norm is a positive number, or a rule such as headway.AdaGC() or "
+            "max_norm must be a positive number, or a rule such as headway.AdaGC() or "
             f"headway.ZClip(): got {max_norm!r}"
         )
 
 
 class AdaptiveClippers:
-    """The adaptive clippings of a session: one per optimizer, or none at all."""
+    """The adaptive clippers of a guard: one per optimizer, or none at all."""
 
     def __init__(self, rule: AdaptiveClip | None, notices: Notices) -> None:
         self._rule = rule
@@ -43,29 +41,29 @@ class AdaptiveClippers:
         self._memories: list[ClipStatistics] = []
 
     def attach(self, optimizer: Optimizer) -> AdaptiveClipper | None:
-        """What clips the gradients of this optimizer; None without a rule."""
+        """The clipper of this optimizer; None without a rule."""
         if self._rule is None:
             return None
         self._memories.append(ClipStatistics(self._rule, optimizer))
         return AdaptiveClipper(self._memories[-1])
 
     def state_dict(self) -> dict[str, Any]:
-        """What was learned so far, by the number of the optimizer; empty without a rule."""
+        """Statistics by the number of the optimizer; empty without a rule."""
         return {str(at): memory.state_dict() for at, memory in enumerate(self._memories)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there. A rule that has changed since starts afresh, and says so."""
+        """Continue from there. A rule that has changed starts from scratch, with a notice."""
         for at, memory in enumerate(self._memories):
             if not memory.load_state_dict(state.get(str(at), {})):
                 self._notices.once(
                     "clip-afresh",
-                    f"{type(memory.rule).__name__} starts afresh: what was saved is of another "
-                    "clipping, or of another set of parameters",
+                    f"{type(memory.rule).__name__} starts from scratch: the saved state is of "
+                    "another clipping rule, or of another set of parameters",
                 )
 
 
 class AdaptiveClipper:
-    """Clips the gradients of one optimizer by a rule, and adds to the numbers of the step."""
+    """Clips the gradients of one optimizer by a rule, and adds the numbers to the record."""
 
     def __init__(self, memory: ClipStatistics) -> None:
         self._memory = memory
@@ -79,7 +77,7 @@ class AdaptiveClipper:
         *,
         uniform: bool,
     ) -> dict[str, Tensor]:
-        """Clip the gradients of a step that goes ahead."""
+        """Clip the gradients of a step that is applied."""
         factors, numbers = self._judge(note, norms, theirs, None)
         _multiply(gradients, factors, uniform=uniform)
         return numbers
@@ -93,10 +91,10 @@ class AdaptiveClipper:
         *,
         bad: Tensor,
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
-        """What the kernel shall divide the gradients by.
+        """The divisor that the kernel applies to all gradients.
 
-        It takes one divisor for all. Where each tensor has a factor of its own, the gradients are
-        multiplied here, with the loss scale that they may still carry left on them.
+        Where each tensor has its own factor, the gradients are multiplied here, and keep the loss
+        scale that they may still carry.
         """
         factors, numbers = self._judge(note, norms, theirs, bad)
         if not self._memory.rule.per_tensor:
@@ -106,13 +104,13 @@ class AdaptiveClipper:
         return scale, numbers
 
     def undo(self) -> None:
-        """The step came to nothing: what was learned from it is forgotten."""
+        """The step was undone: forget what was learned from it."""
         self._memory.undo()
 
     def _judge(
         self, note: StepContext, norms: GradientNorms, theirs: ClipRecord | None, bad: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Our factors, and for the record what all clipping together has done."""
+        """Our factors, and for the record the effect of all clipping."""
         if theirs is None or theirs.coefficient is None:
             factors = total = self._memory.factors(note.parameters, norms, bad)
         else:
@@ -139,14 +137,11 @@ def _multiply(gradients: list[Tensor], factors: Tensor, *, uniform: bool) -> Non
             gradient.mul_(factor.to(gradient.device))
 
 
-# A learning rate lowered for a while, on top of whatever schedule the user has.
-
-# The rate is multiplied only while the optimizer steps: before the hook and after it, the groups
-# hold the user's own numbers, so that no scheduler ever sees ours.
-
-
 class RateFactor:
-    """What one optimizer's rate is multiplied by."""
+    """Lowers the learning rate of one optimizer for a while, on top of the user's schedule.
+
+    The rate is changed only between the two hooks of a step, so that no scheduler sees ours.
+    """
 
     def __init__(self, optimizer: Optimizer, hold: int, rewarm: int) -> None:
         self._optimizer = optimizer
@@ -159,7 +154,7 @@ class RateFactor:
 
     @property
     def value(self) -> float:
-        """The factor at the coming step: low for a while, then linearly back to 1."""
+        """The factor of the next step: low for a while, then linearly back to 1."""
         into = self._since - self._hold
         if into < 0 or self.low == 1.0:
             return self.low
@@ -171,13 +166,13 @@ class RateFactor:
         self._since = 0
 
     def apply(self) -> None:
-        """The optimizer is about to step."""
+        """Lower the rates: the optimizer is about to step."""
         factor = self.value
         if factor == 1.0:
             return
         for group in self._optimizer.param_groups:
             rate = group.get("lr")
-            if isinstance(rate, Tensor):  # changed in place: a captured graph reads this very one
+            if isinstance(rate, Tensor):  # in place: a captured CUDA graph reads this tensor
                 self._theirs.append(rate.clone())
                 rate.mul_(factor)
             else:
@@ -186,7 +181,7 @@ class RateFactor:
                     group["lr"] = rate * factor
 
     def remove(self, *, stepped: bool) -> None:
-        """It has stepped, or was held back: the user's own rates again."""
+        """Restore the user's rates: the optimizer has stepped, or its update was skipped."""
         theirs, self._theirs = self._theirs, []
         for group, rate in zip(self._optimizer.param_groups, theirs, strict=False):
             if isinstance(rate, Tensor):

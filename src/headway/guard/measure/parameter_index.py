@@ -19,9 +19,6 @@ from headway.torch_adapters.autograd_graph import dtypes_in_graph
 from headway.torch_adapters.compat import RunningNorm
 from headway.torch_adapters.module_stack import user_path
 
-# Which parameters there are, under which names and at which positions of the header's `param`
-# axis.
-
 _NORMS = (
     RunningNorm,
     nn.LayerNorm,
@@ -34,8 +31,8 @@ _NORMS = (
 class ParameterIndex:
     """Every parameter of the models and of the optimizers, each once.
 
-    Positions are given for good: a parameter that appears later is added at the end, one that
-    vanishes keeps its place, which only another of the same name can take. None is kept alive.
+    A position along the `param` axis never changes: a new parameter is added at the end, and only
+    one of the same name can take the position of one that is gone. None is kept alive.
     """
 
     def __init__(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
@@ -53,7 +50,7 @@ class ParameterIndex:
         self.refresh()
 
     def refresh(self) -> dict[str, Any]:
-        """Look again at models and optimizers; the facts of the `parameters` set-up record."""
+        """Scan models and optimizers; the facts of the `parameters` setup record."""
         self._position = {id(p): at for at, p in self._present()}
         gone = set(range(len(self.names))) - set(self._position.values())
         self._free = {self.names[at]: at for at in gone}
@@ -70,7 +67,7 @@ class ParameterIndex:
         }
 
     def positions(self, parameters: Iterable[Tensor]) -> list[int]:
-        """Their positions; one that nobody has a name for is added under a number."""
+        """Their positions; a parameter without a name is added under a number."""
         wanted = list(parameters)
         found = [self._at(p) for p in wanted]
         if None in found:
@@ -84,11 +81,11 @@ class ParameterIndex:
         return {id(p): self.names[at] for at, p in self._present()}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Those that are still there, by name."""
+        """Parameters that still exist, by name."""
         return {self.names[at]: p for at, p in self._present()}
 
     def vanished(self) -> list[str]:
-        """Parameters the optimizers still hold although no model has them any more."""
+        """Parameters that the optimizers hold although they are no longer in a model."""
         in_models = {id(p) for model in self._models for p in model.parameters()}
         return [
             self.names[at]
@@ -102,7 +99,7 @@ class ParameterIndex:
         return [at for at, parameter in self._present() if wanted(parameter)]
 
     def _present(self) -> list[tuple[int, Tensor]]:
-        """(position, parameter) of those that are still there."""
+        """(position, parameter) of those that still exist."""
         return [(at, p) for at, ref in enumerate(self._tensors) if (p := ref()) is not None]
 
     def _at(self, parameter: Tensor) -> int | None:
@@ -144,7 +141,7 @@ class ParameterIndex:
         return position
 
     def _place_for(self, name: str) -> int:
-        """That of one of this name which is gone, or a new one at the end."""
+        """The position of a lost parameter of this name, or a new one at the end."""
         if name in self._free:
             return self._free.pop(name)
         self.names.append(name)
@@ -161,12 +158,8 @@ def _gone() -> weakref.ref[Tensor]:
 _GONE = _gone()
 
 
-# What is being trained: written down at the start and when it changes, and looked through for
-# numbers that are not finite.
-
-
 class StateInspector:
-    """Looks at models, optimizers and batches, and records what there is to say."""
+    """Records parameters and non-finite tensors of models, optimizers and batches."""
 
     def __init__(
         self,
@@ -184,7 +177,7 @@ class StateInspector:
         self.precision_known = False
 
     def at_start(self) -> None:
-        """State that came from a checkpoint may be bad before the first step."""
+        """Record the parameters, and non-finite state that a checkpoint may have brought."""
         self._record_parameters(0, self.parameter_index.refresh())
         self.state(0)
         self._recorder.event(0, "scan", {"roles": ["weight", "buffer", "moment"]})
@@ -203,13 +196,13 @@ class StateInspector:
         """Record every non-finite tensor of the step's batches."""
         for kept in batches:
             if kept.lost:
-                continue  # what is bad in it, the loop may have put there
+                continue  # the loop may have put the bad values there
             with kept.as_given():
                 for bad in nonfinite_scan.scan_batch(kept.batch, kept.indices()):
                     self._record_tensor(step, bad)
 
     def parameters(self, step: int) -> None:
-        """Look again at which parameters there are and which of them train."""
+        """Record the parameters again if any were added, removed, frozen or unfrozen."""
         present = self.parameter_index.refresh()
         if present != self._parameters:
             self._record_parameters(step, present)
@@ -219,12 +212,12 @@ class StateInspector:
                 "vanished",
                 f"the optimizer holds {gone[0]}"
                 + (f" and {len(gone) - 1} more" if len(gone) > 1 else "")
-                + ", which the model no longer has: it is watched on, but trains nothing. "
-                "Build the optimizer after the model is final",
+                + ", no longer part of the model: updates of it have no effect. "
+                "Create the optimizer after the model is final",
             )
 
     def precision(self, step: int, roots: Sequence[Tensor], *, scaled: bool) -> None:
-        """Record in which dtypes the weights lie and the losses were computed."""
+        """Record the dtypes of the weights and of the computation of the losses."""
         self.precision_known = True
         dtypes = {self._parameters["dtypes"][at] for at in self._parameters["trainable"]}
         facts = {

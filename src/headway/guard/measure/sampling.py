@@ -36,10 +36,10 @@ class UpdateSampler:
     """Measures ‖update‖ / ‖weight‖ by looking at weights before and after a step."""
 
     def __init__(
-        self, most_tensors: int = MAX_SAMPLED_TENSORS, most_elements: int = MAX_SAMPLED_ELEMENTS
+        self, max_tensors: int = MAX_SAMPLED_TENSORS, max_elements: int = MAX_SAMPLED_ELEMENTS
     ) -> None:
-        self._most_tensors = most_tensors
-        self._most_elements = most_elements
+        self._most_tensors = max_tensors
+        self._most_elements = max_elements
         self._cursor = 0
         self._chosen: list[Tensor] = []
         self._before: list[Tensor] = []
@@ -143,8 +143,8 @@ class SamplingPlan:
     """With several ranks: between two comparisons of their weights."""
     graphs_every: int = retained_graphs.GRAPH_COUNT_INTERVAL
     """Between two counts of the graphs that are kept."""
-    most_tensors: int = MAX_SAMPLED_TENSORS
-    most_elements: int = MAX_SAMPLED_ELEMENTS
+    max_tensors: int = MAX_SAMPLED_TENSORS
+    max_elements: int = MAX_SAMPLED_ELEMENTS
 
 
 FULL_SAMPLING = SamplingPlan(
@@ -152,7 +152,7 @@ FULL_SAMPLING = SamplingPlan(
     zeros_every=1,
     weights_every=1,
     graphs_every=5,
-    most_tensors=2000,
-    most_elements=1 << 27,
+    max_tensors=2000,
+    max_elements=1 << 27,
 )
 """Everything at every step: for preflight."""

@@ -102,7 +102,7 @@ class StepMeasure:
         self._buffers = buffers
         self._scaling = scaling
         self._alone = alone
-        self._sampler = sampling.UpdateSampler(plan.most_tensors, plan.most_elements)
+        self._sampler = sampling.UpdateSampler(plan.max_tensors, plan.max_elements)
         self._copied = False
         # Counted per optimizer: one that steps at odd batches only is sampled too.
         self._sampled_at = -plan.every

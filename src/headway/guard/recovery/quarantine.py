@@ -1,9 +1,8 @@
 """Records and counts batches whose update was skipped, and avoids them if the policy says so.
 
-A batch is known again when the same set of samples, or the same content, comes again. Under
-shuffling batches are composed anew in every epoch, so samples are counted as well: one that was in
-several bad batches of different composition is a suspect. That is evidence for people; nothing is
-decided by it.
+A batch is recognized by the same set of samples, or by the same content. Shuffling forms new
+batches in every epoch, so samples are counted as well: one that was in several different bad
+batches is a suspect. That is evidence for the user; nothing is decided by it.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from headway.output.notices import Notices
 from headway.rerun.recorded_batch import BatchIdentity, Index, RecordedBatch, freeze_index
 
 QUARANTINE = "quarantine"
-"""The kind of event that names a batch whose update was held back."""
+"""The kind of event that names a batch whose update was skipped."""
 AVOIDED = "avoided"
-"""The kind of event that says that such a batch came again and was left out."""
+"""The kind of event that reports that such a batch was left out."""
 
 MAX_BATCHES = 10_000
 MAX_SAMPLES = 100_000
-"""So many are remembered; of batches the latest."""
+"""Maximum numbers that are kept; of batches, the latest."""
 LISTED = 4096
-"""Indices that are written down of one batch; `size` is always true."""
+"""Maximum number of indices recorded per batch; `size` is always exact."""
 SUSPECTS = 20
 
 ReportEvent = Callable[[int, str, Mapping[str, Any]], None]
@@ -40,9 +39,9 @@ ReportEvent = Callable[[int, str, Mapping[str, Any]], None]
 class Quarantine:
     """The bad batches of a run."""
 
-    def __init__(self, tell: ReportEvent, notices: Notices, *, avoid: bool) -> None:
-        """`tell` writes an event down."""
-        self._tell = tell
+    def __init__(self, report: ReportEvent, notices: Notices, *, avoid: bool) -> None:
+        """`report` records an event."""
+        self._report = report
         self._notices = notices
         self._avoid = avoid
         self._times: dict[str, int] = {}
@@ -53,7 +52,7 @@ class Quarantine:
         return len(self._times)
 
     def take(self, step: int, batches: Sequence[RecordedBatch], reason: str) -> None:
-        """The step's update was held back: blame the batches it was made of."""
+        """The update was skipped: record the batches of the step as bad."""
         alone = len(batches) == 1
         guilty = batches if alone else [kept for kept in batches if _went_bad(kept)] or batches
         for kept in guilty:
@@ -68,24 +67,24 @@ class Quarantine:
             data["times"] = self._times[identity.key]
             if suspects := self._suspects(identity):
                 data["suspects"] = suspects
-            self._tell(step, QUARANTINE, data)
+            self._report(step, QUARANTINE, data)
 
     def avoids(self, step: int, kept: RecordedBatch) -> bool:
-        """Whether this batch shall not be trained on; says so in the record."""
+        """Whether this batch is left out; records that it is."""
         if not (self._avoid and self._is_alone() and self._times and self._knows(kept)):
             self._left_out = 0
             return False
         if self._left_out >= len(self):
-            # Each of them came, and nothing else: an endless loader would never give a batch.
+            # All of them came, and nothing else: an endless loader would never yield a batch.
             self._left_out = 0
             self._notices.once(
                 "all-avoided",
-                "every batch that comes is one to be avoided: some are trained on after all. "
-                "When all batches are bad the data are hardly to blame",
+                "every batch is one to avoid: some are used after all. "
+                "If all batches are bad, look for the cause outside the data",
             )
             return False
         self._left_out += 1
-        self._tell(step, AVOIDED, _described(kept, kept.identity()))
+        self._report(step, AVOIDED, _described(kept, kept.identity()))
         return True
 
     def state_dict(self) -> dict[str, Any]:
@@ -94,26 +93,26 @@ class Quarantine:
         return {"batches": dict(self._times), "samples": samples}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Know these and no others."""
+        """Replace what is known."""
         self._times = {str(key): int(times) for key, times in state["batches"].items()}
         self._samples = Counter(
             {(str(dataset), freeze_index(index)): int(n) for dataset, index, n in state["samples"]}
         )
 
     def read_back(self, events: Path) -> None:
-        """Take up the batches that an earlier segment of the run wrote down."""
+        """Read the batches that an earlier segment of the run has recorded."""
         try:
             lines = events.read_bytes().splitlines()
         except OSError:
             return
         for line in lines:
-            if QUARANTINE.encode() in line:  # before parsing: nearly all are about something else
+            if QUARANTINE.encode() in line:  # before parsing: nearly all are other events
                 self._read_line(line)
         if self._avoid and self._times:
             self._notices.once(
                 "quarantine",
-                f"{len(self)} batches were held back earlier in this run directory and are "
-                "avoided from the start; if the data were mended since, begin a new directory",
+                f"the update was skipped for {len(self)} batches earlier in this run directory: "
+                "they are avoided from the start. If the data is fixed, use a new run directory",
             )
 
     def _read_line(self, line: bytes) -> None:
@@ -143,7 +142,7 @@ class Quarantine:
     def _knows(self, kept: RecordedBatch) -> bool:
         by_content = any(key.startswith("content-") for key in self._times)
         if not kept.indices() and not by_content:
-            return False  # nothing to find: do not make a hash of every batch for it
+            return False  # saves a hash of every batch
         identity = kept.identity()
         return identity.sure and identity.key in self._times
 
@@ -157,14 +156,14 @@ class Quarantine:
             return True
         self._notices.once(
             "avoid-ranks",
-            "avoid_bad_batches is off with more than one rank: a rank that leaves a batch out "
-            "would take fewer steps than the others, and they would wait for it for ever",
+            "avoid_bad_batches is off with more than one rank: a rank that skips a batch would "
+            "make fewer steps, and the other ranks would wait for it forever",
         )
         return False
 
 
 def _described(kept: RecordedBatch, identity: BatchIdentity) -> dict[str, Any]:
-    """Who the batch is and where it came from, for the record."""
+    """Identity and origin of the batch, for the record."""
     data: dict[str, Any] = {"key": identity.key, "sure": identity.sure, "size": kept.size}
     if identity.indices:
         data |= {"dataset": identity.dataset, "indices": list(identity.indices[:LISTED])}
@@ -174,5 +173,5 @@ def _described(kept: RecordedBatch, identity: BatchIdentity) -> dict[str, Any]:
 
 
 def _went_bad(kept: RecordedBatch) -> bool:
-    """Whether the batch's own loss is no number; waits for the device."""
+    """Whether the batch's own loss is non-finite; waits for the device."""
     return any(not math.isfinite(float(loss)) for loss in kept.losses)

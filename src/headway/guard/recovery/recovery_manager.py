@@ -1,4 +1,4 @@
-"""Keeps a run alive beyond one step: snapshots, roll back, preemption signals, resume."""
+"""Recovers a run beyond a single step: snapshots, roll back, preemption signals, resume."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ from headway.torch_adapters.saved_state import BufferBackup
 
 # SIGTERM and SIGUSR1: the machine is about to be taken away.
 
-# The handler only takes a note; the guard looks at it between two steps, when a snapshot is whole.
-# A second signal means that somebody is losing patience: it does what it did before there was a
-# guard.
+# The handler only stores the signal; the guard reads it between two steps, when a snapshot is
+# complete. A second signal goes to the handler that was installed before the guard's.
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
 
@@ -39,12 +38,12 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasa
 class PreemptionSignals:
     """Listens for the signals from `__init__` to `close`; does nothing outside the main thread.
 
-    The handlers do not hold it: a guard that nobody closed goes with its training, they with it.
+    The handlers hold only a weak reference: a guard that is never closed can still be collected.
     """
 
     def __init__(self) -> None:
         self.asked: int | None = None
-        """The number of the signal that came."""
+        """The number of the first signal received."""
         self._before: dict[int, Any] = {}
         if threading.current_thread() is not threading.main_thread():
             return
@@ -61,12 +60,12 @@ class PreemptionSignals:
         self._stop = weakref.finalize(self, _stop_listening, dict(self._before), note)
 
     def close(self) -> None:
-        """Whoever listened before listens again."""
+        """Install the earlier handlers again."""
         if self._before:
             self._stop()
 
     def pass_on(self) -> Callable[..., Any] | None:
-        """The handler that was there before us, if it was the user's own."""
+        """The handler that was installed before, if it is the user's own."""
         handler = self._before.get(self.asked or 0)
         return handler if callable(handler) else None
 
@@ -83,29 +82,27 @@ class PreemptionSignals:
 
 def _stop_listening(before: dict[int, Any], ours: Callable[..., Any]) -> None:
     for number, handler in before.items():
-        # Somebody else may listen by now: theirs stays. Only the main thread may change it.
+        # A handler installed since then stays. Only the main thread may change handlers.
         if signal.getsignal(number) is ours and handler is not None:
             with suppress(ValueError):
                 signal.signal(number, handler)
 
 
-# What keeps a run alive beyond the single step: snapshots, rolling back, leaving, resuming.
-
-# Everything here happens between two steps, when the loop's body is complete: scheduler, scaler
-# and EMA included.
-
-
 class RecoveryManager:
-    """The long-term half of a session."""
+    """Takes snapshots, rolls back, leaves on a signal, and resumes.
+
+    All of it happens between two steps, when the loop body is complete: scheduler, scaler and EMA
+    included.
+    """
 
     def __init__(
         self,
-        holdings: TrainingState,
+        training: TrainingState,
         settings: Snapshots,
         *,
         run_dir: Path | None,
         notices: Notices,
-        together: SingleProcess,
+        agreement: SingleProcess,
         counter: StepCounter,
         recorder: Recorder,
         inspection: StateInspector,
@@ -116,10 +113,10 @@ class RecoveryManager:
     ) -> None:
         """`judge` lets the policy decide and act; `guard_state`: what the guard itself must have
         again after a resume."""
-        self.journey = DataPosition()
-        self.holdings = holdings
+        self.data_position = DataPosition()
+        self.training = training
         self._notices = notices
-        self.together = together
+        self.agreement = agreement
         self._counter = counter
         self._recorder = recorder
         self._inspection = inspection
@@ -128,12 +125,12 @@ class RecoveryManager:
         self._judge = judge
         self._guard_state = guard_state
         self.snapshotter = Snapshotter(
-            holdings,
+            training,
             settings,
             run_dir=run_dir,
             own=self._own,
             notices=notices,
-            together=together,
+            agreement=agreement,
         )
         listens = settings.on_signal and self.snapshotter.on_disk
         self.preemption = PreemptionSignals() if listens else None
@@ -145,7 +142,7 @@ class RecoveryManager:
         self._save_at = settings.every
 
     def rungs(self, verdict: StepVerdict) -> frozenset[Rung]:
-        """What can be done about a bad step now."""
+        """What can be done now about a bad step."""
         if verdict.poisoned:
             self.snapshotter.distrust(verdict.step)
         always = {Rung.SKIP, Rung.BACK_OFF, Rung.HALT}
@@ -153,7 +150,7 @@ class RecoveryManager:
         return frozenset(always | {Rung.ROLL_BACK} if can else always)
 
     def before_first_step(self) -> None:
-        """Whatever was loaded is loaded: this is what the run starts from."""
+        """Keep the state that the run starts from, after whatever the user has loaded."""
         self._doubt_unless(self.snapshotter.first(self._counter.made))
         self._look_ahead()
 
@@ -173,8 +170,8 @@ class RecoveryManager:
         if snapshot is None:
             return
         with allow_device_sync():
-            # The schedule goes with the data, and the data go on.
-            self.holdings.restore(snapshot.state, schedule=False)
+            # The schedule belongs to the data, which continue from where they are.
+            self.training.restore(snapshot.state, schedule=False)
             self._buffers.renew()
 
     def boundary(self, *, good: bool) -> None:
@@ -196,14 +193,14 @@ class RecoveryManager:
         self.due_at = 0 if self._ranks is not None else self.snapshotter.next_due()
 
     def _wants_to_save(self, steps: int) -> bool:
-        """Rank 0 alone looks at the clock; the others hear of it with the next step."""
+        """Only rank 0 reads the clock; the others learn of it with the next vote."""
         due = bool(self._every) and steps >= self._save_at and self.snapshotter.disk_is_due()
         if due:
             self._save_at = steps + self._every
         return due
 
     def _doubt_unless(self, good: bool) -> None:
-        """A snapshot was no good: something is non-finite that no loss has shown."""
+        """Act on a snapshot that is not good: a value is non-finite that no loss has shown."""
         if good:
             return
         if self._ranks is not None:  # all ranks decide about it at their next step
@@ -211,39 +208,39 @@ class RecoveryManager:
             self._ranks.poisoned = True
         else:
             with allow_device_sync():
-                self._mend()
+                self._repair()
 
-    def _mend(self, rungs: frozenset[Rung] | None = None) -> None:
+    def _repair(self, rungs: frozenset[Rung] | None = None) -> None:
         step = self._counter.current
         names = self._inspection.state(step)
         if not names:
-            self._mend_buffers(step)
+            self._repair_buffers(step)
         else:
             verdict = StepVerdict(step, poisoned=names)
             self._judge(verdict, self.rungs(verdict) if rungs is None else rungs)
             self.finish_roll_back()
 
-    def _mend_buffers(self, step: int) -> None:
-        """Statistics can be put back by themselves: nothing learned is lost."""
+    def _repair_buffers(self, step: int) -> None:
+        """Restore statistics alone: nothing that was learned is lost."""
         names = self.snapshotter.spoiled_buffers()
         if names and self.snapshotter.can_roll_back(step):
             snapshot = self.snapshotter.last_good(step, older=False)
-            self.holdings.restore_buffers(snapshot.state)
+            self.training.restore_buffers(snapshot.state)
             self._buffers.renew()
             self._recorder.event(step, "mended", {"buffers": names, "to": snapshot.step})
 
     def check_at_end(self) -> None:
-        """The run is over: what it leaves behind is good, or the last that was.
+        """The run is over: leave the last good state if the present one is bad.
 
-        Not with several ranks: one of them may have ended for another reason, and not be asked.
+        Not with several ranks: one of them may have ended for another reason, and cannot vote.
         """
-        if self.together.count == 1 and self.snapshotter.can_roll_back(self._counter.current):
-            self._mend(frozenset({Rung.ROLL_BACK}))
+        if self.agreement.count == 1 and self.snapshotter.can_roll_back(self._counter.current):
+            self._repair(frozenset({Rung.ROLL_BACK}))
 
-    # Leaving and coming back.
+    # Leaving and resuming.
 
     def asked_to_leave(self) -> int | None:
-        """The signal that came, here or to another rank; the same answer everywhere."""
+        """The signal received here or on another rank; the same answer on every rank."""
         number = None if self.preemption is None else self.preemption.asked
         ranks = self._ranks
         if ranks is None:
@@ -253,7 +250,7 @@ class RecoveryManager:
         return (number or signal.SIGTERM) if ranks.leaving else None
 
     def leave(self, number: int) -> None:
-        """The machine is about to be taken away: everything onto the disk."""
+        """The process is about to end: write everything to disk."""
         saved = self.snapshotter.on_disk and self.snapshotter.save(self._counter.made)
         self.snapshotter.wait()
         self._recorder.event(self._counter.current, "preempted", {"signal": number, "saved": saved})
@@ -264,46 +261,47 @@ class RecoveryManager:
         self.snapshotter.close()
 
     def resume(self, run_dir: Path) -> int:
-        """Take up the newest whole snapshot of a run directory; the steps made before it."""
-        found = read_newest(run_dir, self.holdings, self.together)
+        """Restore the newest complete snapshot of a run directory; the steps made before it."""
+        found = read_newest(run_dir, self.training, self.agreement)
         if found is None:
             return 0
         steps, state, own = found
-        self.holdings.restore(state, schedule=True)
-        missing = sorted(state["others"].keys() - self.holdings.others.keys())
+        self.training.restore(state, schedule=True)
+        missing = sorted(state["others"].keys() - self.training.others.keys())
         if missing:
             self._notices.once(
                 "resume-missing",
-                f"the snapshot also holds {', '.join(missing)}, which this guard was not given: "
-                "not restored, so the run will not go on exactly as it would have",
+                "the snapshot contains state that this guard does not track: "
+                f"{', '.join(missing)}. It is not restored, so the run will not continue exactly",
             )
         if own is None:
             self._notices.once(
-                "resume-ranks", "there were fewer ranks then: this one starts with fresh randomness"
+                "resume-ranks",
+                "the snapshot is of fewer ranks: this rank starts with new random numbers",
             )
         else:
             self._guard_state.load_state_dict(own["guard"])
             rng.restore(own["rng"])
-            self.journey.resume(own["journey"], lambda: self._arrived(state, own))
+            self.data_position.resume(own["journey"], lambda: self._arrived(state, own))
         self._buffers.renew()
         self._recorder.event(steps, "resumed", {"steps": steps})
         return steps
 
-    def put_in_place(self, state: Mapping[str, Any]) -> None:
-        """The state an incident was captured in."""
-        self.holdings.restore_for_replay(state)
+    def restore_captured(self, state: Mapping[str, Any]) -> None:
+        """Restore the state that an incident file contains."""
+        self.training.restore_for_replay(state)
         self._buffers.renew()
 
     @torch.no_grad()
     def _arrived(self, state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-        """The loop is where it was: what the way here has changed is put right."""
-        self.holdings.restore(state, schedule=True)
+        """The loop has reached its position: undo what the way there has changed."""
+        self.training.restore(state, schedule=True)
         rng.restore(own["rng"])
         self._buffers.renew()
 
     def _own(self) -> dict[str, Any]:
         return {
             "rng": rng.capture(),
-            "journey": self.journey.state_dict(),
+            "journey": self.data_position.state_dict(),
             "guard": self._guard_state.state_dict(),
         }

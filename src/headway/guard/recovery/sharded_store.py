@@ -41,21 +41,21 @@ class ShardedSnapshotStore(SnapshotStore):
     """As `Store`; writing and reading are collective: every rank must come."""
 
     def __init__(
-        self, folder: Path, *, keep: int, holdings: TrainingState, together: SingleProcess
+        self, folder: Path, *, keep: int, training: TrainingState, agreement: SingleProcess
     ) -> None:
-        super().__init__(folder, keep=keep, rank=together.rank, ranks=together.count)
-        self._holdings = holdings
-        self._group = together.group
+        super().__init__(folder, keep=keep, rank=agreement.rank, ranks=agreement.count)
+        self._training = training
+        self._group = agreement.group
 
     def prepare(self, number: int, step: int, state: Any, own: Any) -> Callable[[], None]:
         """Begin a snapshot of the state as it is now; the rest of the work, for another thread."""
         home = self._home(number, step)
         home.mkdir(parents=True, exist_ok=True)
-        present = self._holdings.capture()
+        present = self._training.capture()
         tensors = {
             _key(path): tensor
             for path, tensor in find_tensors(present)
-            if self._holdings.is_shared(path, tensor)
+            if self._training.is_shared(path, tensor)
         }
         outline = map_with_paths(present, self._outlined)
         writing: Any = async_save(
@@ -80,8 +80,8 @@ class ShardedSnapshotStore(SnapshotStore):
         mine = home / f"{self._own_name}.pt"
         kept = load_file(mine if mine.exists() else home / "rank0.pt")
         targets: dict[str, Tensor] = {}
-        present = self._holdings.capture()
-        parameters = self._holdings.parameters()
+        present = self._training.capture()
+        parameters = self._training.parameters()
 
         def target(path: tuple[Any, ...], about: Mapping[str, Any]) -> Tensor:
             found = _empty(path, about, present, parameters)
@@ -94,7 +94,7 @@ class ShardedSnapshotStore(SnapshotStore):
 
     def _outlined(self, tensor: Tensor, path: tuple[Any, ...]) -> Any:
         """What is this rank's own as it is; of the rest, what it will take to read it."""
-        if not self._holdings.is_shared(path, tensor):
+        if not self._training.is_shared(path, tensor):
             return tensor.detach().to("cpu", copy=True)
         return {
             _TENSOR: is_dtensor(tensor),

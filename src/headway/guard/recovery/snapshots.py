@@ -29,12 +29,10 @@ from headway.torch_adapters.nested_state import (
 )
 from headway.torch_adapters.sharded_tensors import local_part
 
-# Last-good states in memory.
-
 # "Good" means verified finite when taken: every floating-point tensor of weights, buffers, moments
-# and whatever else is held. On the CPU a snapshot is a copy. On CUDA the state is gathered into
-# one flat tensor per dtype on the device (about a millisecond for a gigabyte) and goes to pinned
-# memory behind the training's own work; nobody waits for it.
+# and other state. On the CPU a snapshot is a copy. On CUDA the state is gathered into one flat
+# tensor per dtype on the device (about a millisecond for a gigabyte) and copied to pinned memory
+# behind the training's own work, without a wait.
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +40,15 @@ class Snapshots:
     """When snapshots are taken and how many are kept."""
 
     every: int = 100
-    """Steps between two snapshots in memory; 0: none, and the run cannot be rolled back."""
+    """Steps between two snapshots in memory; 0: none, so the run cannot be rolled back."""
     in_memory: int = 2
     """How many are kept there. Each takes as much host memory as weights and moments together."""
     on_disk: int = 3
-    """How many are kept in the run directory; 0: none, and the run cannot be resumed."""
+    """How many are kept in the run directory; 0: none, so the run cannot be resumed."""
     disk_share: float = 0.02
-    """At most so much of the time is spent writing; 1 writes every snapshot."""
+    """Maximum share of the time spent on writing; 1 writes every snapshot."""
     on_signal: bool = True
-    """SIGTERM and SIGUSR1 take a snapshot and leave (only with a run directory)."""
+    """SIGTERM and SIGUSR1 take a snapshot and exit (only with a run directory)."""
 
     def __post_init__(self) -> None:
         for name in ("every", "on_disk"):
@@ -61,7 +59,7 @@ class Snapshots:
         if self.in_memory < 1:
             raise SettingsError(f"Snapshots(in_memory=…) must be at least 1: got {self.in_memory}")
         if not 0.0 < self.disk_share <= 1.0:
-            raise SettingsError(f"Snapshots(disk_share=…) lies in (0, 1]: got {self.disk_share}")
+            raise SettingsError(f"Snapshots(disk_share=…) must be in (0, 1]: got {self.disk_share}")
 
 
 @dataclass(slots=True, eq=False)

@@ -21,14 +21,12 @@ from headway.guard.recovery.training_state import TrainingState
 from headway.output.notices import Notices
 from headway.torch_adapters.rank_group import SingleProcess
 
-# How much memory the host still has, for those who want to take some of it.
-
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_bytes() -> int | None:
-    """Memory that can be taken without swapping or being killed; None where unknown.
+    """Memory that can be allocated without swapping or being killed; None where unknown.
 
     A container is killed at its own limit, however much the host has.
     """
@@ -54,40 +52,39 @@ def _of_container() -> int | None:
         return None
 
 
-# Takes snapshots, keeps the good ones in memory and on disk, and gives the last good one back.
-
 ARRIVED_AFTER = 4
-"""Steps after which the copy of a snapshot is waited for, if it has not come by itself."""
+"""Steps after which the host waits for the copy of a snapshot."""
 TRUSTED_AFTER = 8
-"""Steps after which every rank knows if any has doubts about a snapshot; none come closer."""
+"""Steps after which every rank knows whether any rank's part of a snapshot is bad; also the minimum
+distance of snapshots."""
 MEMORY_SHARE = 0.5
-"""Snapshots take at most so much of the host memory that is free."""
+"""Maximum share of the free host memory that snapshots take."""
 
 
 class Snapshotter:
     """The snapshots of one training.
 
-    With several ranks nothing is asked of the others here. Every rank takes its snapshots at the
-    same steps. One whose part is no good says so with the next step's reduction; so a snapshot that
-    is `TRUSTED_AFTER` steps old and was not doubted is good on all of them.
+    With several ranks no communication happens here. Every rank takes its snapshots at the same
+    steps. A rank whose part is bad reports it with the next vote, so a snapshot that is
+    `TRUSTED_AFTER` steps old and was not reported is good on all ranks.
     """
 
     def __init__(
         self,
-        holdings: TrainingState,
+        training: TrainingState,
         settings: Snapshots,
         *,
         run_dir: Path | None,
         own: Callable[[], dict[str, Any]],
         notices: Notices,
-        together: SingleProcess,
+        agreement: SingleProcess,
     ) -> None:
-        """`own` describes what is this rank's own: random numbers, guard, place in the data."""
-        self._holdings = holdings
+        """`own` captures this rank's own state: random numbers, guard, position in the data."""
+        self._training = training
         self._settings = settings
         self._own = own
         self._notices = notices
-        self._alone = together.count == 1
+        self._alone = agreement.count == 1
         every = settings.every
         self._every = every if self._alone or not every else max(every, TRUSTED_AFTER)
         self._ring: deque[Snapshot] = deque()
@@ -101,15 +98,15 @@ class Snapshotter:
         self._writer: ThreadPoolExecutor | None = None
         self._writing: Future[None] | None = None
         self._may_write_at = 0.0
-        # Now, while nobody minds a wait for the device or the other ranks.
-        present = holdings.capture()
-        self._meant = holdings.expected_nonfinite(present)
+        # At the start, when a wait for the device or the other ranks does no harm.
+        present = training.capture()
+        self._meant = training.expected_nonfinite(present)
         if not self._alone:
             # Weights and two moments; their own sizes are not known yet.
-            self._room = min(together.gather(self._find_room(3 * state_bytes(present))))
+            self._room = min(agreement.gather(self._find_room(3 * state_bytes(present))))
         if run_dir is not None and settings.on_disk:
-            self._store = open_store(run_dir, holdings, together, settings.on_disk)
-            self._number = together.from_rank_zero(self._store.next_number())
+            self._store = open_store(run_dir, training, agreement, settings.on_disk)
+            self._number = agreement.from_rank_zero(self._store.next_number())
 
     @property
     def on_disk(self) -> bool:
@@ -117,12 +114,12 @@ class Snapshotter:
         return self._store is not None
 
     def can_roll_back(self, step: int) -> bool:
-        """Whether there is a good state to go back to. Waits for a copy that is on its way."""
+        """Whether there is a good state to return to. Waits for a copy in progress."""
         self._settle()
         return bool(self._trusted(step))
 
     def last_good(self, step: int, *, older: bool) -> Snapshot:
-        """The last good state; `older`: it did not help, the one before if there is one."""
+        """The last good state; `older`: the one before it, if there is one."""
         trusted = self._trusted(step)
         if older and len(trusted) > 1:
             trusted.pop()
@@ -130,23 +127,23 @@ class Snapshotter:
         return trusted[-1]
 
     def peek(self, step: int) -> Snapshot | None:
-        """The last good state, to look at; waits for a copy that is on its way."""
+        """The last good state, to read only; waits for a copy in progress."""
         self._settle()
         trusted = self._trusted(step)
         return trusted[-1] if trusted else None
 
     def distrust(self, step: int) -> None:
-        """A rank found something non-finite: what was taken just now may hold it."""
+        """A rank has found non-finite state: drop the snapshots that may contain it."""
         self._settle()
         self._ring = deque(self._trusted(step))
 
     def spoiled_buffers(self) -> list[str]:
-        """Buffers that are not finite although they were when the guard was made."""
-        found = self._holdings.expected_nonfinite(self._holdings.capture()) - self._meant
+        """Buffers that are non-finite now and were finite when the guard was created."""
+        found = self._training.expected_nonfinite(self._training.capture()) - self._meant
         return sorted(str(path[-1]) for path in found if path[0] == "models")
 
     def first(self, step: int) -> bool:
-        """The state before the first step: whatever goes wrong can be undone to here at least."""
+        """Take the state before the first step, as the earliest one to return to."""
         if not self._every or self._due:
             return True
         self._due = step + self._every
@@ -154,7 +151,7 @@ class Snapshotter:
         return self._settle_if_here()
 
     def at_boundary(self, step: int) -> bool:
-        """Between two steps. False when a state turned out to be no good."""
+        """Take a snapshot if one is due. False when a snapshot turned out to be bad."""
         good = True
         if self._arriving is not None and step >= self._arriving.step + ARRIVED_AFTER:
             good = self._settle()
@@ -172,7 +169,7 @@ class Snapshotter:
         return due if arriving is None else min(due, arriving.step + ARRIVED_AFTER)
 
     def save(self, step: int) -> bool:
-        """A snapshot that goes to disk. False when it is no good."""
+        """Take a snapshot and write it to disk. False when it is bad."""
         if self._store is None:
             return True
         good = self._settle()
@@ -180,7 +177,7 @@ class Snapshotter:
         return self._settle() and good
 
     def disk_is_due(self) -> bool:
-        """Whether the time for another snapshot on disk has come."""
+        """Whether another snapshot on disk is due."""
         if self._store is None:
             return False
         if self._settings.disk_share >= 1.0:
@@ -190,13 +187,13 @@ class Snapshotter:
         return not busy and time.monotonic() >= self._may_write_at
 
     def wait(self) -> None:
-        """Until what is being written is on disk."""
+        """Wait until the snapshot in progress is on disk."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
 
     def close(self) -> None:
-        """No more snapshots; what is being written gets there, what is in memory goes."""
+        """Finish writing, and drop the snapshots in memory."""
         self.wait()
         self._ring.clear()
         self._arriving = None
@@ -207,10 +204,10 @@ class Snapshotter:
     # Taking.
 
     def _take(self, step: int, *, to_disk: bool) -> None:
-        state = self._holdings.capture()
+        state = self._training.capture()
         size = state_bytes(state)
         if self._alone and (self._room is None or size > 1.1 * self.size):
-            self._room = self._find_room(size)  # the first has no moments in it yet
+            self._room = self._find_room(size)  # the first one has no moments yet
         self.size = size
         if not self._room:
             return
@@ -222,7 +219,7 @@ class Snapshotter:
             self._write(snapshot)
 
     def _may_overwrite(self, room: int) -> bool:
-        # Never the only good one: until its copy has arrived and is verified, a new one is nothing.
+        # Never the only good one: a new one counts only when its copy has arrived and is verified.
         return len(self._ring) >= max(room, 2) and not self._ring[0].busy
 
     def _trusted(self, step: int) -> list[Snapshot]:
@@ -235,14 +232,14 @@ class Snapshotter:
         return True if on_its_way else self._settle()
 
     def _settle(self) -> bool:
-        """Take in the snapshot that was on its way. False when it is no good."""
+        """Add the snapshot whose copy was in progress. False when it is bad."""
         snapshot, self._arriving = self._arriving, None
         if snapshot is None:
             return True
         if not snapshot.good:
             return False
         room = max(self._room or 1, 1 if self._alone else 2)
-        # With other ranks the ring's older half must be one that can be trusted.
+        # With other ranks the older half of the ring must be trusted.
         if self._alone or not self._ring or snapshot.step >= self._ring[-1].step + TRUSTED_AFTER:
             self._ring.append(snapshot)
         while len(self._ring) > room:
@@ -259,7 +256,7 @@ class Snapshotter:
                 "snapshot-memory",
                 f"a snapshot takes {size / 2**30:.1f} GiB of host memory and "
                 f"{(free or 0) / 2**30:.1f} GiB are free: "
-                + (f"{fits} kept instead of {wanted}" if fits else "none are taken")
+                + (f"keeping {fits} instead of {wanted}" if fits else "no snapshots are taken")
                 + "; Snapshots(every=0) switches them off",
             )
         return min(fits, wanted)
@@ -269,7 +266,7 @@ class Snapshotter:
     def _write(self, snapshot: Snapshot) -> None:
         self.wait()
         store = self._store
-        if store is None:  # the disk has failed meanwhile
+        if store is None:  # the disk has failed since
             return
         if self._writer is None:
             self._writer = ThreadPoolExecutor(1, thread_name_prefix="headway-snapshots")
@@ -290,8 +287,8 @@ class Snapshotter:
             said = getattr(error, "strerror", None) or str(error).splitlines()[0]
             self._notices.once(
                 "snapshot-disk",
-                f"cannot write snapshots to {store.folder}: {said}; training goes on, "
-                "those already there stay valid, none are added",
+                f"cannot write snapshots to {store.folder}: {said}; training continues "
+                "without new ones, earlier ones stay valid",
             )
         finally:
             snapshot.busy = False
@@ -300,25 +297,25 @@ class Snapshotter:
 
 
 def open_store(
-    run_dir: Path, holdings: TrainingState, together: SingleProcess, keep: int
+    run_dir: Path, training: TrainingState, agreement: SingleProcess, keep: int
 ) -> SnapshotStore:
-    """The snapshots of a run directory, in the form this training needs."""
-    folder = run_dir / together.folder
-    if not holdings.sharded:
-        return SnapshotStore(folder, keep=keep, rank=together.rank, ranks=together.count)
+    """The snapshots of a run directory, in the format that this training needs."""
+    folder = run_dir / agreement.folder
+    if not training.sharded:
+        return SnapshotStore(folder, keep=keep, rank=agreement.rank, ranks=agreement.count)
     from headway.guard.recovery.sharded_store import ShardedSnapshotStore
 
-    return ShardedSnapshotStore(folder, keep=keep, holdings=holdings, together=together)
+    return ShardedSnapshotStore(folder, keep=keep, training=training, agreement=agreement)
 
 
 def read_newest(
-    run_dir: Path, holdings: TrainingState, together: SingleProcess
+    run_dir: Path, training: TrainingState, agreement: SingleProcess
 ) -> tuple[int, Any, Any] | None:
-    """(step, state, this rank's own) of the newest snapshot that is whole on every rank."""
-    store = open_store(run_dir, holdings, together, keep=1)
-    if together.count == 1:
+    """(step, state, this rank's own) of the newest snapshot that is complete on every rank."""
+    store = open_store(run_dir, training, agreement, keep=1)
+    if agreement.count == 1:
         found = next(store.newest_first(), None)
     else:
-        everywhere = set.intersection(*map(set, together.gather(list(store.newest_first()))))
+        everywhere = set.intersection(*map(set, agreement.gather(list(store.newest_first()))))
         found = max(everywhere, default=None)
     return None if found is None else (found[1], *store.read(*found))

@@ -1,7 +1,7 @@
-"""Captures and restores everything a training consists of.
+"""Captures and restores the state of a training.
 
-Models, buffers, optimizers, scheduler, scaler, EMA, whatever else the user named. The state is made
-of tensors and plain data only, so that it loads with `weights_only=True`.
+Models, buffers, optimizers, scheduler, scaler, EMA, and whatever else the user named. The state
+consists of tensors and plain data, so that it loads with `weights_only=True`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from headway.torch_adapters.saved_state import MAX_BUFFER_BYTES
 from headway.torch_adapters.sharded_tensors import is_dtensor, local_part
 
 SCHEDULE = "scheduler"
-"""The one part that a roll-back leaves alone: it goes with the data, and the data go on."""
+"""The part that a roll back leaves alone: it belongs to the data, which continue."""
 
 
 class Stateful(Protocol):
-    """Anything with a state of its own: a scheduler, a scaler, an EMA, a loader."""
+    """Anything with a state dict: a scheduler, a scaler, an EMA, a loader."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -34,7 +34,7 @@ class Stateful(Protocol):
 
 
 class TrainingState:
-    """The objects whose state is the training's."""
+    """The objects whose state makes up the training."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class TrainingState:
 
     @property
     def sharded(self) -> bool:
-        """Whether any part of it lies on other ranks only."""
+        """Whether any part of the state is on other ranks only."""
         return any(is_dtensor(p) for model in self._models for p in model.parameters())
 
     def parameters(self) -> list[list[Tensor]]:
@@ -64,7 +64,7 @@ class TrainingState:
         ]
 
     def capture(self) -> dict[str, Any]:
-        """The present state by reference; copy the tensors before anything moves on."""
+        """The present state by reference; copy the tensors before the training continues."""
         return {
             "models": [_model_state(model) for model in self._models],
             "optimizers": [make_loadable(optimizer.state_dict()) for optimizer in self._optimizers],
@@ -74,9 +74,9 @@ class TrainingState:
         }
 
     def expected_nonfinite(self, state: Mapping[str, Any]) -> set[StatePath]:
-        """Where a non-finite value is meant: buffers (masks) that start out with one.
+        """Where a non-finite value is intended: buffers (masks) that start with one.
 
-        Weights and moments never mean it.
+        In weights and moments it never is.
         """
         found = set()
         for path, tensor in find_tensors({"models": state["models"], "others": state["others"]}):
@@ -88,7 +88,7 @@ class TrainingState:
         return found
 
     def is_shared(self, path: StatePath, tensor: Tensor) -> bool:
-        """Whether a tensor of the state is one for all ranks: a weight, or a moment of one."""
+        """Whether all ranks share a tensor of the state: a weight, or a moment of one."""
         if is_dtensor(tensor):
             return True
         if path[0] == "models":
@@ -96,12 +96,12 @@ class TrainingState:
         return path[0] == "optimizers" and tensor.ndim > 0
 
     def require_match(self, state: Mapping[str, Any]) -> None:
-        """Raise UsageError if a state is of another training."""
+        """Raise UsageError if a state belongs to another training."""
         for kind, mine in (("models", self._models), ("optimizers", self._optimizers)):
             if len(state[kind]) != len(mine):
                 raise UsageError(
-                    f"the snapshot holds {len(state[kind])} {kind}, this guard {len(mine)}: "
-                    "build the guard as it was built then"
+                    f"the snapshot contains {len(state[kind])} {kind}, this guard has {len(mine)}: "
+                    "create the guard as in the run that wrote the snapshot"
                 )
         for model, saved in zip(self._models, state["models"], strict=True):
             _require_same_model(_model_state(model), saved)
@@ -111,26 +111,26 @@ class TrainingState:
             if here != there:
                 raise UsageError(
                     f"the snapshot's {type(optimizer).__name__} has groups of {there} parameters, "
-                    f"this one {here}: build the guard as it was built then"
+                    f"this one {here}: create the guard as in the run that wrote the snapshot"
                 )
 
     @torch.no_grad()
     def restore_buffers(self, state: Mapping[str, Any]) -> None:
-        """Put the models' buffers back, and nothing that was learned."""
+        """Restore the buffers of the models, and nothing that was learned."""
         for model, weights, saved in zip(self._models, self._weights, state["models"], strict=True):
             buffers = {name: v for name, v in saved["state"].items() if name not in weights}
             _restore_model(model, {**saved, "state": buffers})
 
     @contextmanager
     def other_weights(self, state: Mapping[str, Any]) -> Iterator[None]:
-        """The models' weights and buffers of another state, for a while."""
+        """Use the weights and buffers of another state within the context."""
         tensors = [
             local_part(tensor).detach()
             for model in self._models
             for tensor in (*model.parameters(), *model.buffers())
         ]
         kept = [tensor.clone() for tensor in tensors]
-        # Behind autograd's back: a graph that is still to be used stays valid.
+        # Without a new version: a graph that is still needed stays valid.
         with preserve_version(tensors):
             try:
                 with torch.no_grad():
@@ -144,7 +144,7 @@ class TrainingState:
 
     @torch.no_grad()
     def restore(self, state: Mapping[str, Any], *, schedule: bool) -> None:
-        """Put a state back into the same objects; `schedule`: learning rates and scheduler too."""
+        """Restore a state into the same objects; `schedule`: learning rates and scheduler too."""
         self.require_match(state)
         for model, saved in zip(self._models, state["models"], strict=True):
             _restore_model(model, saved)
@@ -156,11 +156,14 @@ class TrainingState:
 
     @torch.no_grad()
     def restore_for_replay(self, state: Mapping[str, Any]) -> None:
-        """Weights, buffers and what else a forward depends on, as an incident holds them: without
-        moments, and schedules stay. Raises UsageError where they do not fit."""
+        """Restore what a forward pass depends on from an incident: no moments, no schedules.
+
+        Raises UsageError where it does not fit.
+        """
         if len(state["models"]) != len(self._models):
             raise UsageError(
-                f"the incident holds {len(state['models'])} models, here are {len(self._models)}"
+                f"the incident contains {len(state['models'])} models, "
+                f"this guard has {len(self._models)}"
             )
         for model, saved in zip(self._models, state["models"], strict=True):
             _require_same_model(_model_state(model), saved, "incident")
@@ -176,7 +179,7 @@ def _model_state(model: nn.Module) -> dict[str, Any]:
 
 
 def _unlisted(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Buffers that a state dict leaves out: a NaN can live in them all the same."""
+    """Buffers that a state dict leaves out: they can contain NaN too."""
     for path, module in model.named_modules():
         for name in non_persistent_buffers(module):
             buffer = module_buffers(module).get(name)
@@ -190,7 +193,7 @@ def _restore_model(model: nn.Module, saved: Mapping[str, Any]) -> None:
         if isinstance(value, Tensor) or sharded_tensors.is_local_shard(value):
             sharded_tensors.fill_local(present[name], value)
     if not all(isinstance(value, Tensor) for value in present.values()):
-        # Extra state that modules keep: only they know how to take it back.
+        # Extra state of modules: only they know how to load it.
         odd = {name: v for name, v in saved["state"].items() if name.endswith("_extra_state")}
         model.load_state_dict(odd, strict=False)
     for name, buffer in _unlisted(model):
@@ -200,7 +203,7 @@ def _restore_model(model: nn.Module, saved: Mapping[str, Any]) -> None:
 
 
 def _restore_optimizer(optimizer: Optimizer, saved: Mapping[str, Any], *, schedule: bool) -> None:
-    # Copies: an optimizer takes the tensors it is given for its own.
+    # Copies: an optimizer keeps the tensors that it loads.
     moments = sharded_tensors.revive_optimizer_state(saved["state"], optimizer)
     groups = saved if schedule else optimizer.state_dict()
     rates = map_tensors(groups["param_groups"], Tensor.clone)

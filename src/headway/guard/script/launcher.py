@@ -52,7 +52,7 @@ class ScriptLauncher:
         policy: Policy,
         run_dir: str | Path | None = None,
         max_norm: float | None = None,
-        rhythm: SamplingPlan | None = None,
+        sampling_plan: SamplingPlan | None = None,
         snapshots: Snapshots | None = None,
         max_steps: int | None = None,
         max_seconds: float | None = None,
@@ -89,7 +89,7 @@ class ScriptLauncher:
         self.notices = Notices()
         self._run_dir = run_dir
         self._max_norm = max_norm
-        self._rhythm = rhythm or SamplingPlan()
+        self._sampling_plan = sampling_plan or SamplingPlan()
         self._snapshots = snapshots
         self._max_steps = max_steps
         self._max_seconds = max_seconds
@@ -158,7 +158,7 @@ class ScriptLauncher:
     def make_recorder(self, **how: Any) -> Recorder:
         """The one recorder of this launch; created by the first guard."""
         if self.recorder is None:
-            self.recorder = Recorder(**{"rhythm": self._rhythm, **how})
+            self.recorder = Recorder(**{"sampling_plan": self._sampling_plan, **how})
             for listener in self.on_recorder:
                 listener(self.recorder)
         return self.recorder
@@ -216,9 +216,9 @@ class ScriptLauncher:
         if guard is None or guard.replaying:
             return None
         guard.step_done()
-        if not guard.step_waits or frame is None or not is_user_frame(frame):
+        if not guard.rerun_pending or frame is None or not is_user_frame(frame):
             return None
-        return guard.run_again(frame)
+        return guard.rerun_in_loop(frame)
 
     def batch_drawn(self, loader: Any, batch: Any, waited: float) -> None:
         for listener in self.on_batch:
@@ -315,7 +315,7 @@ class ScriptLauncher:
                 models,
                 optimizers,
                 self.make_recorder,
-                self._rhythm,
+                self._sampling_plan,
                 self._next_step,
                 run_dir=self._run_dir,
                 max_norm=self._max_norm,

@@ -51,14 +51,14 @@ class ScriptGuard(Guard):
         models: Sequence[nn.Module],
         optimizers: Sequence[Optimizer],
         make_recorder: Callable[..., Recorder],
-        rhythm: SamplingPlan,
+        sampling_plan: SamplingPlan,
         next_step: NextStepTrace,
         **more: Any,
     ) -> None:
         self._make_recorder = make_recorder  # type: ignore[assignment]
-        self._rhythm = rhythm
+        self._sampling_plan = sampling_plan
         super().__init__(models, optimizers, **more)
-        self._next_step = self._session.incidents.next_step = next_step
+        self._next_step = self._session.rerun.next_step = next_step
         self.models = tuple(models)
         self.optimizers = tuple(optimizers)
 
@@ -80,12 +80,12 @@ class ScriptGuard(Guard):
 
     def rerun_last_step(self, frame: FrameType | None) -> None:
         """No step will follow: explain the last, if it was bad, while its loop is there."""
-        if self.last_step_waits():
-            self._session.incidents.rerun(RerunMoment.LAST_STEP, frame)
+        if self.rerun_pending_at_end():
+            self._session.rerun.rerun(RerunMoment.LAST_STEP, frame)
 
     def step_over(self) -> None:
         """A step is complete: explain the one before it, and trace the next if need be."""
-        self._session.incidents.trace_next_step()
+        self._session.rerun.trace_next_step()
 
     def retire(self) -> None:
         """Stop watching and leave the record open: another guard takes over."""
