@@ -33,11 +33,8 @@ if TYPE_CHECKING:
     from headway.torch_adapters.rank_group import RankGroup
 
 
-# From numbers to records, findings, actions and the run directory.
-
-# Torch-free bookkeeping: gives every record its place in the stream, writes it down, lets the
-# checks look at it, asks the policy what to do, and tells the user what is new. What a post-mortem
-# reads from the run directory is, record by record, what the live engine was fed.
+# Every record gets a place in the stream, goes to the run directory and to the checks. A
+# post-mortem reads from the run directory, record by record, what the live engine received.
 
 _SAMPLED = (
     "host_rss_bytes",
@@ -52,7 +49,7 @@ _SAMPLED = (
 
 
 def _sampled_signals(sampling_plan: SamplingPlan) -> dict[str, Signal]:
-    """What does not stand in every step."""
+    """Signals that are not in every step."""
     return {
         **{name: Signal(every=sampling_plan.every) for name in _SAMPLED},
         "graphs_kept": Signal(every=sampling_plan.graphs_every),
@@ -62,12 +59,12 @@ def _sampled_signals(sampling_plan: SamplingPlan) -> dict[str, Signal]:
 
 
 ALWAYS = ("grad_norm", "lr", "grads_carried", "grad_nonfinite_tensors", "step_time_s")
-"""Measured at every step, whether or not a value shows up in it: absent then means zero."""
+"""Measured at every step: where a record has no value, it is zero."""
 WITH_SCALER = ("loss_scale", "scaler_skipped")
 
 
 class Recorder:
-    """The stream of one guard."""
+    """Records, findings and actions of one guard."""
 
     def __init__(
         self,
@@ -82,7 +79,7 @@ class Recorder:
         ranks: RankGroup | None = None,
         sampling_plan: SamplingPlan | None = None,
     ) -> None:
-        """`rank` names the files; `ranks` are those that write one run together."""
+        """`rank` names the files; `ranks` write one run together."""
         self._sparse = _sampled_signals(sampling_plan or SamplingPlan())
         self.engine = Engine(settings)
         self._ladders: defaultdict[str, Ladder] = defaultdict(Ladder)
@@ -94,14 +91,14 @@ class Recorder:
         if policy.replay and policy.replays:
             self._signals[INCIDENT] = Signal()
         self.listeners: list[Callable[[Record], None]] = []
-        """Told of every record, after the checks have seen it."""
+        """Called with every record, after the checks."""
         self.finding_listeners: list[Callable[[Finding], None]] = []
-        """Told of every finding that is this rank's to tell."""
+        """Called with every finding that this rank reports."""
         self._header_due = True
         self._seq = 0
         self._rank = rank
-        # Of ranks that decide together, each writes down the same steps: none is its own.
-        self._voice = rank if ranks is None else 0
+        # Ranks that decide together record the same steps: their number is that of rank 0.
+        self._shown_rank = rank if ranks is None else 0
         self._size = 1 if ranks is None else ranks.size
         self.writer = (
             RunDirWriter(run_dir, rank=rank, notify=lambda text: notices.once("run-dir", text))
@@ -113,27 +110,27 @@ class Recorder:
             self._segment = ranks.agree_on_start(self._segment)
 
     def begin_segment(self) -> None:
-        """What follows is another stretch of the run: a resume, a new optimizer."""
+        """Start another segment of the run, after a resume or with a new optimizer."""
         self._segment += 1
         self._header_due = True
 
     def declare(self, names: Sequence[str]) -> None:
-        """Say that signals of these names may come, so that checks know they can run."""
+        """Announce signals, so that the checks that need them can run."""
         for name in names:
             if name not in self._signals:
                 self._signals[name] = self._sparse.get(name, Signal())
                 self._header_due = True
 
     def extend_axis(self, axis: str, names: Sequence[str]) -> None:
-        """Give the names along an axis; a longer list later replaces a shorter one."""
+        """Set the names along an axis; a longer list replaces a shorter one."""
         if tuple(self.axes.get(axis, ())) != tuple(names):
             self.axes[axis] = tuple(names)
             self._header_due = True
 
     def setup(self, step: int, topic: str, facts: Mapping[str, Any]) -> None:
-        """Record facts about the set-up."""
+        """Record facts about the setup."""
         self._emit(
-            SetupRecord(self._segment, self._next(), topic, facts, step=step, rank=self._voice)
+            SetupRecord(self._segment, self._next(), topic, facts, step=step, rank=self._shown_rank)
         )
 
     def tensor(self, step: int, name: str, role: str, **about: Any) -> None:
@@ -142,7 +139,7 @@ class Recorder:
         self._emit(TensorRecord(self._segment, self._next(), step, name, role, **about), now=True)
 
     def event(self, step: int, kind: str, data: Mapping[str, Any]) -> None:
-        """Record that something happened."""
+        """Record an event."""
         event = EventRecord(self._segment, self._next(), step, kind, data, rank=self._rank)
         self._emit(event, now=True)
 
@@ -157,16 +154,16 @@ class Recorder:
         """Record the numbers of a step."""
         self.declare([name for name in (*values, *columns) if name not in self._signals])
         record = StepRecord(
-            self._segment, self._next(), step, values, columns, held=held, rank=self._voice
+            self._segment, self._next(), step, values, columns, held=held, rank=self._shown_rank
         )
         self._emit(record, now=held)
 
     def ladder(self, optimizer: str = "") -> Ladder:
-        """How far an optimizer has climbed. Each has its own: one may be well and the other not."""
+        """How far an optimizer has escalated. Each optimizer has its own ladder."""
         return self._ladders[optimizer]
 
     def judge(self, verdict: StepVerdict, rungs: frozenset[Rung], optimizer: str = "") -> Action:
-        """Let the policy decide about a step and write the action down."""
+        """Let the policy decide about a step, and record the action."""
         ladder = self.ladder(optimizer)
         action = self._policy.decide(ladder, verdict, rungs)
         ladder.climb(action, self._policy.cooldown)
@@ -188,15 +185,15 @@ class Recorder:
         self.engine.load_state_dict(state["engine"])
 
     def close(self, step: int) -> list[Finding]:
-        """The run is over: let the checks say their last word and put everything on disk."""
+        """The run is over: finish the checks, and write everything to disk."""
         self.event(step, "end", {"steps": step})
         late = self.engine.finish()
-        self._tell(late)
+        self._report(late)
         self.flush()
         return late
 
     def flush(self) -> None:
-        """Put everything on disk."""
+        """Write everything to disk."""
         if self.writer:
             self.writer.flush()
 
@@ -215,9 +212,9 @@ class Recorder:
             self.writer.write(record, now=now)
         self.engine.feed(record)
         if self.engine.opened:
-            self._tell(self.engine.opened)
-        for told in self.listeners:
-            told(record)
+            self._report(self.engine.opened)
+        for listener in self.listeners:
+            listener(record)
 
     def _header(self) -> Header:
         return Header(
@@ -228,16 +225,16 @@ class Recorder:
             world_size=self._size,
             segment=self._segment,
             seq=self._seq,
-            rank=self._voice,
+            rank=self._shown_rank,
         )
 
-    def _tell(self, findings: Sequence[Finding]) -> None:
+    def _report(self, findings: Sequence[Finding]) -> None:
         for finding in findings:
-            # What all ranks found together, the first says; what is a rank's own, that rank.
-            if self._rank != self._voice and finding.where.rank is None:
+            # A finding of all ranks is reported by rank 0; a finding about one rank by that rank.
+            if self._rank != self._shown_rank and finding.where.rank is None:
                 continue
-            for told in self.finding_listeners:
-                told(finding)
+            for listener in self.finding_listeners:
+                listener(finding)
             if finding.severity >= Severity.WARNING:
                 logger.warning(
                     "headway: step %s: %s %s: %s",
@@ -248,15 +245,12 @@ class Recorder:
                 )
 
 
-# The trackers that a guard shows its run to.
-
-
 def attach_trackers(
     given: Sequence[Any], recorder: Recorder, ranks: RankGroup | None, notices: Notices
 ) -> TrackerGroup:
-    """Show a recorder's stream to these trackers.
+    """Send the records to these trackers.
 
-    Of ranks that write one run together, the first shows it. A rehearsal is no run.
+    Of ranks that write one run together, only rank 0 does. The replay of an incident is not sent.
     """
     writer = recorder.writer
     folder = None if writer is None or writer.broken else writer.path

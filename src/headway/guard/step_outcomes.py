@@ -149,7 +149,7 @@ class StepOutcomes:
         return action
 
     def raise_if_halted(self) -> None:
-        """Stop the run if the policy said so."""
+        """Stop the run if the policy has halted it."""
         if self._halt_error is not None:
             error, self._halt_error = self._halt_error, None
             raise error
@@ -227,5 +227,5 @@ class StepOutcomes:
 
 
 def _poisoned(table: RankTable) -> tuple[str, ...]:
-    """As every rank says it; the rank that holds the tensors has recorded which they are."""
+    """The same on every rank; the rank that holds the tensors has recorded which they are."""
     return tuple(f"a weight or moment of rank {rank}" for rank in table.who(RankField.POISONED))

@@ -16,28 +16,24 @@ from torch.optim import Optimizer
 from headway.errors import UsageError
 from headway.guard.measure.gradient_measure import GradientNorms
 
-# What an adaptive clipping learns from a run, and what it must never learn.
-
-# A limit made of past norms is worth as much as what it was taught: one NaN in a running mean
-# stays there for good, and a norm of 0 makes a limit of 0, which lets nothing through ever after.
-# So a rule is a pure formula, and what it has learned is kept here. Only steps that are applied
-# are learned from, and everything stays on the device of the gradients, where no host waits for
-# it.
+# One NaN in a running mean stays there for good, and a norm of 0 makes a limit of 0, which blocks
+# all further gradients. So a rule is a pure formula, and its statistics are kept here: only applied
+# steps enter them, and they stay on the device of the gradients, without a host wait.
 
 ClipState = dict[str, Tensor]
 
 
 class AdaptiveClip(ABC):
-    """A rule for `Guard(max_norm=…)`: settings and a formula, no state of its own."""
+    """A rule for `Guard(max_norm=…)`: settings and a formula, without state."""
 
     per_tensor: ClassVar[bool]
-    """Whether each tensor has a limit of its own, or all gradients one together."""
+    """Whether each tensor has its own limit, or all gradients have one."""
     fresh: ClassVar[Mapping[str, float]]
-    """What is known before the first step; of each tensor, if the rule is per tensor."""
+    """The statistics before the first step; of each tensor, if the rule is per tensor."""
 
     @abstractmethod
     def __call__(self, past: ClipState, norms: GradientNorms) -> tuple[Tensor, ClipState]:
-        """What to multiply the gradients by, and what is known after this step."""
+        """The factors on the gradients, and the statistics after this step."""
 
     def _demand(self, what: str, fits: Callable[[Any], bool], *names: str) -> None:
         for name in names:
@@ -62,9 +58,9 @@ def is_count(value: Any) -> bool:
 
 
 class ClipStatistics:
-    """What a rule has learned of the gradients of one optimizer.
+    """The statistics of a rule about the gradients of one optimizer.
 
-    Tensors are replaced, never changed in place: a `state_dict` stays as it was when taken.
+    Tensors are replaced, never changed in place, so that a `state_dict` stays valid.
     """
 
     def __init__(self, rule: AdaptiveClip, optimizer: Optimizer) -> None:
@@ -78,11 +74,11 @@ class ClipStatistics:
     def factors(
         self, parameters: Sequence[Tensor], norms: GradientNorms, bad: Tensor | None = None
     ) -> Tensor:
-        """What to multiply the gradients by: one number, or one for each of them.
+        """The factors on the gradients: one number, or one for each of them.
 
-        A step that is bad, or whose norm is not finite, is not clipped and teaches nothing. Nor
-        does a norm of 0: a gradient that is not there (an expert nobody asked, a weight behind
-        one that starts at zero) does not say how large it will be when it is.
+        A step that is bad, or whose norm is non-finite, is not clipped and does not enter the
+        statistics. Nor does a norm of 0: a missing gradient (an expert without tokens, a weight
+        behind one that starts at zero) does not show how large it will be later.
         """
         good = torch.isfinite(norms.total)
         if bad is not None:
@@ -102,15 +98,15 @@ class ClipStatistics:
         return torch.where(good, factors, 1.0)
 
     def undo(self) -> None:
-        """The last step came to nothing after all."""
+        """The last step was undone."""
         self._state = self._before
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything learned: the name of the rule, and tensors where they are."""
+        """The name of the rule, and its statistics as tensors on their device."""
         return {"rule": type(self.rule).__name__, **self._state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
-        """Go on from there; False, and start afresh, where it is not of this rule or optimizer."""
+        """Continue from a state; False, and start from scratch, where it does not fit."""
         found = {name: value.clone() for name, value in state.items() if name != "rule"}
         fits = state.get("rule") == type(self.rule).__name__ and (not found or self._fits(found))
         self._state = self._before = found if fits else {}
@@ -122,14 +118,14 @@ class ClipStatistics:
         shapes = {tuple(value.shape) for value in found.values()}
         if not self.rule.per_tensor:
             return shapes == {()}
-        # Fewer rows than parameters: a group was added since.
+        # Fewer rows than parameters: a group was added.
         return len(shapes) == 1 and len(min(shapes)) == 1 and min(shapes)[0] <= self._count()
 
     def _count(self) -> int:
         return sum(len(group["params"]) for group in self._optimizer.param_groups)
 
     def _state_on(self, device: torch.device) -> ClipState:
-        """The state, with a row for every parameter: groups may be added on the way."""
+        """The statistics, with a row for every parameter: groups may be added later."""
         state = self._state
         known = next(iter(state.values()), None)
         if known is not None and known.device != device:
@@ -162,9 +158,6 @@ class ClipStatistics:
         return self._rows
 
 
-# AdaGC: every tensor is clipped by its own recent norm.
-
-
 @dataclass(frozen=True)
 class AdaGC(AdaptiveClip):
     """Clip each tensor's gradient to `relative` times its own usual norm.
@@ -179,7 +172,7 @@ class AdaGC(AdaptiveClip):
 
     relative: float = 1.05
     beta: float = 0.98
-    """How much of the running mean a step leaves."""
+    """Weight of the past in the running mean."""
     warmup: int = 100
     max_norm: float = 1.0
 
@@ -192,7 +185,7 @@ class AdaGC(AdaptiveClip):
         self._demand("a number of steps, at least 1", is_count, "warmup")
 
     def __call__(self, past: ClipState, norms: GradientNorms) -> tuple[Tensor, ClipState]:
-        """What to multiply each gradient by, and what is known after this step."""
+        """The factor on each gradient, and the statistics after this step."""
         seen, usual = past["seen"], past["usual"]
         together = torch.clamp(self.max_norm / (norms.total + 1e-6), max=1.0)
         alone = torch.clamp(self.relative * usual / norms.each, max=1.0)
@@ -204,9 +197,6 @@ class AdaGC(AdaptiveClip):
             "seen": seen + 1,
             "usual": torch.where(starting, torch.minimum(usual, left), mean),
         }
-
-
-# ZClip: all gradients are clipped together when their norm is an outlier by its z-score.
 
 
 @dataclass(frozen=True)
@@ -223,7 +213,7 @@ class ZClip(AdaptiveClip):
 
     z: float = 2.5
     alpha: float = 0.97
-    """How much of the running mean and variance a step leaves."""
+    """Weight of the past in the running mean and variance."""
     warmup: int = 25
     max_norm: float | None = None
 
@@ -238,7 +228,7 @@ class ZClip(AdaptiveClip):
             self._demand("a positive number, or None", is_positive, "max_norm")
 
     def __call__(self, past: ClipState, norms: GradientNorms) -> tuple[Tensor, ClipState]:
-        """What to multiply all gradients by, and what is known after this step."""
+        """The factor on all gradients, and the statistics after this step."""
         seen, mean, variance = past["seen"], past["mean"], past["variance"]
         norm, deviation = norms.total, variance.sqrt()
         starting = seen < self.warmup

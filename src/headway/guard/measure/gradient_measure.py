@@ -16,14 +16,12 @@ from headway.torch_adapters.compat import tensor_version
 from headway.torch_adapters.nonfinite_scan import dense_values
 from headway.torch_adapters.sharded_tensors import gradient_of, is_dtensor, local_part
 
-# Gradient norms: every tensor's own and the global one, in one pass over the gradients.
-
 _HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(slots=True)
 class GradientNorms:
-    """Norms of some gradients, still where they were computed."""
+    """Norms of gradients, on the device where they were computed."""
 
     each: Tensor
     """One per gradient, in the order given."""
@@ -32,10 +30,10 @@ class GradientNorms:
 
 
 class GradientPlan:
-    """What is known of a list of gradients before looking at them: are they all of one kind?
+    """Whether a list of gradients has one layout, device and dtype.
 
-    Looking at layout, device and dtype of hundreds of tensors costs the host more than the norms
-    themselves, and the answer is the same at every step.
+    Reading them from hundreds of tensors costs the host more than the norms themselves, and the
+    answer is the same at every step.
     """
 
     def __init__(self) -> None:
@@ -45,7 +43,7 @@ class GradientPlan:
         """Whether some are DTensors, of which this rank holds a part."""
 
     def update(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
-        """Look again if these are other parameters than last time."""
+        """Read them again if the parameters are not those of the last step."""
         key = tuple(map(id, parameters))
         if key != self.key:
             self.key = key
@@ -59,14 +57,14 @@ class GradientPlan:
             )
 
     def surprise(self) -> None:
-        """They were not what they used to be."""
+        """The gradients are different from what was expected."""
         self.key, self.uniform = (), False
 
 
 def measure_norms(
     gradients: list[Tensor], *, uniform: bool = False, each: Sequence[Tensor] | None = None
 ) -> GradientNorms:
-    """The norms of gradients; `each` when somebody has the single norms already.
+    """The norms of gradients; `each`: the single norms, if they are known.
 
     For ordinary float32 gradients these are the operations of `clip_grad_norm_`, so that clipping
     by `max_norm=` gives the same bits. Half-precision gradients are summed in float32: their own
@@ -85,7 +83,7 @@ def measure_norms(
 
 
 def to_one_device(norms: list[Tensor]) -> list[Tensor]:
-    """All on one device and of one dtype."""
+    """The norms on one device and in one dtype."""
     device, dtype = norms[0].device, norms[0].dtype
     if all(norm.device == device and norm.dtype == dtype for norm in norms):
         return norms
@@ -140,16 +138,14 @@ def measure_zero_shares(gradients: Sequence[Tensor]) -> Tensor:
     return 1.0 - nonzero / counts.to(nonzero.device, non_blocking=True)
 
 
-# What the gradients were before the user clipped them.
-
-# Clipping comes before the optimizer's hook, hides the true norm and spreads one NaN over all
-# gradients. It may come in any form: the parameters in another order than the optimizer's, a part
+# The user's clipping comes before the optimizer's hook, hides the true norm and spreads one NaN
+# over all gradients. It takes any form: the parameters in another order than the optimizer's, some
 # of them, several calls.
 
 
 @dataclass(slots=True)
 class ClipRecord:
-    """What was seen at one clipping: the norms before, and how the gradients were left."""
+    """One clipping: the norms before it, and the gradients after it."""
 
     parameters: Sequence[Tensor]
     norms: GradientNorms
@@ -157,17 +153,17 @@ class ClipRecord:
     """The loss scale the gradients still carried."""
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
-    """Version counters: a gradient that has another one by now was changed by somebody else."""
+    """Version counters: a gradient with another one was changed since the clipping."""
     coefficient: Tensor | None = None
-    """What all of them together were multiplied by."""
+    """The factor on all of them."""
     factors: Tensor | None = None
-    """What each was, where not all were multiplied by the same."""
+    """The factor on each, where they differ."""
     total: Tensor | None = None
-    """The norm that the clipping went by."""
+    """The norm that the clipping used."""
 
 
 class ClipTracker:
-    """The clippings of one optimizer's gradients since they were last filled."""
+    """The clippings of one optimizer's gradients since the last backward pass."""
 
     def __init__(self) -> None:
         self._notes: list[ClipRecord] = []
@@ -176,14 +172,14 @@ class ClipTracker:
     def begin(
         self, parameters: Sequence[Tensor], norms: Sequence[Tensor] | None, scale: Tensor | None
     ) -> None:
-        """These gradients are about to be clipped; `norms` where somebody has them already."""
+        """These gradients are about to be clipped; `norms`: theirs, if they are known."""
         gradients = [p.grad for p in parameters if p.grad is not None]
         self._open = ClipRecord(
             parameters, measure_norms(gradients, each=norms), scale, before=_versions(parameters)
         )
 
     def end(self, total: Tensor, max_norm: float) -> None:
-        """They were, by this norm to that limit."""
+        """They were clipped, from this norm to that limit."""
         note, self._open = self._open, None
         if note is not None:
             note.total = total.detach()
@@ -192,13 +188,13 @@ class ClipTracker:
             self._notes.append(note)
 
     def forget(self) -> None:
-        """The gradients are others now."""
+        """The gradients are new."""
         self._notes, self._open = [], None
 
     def recall(self, parameters: Sequence[Tensor], scale: Tensor | None) -> ClipRecord | None:
-        """One note about exactly these parameters, in an order of its own; None: nobody clipped.
+        """One record of exactly these parameters, in its own order; None: not clipped.
 
-        `scale` is what gradients that were not clipped still carry.
+        `scale` is the loss scale that gradients still carry if they were not clipped.
         """
         if not self._notes:
             return None
@@ -278,25 +274,25 @@ def _versions(parameters: Sequence[Tensor]) -> tuple[int, ...]:
     return tuple([-1 if (grad := p.grad) is None else tensor_version(grad) for p in parameters])
 
 
-# Noticing, without reading a single number, whether gradients were cleared and whether a backward
-# reached them.
-
 # A few parameters of an optimizer serve as tokens. The identity and the version counter of a
 # token's gradient change when a backward adds to it, when `zero_grad` zeroes it and when it is set
-# to None.
+# to None: no number has to be read from the device.
 
 GradientStamp = tuple[tuple[int, int] | None, ...]
 
 
 MAX_TOKENS = 12
-"""Enough for a few parts that are trained in turn."""
+"""Enough for a few parts that are trained alternately."""
 
 
 class GradientFreshness:
-    """Watches the gradients of the first, the middle and the last parameter of the last steps."""
+    """Detects whether gradients were cleared, and whether a backward pass has reached them.
+
+    Looks at the first, the middle and the last parameter of the last steps.
+    """
 
     def __init__(self, parameters: Sequence[Tensor] = ()) -> None:
-        # Which of them get gradients, the first step will tell; until then all are watched.
+        # The first step shows which of them get gradients; until then all are tokens.
         self._tokens = list(parameters)
         self._plain = not any(map(is_dtensor, self._tokens))
         self._last: GradientStamp = self._stamp()
@@ -307,7 +303,7 @@ class GradientFreshness:
         """Whether a backward has added to them since the last step."""
 
     def choose(self, parameters: Sequence[Tensor]) -> None:
-        """Take tokens from the parameters that had a gradient; some of the earlier ones stay."""
+        """Choose tokens among the parameters with a gradient; some of the earlier ones stay."""
         count = len(parameters)
         chosen = [parameters[at] for at in sorted({0, count // 2, count - 1})]
         if any(new is not old for new, old in zip_longest(chosen, self._tokens[: len(chosen)])):
@@ -317,7 +313,7 @@ class GradientFreshness:
             self._plain = not any(map(is_dtensor, self._tokens))
 
     def backward_begins(self) -> bool:
-        """True when the gradients were cleared since we last looked: earlier losses are gone."""
+        """True when the gradients were cleared since the last look: earlier losses do not count."""
         self._before = self._stamp()
         fresh = self._before != self._last or all(stamp is None for stamp in self._before)
         self.cleared = self.cleared or fresh
@@ -335,7 +331,7 @@ class GradientFreshness:
         self._last = self._stamp()
 
     def stepped(self) -> None:
-        """A step was taken; from here on the gradients are old."""
+        """A step was made; the gradients are used."""
         self._last = self._stamp()
         self.cleared = self.filled = False
 

@@ -1,4 +1,4 @@
-"""What is measured every few steps (update sizes, memory), and how often."""
+"""Measurements that are made every few steps (update sizes, memory), and their intervals."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ from headway.guard.ranks import rank_table
 from headway.torch_adapters.saved_state import BufferBackup
 from headway.torch_adapters.sharded_tensors import local_part
 
-# What is measured now and then: how far an update moved the weights, how much memory is held.
-
 SAMPLE_INTERVAL = 10
 """Steps between two samples."""
 ZERO_COUNT_INTERVAL = 50
-"""Steps between two counts of zero gradients: they cost a pass of their own."""
+"""Steps between two counts of zero gradients, which need an extra pass."""
 MAX_SAMPLED_ELEMENTS = 1 << 20
 MAX_SAMPLED_TENSORS = 32
-"""A sample copies at most this much; larger models are sampled in turns."""
+"""Maximum size of a sample; larger models are sampled in rotation."""
 
 
 UpdateSample = tuple[Sequence[Tensor], Tensor, Tensor]
@@ -33,7 +31,7 @@ UpdateSample = tuple[Sequence[Tensor], Tensor, Tensor]
 
 
 class UpdateSampler:
-    """Measures ‖update‖ / ‖weight‖ by looking at weights before and after a step."""
+    """Measures ‖update‖ / ‖weight‖ from copies of weights before a step."""
 
     def __init__(
         self, max_tensors: int = MAX_SAMPLED_TENSORS, max_elements: int = MAX_SAMPLED_ELEMENTS
@@ -46,13 +44,13 @@ class UpdateSampler:
 
     @torch.no_grad()
     def before(self, parameters: Sequence[Tensor]) -> None:
-        """Choose the next tensors in turn and copy them."""
+        """Choose the next tensors in rotation, and copy them."""
         self._chosen = self._choose(parameters)
         # One call for all the copies: adding 0 is a copy that torch makes in a single launch.
         self._before = list(torch._foreach_add([local_part(p) for p in self._chosen], 0))
 
     def cancel(self) -> None:
-        """The step was held back: nothing to measure."""
+        """The update was skipped: nothing to measure."""
         self._chosen, self._before = [], []
 
     @torch.no_grad()
@@ -114,7 +112,7 @@ def _page_bytes() -> int:
 
 
 def _children() -> list[int]:
-    # Loader workers are made by multiprocessing; asking it is a hundred times cheaper than /proc.
+    # multiprocessing creates loader workers; asking it is a hundred times cheaper than /proc.
     return [child.pid for child in multiprocessing.active_children() if child.pid is not None]
 
 
@@ -130,12 +128,9 @@ def measure_buffer_norms(buffers: BufferBackup) -> tuple[list[int], Tensor] | No
     return [at for at, _ in found], _norms([buffer for _, buffer in found])
 
 
-# How often what costs a little is measured.
-
-
 @dataclass(frozen=True, slots=True)
 class SamplingPlan:
-    """Steps between two measurements; a check of a few steps wants every one of them."""
+    """Steps between two measurements; `headway check` runs few steps and measures each of them."""
 
     every: int = SAMPLE_INTERVAL
     zeros_every: int = ZERO_COUNT_INTERVAL
@@ -155,4 +150,4 @@ FULL_SAMPLING = SamplingPlan(
     max_tensors=2000,
     max_elements=1 << 27,
 )
-"""Everything at every step: for preflight."""
+"""For preflight: everything at every step."""

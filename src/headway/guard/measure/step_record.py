@@ -20,28 +20,26 @@ from headway.policy import StepVerdict
 from headway.rerun.bad_step import StepContext
 from headway.torch_adapters.rank_group import RankGroup
 
-# Numbers from the device to the host.
-
 # On the CPU there is nothing to wait for. On CUDA the numbers of a step are packed into one tensor
-# and copied to pinned memory behind the step's own work; the host picks them up `LAG` steps later.
-# It picks up exactly those, no sooner even if they are there: what the brake knows at a step must
-# not depend on timing.
+# and copied to pinned memory behind the step's own work; the host reads them `LAG` steps later, and
+# never earlier, even if they have arrived: what the brake knows at a step must not depend on
+# timing.
 
 LAG = 1
-"""Steps between a number's origin on CUDA and its use: meanwhile the device has a whole forward and
-backward pass queued. No more: a bad step is to be looked into before the weights move on."""
+"""Steps between the computation of a number on CUDA and its use: meanwhile a whole forward and
+backward pass is queued. Not more: a bad step must be run again before the weights change."""
 
 Readings = Mapping[str, list[float]]
 
 
 class ReadingsReceiver(Protocol):
-    """Who gets the numbers, in order."""
+    """Receives the numbers, in order."""
 
     def __call__(self, context: Any, readings: Readings, /) -> None: ...
 
 
 class HostTransfer:
-    """For the CPU: delivered as sent."""
+    """For the CPU: delivers immediately."""
 
     lag = 0
 
@@ -49,7 +47,7 @@ class HostTransfer:
         self._take = take
 
     def send(self, context: Any, tensors: Mapping[str, Tensor]) -> None:
-        """Hand over a step's tensors together with what the host knows of it."""
+        """Send the tensors of a step, with what the host knows about it."""
         self._take(context, {name: tensor.reshape(-1).tolist() for name, tensor in tensors.items()})
 
     def collect(self) -> None:
@@ -60,7 +58,7 @@ class HostTransfer:
 
 
 class DeviceTransfer:
-    """For CUDA: packed, copied asynchronously, delivered `LAG` steps later."""
+    """For CUDA: packs, copies asynchronously, delivers `LAG` steps later."""
 
     lag = LAG
 
@@ -99,18 +97,18 @@ class DeviceTransfer:
         return torch.empty(2 * count + 64, dtype=torch.float32, device="cpu", pin_memory=True)
 
     def _deliver(self) -> None:
-        parcel = self._pending.popleft()
-        if not parcel.event.query():
-            parcel.event.synchronize()
-        values = parcel.memory[: sum(parcel.sizes.values())].tolist()
-        self._spare.append(parcel.memory)
+        pending = self._pending.popleft()
+        if not pending.event.query():
+            pending.event.synchronize()
+        values = pending.memory[: sum(pending.sizes.values())].tolist()
+        self._spare.append(pending.memory)
         if len(self._spare) > LAG + 2:
             self._spare.pop(0)
         readings, at = {}, 0
-        for name, size in parcel.sizes.items():
+        for name, size in pending.sizes.items():
             readings[name] = values[at : at + size]
             at += size
-        self._take(parcel.context, readings)
+        self._take(pending.context, readings)
 
 
 class _PendingTransfer:
@@ -125,8 +123,6 @@ class _PendingTransfer:
         self.event = event
 
 
-# The record of a step, put together from the parts of its optimizers.
-
 SHARED_VALUES = (
     "step_time_s",
     "loader_wait_s",
@@ -138,10 +134,10 @@ SHARED_VALUES = (
 """Values of the step as a whole, not of one of its optimizers."""
 
 READING_SIGNALS = {"loss": "loss", "total": "grad_norm", "coef": "clip_coef", "scale": "loss_scale"}
-"""Readings that are signals as they come."""
+"""Readings that are signals without a conversion."""
 
 MAX_CULPRITS = 1000
-"""So many ranks are written down at every sample, more of them accordingly less often."""
+"""Number of ranks up to which every sample is recorded; with more ranks, fewer samples are."""
 
 Positions = Callable[[Sequence[Tensor]], list[int]]
 
@@ -160,7 +156,7 @@ class StepRecordBuilder:
     def add(
         self, suffix: str, context: StepContext, readings: Readings, positions: Positions
     ) -> None:
-        """One optimizer's part; `suffix` tells its signals from those of the first."""
+        """Add one optimizer's part; `suffix` distinguishes its signals from those of the first."""
         self.held = self.held or context.held
         self._add_values(suffix, context, readings)
         self._add_columns(suffix, context, readings, positions)
@@ -168,9 +164,11 @@ class StepRecordBuilder:
     def add_ranks(
         self, tally: RankTable, context: StepContext, ranks: RankGroup, *, bad: bool
     ) -> None:
-        """What each rank said. The first rank writes it down for all, now and then and at bad
-        steps; the others only who made a bad number, so that what is written grows with the
-        number of ranks and not with its square."""
+        """Add what each rank has reported.
+
+        Rank 0 records it for all, at samples and at bad steps; the others record only which rank
+        made a bad number, so that the records grow with the number of ranks, not with its square.
+        """
         first = ranks.rank == 0
         often = context.step // SAMPLE_INTERVAL % max(ranks.size // MAX_CULPRITS, 1) == 0
         if bad or (first and context.sampled and often):
@@ -232,7 +230,7 @@ class StepRecordBuilder:
 
 
 def _ratio(update: float, weight: float) -> float:
-    """‖update‖ / ‖weight‖; infinite (so: left out) where a weight of 0, or one past help, moved."""
+    """‖update‖ / ‖weight‖; infinite, and so left out, where the weight is 0 or non-finite."""
     if weight > 0:
         ratio = update / weight
         return ratio if math.isfinite(ratio) else math.inf
@@ -240,7 +238,7 @@ def _ratio(update: float, weight: float) -> float:
 
 
 def _nonfinite(context: StepContext, readings: Readings) -> dict[str, float]:
-    """How many gradients, and elements where the host could look, are not finite."""
+    """How many gradients, and elements where the host has counted them, are non-finite."""
     if context.nonfinite_counts is not None:
         tensors, elements = context.nonfinite_counts
         return {"grad_nonfinite_tensors": float(tensors), "grad_nonfinite": float(elements)}
@@ -250,29 +248,26 @@ def _nonfinite(context: StepContext, readings: Readings) -> dict[str, float]:
     return {"grad_nonfinite_tensors": float(tensors)} if tensors else {}
 
 
-# What others than the guard have measured about the step that is being made.
-
-
 @dataclass(slots=True)
 class ExtraSignals:
-    """Values and columns that join the record of the coming step."""
+    """Values and columns from outside of the guard, for the record of the next step."""
 
     values: dict[str, float] = field(default_factory=dict)
     members: dict[str, dict[str, float]] = field(default_factory=dict)
     """Column → name along its axis → value."""
     axes: dict[str, list[str]] = field(default_factory=dict)
-    """Names along axes that only extras run along, in the order they came."""
+    """Names along axes that only these columns use, in order of appearance."""
 
     def value(self, name: str, value: float) -> None:
-        """One number of the step; the last one said counts."""
+        """Set one number of the step; the last value counts."""
         self.values[name] = value
 
     def column(self, name: str, members: Mapping[str, float]) -> None:
-        """Numbers along an axis (`act/…`), by name."""
+        """Set numbers along an axis (`act/…`), by name."""
         self.members.setdefault(name, {}).update(members)
 
     def take(self) -> tuple[dict[str, float], dict[str, Column]]:
-        """Everything said since the last step."""
+        """Everything since the last step."""
         values, members = self.values, self.members
         self.values, self.members = {}, {}
         columns = {}

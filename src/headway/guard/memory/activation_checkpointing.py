@@ -2,12 +2,12 @@
 
 A checkpointed module keeps only its inputs through the forward pass and computes the rest again in
 the backward pass. torch offers this as a function around a call; here it is switched on from
-outside, for every module of a class or a path, without touching the model's code: the module's
-`forward` is covered on the instance, so that parameters, buffers and `state_dict` keep their names.
+outside, for every module of a class or a path, without a change to the model's code: `forward` is
+replaced on the instance, so that parameters, buffers and `state_dict` keep their names.
 
 The second forward sees what the first one saw: random numbers (dropout), autocast, and the buffers
-of modules in training mode. BatchNorm statistics are moved once, not twice, and spectral norm
-computes the very same weight, so losses and gradients are bit for bit those of the plain model.
+of modules in training mode. BatchNorm statistics are updated once, not twice, and spectral norm
+computes the same weight, so losses and gradients are bit for bit those of the plain model.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headway.torch_adapters.module_stack import user_path
 from headway.torch_adapters.saved_state import STATISTIC_BYTES
 
 MAX_NAMED = 8
-"""So many classes or paths an error lists."""
+"""Maximum number of classes or paths listed in an error message."""
 
 
 def checkpoint_activations(
@@ -76,7 +76,7 @@ class ActivationCheckpointing:
         """The modules it is on for; `""` is the model itself."""
 
     def off(self) -> None:
-        """The plain forward again. Twice does nothing."""
+        """Restore the plain forward. A second call does nothing."""
         for cover in self._covers:
             cover.remove()
 
@@ -93,19 +93,19 @@ class ActivationCheckpointing:
 
 
 class _Recomputed:
-    """What stands in for a module's `forward`. An object, so that a copy of the model copies it."""
+    """Replaces a module's `forward`. An object, so that a copy of the model copies it."""
 
     def __init__(self, module: nn.Module) -> None:
         self.on = True
         self.module = module
-        # Somebody else may have covered the forward already, on the instance as we do.
+        # The forward may already be replaced on the instance by other code.
         self.own: Callable[..., Any] | None = vars(module).get("forward")
         module.forward = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not (self.on and self.module.training and torch.is_grad_enabled()):
             return self.plain(*args, **kwargs)
-        if torch.compiler.is_compiling():  # the compiler repeats the forward by rules of its own
+        if torch.compiler.is_compiling():  # the compiler recomputes the forward in its own way
             return checkpoint(self.plain, *args, use_reentrant=False, **kwargs)
         seen = _BuffersOfForward(self.module)
         return checkpoint(
@@ -117,13 +117,13 @@ class _Recomputed:
         )
 
     def plain(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's forward as it was."""
+        """The original forward of the module."""
         if self.own is not None:
             return self.own(*args, **kwargs)
         return type(self.module).forward(self.module, *args, **kwargs)
 
     def remove(self) -> None:
-        """Uncover the forward; where somebody covered ours meanwhile, it only passes calls on."""
+        """Restore the forward; if other code has replaced ours since, ours only passes calls on."""
         self.on = False
         if vars(self.module).get("forward") is self:
             if self.own is None:
@@ -166,7 +166,7 @@ class _BuffersOfForward:
 
 
 class _ModuleSelector:
-    """Which modules the user means."""
+    """Selects modules by class or path."""
 
     def __init__(self, classes: Sequence[Any], paths: Sequence[Any]) -> None:
         if not classes and not paths:
@@ -188,31 +188,31 @@ class _ModuleSelector:
         self._paths = [str(item) for item in paths]
 
     def matches(self, path: str, module: nn.Module) -> bool:
-        """Whether a module is meant, by its class or by its path."""
+        """Whether a module is selected, by its class or by its path."""
         if isinstance(module, self._types) or self._names & set(_class_names(module)):
             return True
         # The model itself has no path: `*` means everything in it.
         return bool(path) and any(fnmatchcase(user_path(path), item) for item in self._paths)
 
     def no_match(self, model: nn.Module) -> str:
-        """What to say when nothing is."""
+        """The error message when no module is selected."""
         asked = [item.__name__ for item in self._types] + sorted(self._names) + self._paths
-        said = f"no module of {type(model).__name__} matches {', '.join(map(repr, asked))}"
+        message = f"no module of {type(model).__name__} matches {', '.join(map(repr, asked))}"
         for path, module in model.named_modules():
             if user_path(path) in self._paths and not _has_forward(module):
                 return (
-                    f"{said}: {path} is a {type(module).__name__}, which has no forward of its "
+                    f"{message}: {path} is a {type(module).__name__}, which has no forward of its "
                     f"own; {path + '.*'!r} means what is in it"
                 )
         there = [user_path(path) for path, _ in model.named_modules() if path]
         if self._paths:
             near = _nearest(self._paths, there) or there
-            said += f"; there are the paths {', '.join(near[:MAX_NAMED])}"
+            message += f"; there are the paths {', '.join(near[:MAX_NAMED])}"
         if self._types or self._names:
             names = sorted({type(module).__name__ for module in model.modules()})
             near = _nearest([item for item in asked if item not in self._paths], names) or names
-            said += f"; there are the classes {', '.join(near[:MAX_NAMED])}"
-        return said
+            message += f"; there are the classes {', '.join(near[:MAX_NAMED])}"
+        return message
 
 
 def _listed(given: Any) -> list[Any]:
@@ -222,7 +222,7 @@ def _listed(given: Any) -> list[Any]:
 
 
 def _has_forward(module: nn.Module) -> bool:
-    """A ModuleList has none: it only holds others."""
+    """A ModuleList has none: it only contains others."""
     return type(module).forward is not nn.Module.forward or "forward" in vars(module)
 
 

@@ -1,10 +1,9 @@
 """Traces growing memory to the user's line that allocates it.
 
-Nothing is done while memory is level. When it has grown for a few hundred steps, Python's own
-allocations are traced for thirty of them: what was made in the last twenty and is still there is
-what grows. Three things can grow: Python objects (numpy arrays among them), tensors, whose memory
-Python does not see but whose small objects it does, and the memory of loader workers, which is seen
-from outside only.
+While memory is constant nothing is traced. When it has grown for a few hundred steps, Python's
+allocations are traced for thirty steps: what was allocated in the last twenty and is still alive is
+what grows. It can be Python objects (numpy arrays among them), tensors, of which Python sees only
+the small wrapper objects, or the memory of loader workers, which is measured from outside.
 """
 
 from __future__ import annotations
@@ -34,39 +33,39 @@ from headway.torch_adapters.live_objects import find_instances
 MIB = 2**20
 HOST, DEVICE = "host_rss_bytes", "device_allocated_bytes"
 SUSPICIOUS = GrowthRule(ratio=1.03, amount=16 * MIB, grace=50, horizon=150)
-"""Less than the checks ask for: the line must be known when they speak."""
+"""Lower than the limits of the checks: the line must be known when they report."""
 FRAMES = 8
-"""How deep a stack is noted: the user's line may lie behind a few of a library's."""
+"""Depth of the recorded stacks: the user's line may be behind a few lines of a library."""
 WARM, LAST = 1, 3
-"""Samples after the start of the tracing at which the two censuses are taken."""
+"""Samples after the start of the tracing at which the two counts are taken."""
 EXPLAINED = 0.25
-"""What a line keeps must be at least this share of the growth, or it is not the line."""
+"""Minimum share of the growth that a reported line must explain."""
 MAX_REPORTED = 3
-"""Times in a run that the line is looked for."""
+"""Maximum number of searches in a run."""
 
 ReportEvent = Callable[[int, str, dict[str, Any]], None]
 
 
 @dataclass(slots=True)
 class _Census:
-    """What is there at one moment."""
+    """What is alive at one moment."""
 
     step: int
     workers: int = field(default_factory=sampling.worker_rss_bytes)
     tensors: Counter[str] = field(default_factory=Counter)
-    """Bytes of the tensors by the signal they count for."""
+    """Bytes of the tensors by the signal that they belong to."""
     objects: Counter[Location] = field(default_factory=Counter)
-    """Bytes of Python's allocations by the line that made them."""
+    """Bytes of Python's allocations by line."""
     wrappers: Counter[Location] = field(default_factory=Counter)
-    """Allocations of the size of a tensor's Python object, likewise."""
+    """Number of allocations of the size of a tensor's Python object, by line."""
 
 
 class LeakTracer:
-    """Watches the memory of one training."""
+    """Traces the memory of one training."""
 
-    def __init__(self, tell: ReportEvent) -> None:
-        """`tell` is called with (step, kind of event, what was found)."""
-        self._tell = tell
+    def __init__(self, report: ReportEvent) -> None:
+        """`report` is called with (step, kind of event, findings)."""
+        self._report_event = report
         self._watches = {HOST: GrowthWatch(), DEVICE: GrowthWatch()}
         self._grown: dict[str, Growth] = {}
         self._ours = False
@@ -75,7 +74,7 @@ class LeakTracer:
         self._left = MAX_REPORTED
 
     def sampled(self, step: int, values: dict[str, float]) -> None:
-        """Memory was measured."""
+        """Receive a measurement of the memory."""
         if self._grown:
             self._pursue(step)
             return
@@ -115,15 +114,15 @@ class LeakTracer:
         steps = max(last.step - first.step, 1)
         found = max(_suspects(signal, first, last), key=lambda one: one["bytes"])
         if found["bytes"] < EXPLAINED * growth.per_step * steps:
-            return  # something outside of Python
+            return  # the growth is outside of Python
         place: Location | None = found.pop("place")
         if place is not None:
             found.update(add_function_name(place).to_dict())
-        self._tell(last.step, "growth", {"of": signal, "steps": steps, **found})
+        self._report_event(last.step, "growth", {"of": signal, "steps": steps, **found})
 
 
 def _suspects(signal: str, first: _Census, last: _Census) -> Iterable[dict[str, Any]]:
-    """What grew, each with its bytes and the line that made most of it."""
+    """What has grown, with its bytes and the line that allocated most of it."""
     grown = last.tensors[signal] - first.tensors[signal]
     yield {"what": "tensors", "bytes": grown, "place": _most(last.wrappers - first.wrappers)}
     if signal == DEVICE:
@@ -136,7 +135,7 @@ def _suspects(signal: str, first: _Census, last: _Census) -> Iterable[dict[str, 
 
 
 def _count(step: int) -> _Census:
-    gc.collect()  # what hangs in a cycle does not grow, it only waits
+    gc.collect()  # objects in a cycle only wait for the collector
     census = _Census(step)
     for storage in _storages():
         census.tensors[HOST if storage.device.type == "cpu" else DEVICE] += storage.nbytes()
@@ -159,13 +158,13 @@ def _storages() -> Iterable[torch.UntypedStorage]:
             try:
                 storage = item.untyped_storage()
                 found[storage.data_ptr()] = storage
-            except Exception:  # a tensor without memory of its own, of whatever library
+            except Exception:  # a tensor of some library without memory of its own
                 continue
     return found.values()
 
 
 def _maker(stack: tracemalloc.Traceback) -> Location | None:
-    """The user's line of an allocation; None for what is our own."""
+    """The user's line of an allocation; None for our own."""
     frames = [Location(frame.filename, frame.lineno) for frame in reversed(stack)]
     place = find_user_location(frames)
     inner = frames if place is None else frames[: frames.index(place)]
@@ -177,7 +176,7 @@ def _most(counts: Counter[Location]) -> Location | None:
 
 
 def _dataset() -> Location | None:
-    """Where the data set that the workers read is written down."""
+    """Where the dataset of the loader workers is defined."""
     dataset = find_worker_dataset()
     for name in ("__getitem__", "__iter__"):
         code = getattr(getattr(type(dataset), name, None), "__code__", None)

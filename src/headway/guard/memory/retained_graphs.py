@@ -1,14 +1,14 @@
 """Detects autograd graphs that outlive their step, and finds the line that created them.
 
-A loss put in a list, a sum of losses, a hidden state carried on: each keeps the graph of its step,
-and memory grows with every one. At every 25th step (and at the first ones) a token is attached to a
-few nodes of the graph, with a weak reference here: it lives exactly as long as the graph does, and
-nothing is kept alive by it. Most steps pay nothing.
+A loss in a list, a sum of losses, a hidden state carried over: each retains the graph of its step,
+so memory grows with every step. At every 25th step (and at the first ones) a token is attached to a
+few nodes of the graph, with a weak reference here: it lives as long as the graph does, and keeps
+nothing alive. Most steps cost nothing.
 
-When the tokens of many steps are alive, autograd is asked for one step to remember which line made
-which node (its anomaly mode, without the search for NaN, and never during backward). A few steps
-later the youngest node of that step which is still alive is what the user kept. What was found goes
-into the stream; whether it is a fault is for the check (HD803) to say.
+When the tokens of many steps are alive, autograd records for one step which line created which node
+(anomaly mode, without the search for NaN, and never during backward). A few steps later the newest
+node of that step that is still alive is what the user retains. The result is recorded as an event;
+the check HD803 decides whether it is a fault.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from headway.torch_adapters.frames import Location, find_user_location, parse_tr
 from headway.torch_adapters.live_objects import find_referrer
 
 GRAPH_COUNT_INTERVAL = 25
-"""Steps between two probes …"""
+"""Steps between two probes."""
 AT_FIRST = 16
-"""… but the first so many steps are all probed: a short run shall see it, too."""
+"""Number of first steps that are all probed, so that a short run shows it too."""
 SUSPICIOUS = 6.0
-"""So many earlier graphs alive are worth a closer look. They may well be meant."""
+"""Number of retained graphs that starts a trace. They may be intended."""
 RESCAN_GROWTH = 64.0
-"""What the garbage collector freed is looked at again when it has grown to this, at the latest."""
+"""Number of retained graphs at which the garbage collector runs again, at the latest."""
 MAX_PROBES = 400
 NEAR = 48
-"""Nodes next to the loss that get the token."""
+"""Number of nodes next to the loss that get the token."""
 MAX_FORWARDS = 4
-"""Forwards of a step that are watched before a backward pass."""
+"""Maximum number of forwards of a step that are probed before a backward pass."""
 AGE = 3
-"""Steps after which a traced graph that is still there is kept, not merely the last one."""
+"""Steps after which a traced graph that is alive counts as retained."""
 ATTEMPTS = 6
-"""Steps that are traced at most, where not every step's graph is kept."""
+"""Maximum number of traced steps, where not every step's graph is retained."""
 MAX_REPORTED = 4
-"""Times in a run that the line is looked for."""
+"""Maximum number of searches in a run."""
 _KEY, _LINE_KEY = "headway", "headway-line"
 
 ReportEvent = Callable[[int, str, dict[str, Any]], None]
 
 
 class _Token:
-    """Hangs on nodes; alive as long as one of them."""
+    """Attached to nodes; alive as long as one of them."""
 
     __slots__ = ("__weakref__", "step")
 
@@ -62,7 +62,7 @@ class _Token:
 
 @dataclass(slots=True)
 class _Probe:
-    """The graph of one step, which stands for those of the steps since the last probe."""
+    """The graph of one step, which represents the steps since the last probe."""
 
     step: int
     weight: int
@@ -71,7 +71,7 @@ class _Probe:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A node of a traced step, and the line that made it."""
+    """A node of a traced step, and the line that created it."""
 
     token: weakref.ref[_Token]
     number: int
@@ -80,11 +80,11 @@ class _Made:
 
 
 class GraphRetention:
-    """Watches the graphs of one training."""
+    """Counts the retained graphs of one training."""
 
-    def __init__(self, tell: ReportEvent, every: int = GRAPH_COUNT_INTERVAL) -> None:
-        """`tell` is called with (step, kind of event, what was found)."""
-        self._tell = tell
+    def __init__(self, report: ReportEvent, every: int = GRAPH_COUNT_INTERVAL) -> None:
+        """`report` is called with (step, kind of event, findings)."""
+        self._report_event = report
         self._every = every
         self._probes: deque[_Probe] = deque(maxlen=MAX_PROBES)
         self._reading: float | None = None
@@ -92,7 +92,7 @@ class GraphRetention:
         self._last_probe: int | None = None
         self._first = -1
         self._newest = self._before = self._long_before = -1
-        """The number of the last node so far; of those of earlier steps; of those before them."""
+        """The number of the newest node: now, after the last step, and after the one before."""
         self._look_at = SUSPICIOUS
         self._left = MAX_REPORTED
         self._attempts = 0
@@ -101,17 +101,17 @@ class GraphRetention:
         self._traced_step = -1
         self._reaches_back = False
         self._forwards = 0
-        """Of this step, that were given the token before a backward pass."""
+        """Forwards of this step that got the token before a backward pass."""
         self.many = False
-        """Whether so many graphs are kept that memory must be growing."""
+        """Whether so many graphs are retained that memory must be growing."""
 
     def reading(self) -> float | None:
-        """How many earlier steps' graphs are alive, if this step was a probe. Asked once."""
+        """The number of retained graphs, if this step was a probe. Read once."""
         reading, self._reading = self._reading, None
         return reading
 
     def forward_over(self) -> None:
-        """Backward comes next."""
+        """A backward pass is next."""
         if self._tracing:
             torch.set_anomaly_enabled(False)
 
@@ -126,7 +126,7 @@ class GraphRetention:
             self._pursue(step)
 
     def forward_ended(self, step: int, outputs: Sequence[Tensor]) -> None:
-        """A model gave these: their graph may be kept although nobody calls backward on it."""
+        """A model returned these: their graph may be retained without a backward pass."""
         if self._first < 0 or not self._is_probe(step):
             return
         self._forwards = self._forwards + 1 if step == self._step else 1
@@ -135,7 +135,7 @@ class GraphRetention:
             self._watch(step, starts)
 
     def close(self) -> None:
-        """Leave torch as it was."""
+        """Switch anomaly mode off."""
         self._attempts = 0
         self._trace_if(False)
 
@@ -143,7 +143,7 @@ class GraphRetention:
         return step - self._first < AT_FIRST or step % self._every == 0
 
     def _attends(self, step: int) -> bool:
-        """A probe must know where the two steps before it ended; of others nothing is needed."""
+        """Whether this step matters: a probe needs the newest nodes of the two steps before it."""
         return bool(self._attempts) or any(self._is_probe(step + ahead) for ahead in (0, 1, 2))
 
     def _watch(self, step: int, starts: Sequence[Any]) -> None:
@@ -159,7 +159,7 @@ class GraphRetention:
         if step != self._last_probe:
             self._reading = self._count_suspiciously(step)
             self.many = self._reading >= RESCAN_GROWTH
-            # The first stands for itself alone: a guard that takes over counts on from the other's.
+            # The first represents itself alone: a guard may continue the steps of another.
             since = 1 if self._last_probe is None else max(step - self._last_probe, 1)
             self._probes.append(_Probe(step, since, _DEAD))
             self._last_probe = step
@@ -180,7 +180,7 @@ class GraphRetention:
         kept = float(sum(probe.weight for probe in alive))
         if not alive or alive[-1].step != self._last_probe:
             return kept
-        # The steps since the last probe, if its graph is there, fare as those before it.
+        # If the last probe's graph is alive, the steps since then count like those before it.
         return kept * max(step - self._first, 1) / (alive[-1].step - self._first + 1)
 
     def _count_suspiciously(self, step: int) -> float:
@@ -188,10 +188,10 @@ class GraphRetention:
         if kept < SUSPICIOUS / 2:
             self._look_at = min(
                 self._look_at, RESCAN_GROWTH
-            )  # released: told anew if it comes back
+            )  # released: reported again if it returns
         if kept < self._look_at:
             return kept
-        gc.collect()  # what hangs in a cycle is not kept, it only waits
+        gc.collect()  # objects in a cycle only wait for the collector
         kept = self._count(step)
         if kept < SUSPICIOUS:
             self._look_at = min(2 * self._look_at, RESCAN_GROWTH)
@@ -204,7 +204,7 @@ class GraphRetention:
     # Which line.
 
     def _pursue(self, step: int) -> None:
-        """One step is traced whole, all its backward passes; what is left of it is seen later."""
+        """Trace all backward passes of one step; what remains of it is counted later."""
         if self._traced and step - self._traced_step >= AGE:
             self._find_out(step)
         if self._traced:
@@ -213,7 +213,7 @@ class GraphRetention:
             self._trace_if(self._attempts > 0 and self._is_probe(step + 1))
 
     def _trace_if(self, wanted: bool) -> None:
-        """Let autograd note the line of every node from here to the next backward, or no more."""
+        """Switch the recording of lines on until the next backward, or off."""
         if wanted and (self._tracing or not torch.is_anomaly_enabled()):
             self._tracing = True
             torch.set_anomaly_enabled(True, check_nan=False)
@@ -222,11 +222,11 @@ class GraphRetention:
             torch.set_anomaly_enabled(False)
 
     def _harvest(self, step: int, starts: Sequence[Any]) -> None:
-        """Read the lines off the graph, give each node a token of its own, and forget the rest."""
+        """Read the line of each node, and give each node its own token."""
         self._traced_step = step
         for node in walk_graph(starts, after=self._before):
             if _LINE_KEY in node.metadata and not node.metadata.get("traceback_"):
-                continue  # seen when its forward ended
+                continue  # read when its forward ended
             lines = node.metadata.pop("traceback_", ())
             token = node.metadata[_LINE_KEY] = _Token(step)
             place = find_user_location(parse_traceback(lines))
@@ -238,7 +238,7 @@ class GraphRetention:
             )
 
     def _is_carried(self, node: Any) -> bool:
-        """Whether this part of a graph was made in earlier steps, and not merely one ahead."""
+        """Whether this part of a graph is from earlier steps, and not merely from the last one."""
         return (
             node is not None
             and node_number(node) <= self._before
@@ -247,7 +247,7 @@ class GraphRetention:
 
     def _find_out(self, step: int) -> None:
         if torch.is_anomaly_enabled() and not torch.is_anomaly_check_nan_enabled():
-            # A `detect_anomaly` block of the user's found ours on, and has put it back since.
+            # A `detect_anomaly` block of the user found ours on, and has restored it since.
             torch.set_anomaly_enabled(False)
         traced, self._traced = self._traced, []
         alive = [made for made in traced if made.token() is not None]
@@ -267,7 +267,7 @@ class GraphRetention:
             found["op"] = made.op
             if made.place is not None:
                 found.update(made.place.to_dict())
-        self._tell(step, "retained", found)
+        self._report_event(step, "retained", found)
 
 
 def _dead() -> weakref.ref[_Token]:
@@ -278,9 +278,9 @@ _DEAD = _dead()
 
 
 class _Held:
-    """Which tensors are kept, and what the youngest of a traced step says of its line.
+    """Which tensors are retained, and the line of the newest one of a traced step.
 
-    What was computed of a model's output, and never sent backward, is known from here alone.
+    Only this finds what was computed from a model's output without a backward pass.
     """
 
     def __init__(self, step: int) -> None:
@@ -297,13 +297,13 @@ class _Held:
         return old
 
     def youngest(self, known: _Made | None) -> _Made | None:
-        """Of these and one that is known already."""
+        """The newest of these and a known one."""
         all_made = self._made if known is None else [known, *self._made]
         return max(all_made, key=lambda made: made.number, default=None)
 
 
 def _is_old(tensor: Tensor, step: int) -> bool:
-    """Whether the graph of a tensor holds a token of some earlier step."""
+    """Whether the graph of a tensor contains a token of an earlier step."""
     return any(
         token.step <= step - AGE
         for node in walk_graph([tensor.grad_fn], most=64)

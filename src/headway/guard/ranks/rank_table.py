@@ -15,34 +15,32 @@ from headway.core.numbers import round_digits
 from headway.core.records import Column
 from headway.torch_adapters.nonfinite_scan import batch_tensors
 
-# Checksums that ranks compare: of weights that must be equal, of batches that must not be.
-
-# Bit for bit and order-blind within a tensor: the bits of the elements as integers, added up. The
-# last 24 bits are kept, which is what a float32 carries exactly, so a checksum travels among the
-# other numbers of a step. No device is waited for.
+# Ranks compare checksums of weights, which must be equal, and of batches, which must differ. A
+# checksum is the sum of the elements' bits as integers. Its last 24 bits fit a float32 exactly, so
+# that it travels with the other numbers of a step, without a wait for the device.
 
 WEIGHT_CHECK_INTERVAL = 100
 """Steps between two comparisons of the weights: each is a pass over them."""
 MAX_CHECKSUM_ELEMENTS = 1 << 16
-"""Of a batch's tensor, so many elements are looked at: enough to tell two batches apart."""
+"""Number of elements of a batch's tensor that are read: enough to distinguish two batches."""
 _BITS = (1 << 24) - 1
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def checksum_tensors(tensors: Iterable[Tensor], device: torch.device) -> Tensor | None:
-    """One number for all of them, a float32 on the device; None when there is nothing to add."""
+    """One number for all tensors, a float32 on the device; None without any elements."""
     sums = [total for tensor in tensors if (total := _bit_sum(tensor)) is not None]
     if not sums:
         return None
     stacked = torch.stack([total.to(device, non_blocking=True) for total in sums])
-    # Odd factors, so that two tensors that changed places are noticed.
+    # Odd factors, so that the order of the tensors matters.
     factors = torch.arange(1, 2 * len(sums), 2, dtype=torch.int64)
     mixed = (stacked * factors.to(device, non_blocking=True)).sum()
     return torch.bitwise_and(mixed ^ (mixed >> 24), _BITS).to(torch.float32)
 
 
 def checksum_batches(batches: Sequence[Any], device: torch.device) -> Tensor | None:
-    """One number for the batches of a step; None when they hold no tensor."""
+    """One number for the batches of a step; None when they contain no tensor."""
     return checksum_tensors(
         (_head(tensor) for batch in batches for tensor in batch_tensors(batch)), device
     )
@@ -68,57 +66,54 @@ def _bit_sum(tensor: Tensor) -> Tensor | None:
     return values.contiguous().view(integer).sum(dtype=torch.int64)
 
 
-# The table of a step: a row per rank, read by the host.
-
-# Each rank fills the row that is its own; the reduction of `ballot.py` brings the rows together.
-# The host needs the table only now and then and when something is wrong; at every other step the
-# last columns, summed up, are enough.
+# Each rank fills its own row; the reduction in `rank_vote.py` joins the rows. The host needs the
+# table only at samples and at bad steps; otherwise the sums of the last columns are enough.
 
 UNKNOWN = -1.0
-"""In a place whose number was not measured; none of those that may be missing is negative."""
+"""Stands for a number that was not measured; no number that may be missing is negative."""
 
 
 class RankField(IntEnum):
-    """A rank's places in its row. Those from `SECONDS` on are known to the host."""
+    """The columns of the table. The host knows those from `SECONDS` on."""
 
     LOSS = 0
     PLAIN = 1
-    """Norm of the gradients that every rank holds whole, after they were averaged; not finite
-    either where the user's clipping was not."""
+    """Norm of the gradients that every rank has in full, after they were averaged; non-finite
+    also where the user's clipping is."""
     SHARD = 2
-    """Norm of the pieces of gradients that lie on this rank."""
+    """Norm of the shards of gradients on this rank."""
     MADE = 3
-    """Norm of this rank's own gradient, before it was averaged with the others'."""
+    """Norm of this rank's own gradient, before it was averaged."""
     FIRST = 4
-    """The first backward pass of the step, from 1, that made it non-finite; 0: none did."""
+    """The first backward pass of the step, from 1, that made it non-finite; 0: none."""
     SKIPPED = 5
     """A GradScaler found an overflow."""
     CLIP = 6
-    """The norm by which the user clipped."""
+    """The norm that the user's clipping used."""
     BATCH = 7
     WEIGHTS = 8
     SECONDS = 9
     """The time this rank needed, before it waited for the others."""
     LOSSES = 10
-    """1 where there was a loss. So it is with those below."""
+    """1 where there was a loss. The columns below are 0 or 1 too."""
     LEAVE = 11
-    """This rank was asked to leave."""
+    """This rank has received a signal to leave."""
     SAVE = 12
-    """It is time to write a snapshot to disk."""
+    """A snapshot on disk is due."""
     POISONED = 13
-    """It found a weight or a moment non-finite."""
+    """The rank has found a non-finite weight or moment."""
     IDLE = 14
     """No parameter had a gradient."""
     ONCE_ONLY = 15
-    """It could not run this step again, should it be bad."""
+    """The rank could not run this step again if it were bad."""
     OFF = 16
-    """Its guard has failed."""
+    """The guard of the rank has failed."""
 
 
 MISSING = {RankField.MADE, RankField.CLIP, RankField.BATCH, RankField.WEIGHTS, RankField.SECONDS}
-"""Places that hold `UNKNOWN` where nothing was measured; the others hold 0 then."""
+"""Columns that are `UNKNOWN` where nothing was measured; the others are 0 then."""
 CALLS = slice(RankField.LEAVE, RankField.OFF + 1)
-"""What the host must hear of at every step, added up over the ranks."""
+"""Columns whose sums over the ranks the host reads at every step."""
 
 COLUMNS = {
     "rank/loss": RankField.LOSS,
@@ -132,7 +127,7 @@ NONFINITE = "rank/nonfinite"
 
 
 class RankTable:
-    """What the ranks said at one step."""
+    """What the ranks reported at one step."""
 
     def __init__(self, calls: Sequence[float], table: Tensor | Sequence[float]) -> None:
         """`calls` are the sums of those columns; `table` may still be on the device."""
@@ -148,17 +143,17 @@ class RankTable:
         return [flat[at : at + width] for at in range(0, len(flat), width)]
 
     def count(self, call: RankField) -> int:
-        """How many ranks said so."""
+        """How many ranks have set this column."""
         return int(self._calls[call - RankField.LEAVE])
 
     def who(self, call: RankField) -> list[int]:
-        """The ranks that said so."""
+        """The ranks that have set this column."""
         if not self.count(call):
             return []
         return [at for at, row in enumerate(self.rows) if row[call]]
 
     def culprits(self) -> list[int]:
-        """The ranks that made something non-finite, by themselves and before anybody else."""
+        """The ranks that made something non-finite by themselves, in the first pass that did."""
         passes = [row[RankField.FIRST] for row in self.rows if row[RankField.FIRST] > 0]
         first = min(passes, default=0.0)
         return [
@@ -168,7 +163,7 @@ class RankTable:
         ]
 
     def columns(self, ranks: Sequence[int]) -> dict[str, Column]:
-        """What was measured on these ranks."""
+        """The measurements of these ranks."""
         found = {}
         for name, slot in COLUMNS.items():
             known = [at for at in ranks if self._known(at, slot)]
@@ -177,7 +172,7 @@ class RankTable:
         return found
 
     def nonfinite(self, ranks: Sequence[int]) -> dict[str, Column]:
-        """The column that names the culprits; nothing where it cannot be known who they are."""
+        """The column that names the culprits; nothing where they cannot be known."""
         culprits = set(self.culprits())
         blind = not culprits and any(row[RankField.MADE] == UNKNOWN for row in self.rows)
         if blind or not ranks:

@@ -21,14 +21,12 @@ from headway.torch_adapters.local_gradients import LocalGradientMonitor, LocalGr
 from headway.torch_adapters.rank_group import FAILED, RankGroup
 from headway.torch_adapters.sharded_tensors import local_part
 
-# Which of an optimizer's gradients are whole on every rank and which are pieces.
-
-# The norm over all ranks counts a replica once and adds up the squares of the pieces, each divided
-# by the number of ranks that hold the same one.
+# The norm over all ranks counts a replicated gradient once, and adds up the squares of the shards,
+# each divided by the number of ranks that hold the same shard.
 
 
 class GradientLayout:
-    """A list of gradients: where each has its place among the sums of squares."""
+    """Which gradients are replicated and which are sharded, and where their sums of squares go."""
 
     def __init__(
         self,
@@ -38,7 +36,7 @@ class GradientLayout:
         size: int,
         device: torch.device,
     ) -> None:
-        """`copies` and `tail` (the place of a parameter that is cut up) go by identity."""
+        """`copies` and `tail` (the position of a sharded parameter) are by identity."""
         held = [copies.get(id(p), size) for p in parameters]
         whole = [at for at, count in enumerate(held) if count == size]
         pieces = [at for at, count in enumerate(held) if count < size]
@@ -51,21 +49,21 @@ class GradientLayout:
         self._any_pieces, self._any_placed = bool(pieces), bool(placed)
 
     def split(self, each: Tensor | None, total: Tensor) -> tuple[Tensor, Tensor]:
-        """(norm of the replicas, norm of this rank's share of the pieces)."""
+        """(norm of the replicated gradients, norm of this rank's share of the shards)."""
         if each is None or not self._any_pieces:
             return total, torch.zeros_like(total)
         plain = torch.linalg.vector_norm(each[self._whole])
         return plain, torch.linalg.vector_norm(each[self._pieces] * self._shares.sqrt())
 
     def write(self, sums: Tensor, each: Tensor | None) -> None:
-        """Put this rank's share of the squares into their places."""
+        """Write this rank's share of the squares."""
         if each is not None and self._any_placed:
             shares = torch.zeros_like(each)
             shares[self._pieces] = self._shares
             sums[self._places] = (each.square() * shares)[self._placed]
 
     def read(self, sums: Tensor, each: Tensor) -> Tensor:
-        """Every gradient's norm over all ranks, where it is known."""
+        """The norm of every gradient over all ranks, where it is known."""
         if not self._any_placed:
             return each
         norms = each.clone()
@@ -77,38 +75,35 @@ def _index(positions: Sequence[int], device: torch.device) -> Tensor:
     return torch.tensor(positions, dtype=torch.int64).to(device, non_blocking=True)
 
 
-# One optimizer's part in the agreement of the ranks: a say, and what all have said.
+# One float32 vector goes through one all-reduce per step. Each rank has its own row in it
+# (`rank_table.py`) and leaves zeros in the other rows, so that the sum is a table with NaN and
+# infinities where they were, and every rank computes the same verdict from it. After the table come
+# the squared norms of sharded tensors, which are true sums over the ranks.
 
-# One vector of float32 goes through one all-reduce. Each rank has a row of its own in it
-# (`tally.py`) and leaves zeros in everybody else's, so that the sum is a table with NaN and
-# infinities where they were, and every rank computes the same verdict from it. Behind the table
-# come the squares of the norms of tensors that are cut up, which are true sums over the ranks.
-
-# The size is the same at every step, whatever happens at it. On CUDA all of it stays on the
-# device.
+# The size is the same at every step. On CUDA all of it stays on the device.
 
 _WIDTH = len(RankField)
 
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """What one rank knows of a step, apart from the norms of its gradients."""
+    """What one rank reports about a step, apart from the norms of its gradients."""
 
     step: int
     began: float
     skipped: Tensor | None = None
     """A GradScaler's verdict."""
     clip: Tensor | None = None
-    """The norm by which the user clipped."""
+    """The norm that the user's clipping used."""
     doubt: Tensor | None = None
-    """A number that makes the step bad where it is not finite."""
+    """A number that makes the step bad where it is non-finite."""
     sampled: bool = False
-    """The host wants the whole table, and the batches are compared."""
+    """The host reads the whole table, and the batches are compared."""
     batches: Sequence[Any] = ()
     idle: bool = False
-    """There is nothing to step here."""
+    """No parameter has a gradient on this rank."""
     once_only: bool = False
-    """The step cannot be run again here, whatever becomes of it."""
+    """This rank cannot run the step again."""
 
     @classmethod
     def of(cls, context: StepContext, **more: Any) -> RankReport:
@@ -117,7 +112,7 @@ class RankReport:
 
 
 class StepVote:
-    """One optimizer's part in the agreement."""
+    """One optimizer's vote among the ranks."""
 
     def __init__(
         self,
@@ -136,7 +131,7 @@ class StepVote:
         self._copies = {id(p): ranks.copies.of(p) for p in parameters}
         cut = [p for p in parameters if self._copies[id(p)] < ranks.size]
         self.sharded = bool(cut)
-        """Whether ranks hold different pieces of some gradients."""
+        """Whether ranks hold different shards of some gradients."""
         self._tail = {id(p): at for at, p in enumerate(cut)} if ranks.alike else {}
         self._layout: tuple[object, GradientLayout] | None = None
         self._update: UpdateSample | None = None
@@ -145,13 +140,13 @@ class StepVote:
         self._unread: deque[tuple[int, Tensor]] = deque()
         self._ended = 0.0
         self.cast_already = False
-        """Whether this rank has had its say about the step at hand."""
+        """Whether this rank has voted on the current step."""
         self.hold_agreed = False
-        """Whether the host knows that all hold the step at hand back."""
+        """Whether the host knows that all ranks skip the current step."""
 
     @property
     def floats(self) -> int:
-        """How many numbers go through the reduction."""
+        """Size of the reduced vector."""
         return (
             self._table + len(self._tail) + (2 * sampling.MAX_SAMPLED_TENSORS if self._tail else 0)
         )
@@ -163,7 +158,7 @@ class StepVote:
     # Through a step.
 
     def gradients_cleared(self) -> None:
-        """What backward passes made before is gone."""
+        """The gradients of earlier backward passes were cleared."""
         for origin in self._of_mine():
             origin.forget()
 
@@ -172,15 +167,15 @@ class StepVote:
         self.cast_already = self.hold_agreed = False
 
     def cast(
-        self, say: RankReport, tensors: dict[str, Tensor], key: object, order: Any
+        self, report: RankReport, tensors: dict[str, Tensor], key: object, order: Any
     ) -> UpdateSample | None:
-        """Have this rank's say and put what all agree on in its place.
+        """Vote, and replace this rank's numbers by those of all ranks.
 
-        `tensors` holds what was measured here and gets the agreed `total`, `loss` and `each`,
-        whether some rank's scaler skips (`skip`) or guard is off (`off`), how many ranks called
-        out what (`calls`) and, where it is wanted, the table (`ranks`).
-        `order` are the parameters of `each`, and the same as long as `key` is. Returns the update
-        whose sizes were put together, if one was waiting for it.
+        `tensors` contains what was measured here and receives the common `total`, `loss` and
+        `each`, whether the scaler of some rank skips (`skip`) or its guard is off (`off`), the sums
+        of the last columns (`calls`) and, at samples, the table (`ranks`). `order` are the
+        parameters of `each`; they are the same as long as `key` is. Returns the sampled update
+        whose sizes were summed over the ranks, if there was one.
         """
         total = tensors["total"]
         device = self.ranks.place(total.device)
@@ -189,12 +184,14 @@ class StepVote:
         row = vector[self.ranks.rank * _WIDTH :][:_WIDTH]
         each = tensors.get("each")
         each = None if each is None else each.to(device, torch.float32)
-        row[: RankField.SECONDS] = self._measured(say, tensors, layout, each, device)
-        row[RankField.SECONDS :] = self._told(say, "loss" in tensors).to(device, non_blocking=True)
+        row[: RankField.SECONDS] = self._measured(report, tensors, layout, each, device)
+        row[RankField.SECONDS :] = self._host_fields(report, "loss" in tensors).to(
+            device, non_blocking=True
+        )
         layout.write(self._sums(vector), each)
         update = self._write_update(vector)
-        self._reduce(vector, say.step)
-        self._agree(vector, tensors, layout, each, say.sampled)
+        self._reduce(vector, report.step)
+        self._agree(vector, tensors, layout, each, report.sampled)
         if update is not None:
             sizes = vector[self._table + len(self._tail) :].sqrt().view(2, -1)
             count = len(update[0])
@@ -206,9 +203,9 @@ class StepVote:
         return update
 
     def abstain(self, step: int) -> None:
-        """This rank's guard has failed: say so until all know it, and then say nothing more.
+        """The guard of this rank has failed: report it until all ranks know it.
 
-        Reads the table as late as a guard that works does, so that all stop at the same step.
+        Reads the table as late as a working guard does, so that all stop at the same step.
         """
         if self._all_off() or self.cast_already:
             return
@@ -224,8 +221,7 @@ class StepVote:
     def delivered(
         self, calls: Sequence[float] | None = None, table: Sequence[float] | None = None
     ) -> RankTable:
-        """The oldest step whose outcome the host did not know: `calls` and perhaps the table are
-        there by now; what is not given is fetched."""
+        """The outcome of the oldest step that the host has not read; reads what is not passed."""
         _, there = self._unread.popleft()
         if calls is None:
             calls = there.view(-1, _WIDTH)[:, CALLS].sum(dim=0).tolist()
@@ -237,24 +233,24 @@ class StepVote:
         return tally
 
     def keep_update(self, sample: UpdateSample) -> bool:
-        """An update whose pieces lie on several ranks: its size is known after the next reduction.
+        """Keep a sampled update of sharded weights: the next reduction sums its size.
 
-        False where what lies here is all there is.
+        False where this rank has all of it.
         """
         if self._tail:
             self._update = sample
         return bool(self._tail)
 
     def exclude_time(self, seconds: float) -> None:
-        """The training stood still for so long."""
+        """Leave this time out of the duration of the step."""
         if self._ended:
             self._ended += seconds
 
-    # What this rank says.
+    # What this rank reports.
 
     def _measured(
         self,
-        say: RankReport,
+        report: RankReport,
         tensors: dict[str, Tensor],
         layout: GradientLayout,
         each: Tensor | None,
@@ -263,18 +259,20 @@ class StepVote:
         total = tensors["total"].to(device, torch.float32)
         plain, shard = layout.split(each, total)
         made, first = self._made(tensors.get("scale"))
-        replicas = self._replicas() if say.step % self._weights_every == 0 else ()
+        replicas = self._replicas() if report.step % self._weights_every == 0 else ()
         numbers = {
             RankField.LOSS: tensors.get("loss"),
             # x - x is 0, or NaN where x is not finite.
-            RankField.PLAIN: plain if say.doubt is None else plain + (say.doubt - say.doubt),
+            RankField.PLAIN: plain
+            if report.doubt is None
+            else plain + (report.doubt - report.doubt),
             RankField.SHARD: shard,
             RankField.MADE: made,
             RankField.FIRST: first,
-            RankField.SKIPPED: say.skipped,
-            RankField.CLIP: say.clip,
+            RankField.SKIPPED: report.skipped,
+            RankField.CLIP: report.clip,
             RankField.BATCH: rank_table.checksum_batches(
-                say.batches if say.sampled else (), device
+                report.batches if report.sampled else (), device
             ),
             RankField.WEIGHTS: rank_table.checksum_tensors(replicas, device),
         }
@@ -290,27 +288,27 @@ class StepVote:
             ]
         )
 
-    def _told(self, say: RankReport, has_loss: bool) -> Tensor:
+    def _host_fields(self, report: RankReport, has_loss: bool) -> Tensor:
         ranks = self.ranks
         ready = max((origin.ready_at for origin in self._of_mine()), default=0.0)
-        ready = ready if ready > self._ended else say.began
-        told = {
+        ready = ready if ready > self._ended else report.began
+        fields = {
             RankField.SECONDS: ready - self._ended if self._ended else UNKNOWN,
             RankField.LOSSES: has_loss,
             RankField.LEAVE: ranks.leave_asked,
             RankField.SAVE: ranks.save_asked,
             RankField.POISONED: ranks.poisoned,
-            RankField.IDLE: say.idle,
-            RankField.ONCE_ONLY: say.once_only,
+            RankField.IDLE: report.idle,
+            RankField.ONCE_ONLY: report.once_only,
             RankField.OFF: False,
         }
         ranks.poisoned = ranks.save_asked = False
-        return torch.tensor(list(map(float, told.values())), dtype=torch.float32)
+        return torch.tensor(list(map(float, fields.values())), dtype=torch.float32)
 
     def _made(self, scale: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """(this rank's own gradient norm, the first backward pass that made it non-finite)."""
         passes = [made for origin in self._of_mine() if (made := origin.passes())]
-        self.gradients_cleared()  # used up, whether or not the user clears them
+        self.gradients_cleared()  # they are used, whether or not the user clears them
         if not passes:
             return None, None
         last = torch.linalg.vector_norm(torch.stack([made[-1] for made in passes]))
@@ -335,7 +333,7 @@ class StepVote:
         zone[:, : len(parameters)] = sizes * shares.to(vector.device, non_blocking=True)
         return update
 
-    # What all said.
+    # What all ranks have reported.
 
     def _reduce(self, vector: Tensor, step: int) -> None:
         self.ranks.reduce(vector, dist.ReduceOp.SUM, f"at step {step}")
@@ -371,7 +369,7 @@ class StepVote:
             tensors["ranks"] = table
 
     def _all_off(self) -> bool:
-        """Read what a working guard would have read by now; whether the guards are off."""
+        """Read what a working guard has read by now; whether the guards are off."""
         while self._unread and self._rounds - self._unread[0][0] >= max(self._lag - 1, 0):
             self.delivered()
         return bool(self.ranks.off)

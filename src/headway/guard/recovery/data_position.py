@@ -1,9 +1,10 @@
 """Tracks the position in the data, so that a resumed run continues with the next batch.
 
-A pass is one iteration over `guard(loader)`, an epoch usually. Passes are counted in the order they
-begin; a snapshot remembers which were complete and how far the open ones had come. After a resume
-the user's loops run again from the start: passes that were complete give nothing, and an open one
-is opened as it was then (same random numbers, so the same order) and given from where it stopped.
+A pass is one iteration over `guard(loader)`, usually an epoch. Passes are numbered in the order in
+which they begin; a snapshot records which were complete and how many batches the open ones had
+yielded. After a resume the user's loops run again from the start: complete passes yield nothing,
+and an open one starts with the same random numbers, so in the same order, and skips what it had
+yielded.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ class DataPass:
     opening: dict[str, Any] = field(default_factory=dict)
     """The random number generators when it began."""
     start: Mapping[str, Any] | None = None
-    """Where a resumed one has to begin; None: at its beginning."""
+    """Where a resumed pass continues; None: at its beginning."""
 
 
 class DataPosition:
-    """The passes of one guard."""
+    """The passes over the loaders of one guard."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -44,7 +45,7 @@ class DataPosition:
         self._arrive: Callable[[], None] = lambda: None
 
     def epochs(self, count: int) -> Iterator[int]:
-        """The epochs that are still to be made."""
+        """The epochs that are not complete."""
         if self._resumed is not None:
             self.epoch = self._resumed["epoch"]
             self._begun = self._resumed["begun_at_epoch"]
@@ -54,7 +55,7 @@ class DataPosition:
             self.epoch += 1
 
     def begin(self, loader: Any) -> tuple[int, DataPass | None]:
-        """A pass begins: its number, and the pass; None when it was complete before the resume."""
+        """Begin a pass: its number, and the pass; None when it was complete before the resume."""
         number = self._begun
         self._begun += 1
         one = DataPass(loader)
@@ -66,11 +67,11 @@ class DataPosition:
         return number, one
 
     def end(self, number: int) -> None:
-        """A pass is over, to its end or because the loop left it."""
+        """End a pass, at its last batch or because the loop left it."""
         self._open.pop(number, None)
 
     def open(self, one: DataPass, iterate: Callable[[Any], Iterator[Any]] = iter) -> Iterator[Any]:
-        """The loader's iterator, at the batch that is next."""
+        """The iterator of the loader, positioned at the next batch."""
         start, one.start = one.start, None
         if start is None:
             one.opening = {**rng.capture(), "own": _generators_state(one.loader)}
@@ -94,12 +95,12 @@ class DataPosition:
         assert self._resumed is not None
         self._awaited -= 1
         if self._awaited == 0:
-            # Passes made inside the open ones are not made again: numbers go on from there.
+            # Passes inside the open ones are not repeated: the numbers continue after them.
             self._begun = max(self._begun, self._resumed["begun"])
             self._resumed = None
 
     def state_dict(self) -> dict[str, Any]:
-        """How far every pass has come."""
+        """The position of every open pass."""
         return {
             "epoch": self.epoch,
             "begun": self._begun,
@@ -108,7 +109,7 @@ class DataPosition:
         }
 
     def resume(self, state: Mapping[str, Any], arrive: Callable[[], None]) -> None:
-        """Go on from there; `arrive` is called whenever an open pass has reached its place."""
+        """Continue from a state; `arrive` is called when an open pass has reached its position."""
         self._resumed = state
         self._awaited = len(state["open"])
         self._arrive = arrive
@@ -123,7 +124,7 @@ def _pass_state(one: DataPass) -> dict[str, Any]:
 
 
 def _generators(loader: Any) -> Iterable[torch.Generator]:
-    """Generators that a DataLoader or its sampler was given; each once."""
+    """The generators of a DataLoader and its samplers, each once."""
     found: dict[int, torch.Generator] = {}
     for owner in (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
         for holder in (owner, getattr(owner, "sampler", None)):

@@ -1,8 +1,8 @@
 """Stores snapshots whose tensors are sharded over ranks (FSDP2, tensor parallel).
 
-torch.distributed.checkpoint does the work: every rank writes its own pieces, in the background, and
-they can be read by another number of ranks. Buffers are not among them: ranks that are not made to
-agree have each their own running statistics. Each rank writes, sealed and last:
+With torch.distributed.checkpoint every rank writes its own shards in the background, and another
+number of ranks can read them. Buffers are not among them: each rank may have its own running
+statistics. Each rank writes, with a checksum and last:
 
     snapshots/<n>-step<k>/sharded/     what torch.distributed.checkpoint wrote
                           rank<R>.pt   that rank's own, and the outline of the whole state
@@ -38,7 +38,7 @@ _TENSOR = "$tensor"
 
 
 class ShardedSnapshotStore(SnapshotStore):
-    """As `Store`; writing and reading are collective: every rank must come."""
+    """As `SnapshotStore`; writing and reading are collective: every rank must take part."""
 
     def __init__(
         self, folder: Path, *, keep: int, training: TrainingState, agreement: SingleProcess
@@ -48,7 +48,7 @@ class ShardedSnapshotStore(SnapshotStore):
         self._group = agreement.group
 
     def prepare(self, number: int, step: int, state: Any, own: Any) -> Callable[[], None]:
-        """Begin a snapshot of the state as it is now; the rest of the work, for another thread."""
+        """Begin a snapshot of the present state; the rest of the work is for another thread."""
         home = self._home(number, step)
         home.mkdir(parents=True, exist_ok=True)
         present = self._training.capture()
@@ -93,7 +93,7 @@ class ShardedSnapshotStore(SnapshotStore):
         return state, kept["own"] if mine.exists() else None
 
     def _outlined(self, tensor: Tensor, path: tuple[Any, ...]) -> Any:
-        """What is this rank's own as it is; of the rest, what it will take to read it."""
+        """This rank's own tensors as they are; of shared ones, what is needed to read them."""
         if not self._training.is_shared(path, tensor):
             return tensor.detach().to("cpu", copy=True)
         return {
@@ -106,7 +106,7 @@ class ShardedSnapshotStore(SnapshotStore):
         return tuple(f"rank{rank}" for rank in range(self._ranks))
 
     def _whole(self, home: Path) -> bool:
-        """The seals are shared out among the ranks that are here, however many there were."""
+        """Whether the files that this rank verifies are intact: all ranks divide them."""
         numbers = sorted(int(path.stem.removeprefix("rank")) for path in home.glob("rank*.json"))
         if not numbers or numbers != list(range(len(numbers))):
             return False
@@ -145,11 +145,11 @@ def _empty(
     present: Mapping[str, Any],
     parameters: list[list[Tensor]],
 ) -> Tensor:
-    """A tensor of the shape and the spread that was saved, to be read into."""
+    """An empty tensor with the saved shape and placement, to read into."""
     dtype = getattr(torch, about["dtype"])
     if not about[_TENSOR]:
         return torch.zeros(about["shape"], dtype=dtype)
-    if path[0] == "optimizers":  # moments lie as their weight does
+    if path[0] == "optimizers":  # moments are placed as their weight is
         return torch.zeros_like(parameters[path[1]][path[3]], dtype=dtype, requires_grad=False)
     like: Any = present
     for key in path:

@@ -64,7 +64,7 @@ class Snapshots:
 
 @dataclass(slots=True, eq=False)
 class Snapshot:
-    """A state of a training on the host. It counts only once it is `good`."""
+    """A state of a training on the host. Use it only if it is `good`."""
 
     step: int
     """Steps made before it was taken."""
@@ -154,7 +154,7 @@ class _Copier:
         return flat
 
     def _send(self, flats: list[Tensor], memory: list[Tensor]) -> list[Tensor]:
-        """Everything to pinned memory, behind the work that is queued."""
+        """Copy everything to pinned memory, behind the queued work."""
         device = next(flat.device for flat in flats if flat.is_cuda)
         side = torch.cuda.Stream(device)
         side.wait_stream(torch.cuda.current_stream(device))
@@ -177,7 +177,7 @@ class _Copier:
         if values.is_complex():
             values = torch.view_as_real(values)
         if values.is_floating_point() and values.numel():
-            # One pass; NaN and Inf come through.
+            # One pass; NaN and Inf propagate.
             self.extremes.append(torch.stack(list(torch.aminmax(values))).double())
 
 
@@ -188,7 +188,7 @@ class _CopyTarget:
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    """Its values in the order of memory: channels-last moments must come back as such."""
+    """Its values in memory order, so that channels-last moments are restored as such."""
     if tensor.is_contiguous():
         return tensor.view(-1)
     return tensor.permute(_by_stride(tensor)).reshape(-1)
@@ -219,7 +219,7 @@ def _to_pinned(source: Tensor, memory: list[Tensor], side: torch.cuda.Stream) ->
 
 
 def _settle(value: Any) -> Any:
-    """The nested state with every place replaced by what was copied there."""
+    """The nested state with every target replaced by its copy."""
     if isinstance(value, _CopyTarget):
         return value.tensor
     if isinstance(value, sharded_tensors.LocalShard):
@@ -231,25 +231,25 @@ def _settle(value: Any) -> Any:
     return value
 
 
-# Snapshots on disk.
+# On disk:
 
 #     snapshots/<n>-step<k>/state.pt     models, optimizers, schedule, scaler, EMA
 #                           state.json   its length and checksum, written last
 #                           rank<R>.pt   that rank's own: random numbers, guard, place in the data
 #                           rank<R>.json
 
-# `n` counts the snapshots of the directory, however often the run was begun again; the highest is
-# the newest, and none is ever written over.
+# `n` counts the snapshots of the directory, across restarts of the run; the highest is the newest,
+# and none is overwritten.
 
-# A file is written under another name, synced, and renamed; its seal comes after it. Whatever has
-# no seal, or not the sealed bytes, counts for nothing, so a run killed at any moment leaves the
-# snapshots it had. Everything loads with `weights_only=True`.
+# A file is written under another name, synced and renamed; its checksum follows. A file without a
+# checksum, or with another one, is ignored, so a run killed at any moment keeps its earlier
+# snapshots. Everything loads with `weights_only=True`.
 
 STATE = "state"
 
 
 class SnapshotStore:
-    """The snapshots of a run directory, as one rank sees them."""
+    """The snapshots of a run directory, for one rank."""
 
     def __init__(self, folder: Path, *, keep: int, rank: int = 0, ranks: int = 1) -> None:
         self.folder = folder
@@ -262,13 +262,13 @@ class SnapshotStore:
         return max((number for number, _ in self._found()), default=0) + 1
 
     def prepare(self, number: int, step: int, state: Any, own: Any) -> Callable[[], None]:
-        """The work of writing a snapshot, for another thread; `state` may not change meanwhile."""
+        """The work of writing a snapshot, for another thread; `state` must not change meanwhile."""
         return lambda: self.write(number, step, state, own)
 
     def write(self, number: int, step: int, state: Any, own: Any) -> None:
-        """Put a snapshot on disk. Raises OSError, or torch's RuntimeError where the disk is full.
+        """Write a snapshot to disk. Raises OSError, or torch's RuntimeError on a full disk.
 
-        Whatever was there before stays valid until the new one is complete.
+        The earlier ones stay valid until the new one is complete.
         """
         home = self._home(number, step)
         home.mkdir(parents=True, exist_ok=True)
@@ -280,7 +280,7 @@ class SnapshotStore:
             self._retire()
 
     def newest_first(self) -> Iterator[tuple[int, int]]:
-        """(number, step) of the snapshots that are whole for this rank. Reads every byte."""
+        """(number, step) of the snapshots that are complete for this rank. Reads every byte."""
         return (found for found in self._found() if self._whole(self._home(*found)))
 
     def read(self, number: int, step: int) -> tuple[Any, Any]:
@@ -304,7 +304,7 @@ class SnapshotStore:
         return [(number, step) for number, step, _ in numbered_folders(self.folder)]
 
     def _whole(self, home: Path) -> bool:
-        # A rank that was not there then has nothing of its own; one that was must have all of it.
+        # A new rank has no file of its own; a rank that took part must have a complete one.
         own = not (home / f"{self._own_name}.json").exists() or is_intact(home, self._own_name)
         return own and is_intact(home, STATE)
 
@@ -313,7 +313,7 @@ class SnapshotStore:
         for found in self._found():
             home = self._home(*found)
             if complete >= self._keep:
-                # The seals go first: without them the rest counts for nothing.
+                # The checksums first: without them the rest is ignored.
                 for seal in home.glob("*.json"):
                     seal.unlink(missing_ok=True)
                 shutil.rmtree(home, ignore_errors=True)
@@ -321,7 +321,7 @@ class SnapshotStore:
 
 
 def write_with_seal(home: Path, name: str, content: Any, **more: Any) -> None:
-    """Write `<name>.pt`, then its seal; `more` goes into the seal."""
+    """Write `<name>.pt`, then its checksum file, which also contains `more`."""
     new = home / f"{name}.pt.new"
     seal = save_file(new, content)
     os.replace(new, home / f"{name}.pt")
@@ -332,7 +332,7 @@ def write_with_seal(home: Path, name: str, content: Any, **more: Any) -> None:
 
 
 def is_intact(home: Path, name: str) -> bool:
-    """Whether a file holds the bytes that were sealed."""
+    """Whether a file matches its checksum."""
     try:
         seal = json.loads((home / f"{name}.json").read_text(encoding="utf-8"))
         return compute_seal(home / f"{name}.pt", seal["bytes"]) == {

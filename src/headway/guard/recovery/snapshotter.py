@@ -284,10 +284,10 @@ class Snapshotter:
                 job()
         except (OSError, RuntimeError) as error:  # torch wraps a full disk in the latter
             self._store = None
-            said = getattr(error, "strerror", None) or str(error).splitlines()[0]
+            reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
             self._notices.once(
                 "snapshot-disk",
-                f"cannot write snapshots to {store.folder}: {said}; training continues "
+                f"cannot write snapshots to {store.folder}: {reason}; training continues "
                 "without new ones, earlier ones stay valid",
             )
         finally:
