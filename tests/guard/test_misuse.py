@@ -276,7 +276,7 @@ def test_a_second_guard_on_an_optimizer_takes_over(
     first.close()
     train(model, optimizer, second(batches(1)))
     second.close()
-    assert len(said(caplog, "another guard")) == 1
+    assert len(said(caplog, "already had a guard")) == 1
     assert len(steps_of(tmp_path / "first")) == 2
     assert len(steps_of(tmp_path / "second")) == 4
 

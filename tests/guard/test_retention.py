@@ -551,7 +551,7 @@ def test_a_leak_is_traced_for_one_step(monkeypatch: pytest.MonkeyPatch, tmp_path
     def counted(self: retained_graphs.GraphRetention, step: int, starts: Any) -> None:
         steps.append(step)
         harvest(self, step, starts)
-        assert all("traceback_" not in node.metadata for node in retained_graphs.nodes(starts))
+        assert all("traceback_" not in node.metadata for node in retained_graphs.walk_graph(starts))
 
     monkeypatch.setattr(retained_graphs.GraphRetention, "_harvest", counted)
     watched(losses_in_a_list, run_dir=tmp_path / "run")

@@ -217,4 +217,4 @@ def test_what_the_guard_was_not_given_this_time_is_named(
         train(model, optimizer, guard)
     with Guard(model, optimizer, **options) as guard:
         assert guard.resume() == 10
-    assert "the snapshot also holds scheduler" in caplog.text
+    assert "state that this guard does not track: scheduler" in caplog.text

@@ -175,7 +175,8 @@ def test_a_disk_that_fails_costs_the_snapshots_and_nothing_else(
         train(guard, model, optimizer, 12)
     assert guard.step == 36
     assert (
-        "No space left on device; training goes on, those already there stay valid" in caplog.text
+        "No space left on device; training continues without new ones, earlier ones stay valid"
+        in caplog.text
     )
     assert next(SnapshotStore(tmp_path / "snapshots", keep=3).newest_first()) == (2, 10)
 

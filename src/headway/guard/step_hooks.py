@@ -50,7 +50,7 @@ class StepHooks:
         self._protected = protected
         self._failed_rank = FailedRank(machine)
         self._ranks = ranks
-        self._close = close
+        self.close = close
         self._search: LineSearchState | None = None
         self._handles = [
             handle
@@ -135,7 +135,7 @@ class StepHooks:
             return
         theirs = None if preemption is None else preemption.pass_on()
         self._protected(self._recovery.leave, number)
-        self._close()
+        self.close()
         if theirs is None:
             raise SystemExit(128 + number)
         theirs(number, None)
