@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils import clip_grad
@@ -235,8 +236,12 @@ def _hooks_seen(module: Any) -> None:
 
 
 @case("torch._C._autograd._top_saved_tensors_default_hooks", "autograd_graph", present=_hooks_seen)
-def _hooks_unseen(module: Any) -> None:
+def _checkpointing_seen(module: Any) -> None:
     assert not _in_saved_tensor_hooks(module)
+    seen = []
+    run = lambda x: seen.append(module.saved_tensor_hooks_active()) or x * 2  # noqa: E731
+    torch.utils.checkpoint.checkpoint(run, _weight(), use_reentrant=False)
+    assert seen == [True]
 
 
 def _autocast_seen(module: Any) -> None:

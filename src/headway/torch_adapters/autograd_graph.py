@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from headway.torch_adapters.frames import in_checkpointed_forward
 from headway.torch_adapters.private_parts import private_method, private_part
 
 MAX_NODES = 2000
@@ -25,8 +26,8 @@ node_number: Callable[[Any], int] = private_method(
 
 _saved_tensor_hooks: Callable[[bool], Any] = private_part(
     "torch._C._autograd._top_saved_tensors_default_hooks",
-    lambda ignore_tracing: None,
-    without="activation checkpointing is not recognised while a forward pass runs",
+    lambda ignore_tracing: in_checkpointed_forward() or None,
+    without="activation checkpointing is recognised by its frame, other hooks are not",
 )
 
 

@@ -272,6 +272,14 @@ def read_frame_context(depth: int, *, in_backward: bool) -> FrameContext:
     return FrameContext(place, called_from, caller, recomputed, nested)
 
 
+def in_checkpointed_forward() -> bool:
+    """Whether torch.utils.checkpoint, or DeepSpeed's, is among the callers."""
+    return any(
+        _classify_file(frame.f_code.co_filename) == _CHECKPOINT
+        for frame in walk_callers(current_frame(1))
+    )
+
+
 def _frame_line(frame: FrameType) -> FrameLine:
     code = frame.f_code
     return FrameLine(code.co_filename, frame.f_lineno, code.co_name, code.co_firstlineno)
