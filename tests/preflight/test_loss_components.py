@@ -287,3 +287,11 @@ def test_one_component_decides_alone() -> None:
         (cls + box).backward()
 
     assert ("HD107", "box") in loud(train(body, 3))
+
+
+def test_a_part_without_a_name_is_called_by_its_expression_and_not_by_an_op() -> None:
+    def body(model: Net, x: Tensor, y: Tensor, z: Tensor, step: int) -> None:
+        a, b = model(x)
+        (F.cross_entropy(a, y) + (b - z).abs().mean()).backward()
+
+    assert components(body) == {"cross_entropy", "(b - z).abs().mean()"}

@@ -26,6 +26,10 @@ from headway.torch_adapters.frames import is_installed_file
 
 MOST_LEVELS = 12
 """Calls within calls that are looked at."""
+MAX_EXPRESSION = 40
+"""Maximum length of an expression that names a component."""
+LOSS_ENDINGS = ("_loss", "cross_entropy", "cross_entropy_with_logits", "kl_div")
+"""Endings of the torch functions that name a component well enough; `mean` or `sum` do not."""
 _GENERIC_WORDS = """
     loss losses l total total_loss out output outputs result res ret value val x y z tmp s acc sum
     running batch_loss step_loss overall final objective cost lo li item term full train_loss
@@ -224,7 +228,8 @@ def choose_names(groups: Sequence[Sequence[Scalar]]) -> list[str]:
         others = [item for number, item in enumerate(common) if number != at]
         keys = {level.key for other in others for level in other}
         functions = {(level.file, level.function) for other in others for level in other}
-        name = _own_name(levels, keys, functions) or groups[at][0].op
+        name = _own_name(levels, keys, functions)
+        name = name or _unnamed(groups[at][0])
         number = 2
         unique = name
         while unique in taken:
@@ -252,9 +257,22 @@ def _own_name(levels: Sequence[SourceLevel], keys: set[Any], functions: set[Any]
     for level in levels:
         if level.key not in keys and level.name and level.name.lower() not in GENERIC_NAMES:
             return level.name
-        if (level.file, level.function) not in functions and level.function not in GENERIC_NAMES:
+        # A function of a framework that runs the loop says nothing about the user's loss.
+        own = level.function not in GENERIC_NAMES and not is_installed_file(level.file)
+        if own and (level.file, level.function) not in functions:
             return level.function.lstrip("_")
     return None
+
+
+def _unnamed(item: Scalar) -> str:
+    """A name for a scalar without one: the loss function, or the user's expression."""
+    if item.op.endswith(LOSS_ENDINGS):
+        return item.op
+    for level in item.levels:
+        if level.node is not None and not is_installed_file(level.file):
+            text = ast.unparse(level.node).replace("\n", " ")
+            return text if len(text) <= MAX_EXPRESSION else f"{text[: MAX_EXPRESSION - 1]}…"
+    return item.op
 
 
 def locate_scalar(item: Scalar) -> dict[str, Any] | None:
